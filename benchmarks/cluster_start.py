@@ -31,7 +31,7 @@ STARTS = ("Start the worker", "Start the head")
 
 
 def main() -> None:
-    """Print the floor, and a line for each way to start."""
+    """Print the lower bound, and a line for each way to start."""
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     with pair_project() as desk:
         desk.deployed()
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def alone(desk: PairProject) -> tuple[float, float]:
-    """Seconds from `docker start` of both ranks until a token; and without an answer, less what lies between stop and start."""
+    """Return the seconds from `docker start` of both ranks to a token, and those without an answer, less the stopped time."""
     with Client(desk.port) as client:
         for host in HOSTS:
             desk.engine_of(host).api.stop(NAME, timeout=60)
@@ -67,7 +67,7 @@ def alone(desk: PairProject) -> tuple[float, float]:
 
 
 def started(desk: PairProject, act: Callable[[], CommandResult]) -> tuple[float, float]:
-    """The same of a command of the tool: from the first rank's start until a token; and without an answer."""
+    """Return the same for a command of the tool: from the first rank's start to a token, and without an answer."""
     with Client(desk.port) as client:
         rows = [json.loads(line) for line in act().out.splitlines()]
     begun_s = min(one["time"] for one in rows if one["event"] == "task_started" and one["name"] in STARTS)
@@ -75,25 +75,25 @@ def started(desk: PairProject, act: Callable[[], CommandResult]) -> tuple[float,
 
 
 def restarted(desk: PairProject) -> CommandResult:
-    """`invoke restart`."""
+    """Run `invoke restart`."""
     return proved(desk.run("restart", "--host", "sandbox-pair", "--json"))
 
 
 def changed(desk: PairProject) -> CommandResult:
-    """`invoke deploy` of another flag."""
+    """Run `invoke deploy` with another flag."""
     desk.change()
     return proved(desk.deploy())
 
 
 def proved(answer: CommandResult) -> CommandResult:
-    """An answer that was proved; another one ends the benchmark."""
+    """Return a verified answer; any other ends the benchmark."""
     if not answer.proved:
         sys.exit(answer.out[-1500:] + answer.err[-1500:])
     return answer
 
 
 def medians(rows: list[tuple[float, float]]) -> tuple[float, float]:
-    """Of both columns."""
+    """Return the medians of both columns."""
     first, second = (statistics.median(column) for column in zip(*rows, strict=True))
     return first, second
 

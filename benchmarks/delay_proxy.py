@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that adds a round-trip time, and counts connections and turns (the client speaking anew)."""
+"""A TCP proxy on loopback that adds a round-trip time, and counts connections and round trips."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Seen:
-    """What went through."""
+    """The traffic that passed through."""
 
     connections: int = 0
     turns: int = 0
@@ -65,7 +65,7 @@ class DelayProxy:
 
 
 async def _read(source: asyncio.StreamReader) -> bytes:
-    """What came; nothing when the other side is gone, in whatever way it went."""
+    """Return the received bytes, or b"" if the other side has closed or lost the connection."""
     try:
         return await source.read(65536)
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""A deploy that has nothing to do, of each engine's recipe on the sandbox, beside vLLM's: what the engine adds to it.
+"""A deploy without changes of each engine's recipe on the sandbox, compared with vLLM's.
 
     make bench-engines              (or: .venv/bin/python benchmarks/engines.py [ROUNDS])
 
@@ -43,7 +43,7 @@ RECIPES = {
 
 @dataclass
 class Desk:
-    """A user's folder whose sandbox serves a recipe. runs: (seconds, processor seconds) of each deploy."""
+    """A project whose sandbox serves a recipe. runs: (seconds, CPU seconds) of each deploy."""
 
     engine: str
     folder: Path
@@ -55,7 +55,7 @@ class Desk:
         return {**os.environ, **own, "HOME": str(self.folder), "XDG_CACHE_HOME": str(self.folder / "cache")}
 
     def lay(self, recipe: str) -> None:
-        """Its files, and deploys until there is nothing to do. Raises Absent where the sandbox has no such engine."""
+        """Create the files, and deploy until nothing changes. Raises Absent if the sandbox does not have the engine."""
         starter.write_starter(self.folder)
         host = self.folder / "hosts/sandbox.yml"
         with socket.create_server(("127.0.0.1", 0)) as one:
@@ -69,11 +69,11 @@ class Desk:
             timed(DEPLOY, self.folder, self.env)
 
     def deploy(self) -> None:
-        """Once more, measured."""
+        """Deploy once more, measured."""
         self.runs.append(cpu_timed(DEPLOY, self.folder, self.env))
 
     def medians(self) -> tuple[float, float]:
-        """Of seconds, and of processor seconds."""
+        """The medians of the seconds and of the CPU seconds."""
         wall, cpu = zip(*self.runs, strict=True)
         return statistics.median(wall), statistics.median(cpu)
 

@@ -1,4 +1,4 @@
-"""From `sparkwright init` to the first verified token, in the sandbox: seconds, with three answers typed on a terminal.
+"""From `sparkwright init` to the first verified token, in the sandbox, in seconds, with three answers typed on a terminal.
 
     make bench-first_token
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def answered(seen: Screen) -> None:
-    """Which host: the sandbox. Which recipe, and write it: the default."""
+    """Answer the prompts: the sandbox as the host, and the defaults for the recipe and for writing it."""
     for question, answer in (("Which host?", "sandbox"), ("Which recipe?", ""), ("[Y/n]", "")):
         seen.wait_for(question)
         seen.type(f"{answer}\n")

@@ -1,4 +1,4 @@
-"""The same ten idempotent tasks with nothing to do, on 1, 8 and 32 sshd on loopback: sparkwright, ansible-playbook, pyinfra.
+"""Ten idempotent tasks without changes, on 1, 8 and 32 sshds on loopback: sparkwright, ansible-playbook, pyinfra.
 
     make bench-fleet                    (or: .venv/bin/python benchmarks/fleet.py [HOSTS ...])
 
@@ -38,7 +38,7 @@ RUNTIME = ".local/share/sparkwright"
 
 @dataclass
 class Measured:
-    """A tool's runs: seconds each, and the largest peak of memory, MB."""
+    """A tool's runs: the seconds of each, and the highest peak memory in MB."""
 
     seconds: list[float] = field(default_factory=list)
     peak_mb: float = 0
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def row(lab: Lab, count: int) -> str:
-    """One line; the first run of each tool ships what it ships, and is not counted."""
+    """Return one line. The first run of each tool, which copies its files, is not counted."""
     commands = {"ours": lab.ours(count), "ansible": lab.ansible(count), "pyinfra": lab.pyinfra(count)}
     found = {name: Measured() for name in commands}
     for n in range(RUNS + 1):
@@ -79,7 +79,7 @@ def row(lab: Lab, count: int) -> str:
 
 
 def timed(words: Sequence[str], folder: Path, env: dict[str, str]) -> tuple[float, float]:
-    """Seconds a command takes, and its peak memory, MB; one that fails ends the benchmark."""
+    """Return a command's seconds and its peak memory in MB; a failure ends the benchmark."""
     with tempfile.TemporaryFile() as out:
         started_s = time.perf_counter()
         process = subprocess.Popen(words, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -93,7 +93,7 @@ def timed(words: Sequence[str], folder: Path, env: dict[str, str]) -> tuple[floa
 
 
 def peers() -> None:
-    """Ansible and pyinfra in a venv of their own."""
+    """Install Ansible and pyinfra in their own venv."""
     if (PEERS / "bin/pyinfra").exists() and (PEERS / "bin/ansible-playbook").exists():
         return
     venv.create(PEERS, with_pip=True)
@@ -101,7 +101,7 @@ def peers() -> None:
 
 
 class Lab:
-    """So many sshds, and the same ten tasks as each tool writes them."""
+    """The sshds, and the same ten tasks in each tool's format."""
 
     def __init__(self, root: Path, hosts: int) -> None:
         self.root = root
@@ -198,7 +198,7 @@ class Lab:
         (self.root / "deploy.py").write_text("\n".join(lines) + "\n")
 
     def _share_runtime(self) -> None:
-        """Ship our runtime to the first host, and let the others have the same: shipping is not what is measured."""
+        """Copy our runtime to the first host and reuse it for the others, because copying is not measured."""
         timed(self.ours(1), self.root, self.env)
         for one in self.sshds[1:]:
             folder = one.home / RUNTIME

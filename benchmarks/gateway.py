@@ -1,4 +1,4 @@
-"""What the gateway adds: first token and each chunk, direct and through it, at 1, 16 and 64 streams.
+"""The latency that the gateway adds: first token and each chunk, direct and through it, at 1, 16 and 64 streams.
 
 make bench-gateway                            (needs haproxy and a C compiler; two minutes)
 
@@ -61,14 +61,14 @@ LAST = b"0\r\n\r\n"
 
 @dataclass
 class Stream:
-    """One stream: when it was asked for, and what was read when (ns)."""
+    """One stream: the time of its request, and each read with its time (ns)."""
 
     link: socket.socket
     asked_ns: int = 0
     read: list[tuple[int, bytes]] = field(default_factory=list)
 
     def figures(self) -> tuple[float, list[float]]:
-        """Until the first chunk since the request, and each later one since it was sent, ms. The role and the end are none."""
+        """Return the ms to the first chunk since the request, and to each later one since it was sent, without role and end."""
         late = [(at_ns - int(sent)) / 1e6 for at_ns, data in self.read for sent in SENT.findall(data)]
         first_ns = next(at_ns for at_ns, data in self.read if SENT.search(data))
         return (first_ns - self.asked_ns) / 1e6, late[2:-1]
@@ -81,7 +81,7 @@ def _request(model: str, path: str, key: str) -> bytes:
 
 
 def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
-    """So many streams, each on a connection of its own, begun evenly within this time."""
+    """Run the streams, each on its own connection, with starts spread evenly over this time."""
     key = KEYS[COUNTED if way in (COUNTED, SHORT_COUNTED) else ONE]
     path = MESSAGES if way == MESSAGES else "/v1/chat/completions"
     request, begun_ns = _request(MODELS.get(way, ONE), path, key), time.monotonic_ns()
@@ -112,7 +112,7 @@ def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
 
 
 def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process) -> bool:
-    """Print the medians of all ways. Whether the aims are met with one server."""
+    """Print the medians of all paths. Return True if the goals are met with one server."""
     streams, within_s, rounds = shape
     seen: dict[str, dict[str, list[float]]] = {DIRECT: {}, ONE: {}, TWO: {}, MESSAGES: {}, COUNTED: {}}
     spent_s = dict.fromkeys(seen, 0.0)
@@ -136,7 +136,7 @@ def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process
 
 
 def _measure_short(haproxy: psutil.Process) -> bool:
-    """Print the medians of requests with a short answer. Return True if a hundred keys cost no more than the aim."""
+    """Print the medians of requests with a short answer. Return True if a hundred keys cost no more than the goal."""
     requests, within_s, rounds = SHORT_SHAPE
     took_ms: dict[str, list[float]] = {SHORT: [], SHORT_COUNTED: []}
     spent_ms = dict.fromkeys(took_ms, 0.0)
@@ -178,7 +178,7 @@ def _hash(key: str) -> str:
 
 
 def _worker(gateway: subprocess.Popen[bytes]) -> psutil.Process:
-    """The process that serves, once it listens."""
+    """Return the server process once it listens."""
     until_s = time.monotonic() + 30
     while gateway.poll() is None and time.monotonic() < until_s:
         with contextlib.suppress(OSError):
@@ -190,7 +190,7 @@ def _worker(gateway: subprocess.Popen[bytes]) -> psutil.Process:
 
 
 def main() -> int:
-    """Print a table. 1 where an aim is missed."""
+    """Print a table. Return 1 if a goal is missed."""
     with contextlib.suppress(OSError):  # HAProxy would share the port with another one, and so the streams
         socket.create_connection(("127.0.0.1", PORT), timeout=1).close()
         raise SystemExit(f"somebody listens on port {PORT}.")

@@ -1,4 +1,4 @@
-"""Do clients notice? Sixteen that never stop, half of them with streams, while the servers behind their gateway are replaced.
+"""Sixteen clients without a pause, half of them streaming, while the servers behind their gateway are replaced.
 
     make bench-gateway_drain                              (needs haproxy; some twenty minutes on two cores)
     .venv/bin/python benchmarks/gateway_drain.py restart keys        (only these; --requests 200 for a quick look)
@@ -51,13 +51,13 @@ WELL = (0, 4)
 
 
 def restart(two: TwoHostProject) -> None:
-    """A rolling restart of both."""
+    """Run a rolling restart of both."""
     said = two.run("restart", "--host", "box", "--json", timeout_s=600)
     assert said.code in WELL, said.out[-3000:]
 
 
 def canary(two: TwoHostProject) -> None:
-    """A canary that is found too slow, and rolled back."""
+    """Run a canary that is too slow and is rolled back."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     text = recipe.read_text()
     recipe.write_text(
@@ -71,7 +71,7 @@ def canary(two: TwoHostProject) -> None:
 
 
 def deploy(two: TwoHostProject) -> None:
-    """Another number of sequences: both servers are replaced, one after the other."""
+    """Deploy another number of sequences: both servers are replaced, one after the other."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     recipe.write_text(re.sub(r"max-num-seqs: \d+", "max-num-seqs: 6", recipe.read_text()))
     said = two.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
@@ -79,14 +79,14 @@ def deploy(two: TwoHostProject) -> None:
 
 
 def reload(two: TwoHostProject) -> None:
-    """Other limits, which HAProxy reads anew."""
+    """Set other limits, for which HAProxy reloads."""
     limits = two.groups["box"]["gateway"]["limits"]
     limits["queue_s"] = limits.get("queue_s", 60) + 1
     _gateway_deploy(two)
 
 
 def keys(two: TwoHostProject) -> None:
-    """Half of the clients' keys go, others have other limits, and come back."""
+    """Remove half of the clients' keys, change other limits, and restore them."""
     gateway = two.groups["box"]["gateway"]
     before = gateway["clients"]
     fewer = dict(itertools.islice(before.items(), KEYS // 2))
@@ -115,7 +115,7 @@ def with_keys(two: TwoHostProject) -> str:
 
 
 def killed(two: TwoHostProject) -> None:
-    """The gateway is killed with -9; its restart policy brings it back."""
+    """Kill the gateway with -9; its restart policy starts it again."""
     config = two.home(HOSTS[0]) / "gateway/files"
     for process in psutil.process_iter(["name"]):
         if process.info["name"] == "haproxy" and Path(process.cwd()) == config:
@@ -133,7 +133,7 @@ SCENARIOS: dict[str, Callable[[TwoHostProject], None]] = {
 
 
 def scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
-    """Print its rows. Return True if its aim is met."""
+    """Print its rows. Return True if its goal is met."""
     two.wait(**dict.fromkeys(HOSTS, "up"))
     steady = SteadyClients(two.gateway, MODEL, key, tokens=8, clients=CLIENTS, dialects=tuple(DIALECTS))
     with steady.running():
@@ -147,7 +147,7 @@ def scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
 
 
 def beside(requests: int) -> bool:
-    """The only server of a model is replaced. Return True if no request failed."""
+    """Replace the only server of a model. Return True if no request failed."""
     with single_server() as host:
         steady = SteadyClients(host.port, ALONE, tokens=6, clients=CLIENTS, dialects=tuple(DIALECTS))
         with steady.running():
@@ -166,7 +166,7 @@ def beside(requests: int) -> bool:
 
 
 def _rest(steady: SteadyClients, requests: int) -> None:
-    """Wait until each dialect has its requests. A few at a time: one server on a busy machine is slow."""
+    """Wait until each dialect has its requests. Only a few run at a time, because one server on a busy machine is slow."""
     until = len(steady.asked) + min(AFTER, requests)
     while len(steady.asked) < until or min(len(steady.of(dialect)) for dialect in steady.dialects) < requests:
         steady.wait_for_answers(20)
@@ -198,7 +198,7 @@ def _percentiles(asked: list[SentRequest]) -> str:
 
 
 def added() -> bool:
-    """A server is added to a gateway of eight while 64 streams run. Return True if none of them is cut."""
+    """Add a server to a gateway of eight while 64 streams run. Return True if none of them is cut."""
     servers = [StreamServer(f"s{n}") for n in range(SERVERS + 1)]
     made = build_gateway(build_model("m", *servers[:SERVERS], slots=16), clients=256)
     ends: list[bytes] = []
@@ -234,7 +234,7 @@ def added() -> bool:
 
 
 def main() -> int:
-    """Print the tables. Return 1 if an aim is missed."""
+    """Print the tables. Return 1 if a goal is missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", metavar="SCENARIO", help=", ".join((*SCENARIOS, "beside", "added")))
     parser.add_argument("--requests", type=int, default=REQUESTS, help="in each dialect")

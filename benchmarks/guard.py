@@ -1,4 +1,4 @@
-"""The guard of the memory: from danger to the kill, beside busy processes, and what it costs.
+"""The memory guard: time from danger to the kill, next to busy processes, and its cost.
 
 The host is a file for /proc/meminfo and a socket for the engine: the time is the guard's own, without Docker's and the kernel's.
 
@@ -28,7 +28,7 @@ BARE = [sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(1
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Processes that want all of the processor."""
+    """Processes that use all of the CPU."""
     with contextlib.ExitStack() as stack:
         for _ in range(BUSY):
             process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"])
@@ -38,7 +38,7 @@ def busy() -> Iterator[None]:
 
 
 def write(root: Path, available_gib: float) -> None:
-    """Make this the host's memory, in one step."""
+    """Replace the host's memory figures atomically."""
     new = root / "proc/new"
     new.write_text(
         f"MemTotal: {122 * GIB_KB} kB\nMemFree: {GIB_KB} kB\nMemAvailable: {int(available_gib * GIB_KB)} kB\n"
@@ -47,7 +47,7 @@ def write(root: Path, available_gib: float) -> None:
 
 
 def seconds_to_kill(folder: Path) -> float:
-    """From the moment when nothing is available to the request at the engine's socket."""
+    """Return the time from the moment without available memory to the request at the engine's socket."""
     address = folder / "engine.sock"
     address.unlink(missing_ok=True)
     (folder / "proc").mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ def seconds_to_kill(folder: Path) -> float:
 
 
 def cost(words: list[str]) -> tuple[float, dict[str, int]]:
-    """The share of a processor that a process takes, and its memory in KiB: resident, and not shared with others."""
+    """Return a process's share of a CPU and its memory in KiB: resident, and unshared."""
     with subprocess.Popen(words, stdin=subprocess.PIPE, env=ENVIRONMENT) as process:
         time.sleep(2)
         proc = Path(f"/proc/{process.pid}")

@@ -1,4 +1,4 @@
-"""What a health check costs the host: CPU time of the program that its clock starts, with everything it runs.
+"""The cost of a health check for the host: CPU time of the program that the timer starts, including its children.
 
     make bench-health                   (or: .venv/bin/python benchmarks/health.py [CHECKS])
 
@@ -54,12 +54,12 @@ def main() -> None:
 
 
 def command(project: Path, *words: str) -> None:
-    """One of sparkwright's."""
+    """Run one of sparkwright's commands."""
     subprocess.run([sys.executable, "-c", PROGRAM, *words], cwd=project, check=True, stdout=subprocess.DEVNULL)
 
 
 def unpacked(folder: Path) -> list[str]:
-    """The words that check once, with a runtime as a host gets it."""
+    """Return the command line of one check, with a runtime as a host gets it."""
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     with tarfile.open(runtime.ensure_archive(python, platform.machine())) as tar:
         tar.extractall(folder, filter="data")
@@ -70,7 +70,7 @@ def unpacked(folder: Path) -> list[str]:
 
 
 def report(env: dict[str, str], words: list[str], count: int) -> None:
-    """The table."""
+    """Print the table."""
     state = StateFolder.in_home(Path(env["HOME"]))
     print(f"{'check':>28} {'CPU s':>7} {'most':>6} {'wall s':>7}")
     for label, smoke_every_s, times in (("a token", 0.0, count), ("a token and the decode rate", 1e-6, 3)):
@@ -83,12 +83,12 @@ def report(env: dict[str, str], words: list[str], count: int) -> None:
 
 
 def check(words: list[str], env: dict[str, str]) -> None:
-    """One check, as the clock starts it."""
+    """Run one check as the timer starts it."""
     subprocess.run(words, env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL)
 
 
 def measured(act: Callable[[], None]) -> tuple[float, float]:
-    """Processor time of its processes, and what the clock says; seconds."""
+    """Return the CPU time of its processes and the elapsed time, in seconds."""
     before, started_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     act()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""How true the streaming client is against a real llama-server, which tells its own rate and times in every stream.
+"""The accuracy of the streaming client against a real llama-server, which reports its own rate and times.
 
     make bench-llama                (or: .venv/bin/python benchmarks/llama.py)
 
@@ -47,7 +47,7 @@ numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class First:
-    """The time to a first token, and the server's own part of it. Milliseconds."""
+    """The time to a first token, and the server's share of it, in milliseconds."""
 
     ttft_ms: float
     prompt_ms: float
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def body(tokens: int) -> dict[str, Any]:
-    """A measured request whose prompt no cache holds."""
+    """Return a measured request whose prompt is in no cache."""
     return openai_api.build_stream_request(HTTP, "tiny", PROMPT.format(next(numbers)), tokens)
 
 
@@ -81,7 +81,7 @@ def body(tokens: int) -> dict[str, Any]:
 
 
 def rates(base_url: str) -> None:
-    """Ours over the server's, stream by stream."""
+    """Print the ratio of our rate to the server's for each stream."""
     print(f"{'streams':>8} {'server, tok/s':>14} {'ours / server':>14} {'farthest':>9}")
     compared(base_url, 1)  # the first request warms it up
     found: dict[int, list[tuple[float, float]]] = {1: [], SLOTS: []}
@@ -95,7 +95,7 @@ def rates(base_url: str) -> None:
 
 
 def compared(base_url: str, streams: int) -> list[tuple[float, float]]:
-    """Of each stream: the server's rate, and ours over it."""
+    """Return the server's rate of each stream, and the ratio of ours to it."""
     with ThreadPoolExecutor(streams) as pool, suspend_gc():
         recordings = list(
             pool.map(lambda asked: stream.record(base_url, asked), [body(TOKENS) for _ in range(streams)])
@@ -109,7 +109,7 @@ def compared(base_url: str, streams: int) -> list[tuple[float, float]]:
 
 
 def timings(answer: bytes) -> dict[str, float]:
-    """The last timings that a stream holds: the server's own word on all of it."""
+    """Return the last timings in a stream, which are the server's figures for all of it."""
     last = [line for line in answer.split(b"\n") if b'"timings"' in line][-1]
     return dict(json.loads(last.partition(b"data: ")[2])["timings"])
 
@@ -118,7 +118,7 @@ def timings(answer: bytes) -> dict[str, float]:
 
 
 def first_tokens(base_url: str) -> None:
-    """Ours and the plain reader's, in turns."""
+    """Print our figures and the plain reader's, measured alternately."""
     clients: dict[str, Callable[[str], First]] = {"ours": ours, "plain socket": plain}
     found: dict[str, list[First]] = {name: [] for name in clients}
     for _ in range(FIRST_TOKENS):
@@ -134,7 +134,7 @@ def first_tokens(base_url: str) -> None:
 
 
 def ours(base_url: str) -> First:
-    """As every measurement of sparkwright's."""
+    """Measure as all of sparkwright's measurements do."""
     recording = stream.record(base_url, body(8))
     found = stream.parse_recording(recording, HTTP.counted)
     own = timings(b"".join(piece for _, piece in recording.pieces))
@@ -142,7 +142,7 @@ def ours(base_url: str) -> First:
 
 
 def plain(base_url: str) -> First:
-    """Nothing but a socket: the request, and the time at which the first bytes with text came."""
+    """Measure with only a socket: send the request, and return the time at which the first bytes with text arrived."""
     where = urlsplit(base_url)
     request = stream.build_request(base_url, body(8), "")
     with socket.create_connection((where.hostname or "", where.port or 0)) as connection:
@@ -162,7 +162,7 @@ def plain(base_url: str) -> First:
 
 
 def begun(answer: bytes) -> bool:
-    """Whether a chunk with a generated token is there: the first chunk only names the role."""
+    """Return True if there is a chunk with a generated token; the first chunk only has the role."""
     return b'"predicted_n":' in answer and b'"predicted_n":0' not in answer.rpartition(b"data: ")[2]
 
 

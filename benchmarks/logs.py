@@ -1,4 +1,4 @@
-"""How fast a long log is read, on one core, and in how much memory.
+"""The speed and memory use of reading a long log on one core.
 
     make bench-logs                     (or: .venv/bin/python benchmarks/logs.py [MEGABYTES])
 
@@ -29,12 +29,12 @@ DEBUG = b"(EngineCore pid=77) DEBUG 11-21 00:08:%02d [scheduler.py:512] Request 
 
 
 def busy(turn: int) -> bytes:
-    """What a busy server writes: many requests between two lines of statistics."""
+    """Return a busy server's log: many requests between two lines of statistics."""
     return b"".join(ACCESS % (40000 + (turn * 8 + n) % 20000) for n in range(8)) + STATISTICS % (turn % 60)
 
 
 def debug(turn: int) -> bytes:
-    """A server that was told to say everything."""
+    """Return the log of a server at level DEBUG."""
     return b"".join(DEBUG % (turn % 60, turn * 8 + n) for n in range(8))
 
 
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def whole(body: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    """A log of about this size: a start, the body, and another start at the end."""
+    """Yield a log of about this size: a start, the body, and another start at the end."""
     yield START
     for turn in itertools.count():
         part = body(turn)
@@ -76,7 +76,7 @@ def whole(body: Callable[[int], bytes], size: int) -> Iterator[bytes]:
 
 
 def measured(path: Path) -> str:
-    """Read it in this process, of which nothing else is known."""
+    """Read it in this process, which does nothing else."""
     began_s, cpu_s, before = (
         time.perf_counter(),
         time.process_time(),

@@ -1,4 +1,4 @@
-"""The tool `status` of `sparkwright mcp` for eight hosts: seconds that a model waits for it.
+"""The tool `status` of `sparkwright mcp` for eight hosts, in seconds per call.
 
     .venv/bin/python benchmarks/mcp_status.py [--hosts 8]            (needs openssh-server and the extra `mcp`)
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 async def measured(lab: Lab) -> tuple[float, float, float]:
-    """Seconds until the server is ready, of the first call, and the median of the following ones. Every host has to answer."""
+    """Return the seconds to readiness, of the first call, and the median of later calls. Every host has to answer."""
     words = ["-c", PROGRAM, "mcp", "--project", str(lab.project)]
     started_s = time.perf_counter()
     server = StdioServerParameters(command=sys.executable, args=words, env=lab.env)

@@ -1,4 +1,4 @@
-"""How true the streaming client is, against a server whose own record is the truth, and what it costs, beside other clients.
+"""The accuracy and cost of the streaming client, compared with a server's own record and with other clients.
 
     make bench-measuring                (or: .venv/bin/python benchmarks/measuring.py [STREAMS ...])
 
@@ -50,7 +50,7 @@ Times = tuple[float, list[float]]
 
 @dataclass(frozen=True)
 class Row:
-    """A client against the server's record: errors in ms, signed. said, served: of the ideal aggregate.
+    """A client compared with the server's record: errors in ms, signed. said, served: of the ideal aggregate.
 
     served is by the server's own clock, until it had sent the last token. None: the client can't say, or it can't be told.
     """
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def present() -> list[Client]:
-    """Ours, and the others that are here."""
+    """Return our client and the other installed ones."""
     found: list[Client] = [libraries.ours()]
     ways: list[Callable[[], Client]] = [libraries.vllm]
     ways += [functools.partial(command_lines.installed, name) for name in command_lines.PINNED]
@@ -91,7 +91,7 @@ def present() -> list[Client]:
 
 @functools.cache
 def program() -> str:
-    """The exact server, compiled: one in Python would be measured more than its clients."""
+    """Return the compiled exact server; one in Python would dominate the measurement of its clients."""
     path = Path(tempfile.mkdtemp(prefix="exact-")) / "exact_server"
     atexit.register(shutil.rmtree, path.parent)
     subprocess.run(["cc", "-O2", "-o", str(path), str(Path(__file__).parent / "exact_server.c")], check=True)
@@ -108,7 +108,7 @@ def server(
     stall_at: int = 0,
     stall_s: float = 0,
 ) -> Iterator[str]:
-    """The exact server on a schedule; its URL."""
+    """Run the exact server on a schedule, and yield its URL."""
     numbers = (first_s * 1e6, gap_s * 1e6, chunks, per_chunk, stall_at, stall_s * 1e6)
     process = subprocess.Popen(
         [program(), *(str(round(number)) for number in numbers)], stdout=subprocess.PIPE, text=True
@@ -130,7 +130,7 @@ class Truth:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Of all streams, ascending."""
+        """The times of all streams, ascending."""
         return sorted(gap for _, gaps in self.times for gap in gaps)
 
 
@@ -145,7 +145,7 @@ def record(url: str) -> Truth:
 
 
 def many_streams(clients: Sequence[Client], counts: Sequence[int], folder: Path) -> None:
-    """The table of streams, and how the peers stand to ours."""
+    """Print the table of streams and the comparison of the other clients with ours."""
     print(f"{'client':>9} {'streams':>7} {'TTFT p50':>12} {'gap p50':>12} {'of ideal':>9} {'server':>7}", end="")
     print(f" {'CPU a token':>12} {'start, CPU':>11}")
     for count in counts:
@@ -162,7 +162,7 @@ def many_streams(clients: Sequence[Client], counts: Sequence[int], folder: Path)
 
 
 def start_s(client: Client, streams: int, folder: Path) -> float | None:
-    """The CPU time of a program's start; a library's is known from each of its runs."""
+    """Return the CPU time of a program's start; a library's is measured in each of its runs."""
     if isinstance(client, libraries.Library):
         return None
     with server() as url:
@@ -170,7 +170,7 @@ def start_s(client: Client, streams: int, folder: Path) -> float | None:
 
 
 def row(client: Client, streams: int, started_s: float | None, folder: Path) -> Row:
-    """One run of a client against a fresh server."""
+    """Run a client once against a new server."""
     with server() as url:
         said = client.run(url, streams, folder)
         truth = record(url)
@@ -189,7 +189,7 @@ def row(client: Client, streams: int, started_s: float | None, folder: Path) -> 
 
 
 def costs(said: Said, started_s: float | None) -> tuple[float, float | None]:
-    """Processor time of start and requests, seconds; that of requests is None below what a program's start varies by."""
+    """Return the CPU seconds of start and requests; None for the requests if below the variation of a program's start."""
     if said.request_cpu_s is not None:
         return said.cpu_s - said.request_cpu_s, said.request_cpu_s
     assert started_s is not None
@@ -198,12 +198,12 @@ def costs(said: Said, started_s: float | None) -> tuple[float, float | None]:
 
 
 def p50(ordered: Sequence[float]) -> float:
-    """The median of ascending times."""
+    """Return the median of ascending times."""
     return figures.percentile(ordered, 50)
 
 
 def middle(rows: Sequence[Row]) -> Row:
-    """Medians; where a run has none, none."""
+    """Return the medians, or None if a run has no value."""
     middles: dict[str, Any] = {}
     for name in Row.__dataclass_fields__:
         column = [getattr(one, name) for one in rows]
@@ -212,7 +212,7 @@ def middle(rows: Sequence[Row]) -> Row:
 
 
 def line(name: str, count: int, one: Row) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     gap = f"{one.gap_ms:>+9.3f} ms" if one.gap_ms is not None else f"{'none':>12}"
     cpu = f"{one.cpu_us:>9.0f} us" if one.cpu_us is not None else f"{'?':>12}"
     shares = f"{one.said:>9.1%} {one.served:>7.1%}"
@@ -220,14 +220,14 @@ def line(name: str, count: int, one: Row) -> str:
 
 
 def ratios(name: str, peer: Row, ours: Row) -> str:
-    """How far a peer is behind ours."""
+    """Return a client's difference from ours."""
     ttft = f"TTFT error {abs(peer.ttft_ms) / max(abs(ours.ttft_ms), 0.001):.0f}x"
     cpu = f"CPU a token {peer.cpu_us / ours.cpu_us:.1f}x" if peer.cpu_us and ours.cpu_us else "CPU a token ?"
     return f"{name:>9} / ours: {ttft}, {cpu}, aggregate {peer.said / ours.said:.2f}x"
 
 
 def stall(clients: Sequence[Client], folder: Path) -> None:
-    """What each client reports of a stall in every stream."""
+    """Print what each client reports about a stall in every stream."""
     for client in clients:
         with server(chunks=60, stall_at=30, stall_s=1.0) as url:
             said, truth = client.run(url, 8, folder), record(url)
@@ -239,7 +239,7 @@ def stall(clients: Sequence[Client], folder: Path) -> None:
 
 
 def rates() -> None:
-    """The decode rate with several tokens a chunk."""
+    """Print the decode rate with several tokens per chunk."""
     for per_chunk in (1, 3, 8):
         with server(gap_s=per_chunk / RATE, per_chunk=per_chunk) as url:
             found = stream.measure_stream(url, openai_api.build_stream_request(HTTP, "m", "hello", TOKENS))
@@ -250,7 +250,7 @@ def rates() -> None:
 
 
 def gate() -> None:
-    """How long the throughput test takes on the server it is meant for."""
+    """Print the duration of the throughput test on the server that it is intended for."""
     with server(gap_s=1 / 47) as url:
         baseline = smoke.Baseline(dict.fromkeys(smoke.PROMPTS, 47.0), deviation=0.0, runs=5)
         started_s = time.perf_counter()

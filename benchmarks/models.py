@@ -1,4 +1,4 @@
-"""How fast models come and are proved, beside the bare tools, in one run.
+"""The speed of model downloads and their verification, compared with the bare tools in one run.
 
     make bench-models          (or: .venv/bin/python benchmarks/models.py [MEGABYTES ROUNDS [PART ...]])
 
@@ -122,7 +122,7 @@ print(json.dumps({"s": time.perf_counter() - began, "came_s": came_s, **found}))
 
 
 class Ours(NamedTuple):
-    """proved_s: until every byte is proved. came_s: until every byte is here."""
+    """proved_s: until every byte is verified. came_s: until every byte has arrived."""
 
     proved_s: float
     came_s: float
@@ -137,7 +137,7 @@ class Bench:
 
     @contextlib.contextmanager
     def hub(self, rate: float) -> Iterator[str]:
-        """A hub that gives each connection so many bytes per second; 0: as many as it can."""
+        """Run a hub that limits each connection to this many bytes per second; 0: no limit."""
         words = [sys.executable, "-c", HUB, str(self.folder / "files"), str(rate)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -145,14 +145,14 @@ class Bench:
             process.kill()
 
     def memory(self, url: str, *modes: str) -> None:
-        """Runs of their own: to look at a process's memory again and again slows it down."""
+        """Measure memory in separate runs, because repeatedly reading a process's memory slows it down."""
         self.peak_bytes = 0
         for mode in modes:
             self.run(self.fresh("ours"), url, mode, watched=True)
         print(f"{'  peak memory of runner and transfer (USS), MB':<58} {self.peak_bytes / 1e6:8.0f}", flush=True)
 
     def make(self, sizes: list[int]) -> list[dict[str, Any]]:
-        """Random files of these sizes, with what the lock would say of them."""
+        """Write random files of these sizes, and return their entries as the lock would have them."""
         shutil.rmtree(self.folder / "files", ignore_errors=True)
         (self.folder / "files").mkdir(parents=True)
         rows = []
@@ -182,7 +182,7 @@ class Bench:
         return Ours(seconds, seconds - found["s"] + found["came_s"])
 
     def run(self, home: Path, url: str, mode: str, *, watched: bool = False) -> tuple[float, dict[str, Any]]:
-        """One hf_model in a process as the runner is. watched: so is the memory of it and its children."""
+        """Run one hf_model in a process like the runner. watched: the memory of it and its children is recorded."""
         env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
         words = [sys.executable, "-c", OURS, str(home), url, mode, str(self.folder / "rows.json")]
         began_s = time.perf_counter()
@@ -215,7 +215,7 @@ class Bench:
         return target
 
     def compared(self, what: str, size: int, ours: Callable[[], Ours], theirs: Callable[[], float]) -> None:
-        """Both, turn by turn; the medians and the ratio of what does the same: bytes that came, unproved."""
+        """Run both alternately; return the medians and the ratio for the same work: bytes that arrived, unverified."""
         times = [(*ours(), theirs()) for _ in range(self.rounds)]
         proved, came, other = (statistics.median(column) for column in zip(*times, strict=True))
         row = f"{size / came / 1e6:8.0f} {size / other / 1e6:8.0f} {other / came:7.2f}x {size / proved / 1e6:8.0f}"
@@ -223,7 +223,7 @@ class Bench:
 
 
 def main() -> None:
-    """Print a row a comparison. Words: MEGABYTES, ROUNDS, then which parts (all of them when none is named)."""
+    """Print a row per comparison. Arguments: MEGABYTES, ROUNDS, then the parts to run (all if none is named)."""
     megabytes, rounds, *parts = sys.argv[1:] if len(sys.argv) > 2 else [*sys.argv[1:], "2700", "3"][:2]
     bench = Bench(Path(tempfile.mkdtemp(prefix="bench-models-", dir=os.environ.get("BENCH_FOLDER"))), int(rounds))
     print(f"{megabytes} MB, medians of {rounds}, in MB/s; `proved` is ours with the proof of every byte at its end")
@@ -236,7 +236,7 @@ def main() -> None:
 
 
 def one_file(bench: Bench, size: int) -> None:
-    """A fast hub: what ranges cost, and what a plain request costs."""
+    """Compare the cost of ranges and of a plain request on a fast hub."""
     rows = bench.make([size])
     with bench.hub(0) as url:
         for mode in ("hf_transfer", "plain"):
@@ -250,7 +250,7 @@ def one_file(bench: Bench, size: int) -> None:
 
 
 def throttled(bench: Bench, size: int) -> None:
-    """Each connection is given 40 MB/s: many of them bring more."""
+    """Limit each connection to 40 MB/s, so that many of them are faster."""
     rows, rounds = bench.make([size]), bench.rounds
     with bench.hub(40e6) as url:
         bench.rounds = 1
@@ -266,7 +266,7 @@ def throttled(bench: Bench, size: int) -> None:
 
 
 def four_files(bench: Bench, size: int) -> None:
-    """Files side by side."""
+    """Download files in parallel."""
     rows = bench.make([size // 4] * 4)
     with bench.hub(0) as url:
         bench.compared(
@@ -276,7 +276,7 @@ def four_files(bench: Bench, size: int) -> None:
 
 
 def hashing(bench: Bench, size: int) -> None:
-    """The proof alone, beside as many sha256sum as there are cores."""
+    """Measure verification alone, compared with one sha256sum per core."""
     rows = bench.make([size // 4] * 4)
     from sparkwright.host.models.manifest import Manifest
     from sparkwright.host.state import StateFolder
@@ -298,7 +298,7 @@ def hashing(bench: Bench, size: int) -> None:
 
 
 def no_op(bench: Bench, size: int) -> None:
-    """35 GB in 14 files, all holes, proved before: what a second run costs."""
+    """Measure a second run over 35 GB in 14 sparse files that were verified before."""
     home = bench.fresh("noop")
     (home / "m").mkdir()
     rows = [

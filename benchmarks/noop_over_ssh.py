@@ -1,4 +1,4 @@
-"""A deploy that has nothing to do, over ssh: seconds, connections, turns; beside the floor of the same run.
+"""A deploy without changes over ssh: seconds, connections and round trips, compared with the lower bound of the same run.
 
     make bed && make bench
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def row(folder: Path, rtt_ms: int) -> str:
-    """One line: medians over RUNS, after one run that makes sure there is nothing to do."""
+    """Return one line: medians over RUNS, after one run that makes sure nothing changes."""
     proxy = DelayProxy(SSH_PORT, rtt_ms / 1000)
     project, env = laid(folder, proxy.port)
     deploy = [*DEPLOY, "--host", "spark1", "--json"]
@@ -65,7 +65,7 @@ def row(folder: Path, rtt_ms: int) -> str:
 
 
 def rows_by_hosts(folder: Path) -> Iterator[str]:
-    """Lines for 1, 2, 4 ... of the bed's hosts at once. They share the laptop's cores here, so its own CPU time stands beside.
+    """Yield lines for 1, 2, 4 ... of the bed's hosts at once. They share the laptop's cores, so its own CPU time is listed too.
 
     A bed of eight: `molecule/bed/bed.py up --hosts 8`, then one deploy of all.
     """
@@ -84,7 +84,7 @@ def rows_by_hosts(folder: Path) -> Iterator[str]:
 
 
 def row_of_cluster(folder: Path) -> str:
-    """A line for the bed's cluster of two hosts, beside a third one that serves alone, in turns."""
+    """Return a line for the bed's cluster of two hosts, alternating with a third host that serves alone."""
     if not (BED / "project/hosts/spark3.yml").is_file():
         return f"{'a cluster':>10} not measured: molecule/bed/bed.py up --hosts 3"
     commands = []
@@ -100,7 +100,7 @@ def row_of_cluster(folder: Path) -> str:
 
 
 def cpu_timed(words: list[str], folder: Path, env: dict[str, str]) -> tuple[float, float]:
-    """Seconds a command takes, and seconds of CPU of it and its children."""
+    """Return a command's seconds, and the CPU seconds of it and its children."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     wall_s = timed(words, folder, env)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

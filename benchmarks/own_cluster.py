@@ -1,4 +1,4 @@
-"""A cluster's deploy that has nothing to do, where every host has a processor of its own: seconds beside those of one host.
+"""A cluster's deploy without changes, where every host has its own CPU, compared with one host.
 
     molecule/bed/bed.py up --hosts 3 && make bench-own_cluster          (needs openssh-server and cc)
 
@@ -30,7 +30,7 @@ RUNS, TURNS = 5, 9
 
 @dataclass(frozen=True)
 class Kind:
-    """source: the bed's project. pattern: its `--host`. hosts: those that it means."""
+    """source: the bed's project. pattern: its `--host`. hosts: those that it selects."""
 
     source: str
     pattern: str
@@ -42,7 +42,7 @@ Command = tuple[list[str], Path, dict[str, str]]
 
 
 def main() -> None:
-    """Print the real ones, then those that are replayed."""
+    """Print the real hosts, then the replayed ones."""
     if not (BED / "project/hosts/spark3.yml").is_file():
         sys.exit("bring the bed up first: molecule/bed/bed.py up --hosts 3")
     with tempfile.TemporaryDirectory() as place:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def replayed(folder: Path, kind: Kind, hosts: list[Sshd]) -> Command:
-    """The command, on hosts that say what the real ones said. hosts: takes the sshds, which the caller stops."""
+    """Run the command on hosts that replay the real ones' output. hosts: receives the sshds, which the caller stops."""
     place = folder / kind.source
     place.mkdir()
     project, env = laid(place, SSH_PORT, source=kind.source)
@@ -92,18 +92,18 @@ def replayed(folder: Path, kind: Kind, hosts: list[Sshd]) -> Command:
 
 
 def forced(folder: Path, place: Path, name: str) -> str:
-    """What an sshd runs for whoever logs in."""
+    """Return the command that an sshd runs at each login."""
     return f"exec {folder}/replay {place}/record-{name}"
 
 
 def fastest(kind: Kind, env: dict[str, str]) -> list[list[tuple[int, str]]]:
-    """What each host said in the newest runs, of that in which the last of them was through first."""
+    """Return each host's output in the fastest of the newest runs, judged by its slowest host."""
     runs = zip(*([said(env, host, newest) for newest in range(RUNS)] for host in kind.hosts), strict=True)
     return list(min(runs, key=lambda run: max(lines[-1][0] for lines in run)))
 
 
 def said(env: dict[str, str], host: str, newest: int) -> list[tuple[int, str]]:
-    """The lines of a run, with microseconds after it was asked for. newest: 0 is the last one."""
+    """Return the lines of a run, with microseconds since its request. newest: 0 is the last one."""
     folder = on_spark(f"ls -1d {RUNS_FOLDER}/* | tail -{newest + 1} | head -1", env, host).strip()
     asked_s = float(on_spark(f"stat -c %.Y {folder}/plan.json", env, host))
     lines = on_spark(f"cat {folder}/events.jsonl", env, host).splitlines()

@@ -1,4 +1,4 @@
-"""A deploy of many hosts that has nothing to do, where every host has a processor of its own: seconds beside those of one host.
+"""A deploy of many hosts without changes, where every host has its own CPU, compared with one host.
 
     make bed && make bench-own_hosts                       (needs openssh-server and cc)
 
@@ -44,7 +44,7 @@ class Recorded:
     lines: list[tuple[int, str]]
 
     def text(self) -> str:
-        """As replayed_host.c reads it."""
+        """Return it in the format that replayed_host.c reads."""
         return "".join([f"{self.ready_us}\n", *(f"{at_us} {line}\n" for at_us, line in self.lines)])
 
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def replayed(folder: Path, recorded: Recorded, login_s: float) -> None:
-    """The lines of replayed hosts. login_s: what `ssh HOST true` takes with the real one, whose PAM session is waited for too."""
+    """Print the replayed hosts' lines. login_s: duration of `ssh HOST true` on the real host, with its PAM session."""
     subprocess.run(["cc", "-O2", "-o", folder / "replay", TOP / "benchmarks/replayed_host.c"], check=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "id")], check=True)
     hosts = [
@@ -99,7 +99,7 @@ def replayed(folder: Path, recorded: Recorded, login_s: float) -> None:
 
 
 def record(env: dict[str, str]) -> Recorded:
-    """What spark1 said in its newest run, and when; and how long its runner takes to be ready."""
+    """Return the timed output of spark1's newest run, and the time until its runner is ready."""
     newest = on_spark(f"ls -1d {RUNS_FOLDER}/* | tail -1", env).strip()
     asked_s = float(on_spark(f"stat -c %.Y {newest}/plan.json", env))
     lines = on_spark(f"cat {newest}/events.jsonl", env).splitlines()
@@ -109,7 +109,7 @@ def record(env: dict[str, str]) -> Recorded:
 def ready_us(
     env: dict[str, str], host: str = "spark1", best: Callable[[Iterable[int]], float] = statistics.median
 ) -> int:
-    """How long a host's runner takes to be ready for a request, microseconds."""
+    """Return the microseconds until a host's runner is ready for a request."""
     boot = f"d=$(ls -1dt {RUNTIME}/*/ | head -1); p=$(cat $d/python)"
     started = "$p -IS $d/lib/sparkwright/runner/boot.py $d/tag engine </dev/null >/dev/null"
     say = f"{boot}; for n in 1 2 3 4 5 6 7; do date +%s%N; {started}; done; date +%s%N"
@@ -118,7 +118,7 @@ def ready_us(
 
 
 def on_spark(command: str, env: dict[str, str], host: str = "spark1") -> str:
-    """What a command says on a host of the bed."""
+    """Return a command's output on a host of the bed."""
     done = subprocess.run(["ssh", host, command], env=env, capture_output=True, text=True, check=True)
     return done.stdout
 
@@ -135,7 +135,7 @@ def lay(folder: Path, hosts: list[Sshd]) -> tuple[Path, dict[str, str]]:
 
 
 def login_config(place: Path, key: Path, hosts: dict[str, Sshd]) -> None:
-    """Have the ssh of this place lead to these hosts, by name."""
+    """Configure this project's ssh to reach these hosts by name."""
     (place / "known_hosts").write_text("".join(one.known_hosts_line() for one in hosts.values()))
     blocks = [f"Host {name}\n  HostName 127.0.0.1\n  Port {one.port}\n" for name, one in hosts.items()]
     common = f"Host *\n  User {os.environ.get('USER', 'root')}\n  IdentityFile {key}\n  IdentitiesOnly yes\n"
@@ -145,7 +145,7 @@ def login_config(place: Path, key: Path, hosts: dict[str, Sshd]) -> None:
 
 
 def floors(names: list[str], env: dict[str, str]) -> float:
-    """Seconds until OpenSSH's own `ssh HOST true` has ended for all of them, at once."""
+    """Return the seconds until OpenSSH's own `ssh HOST true`, run on all of them at once, has ended."""
     started_s = time.perf_counter()
     with ThreadPoolExecutor(max_workers=len(names)) as pool:
         list(

@@ -1,4 +1,4 @@
-"""A deploy that has nothing to do, of this tree beside another commit's: pairs in one run, so that both meet the same machine.
+"""A deploy without changes of this tree and of another commit, alternating in one run on the same machine.
 
     .venv/bin/python molecule/bed/bed.py up --hosts 2
     .venv/bin/python benchmarks/pairs.py COMMIT [--pairs 20] [--rtt 0]
@@ -32,7 +32,7 @@ EMPTY = "docker ps -aq | xargs -r docker rm -f; rm -rf ~/.local/state/sparkwrigh
 
 @dataclass
 class Tree:
-    """A checkout that deploys. runs: (seconds of the command, seconds of the laptop's CPU)."""
+    """A checkout that deploys. runs: (seconds of the command, CPU seconds on the laptop)."""
 
     name: str
     top: Path
@@ -42,7 +42,7 @@ class Tree:
     runs: list[tuple[float, float]] = field(default_factory=list)
 
     def lay(self, host: str, rtt_ms: float) -> None:
-        """The user's files of this tree, and an ssh that reaches the host through so long a line."""
+        """Create the project's files for this tree, and an ssh that reaches the host with this latency."""
         port = SSH_PORT + int(host.removeprefix("spark")) - 1
         place = Path(tempfile.mkdtemp(dir=self.folder))
         self.project, env = laid(place, DelayProxy(port, rtt_ms / 1000).port if rtt_ms else port, port)
@@ -53,7 +53,7 @@ class Tree:
         self.env = {**env, "PYTHONPATH": str(self.top / "src"), "XDG_CACHE_HOME": str(self.folder / "cache")}
 
     def deploy(self, host: str) -> tuple[float, float]:
-        """Deploy to this host. Seconds, and seconds of CPU."""
+        """Deploy to this host, and record the seconds and the CPU seconds."""
         return cpu_timed([*DEPLOY, "--host", host, "--json"], self.project, self.env)
 
 
@@ -78,14 +78,14 @@ def main() -> None:
 
 
 def folder(place: str, name: str) -> Path:
-    """A folder of a tree's own."""
+    """Return the folder of a tree."""
     path = Path(place) / name
     path.mkdir()
     return path
 
 
 def compare(ours: Tree, theirs: Tree, given: argparse.Namespace) -> None:
-    """Both halves, and what they say."""
+    """Run both trees alternately, and print their results."""
     print(f"load {os.getloadavg()[0]:.2f}", flush=True)
     for hosts in (("spark1", "spark2"), ("spark2", "spark1")):
         trees = dict(zip(hosts, (ours, theirs), strict=True))
@@ -105,7 +105,7 @@ def compare(ours: Tree, theirs: Tree, given: argparse.Namespace) -> None:
 
 
 def prepare(tree: Tree, host: str, rtt_ms: float) -> None:
-    """An empty host, deployed to until there is nothing to do."""
+    """Deploy to an empty host until nothing changes."""
     tree.lay(host, rtt_ms)
     subprocess.run(["ssh", host, EMPTY], env=tree.env, check=True, stdout=subprocess.DEVNULL)
     for _ in range(3):
@@ -113,7 +113,7 @@ def prepare(tree: Tree, host: str, rtt_ms: float) -> None:
 
 
 def medians(tree: Tree) -> tuple[float, float]:
-    """Of seconds, and of seconds of CPU."""
+    """The medians of the seconds and of the CPU seconds."""
     wall, cpu = zip(*tree.runs, strict=True)
     return statistics.median(wall), statistics.median(cpu)
 

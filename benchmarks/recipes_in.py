@@ -1,4 +1,4 @@
-"""How many recipes of a public registry are taken whole, with questions, or refused, and why.
+"""How many recipes of a public registry are imported completely, with questions, or refused, and why.
 
 python -m benchmarks.recipes_in FOLDER 'models/*/*.yaml' [FOLDER PATTERN ...]    clones that you made; nothing is fetched
 """
@@ -37,7 +37,7 @@ def outcome(path: Path) -> tuple[str, list[str]]:
 
 
 def main(words: list[str]) -> int:
-    """Print a row a registry, and the reasons below it. Returns how many ended in a traceback."""
+    """Print a row per registry with the reasons below it. Return the number of tracebacks."""
     crashed = 0
     for folder, pattern in zip(words[::2], words[1::2], strict=True):
         found = [outcome(path.resolve()) for path in sorted(Path(folder).glob(pattern))]

@@ -1,4 +1,4 @@
-"""What a restart costs beyond the engine's own stop and start, and what a plan costs over ssh.
+"""The cost of a restart beyond the engine's own stop and start, and of a plan over ssh.
 
     make bench-restart                  (with the bed up, `make bed`, the plan over ssh too)
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 class Desk:
-    """A user's folder with a server that serves, on the sandbox."""
+    """A project with a running server on the sandbox."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,18 +76,18 @@ class Desk:
         path.write_text(re.sub(pattern, replacement, path.read_text()))
 
     def run(self, verb: str) -> None:
-        """A command of the tool; one that fails ends the benchmark."""
+        """Run a command of the tool; a failure ends the benchmark."""
         words = [*SPARKWRIGHT, verb, "--host", "sandbox"]
         done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(done.stdout[-1500:] + done.stderr[-1500:])
 
     def stop(self) -> None:
-        """The engine's own end, nothing proved."""
+        """Stop the engine only, without verification."""
         self.docker.api.stop("qwen35", timeout=60)
 
     def start(self) -> None:
-        """The engine's own start, into memory that is free."""
+        """Start the engine only, with free memory."""
         self.docker.api.start("qwen35")
 
     @property
@@ -98,14 +98,14 @@ class Desk:
         self.run("restart")
 
     def change(self) -> None:
-        """A deploy that replaces the server by another one."""
+        """Deploy a change that replaces the server."""
         self.seqs += 1
         self.edit(RECIPE, r"max-num-seqs: \d+", f"max-num-seqs: {self.seqs}")
         self.run("deploy")
 
 
 class Client:
-    """Asks for one token after the other until there was an outage and a token after it: then it leaves the server alone.
+    """Requests one token after another until there was an outage and a token after it.
 
     answered_s: when that was, seconds since the epoch.
     """
@@ -152,7 +152,7 @@ class Client:
 
 
 def downtimes(desk: Desk) -> None:
-    """A line for the engine alone, and one for each way to restart."""
+    """Print a line for the engine alone, and one for each way to restart."""
     alone = statistics.median(engine_s(desk) for _ in range(RUNS))
     print(f"{'':<20} {'downtime':>9} {'the tool adds':>14} {'worst':>7}")
     print(f"{'stop + engine start':<20} {alone:>8.2f}s")
@@ -163,7 +163,7 @@ def downtimes(desk: Desk) -> None:
 
 
 def engine_s(desk: Desk) -> float:
-    """What `docker stop` takes, and `docker start` until the first token, without what lies between them."""
+    """Return the duration of `docker stop`, and of `docker start` until the first token, without the time between."""
     with Client(desk.port) as client:
         desk.stop()
         stopped_s = time.perf_counter()
@@ -174,14 +174,14 @@ def engine_s(desk: Desk) -> float:
 
 
 def outage_s(desk: Desk, act: Callable[[], None]) -> float:
-    """How long nobody answered while something was done."""
+    """Return how long there was no answer during an action."""
     with Client(desk.port) as client:
         act()
     return client.outage_s
 
 
 def plans() -> None:
-    """A plan of a host where nothing differs, and of one where a flag does, over ssh with a round trip of 40 ms."""
+    """Print a plan without changes and one with a changed flag, over ssh with a round-trip time of 40 ms."""
     proxy = DelayProxy(noop_over_ssh.SSH_PORT, RTT_MS / 1000)
     print(f"\n{'plan at ' + str(RTT_MS) + ' ms':<20} {'seconds':>9} {'connections':>12} {'turns':>6}")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""`status` of many hosts: seconds of the whole command, connections, turns, and what it costs the laptop.
+"""`status` of many hosts: seconds of the whole command, connections, round trips, and the cost on the laptop.
 
     .venv/bin/python benchmarks/status.py [--hosts 8]            (needs openssh-server)
 
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 class Lab:
-    """Some sshds, and a project whose hosts they are."""
+    """Several sshds, and a project with them as its hosts."""
 
     def __init__(self, folder: Path, count: int, docker_host: str) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class Lab:
         wrapper.chmod(0o755)
 
     def row(self, rtt_ms: int) -> str:
-        """One line: medians over RUNS, after one run that ships the runtime where it is absent."""
+        """Return one line: medians over RUNS, after one run that copies the runtime if it is missing."""
         proxies = [DelayProxy(one.port, rtt_ms / 1000) for one in self.hosts]
         self.lay([proxy.port for proxy in proxies])
         self.status()
@@ -114,7 +114,7 @@ class Lab:
         return "  ".join(f"{cell:>11}" for cell in cells)
 
     def lay(self, ports: list[int]) -> None:
-        """The user's files, with every host behind its proxy."""
+        """Create the project's files, with every host behind its proxy."""
         hosts = self.project / "hosts"
         hosts.mkdir(parents=True, exist_ok=True)
         (self.project / "playbooks").mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ class Lab:
         (self.folder / "ssh_config").write_text("".join(blocks) + common + known_hosts)
 
     def status(self) -> tuple[float, float, float]:
-        """Seconds of the command, seconds of the laptop's CPU, and MB at its peak. Every host has to answer with its check."""
+        """Return the command's seconds, the laptop's CPU seconds and peak MB. Every host has to answer with its check."""
         started_s = time.perf_counter()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(STATUS, cwd=self.project, env=self.env, stdout=out, stderr=errors)
@@ -145,7 +145,7 @@ class Lab:
         return wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000
 
     def hosts_cpu_s(self) -> float:
-        """Seconds of CPU that the sshds' sessions, and the runners in them, have taken so far."""
+        """Return the CPU seconds that the sshds' sessions and their runners have used so far."""
         ticks = 0
         for one in self.hosts:
             assert one.process is not None
@@ -154,20 +154,20 @@ class Lab:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def floor(self, names: list[str]) -> float:
-        """Seconds until `ssh HOST true` has ended for all of them, at once."""
+        """Return the seconds until `ssh HOST true`, run on all of them at once, has ended."""
         started_s = time.perf_counter()
         with ThreadPoolExecutor(max_workers=len(names)) as pool:
             list(pool.map(lambda name: subprocess.run(["ssh", name, "true"], env=self.env, check=True), names))
         return time.perf_counter() - started_s
 
     def stop(self) -> None:
-        """Take every sshd down."""
+        """Stop all sshds."""
         for one in self.hosts:
             one.stop()
 
 
 def checked(home: Path) -> None:
-    """What a verified deploy and a scheduled check leave in a home."""
+    """Write the files that a verified deploy and a scheduled check leave in a home folder."""
     state = StateFolder.in_home(home)
     now_s = time.time()
     image, commit = "vllm/vllm-openai:v0.32.0@sha256:" + "a" * 64, "b" * 40

@@ -1,4 +1,4 @@
-"""What `status --watch` of eight hosts costs a laptop while nobody presses a key: a share of one core, and bytes a second drawn.
+"""The cost of `status --watch` of eight hosts without keyboard input: share of one core, bytes drawn per second.
 
     .venv/bin/python benchmarks/watch.py [--hosts 8] [--seconds 60]            (needs openssh-server)
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def watched(lab: Lab, for_s: float) -> tuple[float, float]:
-    """(share of a core, of the command and its ssh clients; bytes a second that it draws), once it has settled."""
+    """Return (share of a core used by the command and its ssh clients, bytes per second), once it has settled."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     env = {**lab.env, "TERM": "xterm-256color"}
@@ -73,7 +73,7 @@ def watched(lab: Lab, for_s: float) -> tuple[float, float]:
 
 
 def drawn(terminal: int, for_s: float) -> int:
-    """Bytes that come within a time."""
+    """Return the number of bytes that arrive within a time."""
     until_s, count = time.monotonic() + for_s, 0
     while (left_s := until_s - time.monotonic()) > 0:
         if select.select([terminal], [], [], left_s)[0]:
@@ -82,7 +82,7 @@ def drawn(terminal: int, for_s: float) -> int:
 
 
 def session_cpu_s(session: int) -> float:
-    """Seconds of CPU of all processes of a session, with those children of theirs that have ended."""
+    """Return the CPU seconds of all processes of a session, including children that have ended."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -95,7 +95,7 @@ def session_cpu_s(session: int) -> float:
 
 
 def floor(for_s: float) -> float:
-    """The share of a core that a process takes which only sleeps."""
+    """Return the share of a core used by a process that only sleeps."""
     process = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({for_s + 2})"], start_new_session=True)
     time.sleep(1)
     before_s = session_cpu_s(process.pid)

@@ -1,4 +1,4 @@
-"""Known vulnerabilities in what hosts get and in what this environment holds: `make audit`.
+"""List known vulnerabilities in the hosts' runtime and in this environment: `make audit`.
 
 Fails on those that another version fixes, and lists them. A service that cannot be reached, or that knows no package, is
 said and fails nothing: pip-audit itself calls that "No known vulnerabilities found". Arguments are handed to pip-audit.
@@ -21,7 +21,7 @@ DEADLINE_S = 120
 
 
 def main(more: list[str]) -> int:
-    """1 when a vulnerability has a fix."""
+    """Return 1 if a vulnerability has a fix."""
     code = 0
     for what, words in TARGETS.items():
         packages, trouble = asked([*words, *more])
@@ -38,7 +38,7 @@ def main(more: list[str]) -> int:
 
 
 def asked(words: list[str]) -> tuple[list[dict[str, Any]], str]:
-    """Every package as pip-audit reports it; and its last words when it reports nothing."""
+    """Return every package as reported by pip-audit, and its error output if there is no report."""
     command = [sys.executable, "-m", "pip_audit", "--format", "json", "--progress-spinner", "off", "--timeout", "5"]
     try:
         said = subprocess.run([*command, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -51,7 +51,7 @@ def asked(words: list[str]) -> tuple[list[dict[str, Any]], str]:
 
 
 def findings(package: dict[str, Any]) -> list[tuple[str, bool]]:
-    """A line for each vulnerability, and whether another version fixes it."""
+    """Return a line for each vulnerability, and whether another version fixes it."""
     return [
         (
             f"{package['name']} {package['version']}: {one['id']}, "

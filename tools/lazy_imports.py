@@ -1,4 +1,4 @@
-"""Every import inside a function has its reason here: `make lint`.
+"""The reasons for imports inside functions: `make lint` refuses any other.
 
 Imports stand at the top of a file. One that stands in a function keeps a start fast, and is of a group below: which files
 import what, and what that saves. The milliseconds are what the import adds where nothing else has imported it (`python -X
@@ -22,7 +22,7 @@ NAME = "tools/lazy_imports.py"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """why: what the start is spared. files, modules: patterns; a module also stands for what is imported from it."""
+    """why: what the start saves. files, modules: patterns; a module also stands for what is imported from it."""
 
     why: str
     files: tuple[str, ...]
@@ -136,7 +136,7 @@ GROUPS = (
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and name of what is imported inside a function; `from a import b` is a.b."""
+    """Yield the line and name of each import inside a function; `from a import b` is a.b."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in {node for function in functions for node in ast.walk(function)}:
         if isinstance(node, ast.Import):
@@ -146,13 +146,13 @@ def imported(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def holds(group: Group, file: str, name: str) -> bool:
-    """Whether an import is of this group."""
+    """Return True if an import belongs to this group."""
     wanted = (pattern for module in group.modules for pattern in (module, f"{module}.*"))
     return any(fnmatch(file, one) for one in group.files) and any(fnmatch(name, one) for one in wanted)
 
 
 def findings(top: Path, groups: tuple[Group, ...] = GROUPS) -> Iterator[str]:
-    """What is wrong, one sentence each."""
+    """Yield the problems, one sentence each."""
     left = set(groups)
     for path in sorted((top / "src" / PACKAGE).rglob("*.py")):
         file = path.relative_to(top / "src" / PACKAGE).as_posix()
@@ -166,7 +166,7 @@ def findings(top: Path, groups: tuple[Group, ...] = GROUPS) -> Iterator[str]:
 
 
 def main(top: Path = TOP) -> int:
-    """1 when an import has no reason."""
+    """Return 1 if an import has no reason."""
     found = list(findings(top))
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0

@@ -22,12 +22,12 @@ from sparkwright.remote import runtime
 TOP = Path(__file__).parent.parent
 LOCK = TOP / "release-requirements.txt"
 HEAD = "# What `make release` builds and tests with; `make release-lock` writes it anew.\n"
-#: what builds, beside the dependencies and the tests' group of pyproject.toml
+#: build tools, in addition to the dependencies and the tests' group of pyproject.toml
 BUILD = ("hatchling",)
 
 
 def main() -> int:
-    """Rewrite the file; 1 when a package has another version for another Python."""
+    """Rewrite the file. Return 1 if a package has different versions for different Python versions."""
     asked = requirements(tomllib.loads((TOP / "pyproject.toml").read_text()))
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     places: dict[str, set[str]] = defaultdict(set)
@@ -47,13 +47,13 @@ def main() -> int:
 
 
 def requirements(project: dict[str, Any]) -> list[str]:
-    """What the package needs, with its extras, and what its tests need."""
+    """Return the requirements of the package with its extras, and of its tests."""
     extras = [one for several in project["project"]["optional-dependencies"].values() for one in several]
     return [*BUILD, *project["project"]["dependencies"], *extras, *project["dependency-groups"]["test"]]
 
 
 def line(name: str, versions: dict[str, set[str]], pythons: set[str]) -> str:
-    """A requirement with its hashes; for some versions of Python only, where the others do without."""
+    """Return a requirement with its hashes, limited to the Python versions that need it."""
     ((version, hashes),) = versions.items()
     text = runtime.format_pin(name, version, hashes)
     if pythons == set(runtime.PYTHONS):
@@ -63,7 +63,7 @@ def line(name: str, versions: dict[str, set[str]], pythons: set[str]) -> str:
 
 
 def resolved(machine: str, python: str, asked: list[str], pins: list[str]) -> list[dict[str, Any]]:
-    """What pip would install there, as its installation report has it."""
+    """Return what pip would install there, from its installation report."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "asked.txt").write_text("\n".join(asked))
         (Path(folder) / "pins.txt").write_text("\n".join(pins))

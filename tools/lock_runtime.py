@@ -1,4 +1,4 @@
-"""Write the hashes of the runtime's wheels anew: `make runtime-lock`.
+"""Regenerate the hashes of the runtime's wheels: `make runtime-lock`.
 
 Change a version in src/sparkwright/remote/runtime-requirements.txt first, or nothing. pip resolves every line for each
 processor and Python that a host may have; a requirement of theirs that is not a line is an error. Nothing is installed.
@@ -21,7 +21,7 @@ from sparkwright.remote import runtime
 
 
 def main() -> int:
-    """Rewrite the file; 1 when something is missing from it."""
+    """Rewrite the file. Return 1 if something is missing from it."""
     text = runtime.REQUIREMENTS.read_text()
     head = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
     pinned = runtime.pinned_requirements(text)
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def resolved(machine: str, python: str, pins: list[str]) -> list[dict[str, Any]]:
-    """What pip would install there, as its installation report has it."""
+    """Return what pip would install there, from its installation report."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pins.txt").write_text("\n".join(pins))
         report = Path(folder) / "report.json"
@@ -55,7 +55,7 @@ def resolved(machine: str, python: str, pins: list[str]) -> list[dict[str, Any]]
 
 
 def unpinned(metadata: dict[str, Any], pinned: dict[str, runtime.Pin], machine: str, python: str) -> set[str]:
-    """What a package needs there that the file does not pin, or pins at another version."""
+    """Return a package's requirements there that the file does not pin, or pins at another version."""
     there = {"platform_machine": machine, "python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     there |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "implementation_name": "cpython"}
     there |= {"platform_python_implementation": "CPython"}

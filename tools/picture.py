@@ -1,4 +1,4 @@
-"""Makes docs/deploy.svg from a real run: `sparkwright deploy --host sandbox` in a new project, in a terminal of its own.
+"""Make docs/deploy.svg from a real run: `sparkwright deploy --host sandbox` in a new project, in its own terminal.
 
 .venv/bin/python -m tools.picture [PORT]  (`make picture`; again after the words on the screen have changed)
 
@@ -26,12 +26,12 @@ from tests.on_a_terminal import final_lines
 PICTURE = Path(__file__).parents[1] / "docs/deploy.svg"
 COLUMNS = 80
 COMMAND = ("deploy", "--host", "sandbox")
-#: fonts would be fetched from elsewhere
+#: fonts would be downloaded
 FONTS = re.compile(r"@font-face \{\{.*?\n    \}\}\n", re.S)
 
 
 def main() -> int:
-    """Run it, and draw what the terminal showed at the end."""
+    """Run it, and draw the terminal's final contents."""
     folder = Path(tempfile.mkdtemp(prefix="lab-"))
     home = folder / "home"
     home.mkdir()
@@ -63,7 +63,7 @@ def _sparkwright(*words: str, folder: Path, env: dict[str, str]) -> None:
 
 
 def _terminal(folder: Path, env: dict[str, str]) -> tuple[int, str]:
-    """The command's exit code, and what a terminal shows once it has ended."""
+    """Return the command's exit code and the terminal's contents after its end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
     command = subprocess.Popen(

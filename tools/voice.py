@@ -1,4 +1,4 @@
-"""Refuses idioms of a voice of our own: `make lint`. docs/how-it-works.md says why, docs/words.md has the vocabulary.
+"""Refuse unidiomatic phrases and vague names: `make lint`. docs/how-it-works.md says why; docs/words.md has the vocabulary.
 
 .venv/bin/python tools/voice.py          the kinds that have more findings than the limit
 .venv/bin/python tools/voice.py --all    every finding, as file:line
@@ -19,7 +19,7 @@ TOP = Path(__file__).parent.parent
 #: kinds of tokens that hold sentences; an f-string is one of its own since Python 3.12
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 FOLDER = Path("src")
-#: variables whose name says nothing of the thing that they hold
+#: names that do not describe the variable's value
 VAGUE = frozenset(
     (
         *(
@@ -51,7 +51,7 @@ PARTICIPLE = re.compile(r"(ed|en|ing|old|awake|asleep|live|together|present)$")
 FIELDS_IN_PROSE = re.compile(r"\b[a-z_]+(?:, [a-z_]+)*: [^.]+\. [a-z_]+(?:, [a-z_]+)*: ")
 #: a fragment without its subject, such as "Of its engine; None if unknown"
 BARE = re.compile(r"(As|Of)\b")
-#: phrases of a voice of our own, in docstrings, comments and messages
+#: unidiomatic phrases in docstrings, comments and messages
 PHRASES = {
     "held against": re.compile(r"\bheld against\b"),
     "by turns": re.compile(r"\b(?:by|in) turns\b"),

@@ -1,4 +1,4 @@
-"""Refuses retired words: `make lint`. The words are those of the tables in docs/words.md, which say what to write instead.
+"""Refuse retired words: `make lint`. The tables in docs/words.md list them with their replacements.
 
 .venv/bin/python tools/words.py    every use of a retired word, as file:line
 """
@@ -22,7 +22,7 @@ ENDINGS = (".py", ".md", ".yml", ".j2", ".html", ".css", ".js")
 NAMES = "Names in the code"
 #: at the end of a line that holds a retired word as data; in a page, of a comment there
 DATA = "words: data"
-#: printed by the engine or by a tool, copied from a run
+#: output of an engine or a tool, copied from a run
 COPIED = ("docs/engine-agreement.md",)
 TEXT = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
@@ -37,7 +37,7 @@ class Word:
 
 
 def pattern(retired: list[Word], is_name: bool) -> re.Pattern[str]:
-    """Whole words in any case, also over the end of a line; of an identifier, whole parts between underscores."""
+    """Return a pattern for whole words in any case, also across line ends; for identifiers, whole parts between underscores."""
     gap = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:# ?|\* )?)"
     texts = sorted((one.text for one in retired if one.is_name == is_name), key=len, reverse=True)
     choice = "|".join(gap.join(map(re.escape, text.split())) for text in texts) or r"(?!)"
@@ -46,7 +46,7 @@ def pattern(retired: list[Word], is_name: bool) -> re.Pattern[str]:
 
 
 def words(page: str) -> list[Word]:
-    """Every retired word of the tables in a page: header row `term | used for | retired`."""
+    """Return every retired word in a page's tables: header row `term | used for | retired`."""
     found, section = [], ""
     for line in page.splitlines():
         if line.startswith("## "):
@@ -59,7 +59,7 @@ def words(page: str) -> list[Word]:
 
 
 def files(top: Path) -> list[Path]:
-    """The files that are in git, or will be."""
+    """Return the files that are in git or not ignored."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *FOLDERS]
     listed = subprocess.run(command, cwd=top, capture_output=True, text=True, check=True).stdout.split("\n")
     names = [name for name in listed if name.endswith(ENDINGS) and name not in (str(PAGE), *COPIED)]
@@ -67,7 +67,7 @@ def files(top: Path) -> list[Path]:
 
 
 def pieces(path: Path, text: str) -> Iterator[tuple[int, str, bool]]:
-    """Line, text and whether it is an identifier: the strings, comments and names of Python, all of anything else."""
+    """Yield line, text and whether it is an identifier: strings, comments and names in Python, else the whole text."""
     if path.suffix != ".py":
         yield 1, text, False
         return
@@ -96,7 +96,7 @@ class Reader:
 
 
 def main(top: Path = TOP) -> int:
-    """1 when a retired word is in use."""
+    """Return 1 if a retired word is in use."""
     reader = Reader(words((top / PAGE).read_text(encoding="utf-8")))
     count = 0
     for path in files(top):

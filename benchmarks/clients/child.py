@@ -16,7 +16,7 @@ from typing import Any
 
 
 def ours(url: str, streams: int, tokens: int) -> dict[str, Any]:
-    """sparkwright's streams and its own summary of them."""
+    """Run sparkwright's streams and return its own summary of them."""
     from sparkwright.engines import openai_api
     from sparkwright.engines.vllm.http import HTTP
     from sparkwright.measure import figures, load
@@ -36,7 +36,7 @@ def ours(url: str, streams: int, tokens: int) -> dict[str, Any]:
 
 
 def vllm(url: str, streams: int, tokens: int) -> dict[str, Any]:
-    """vLLM's request function with the session that its benchmark makes for so many at a time."""
+    """Run vLLM's request function with the session that its benchmark creates for this concurrency."""
     import aiohttp
     from vllm.benchmarks.lib import endpoint_request_func as lib
 

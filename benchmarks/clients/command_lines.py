@@ -27,18 +27,18 @@ PROMPT_TOKENS = 16
 
 @dataclass(frozen=True)
 class CommandLine:
-    """words: its arguments, given (url, streams, requests, folder). read: what it left in the folder, without its cost."""
+    """words: its arguments, given (url, streams, requests, folder). read: parses the results in the folder, without the cost."""
 
     name: str
     words: Callable[[str, int, int, Path], list[str]]
     read: Callable[[Path], dict[str, Any]]
 
     def run(self, url: str, streams: int, folder: Path) -> Said:
-        """So many streams at once, each one request."""
+        """Run this many concurrent streams, one request each."""
         return self._run(url, streams, streams, folder)
 
     def start_cpu_s(self, url: str, streams: int, folder: Path) -> float:
-        """The CPU time of the same with one request: its start, with all the workers it starts for so many streams."""
+        """Return the CPU time with a single request: the program's start, with the workers for this many streams."""
         return self._run(url, streams, 1, folder).cpu_s
 
     def _run(self, url: str, streams: int, requests: int, folder: Path) -> Said:
@@ -52,7 +52,7 @@ class CommandLine:
 
 
 def installed(name: str) -> CommandLine:
-    """A program; where it is not there both are installed, in one go: they share what they need. Raises Absent."""
+    """Return a program. If it is missing, both are installed together, as they share dependencies. Raises Absent."""
     if not (VENV / "bin" / name).exists():
         wanted = [f"{one}=={version}" for one, version in PINNED.items()]
         print(f"installing {' '.join(wanted)} into {VENV}: some gigabytes, once", flush=True)
@@ -64,7 +64,7 @@ def installed(name: str) -> CommandLine:
 
 
 def tokenizer(folder: Path) -> Path:
-    """A word-level tokenizer as huggingface_hub's cache holds it; the cache's home."""
+    """Write a word-level tokenizer as in huggingface_hub's cache, and return the cache's home."""
     home, commit = folder / "huggingface", "0" * 40
     repository = home / "hub" / f"models--{TOKENIZER.replace('/', '--')}"
     snapshot = repository / "snapshots" / commit
@@ -100,7 +100,7 @@ def _guidellm_words(url: str, streams: int, requests: int, folder: Path) -> list
 
 
 def _guidellm_read(folder: Path) -> dict[str, Any]:
-    """It keeps the first and the last token's time of a request: its latencies between tokens are a mean a request."""
+    """Read guidellm's results, which have only the first and last token's time: its token latencies are means per request."""
     found = json.loads((folder / "guidellm.json").read_text())["benchmarks"][0]
     itl = found["metrics"]["inter_token_latency_ms"]["successful"]
     return {
@@ -124,7 +124,7 @@ def _aiperf_words(url: str, streams: int, requests: int, folder: Path) -> list[s
 
 
 def _aiperf_read(folder: Path) -> dict[str, Any]:
-    """Its "inter token latency" is a mean a request; its "inter chunk latency" holds each gap."""
+    """Read aiperf's results: "inter token latency" is a mean per request, "inter chunk latency" has each gap."""
     summary = json.loads((folder / "profile_export_aiperf.json").read_text())
     records = [json.loads(line)["metrics"] for line in (folder / "profile_export.jsonl").read_text().splitlines()]
     gaps_ms = (gap for one in records for gap in one["inter_chunk_latency"]["value"])

@@ -22,7 +22,7 @@ class Library:
     python: str
 
     def run(self, url: str, streams: int, folder: Path) -> Said:
-        """So many streams at once, each one request."""
+        """Run this many concurrent streams, one request each."""
         words = [self.python, str(Path(__file__).parent / "child.py"), self.name, url, str(streams), str(TOKENS)]
         said, cpu_s = process.run(words, folder, {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONPATH": str(TOP / "src")})
         found = json.loads(said.strip().splitlines()[-1])
@@ -31,12 +31,12 @@ class Library:
 
 
 def ours() -> Library:
-    """sparkwright.measure, as this checkout has it."""
+    """Return sparkwright.measure of this checkout."""
     return Library("ours", sys.executable)
 
 
 def vllm() -> Library:
-    """vLLM's request function. Raises Absent."""
+    """Return vLLM's request function. Raises Absent."""
     python = Path(os.environ.get("ENGINE_PYTHON", TOP / ".engine/0.32.0/venv/bin/python"))
     if not python.exists():
         raise Absent(

@@ -1,4 +1,4 @@
-"""Pretend Sparks over real ssh: containers with systemd, sshd and a Docker Engine of their own, and a registry.
+"""Simulated Sparks over real ssh: containers with systemd, sshd and their own Docker Engine, and a registry.
 
     python3 molecule/bed/bed.py up [--hosts N]      build what is missing, start, wait until ssh and docker answer
     python3 molecule/bed/bed.py down                remove containers, registry and .bed/
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def up(hosts: int) -> None:
-    """Bring the bed up; what is up already stays. A second `up` waits for the first."""
+    """Start the bed; running parts are kept. A second `up` waits for the first."""
     BED.mkdir(exist_ok=True)
     lock = (BED / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
@@ -65,7 +65,7 @@ def up(hosts: int) -> None:
 
 
 def down() -> None:
-    """Take everything away, but the images, which are a cache."""
+    """Remove everything except the images, which are a cache."""
     names = run(["docker", "ps", "-aq", "--filter", "label=sparkwright.bed"], check=False).split()
     for (
         name
@@ -81,7 +81,7 @@ def down() -> None:
 
 
 def status() -> None:
-    """What runs."""
+    """Print what is running."""
     print(run(["docker", "ps", "--filter", "label=sparkwright.bed", "--format", "{{.Names}} {{.Status}}"]) or "down")
 
 
@@ -108,7 +108,7 @@ def base_image() -> str:
 
 
 def built(kind: str, base: str) -> str:
-    """The image of a kind, named by what it is made of."""
+    """Build the image of a kind, named by a hash of its inputs."""
     context = BED / f"context-{kind}"
     shutil.rmtree(context, ignore_errors=True)
     context.mkdir()
@@ -209,7 +209,7 @@ def arm_only() -> None:
 
 
 def start(n: int, image: str) -> None:
-    """Boot a host. The long list of flags does what --privileged does, where that is refused."""
+    """Boot a host. The long list of flags replaces --privileged, which may be refused."""
     name = f"sparkwright-bed-spark{n}"
     if run(["docker", "ps", "--format", "{{.Image}}", "--filter", f"name=^{name}$"]).strip() == image:
         return  # the image holds this checkout's key and code: another checkout's host is replaced
@@ -231,7 +231,7 @@ def start(n: int, image: str) -> None:
 
 
 def wait_for(n: int) -> None:
-    """Until sshd and the host's Docker answer; then its key is known."""
+    """Wait until sshd and the host's Docker answer; after that the host's key is known."""
     name = f"sparkwright-bed-spark{n}"
     until(
         lambda: inside(name, "docker info >/dev/null 2>&1 && test -e /run/sshd || ls /run/systemd/system >/dev/null"),
@@ -268,7 +268,7 @@ def tunnel(n: int) -> None:
 
 
 def inside(name: str, script: str) -> bool:
-    """Whether a few words of shell succeed in a host."""
+    """Return True if a shell command succeeds on a host."""
     return (
         subprocess.run(["docker", "exec", name, "sh", "-c", script], capture_output=True, check=False).returncode == 0
     )
@@ -328,7 +328,7 @@ def starter(folder: Path) -> Path:
 
 
 def run(words: list[str], *, check: bool = True, env: dict[str, str] | None = None) -> str:
-    """A command's output; its error ends everything."""
+    """Return a command's output; exit if it fails."""
     said = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
     if check and said.returncode:
         sys.exit(f"bed: {' '.join(words[:4])} ...: {said.stderr.strip()[-600:] or said.stdout.strip()[-600:]}")
@@ -336,14 +336,14 @@ def run(words: list[str], *, check: bool = True, env: dict[str, str] | None = No
 
 
 def background(name: str, words: list[str]) -> None:
-    """A process that stays until `down`."""
+    """Start a process that runs until `down`."""
     with (BED / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     (BED / f"{name}.pid").write_text(str(process.pid))
 
 
 def until(holds: object, what: str, timeout_s: float = 90) -> None:
-    """Wait for something to be there."""
+    """Wait until a condition holds."""
     deadline_s = time.monotonic() + timeout_s
     while not holds():  # type: ignore[operator]
         if time.monotonic() > deadline_s:
@@ -352,7 +352,7 @@ def until(holds: object, what: str, timeout_s: float = 90) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether somebody answers 200."""
+    """Return True if a server answers 200."""
     import urllib.request
 
     try:
@@ -363,22 +363,22 @@ def answers(url: str) -> bool:
 
 
 def exists(image: str) -> bool:
-    """Whether the outer engine has this image."""
+    """Return True if the outer engine has this image."""
     return bool(run(["docker", "images", "-q", image]).strip())
 
 
 def digest(data: bytes) -> str:
-    """A short name for some content."""
+    """Return a short hash of some content."""
     return hashlib.sha256(data).hexdigest()[:12]
 
 
 def read(path: Path) -> str:
-    """A file's text; empty when it is not there."""
+    """Return a file's text, or an empty string if it is missing."""
     return path.read_text() if path.exists() else ""
 
 
 def say(text: str) -> None:
-    """A word to whoever waits."""
+    """Print a progress message."""
     print(f"bed: {text}", flush=True)
 
 
