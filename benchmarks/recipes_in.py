@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
-from sparkwright.project.importing import recipe_of, recognise
-from sparkwright.project.importing.foreign import ImportReport
+from sparkwright.project.importing import format_detection, recipe_builder
+from sparkwright.project.importing.foreign_recipe import ImportReport
 
 #: refusals and questions by what they are about: the first that a sentence contains
 REASONS = (
@@ -26,7 +26,9 @@ def outcome(path: Path) -> tuple[str, list[str]]:
     """whole, questions (their keys), refused (the reason) or traceback."""
     report = ImportReport()
     try:
-        recipe_of.build_recipe(recognise.parse(document.read_text(path), path, report), "", report, path.name)
+        recipe_builder.build_recipe(
+            format_detection.parse(document.read_text(path), path, report), "", report, path.name
+        )
     except Refused as error:
         return "refused", [next((one for one in REASONS if one in str(error)), error.message)]
     except Exception:

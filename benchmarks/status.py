@@ -28,7 +28,7 @@ from tests.remote.sshd import Sshd
 
 from benchmarks.delay_proxy import DelayProxy
 from sparkwright.health.record import Container, Machine, Record, Serves, Speed
-from sparkwright.host.records.good_states import save_verified
+from sparkwright.host.records.verified_states import save_verified
 from sparkwright.host.state import StateFolder
 
 RUNS = 5

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from sparkwright.app import json_output, manual, recipe_exchange
 from sparkwright.app.findings import find_rules, format_rule, rule_titles
-from sparkwright.app.questions import client_formats
+from sparkwright.app.queries import client_formats
 from sparkwright.cli import namespace
 from sparkwright.cli.framework import help
 from sparkwright.cli.framework.help import format_option
@@ -25,7 +25,7 @@ from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
 from sparkwright.modules import registry
 from sparkwright.project import catalogue, recipe
-from sparkwright.project.importing import recognise
+from sparkwright.project.importing import format_detection
 from sparkwright.project.inventory.models import (
     ClientFile,
     ClusterFile,
@@ -123,7 +123,7 @@ def _code() -> str:
         "engines": ", ".join(one.title for one in served),
         "one model over several hosts": ", ".join(split),
         "recipes that ship": f"{len(recipe.names(HERE.parent))} ([the book](recipes.md))",
-        "recipes are taken from": f"{recognise.FORMATS} ([how](recipes-in.md))",
+        "recipes are taken from": f"{format_detection.FORMATS} ([how](recipes-in.md))",
         "recipes are written as": ", ".join(f"`{name}`" for name in recipe_exchange.EXPORT_FORMATS),
         "settings are written for": ", ".join(f"`{name}`" for name in client_formats.FORMATS),
         "a secret comes from": ", ".join(f"`{name}`" for name in SecretSource.model_fields),

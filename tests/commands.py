@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 PRELOADED_MODULES = (
     "invoke.program",
     "sparkwright.app.connect",
-    "sparkwright.app.questions.fleet_status",
+    "sparkwright.app.queries.fleet_status",
     "sparkwright.app.runs.rollout",
     "sparkwright.app.runs.session",
     "sparkwright.console.events.lines",

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from sparkwright.sandbox import hub
-from sparkwright.sandbox.web import Server
+from sparkwright.sandbox.http_server import Server
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from sparkwright.app import experiments
 from sparkwright.bench import axis, experiment
 from sparkwright.bench.axis import UNSET, Axis
-from sparkwright.bench.order import BenchOptions
+from sparkwright.bench.bench_options import BenchOptions
 from sparkwright.engines.vllm.advice import MAX_UNCHUNKED_TOKENS
 from sparkwright.errors import Refused
 from sparkwright.host.records.incidents import redact_inspect

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.sandbox import hub
-from sparkwright.sandbox.web import Server
+from sparkwright.sandbox.http_server import Server
 from tests import engine_beside
 from tests.cluster.pair import ClusterPair
 from tests.real_llama.container_desk import Images, published

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions.watch import TokenRates
+from sparkwright.app.queries.watch import TokenRates
 from sparkwright.console import watch
 from sparkwright.console.rows import GatewayRow, Routed, Row, Upstream
 from sparkwright.console.watch import HistoryEntry, Traffic, View

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sparkwright.doctor import known
+from sparkwright.doctor import known_facts
 from sparkwright.doctor.checks import CHECKS, gpu, memory, operating_system, run_checks, services
 from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.host.memory import service_guard, start_guard
-from sparkwright.host.records import good_states, restart_plans, turns
+from sparkwright.host.records import restart_plans, turns, verified_states
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.host.settings_table import CLOCK, CLOCK_UNIT_TEXT, PATHS
 from tests.doctor import link_tree, tree
@@ -272,7 +272,7 @@ def test_a_server_that_requests_may_wake_without_the_service_is_a_warning(tmp_pa
     host = tree.make_host(tmp_path, {})
     state = host.context.state.for_server("small")
     good = {"spec": {"name": "small", "image": "vllm@sha256:1"}, "model": {}, "serve": {}}
-    good_states.save_verified(state, good)
+    verified_states.save_verified(state, good)
     wake = {"on_request": True, "sleep_after_s": 0, "stay_awake_s": 600, "gateways": [], "plan": {}}
     state.write(f"{restart_plans.FOLDER}/{restart_plans.state_hash(good)}", {"runtime": "1", "plan": {}, "wake": wake})
     findings = tree.find_findings(host, "memory budget")["wake on request"]
@@ -286,7 +286,9 @@ def test_a_verified_server_without_the_guard_of_the_memory_is_a_warning(tmp_path
     host = tree.make_host(tmp_path, {})
     state = host.context.state
     assert "memory guard" not in tree.find_findings(host, "memory budget")
-    good_states.save_verified(state, {"spec": {"name": "qwen35", "image": "vllm@sha256:1"}, "model": {}, "serve": {}})
+    verified_states.save_verified(
+        state, {"spec": {"name": "qwen35", "image": "vllm@sha256:1"}, "model": {}, "serve": {}}
+    )
     object.__setattr__(host.context.machine, "sandbox", False)
     findings = tree.find_findings(host, "memory budget")["memory guard"]
     assert (findings.verdict, findings.fix) == ("warning", f"invoke health.install --host {host.server.name or 'HOST'}")
@@ -420,7 +422,7 @@ def test_a_shared_memory_that_is_too_small_for_an_engine_is_told(
 
 def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     value = tree.make_host(tmp_path, {"/dev/shm/psm_left": "x" * 100_000})
-    monkeypatch.setattr(known, "SHM_WARNING_BYTES", 50_000)
+    monkeypatch.setattr(known_facts, "SHM_WARNING_BYTES", 50_000)
     findings = tree.find_findings(value, "shared memory")["shared memory"]
     assert findings.verdict == "warning"
     assert "remove what no process uses" in findings.fix

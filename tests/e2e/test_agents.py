@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions import client_files
-from sparkwright.app.questions.client_formats import FORMATS, Endpoint
+from sparkwright.app.queries import client_files
+from sparkwright.app.queries.client_formats import FORMATS, Endpoint
 from tests.e2e.conftest import sandbox_project
 from tests.e2e.test_gateway import KEY, GatewayProject
 from tests.gateway.loopback import client_key

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions import link_rules
-from sparkwright.app.questions.link_rules import HostLinks
+from sparkwright.app.queries import link_rules
+from sparkwright.app.queries.link_rules import HostLinks
 from sparkwright.project import starter
 from tests import commands, published
 from tests.doctor import link_tree

@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.guard import samples as rings
 from sparkwright.host.memory import host_lost, service_guard, start_guard
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.sandbox import control
 from tests.e2e.conftest import SandboxProject
@@ -99,7 +99,7 @@ def test_a_configuration_that_took_the_host_down_starts_again_only_when_somebody
 
     state = StateFolder.in_home(project.sandbox / "home")
     row = {
-        "key": start_guard.configuration_key(good_states.load_earlier(state)[0]["spec"]),
+        "key": start_guard.configuration_key(verified_states.load_earlier(state)[0]["spec"]),
         "why": "the host went down at 02:14",
     }
     state.write(host_lost.FORBIDDEN, {"rows": [row]})

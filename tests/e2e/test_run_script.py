@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sparkwright.host.records import good_states, history
+from sparkwright.host.records import history, verified_states
 from sparkwright.host.state import StateFolder
 from tests.e2e.conftest import SandboxProject
 
@@ -20,7 +20,7 @@ def agreed_max_num_seqs(project: SandboxProject) -> str:
     runs: dict[str, Any] = project.docker().api.inspect_container("qwen35")
     script = (project.sandbox / "home/.local/share/sparkwright/run/qwen35.sh").read_text().replace("\\\n", " ").split()
     state = StateFolder.in_home(project.sandbox / "home")
-    last_good, act = good_states.load_last(state), history.read(state)[0]
+    last_good, act = verified_states.load_last(state), history.read(state)[0]
     assert last_good["container_id"] == act["container_id"] == runs["Id"]
     assert last_good["spec"]["image"] == act["image"] == next(word for word in script if word.startswith("vllm/"))
     assert runs["Config"]["Image"].partition("@")[2] == act["image"].partition("@")[2]

@@ -13,7 +13,7 @@ import pytest
 from sparkwright.health import wake
 from sparkwright.health.wake import Waker
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import good_states, history, turns
+from sparkwright.host.records import history, turns, verified_states
 from sparkwright.host.records.turns import WakeRecord
 from sparkwright.host.runs import lock
 from sparkwright.host.runs.context import RunContext
@@ -66,7 +66,7 @@ class WakeProject(TurnsProject):
 
     def since(self, recipe: str) -> float:
         """Return the time of a server's last verification."""
-        return float(good_states.load_last(self.state.for_server(CONTAINERS[recipe]))["since"])
+        return float(verified_states.load_last(self.state.for_server(CONTAINERS[recipe]))["since"])
 
     @contextmanager
     def service(self) -> Iterator[Waker]:

@@ -15,7 +15,7 @@ from sparkwright.doctor.host import Host as Host_
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import compile_caches, container_files, lifecycle, mount_sources
 from sparkwright.host.gateway import container as gateway
-from sparkwright.host.gateway import haproxy_sockets, place
+from sparkwright.host.gateway import gateway_folders, haproxy_sockets
 from sparkwright.modules.server.previous_server import RestorePrevious
 from sparkwright.modules.server.records import GrantRestartPrevious
 from sparkwright.modules.server.start import Started
@@ -190,8 +190,10 @@ def test_an_arm_of_the_lab_gets_out_of_no_mount(hostile: HostileServer) -> None:
 def test_a_gateway_gets_out_of_no_mount(hostile: HostileServer) -> None:
     """A hostile image as the gateway's, as root and with its capabilities, at start, restart, reload, reading and removal."""
     context, name = hostile.context, f"{hostile.name}-gateway"
-    files, sockets = (place.folder(context, item) for item in (place.FILES, place.SOCKETS))
-    place.write_files(files, {"haproxy.cfg": "global\n"})
+    files, sockets = (
+        gateway_folders.folder(context, item) for item in (gateway_folders.FILES, gateway_folders.SOCKETS)
+    )
+    gateway_folders.write_files(files, {"haproxy.cfg": "global\n"})
     for at in (files.parent, files):
         (at / CANARY).write_text(f"{hostile.secret}\n")
     env = {"CANARY": str(hostile.home / "outside" / CANARY), "WORD": hostile.secret, "MODE": "0777"}
@@ -205,12 +207,14 @@ def test_a_gateway_gets_out_of_no_mount(hostile: HostileServer) -> None:
     assert places == {f"PLACE {gateway.SOCKETS_INSIDE}"}
     hostile.engine.api.restart(created, timeout=0)
     hostile.attacked(2, name)
-    assert place.read_files(files) == {"haproxy.cfg": "global\n"} and place.read_files(sockets) == {}
+    assert (
+        gateway_folders.read_files(files) == {"haproxy.cfg": "global\n"} and gateway_folders.read_files(sockets) == {}
+    )
     with contextlib.suppress(SparkwrightError):  # nobody listens where its sockets should be
         gateway.reload(context)
     assert haproxy_sockets.running_digest(sockets) == "" and not haproxy_sockets.inspect(context.state).get("running")
     lifecycle.force_remove(context, created)
-    place.remove_folder(sockets)
+    gateway_folders.remove_folder(sockets)
     for at in (files.parent, files):
         assert (at / CANARY).read_text() == f"{hostile.secret}\n"
         (at / CANARY).unlink()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparkwright.app import experiment_folder
-from sparkwright.bench import order, results_file, vllm_results
+from sparkwright.bench import bench_options, results_file, vllm_results
 from sparkwright.html import experiment_page
 from tests.bench import made
 from tests.fuzz.harness import ROUNDS, damaged_texts, damaged_values, feed
@@ -88,13 +88,15 @@ def test_lists_within_lists_are_refused(tmp_path: Path) -> None:
 
 
 def test_prompts_of_share_gpt(tmp_path: Path) -> None:
-    take = via_file(tmp_path / "prompts.json", lambda path: order.read_prompts(path, 10))
+    take = via_file(tmp_path / "prompts.json", lambda path: bench_options.read_prompts(path, 10))
     feed(lambda value: take(json.dumps(value).encode()), damaged_values([SHARE_GPT]))
     feed(take, damaged_texts([json.dumps(SHARE_GPT).encode()]))
 
 
 def test_prompts_as_lines(tmp_path: Path) -> None:
-    feed(via_file(tmp_path / "prompts.jsonl", lambda path: order.read_prompts(path, 10)), damaged_texts([LINES]))
+    feed(
+        via_file(tmp_path / "prompts.jsonl", lambda path: bench_options.read_prompts(path, 10)), damaged_texts([LINES])
+    )
 
 
 def test_the_file_of_an_experiment(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.questions import gateway_status, host_requests
+from sparkwright.app.queries import gateway_status, host_requests
 from sparkwright.errors import SparkwrightError
 from sparkwright.gateway import clients, render, statistics, usage
 from sparkwright.host.gateway import haproxy_sockets

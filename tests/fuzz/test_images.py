@@ -9,7 +9,7 @@ from sparkwright.host.containers import container_options, containers, inspectio
 from sparkwright.host.images import image_names, registry_client, registry_documents
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.container import ContainerSpec
-from sparkwright.trust import container_words
+from sparkwright.trust import container_option_rules
 from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.visible import one_line
 from tests.fuzz.harness import damaged_texts, damaged_values, feed
@@ -151,10 +151,10 @@ def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
 
 def test_references_and_dockers_words() -> None:
     readers = (
-        container_words.check_size,
-        container_words.check_port,
-        container_words.check_gpus,
-        container_words.check_ulimit,
+        container_option_rules.check_size,
+        container_option_rules.check_port,
+        container_option_rules.check_gpus,
+        container_option_rules.check_ulimit,
         check_image,
     )
 
@@ -162,15 +162,15 @@ def test_references_and_dockers_words() -> None:
         text = raw.decode(errors="surrogateescape")
         for reader in readers:
             reader(text)
-        container_words.check_variable(text, text)
-        if not container_words.check_size(text):
-            container_words.parse_size(text or "0")
-        if not container_words.check_port(text):
-            container_words.port_bindings((text,))
-        if not container_words.check_gpus(text):
-            container_words.device_requests(text)
-        if not container_words.check_ulimit(text):
-            container_words.ulimit_rows({"memlock": text})
+        container_option_rules.check_variable(text, text)
+        if not container_option_rules.check_size(text):
+            container_option_rules.parse_size(text or "0")
+        if not container_option_rules.check_port(text):
+            container_option_rules.port_bindings((text,))
+        if not container_option_rules.check_gpus(text):
+            container_option_rules.device_requests(text)
+        if not container_option_rules.check_ulimit(text):
+            container_option_rules.ulimit_rows({"memlock": text})
         if not check_image(text):
             ImageReference.parse_checked(text)
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.questions import host_requests
+from sparkwright.app.queries import host_requests
 from sparkwright.errors import Failed, Refused
 from sparkwright.modules.server.server_inspection import ContainerSettings
-from sparkwright.project.importing import container, recipe_of, recognise
-from sparkwright.project.importing.foreign import ImportReport
+from sparkwright.project.importing import container, format_detection, recipe_builder
+from sparkwright.project.importing.foreign_recipe import ImportReport
 from tests.fuzz.harness import damaged_texts, damaged_values, feed
 from tests.fuzz.test_images import CONTAINER, IMAGE
 from tests.modules.context import RecordingContext
@@ -103,7 +103,7 @@ def import_text(text: str, path: str = "recipe.yaml") -> None:
     """As `recipe.import` does, with some of the answers; a refusal is one line."""
     report = ImportReport(dict(ANSWERS[len(text) % len(ANSWERS)]))
     try:
-        imported = recipe_of.build_recipe(recognise.parse(text, Path(path), report), "", report, path)
+        imported = recipe_builder.build_recipe(format_detection.parse(text, Path(path), report), "", report, path)
     except Refused as error:
         assert "\n" not in str(error), str(error)
         assert len(str(error)) < 2500, str(error)
@@ -138,7 +138,7 @@ def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
             "container_settings", json.loads(json.dumps(result.data)), host="spark1"
         )
         report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_of.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
+        recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
     feed(read, damaged_values([RUNNING]), refuses=(Failed,))
 
@@ -164,6 +164,6 @@ def test_settings_of_a_running_container() -> None:
     def adopted(value: Any) -> None:
         settings = host_requests.validate_answer("container_settings", value, host="spark1")
         report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_of.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
+        recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
     feed(adopted, damaged_values([SETTINGS]), refuses=(Failed,))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.questions import cluster_links, host_requests, link_rules
-from sparkwright.app.questions.cluster_links import FINDING_COLUMNS, LINK_COLUMNS
-from sparkwright.app.questions.link_rules import HostLinks
+from sparkwright.app.queries import cluster_links, host_requests, link_rules
+from sparkwright.app.queries.cluster_links import FINDING_COLUMNS, LINK_COLUMNS
+from sparkwright.app.queries.link_rules import HostLinks
 from sparkwright.console.events import tables
 from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host

@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.doctor import fabric
 from sparkwright.doctor.host import Host
-from sparkwright.remote import find
+from sparkwright.remote import discovery
 from tests.fuzz.harness import damaged_texts, feed
 from tests.modules.context import RecordingContext
 
@@ -41,8 +41,8 @@ ROUTE = [{"dst": "192.168.100.2", "dev": "enp1s0f1np1", "prefsrc": "192.168.100.
 
 def test_multicast_answers() -> None:
     def read(packet: bytes) -> None:
-        hosts = find._hosts_in_answer(packet[: find.PACKET_BYTES])
-        assert all(find.LOCAL_NAME.fullmatch(name) for name in hosts)
+        hosts = discovery._hosts_in_answer(packet[: discovery.PACKET_BYTES])
+        assert all(discovery.LOCAL_NAME.fullmatch(name) for name in hosts)
 
     feed(read, damaged_texts(PACKETS))
 
@@ -51,8 +51,8 @@ def test_multicast_answers() -> None:
 def test_files_of_ssh(file: str, seed: bytes, tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         (tmp_path / file).write_bytes(data)
-        for candidate in find.find_candidates(tmp_path, list):
-            assert find.SSH_HOST_NAME.fullmatch(candidate.address), candidate
+        for candidate in discovery.find_candidates(tmp_path, list):
+            assert discovery.SSH_HOST_NAME.fullmatch(candidate.address), candidate
 
     feed(read, damaged_texts([seed]))
 

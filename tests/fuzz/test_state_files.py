@@ -16,7 +16,7 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop
 from sparkwright.host.memory import holders
 from sparkwright.host.models.manifest import Manifest
-from sparkwright.host.records import baselines, good_states, restart_plans
+from sparkwright.host.records import baselines, restart_plans, verified_states
 from sparkwright.host.records.baselines import Baselines
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
@@ -89,9 +89,9 @@ def context(tmp_path: Path) -> RecordingContext:
     return recording
 
 
-def read_good_states(context: RecordingContext) -> None:
-    good = good_states.load_last(context.state)
-    good_states.load_earlier(context.state)
+def read_verified_states(context: RecordingContext) -> None:
+    good = verified_states.load_last(context.state)
+    verified_states.load_earlier(context.state)
     LastGood().run(LastGood.Args(name="qwen35"), _IdleHost(context))
     holders.recorded_bytes(context, "abc")
     stop._describe_cost(1, context)
@@ -101,7 +101,7 @@ def read_good_states(context: RecordingContext) -> None:
     if good:
         if good["spec"].get("image"):
             ContainerSpec.from_json(good["spec"])
-        good_states.save_verified(context.state, good)
+        verified_states.save_verified(context.state, good)
 
 
 def read_restart_plan(context: RecordingContext) -> None:
@@ -202,12 +202,12 @@ def read_settings(context: RecordingContext) -> None:
 
 #: the file, an example of what stands there, and who reads it
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
-    "verified": ("verified.json", GOOD, read_good_states),
-    "verified before": ("verified_before.json", {"states": [GOOD]}, read_good_states),
+    "verified": ("verified.json", GOOD, read_verified_states),
+    "verified before": ("verified_before.json", {"states": [GOOD]}, read_verified_states),
     "restart plan": (f"{restart_plans.FOLDER}/{restart_plans.state_hash(GOOD)}.json", RESTART_PLAN, read_restart_plan),
     "previous": ("previous.json", {"id": "abc", "name": "q", "policy": "no", "running": True, "run": "run-1"}, read_lock),
-    "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, read_good_states),
-    "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, read_good_states),
+    "restarts": ("restarts.json", {"id": "abc", "seen": [[1.0, 2]]}, read_verified_states),
+    "stopping": ("stopping.json", {"id": "abc", "available_bytes": 1, "since": 1.0, "held_bytes": None}, read_verified_states),
     "remembered": ("health-remembered.json", CHECK_HISTORY, read_check_history),
     "settings": ("health-settings.json", settings.Settings().to_json(), read_settings),
     "latest check": ("health.json", CHECK, read_checks),
@@ -254,11 +254,11 @@ def test_what_is_damaged_is_said_and_the_rest_is_still_read(
     context: RecordingContext, capfd: pytest.CaptureFixture[str]
 ) -> None:
     context.state.write("verified", {**GOOD, "measured": "fast"})
-    good = good_states.load_last(context.state)
+    good = verified_states.load_last(context.state)
     assert (good["spec"]["name"], "measured" in good) == ("qwen35", False)
     assert "verified.json is damaged, ignoring it" in capfd.readouterr().err
     context.state.write("verified", {**GOOD, "spec": {**GOOD["spec"], "ports": 8000}})
-    assert good_states.load_last(context.state) == {}, "half of a container would be another one"
+    assert verified_states.load_last(context.state) == {}, "half of a container would be another one"
 
 
 def test_an_honest_state_is_read_without_a_word(context: RecordingContext, capfd: pytest.CaptureFixture[str]) -> None:

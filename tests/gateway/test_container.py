@@ -18,7 +18,7 @@ import pytest
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.gateway import clients, listeners, operations, render
 from sparkwright.gateway.model import Gateway, Model, Upstream
-from sparkwright.host.gateway import container, haproxy_sockets, place, server_operations
+from sparkwright.host.gateway import container, gateway_folders, haproxy_sockets, server_operations
 from sparkwright.modules.gateway.gateway_container import GatewayRestore, GatewayRunning
 from sparkwright.modules.gateway.gateway_files import GatewayCheck, GatewayKeep, GatewayLastGood
 from sparkwright.protocol.container import ContainerSpec
@@ -88,7 +88,7 @@ class GatewayHost:
 
     @property
     def folder(self) -> Path:
-        return place.state_of(self.context).path
+        return gateway_folders.state_of(self.context).path
 
     def shared_arguments(self) -> dict[str, Any]:
         """The arguments that its modules share."""
@@ -108,19 +108,19 @@ class GatewayHost:
     def start_earlier_release(self) -> dict[str, Any]:
         """Start a gateway as a release before 0.36 did, verified. Returns its spec."""
         message = self.shared_arguments()
-        config = self.folder / place.LEGACY_FOLDER
+        config = self.folder / gateway_folders.LEGACY_FOLDER
         files = {name: text.replace(listeners.SOCKETS_FOLDER + "/", "") for name, text in message["files"].items()}
         operators = {operations.OPERATORS_FILE: clients.format_keys(message["operators"])}
-        digest = place.digest_of(files | operators)
+        digest = gateway_folders.digest_of(files | operators)
         files[render.CONFIG_FILE] = files[render.CONFIG_FILE].replace(render.DIGEST_PLACEHOLDER, digest)
-        place.folder(self.context, place.LEGACY_FOLDER)
-        for at in (config, place.folder(self.context, place.VERIFIED) / digest):
-            place.write_files(at, files | operators)
+        gateway_folders.folder(self.context, gateway_folders.LEGACY_FOLDER)
+        for at in (config, gateway_folders.folder(self.context, gateway_folders.VERIFIED) / digest):
+            gateway_folders.write_files(at, files | operators)
         command = tuple(word.replace(listeners.SOCKETS_FOLDER + "/", "") for word in render.HAPROXY_ARGUMENTS)
         rendered = replace(
             container.resolve_spec(self.spec, self.context),
-            volumes=(f"{config}:{place.LEGACY_WORKING_DIR}",),
-            working_dir=place.LEGACY_WORKING_DIR,
+            volumes=(f"{config}:{gateway_folders.LEGACY_WORKING_DIR}",),
+            working_dir=gateway_folders.LEGACY_WORKING_DIR,
             command=command,
             memory="",
         )
@@ -128,7 +128,9 @@ class GatewayHost:
         container.wait_for_running(self.name, digest, self.context)
         inspected = self.context.docker().api.inspect_container(self.name)
         state = {"spec": rendered.to_json(), "digest": digest, "container_id": inspected["Id"], "models": ["qwen"]}
-        place.state_of(self.context).write("verified", {**state, "proof": {"name": "lab"}, "since": time.time()})
+        gateway_folders.state_of(self.context).write(
+            "verified", {**state, "proof": {"name": "lab"}, "since": time.time()}
+        )
         return rendered.to_json()
 
     def end(self) -> None:
@@ -175,7 +177,7 @@ def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_star
     bench.keep(digest)
     state = bench.context.state
     assert haproxy_sockets.inspect(state)["restarted_s"] is None
-    gateway = place.state_in(state)
+    gateway = gateway_folders.state_in(state)
     gateway.write("verified", {**(gateway.read("verified") or {}), "since": time.time() - 3600})
     api = bench.context.docker().api
     crashed = api.inspect_container(bench.name)["State"]["Pid"]
@@ -197,15 +199,15 @@ def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(
     bench.spec = {**bench.spec, "entrypoint": ["/bin/sh"], "command": ["-c", script]}
     (home / "engine.sock").symlink_to("/var/run/docker.sock")
     files = bench.shared_arguments()["files"]
-    place.folder(bench.context, place.SOCKETS)
-    place.write_files(place.folder(bench.context, place.FILES), files)
+    gateway_folders.folder(bench.context, gateway_folders.SOCKETS)
+    gateway_folders.write_files(gateway_folders.folder(bench.context, gateway_folders.FILES), files)
     resolved = container.resolve_spec(bench.spec, bench.context)
     container.start(container.create(resolved, bench.context), resolved, bench.context)
     deadline_s = time.monotonic() + 60
     while not (bench.folder / "sockets/x/home").is_symlink():
         assert time.monotonic() < deadline_s, engine.containers.get(bench.name).logs()
         time.sleep(0.1)
-    assert place.read_files(bench.folder / place.FILES) == files
+    assert gateway_folders.read_files(bench.folder / gateway_folders.FILES) == files
     for name in (listeners.ADMIN_SOCKET, listeners.MASTER_SOCKET):
         assert (bench.folder / "sockets" / name).is_symlink()
         assert haproxy_sockets.send_command(bench.folder / "sockets", "show info", name) == ""
@@ -223,17 +225,17 @@ def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(
 def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: GatewayHost, name: str) -> None:
     """Its container could write there: its contents are read by name, as files, and never copied."""
     bench.start_earlier_release()
-    link = bench.folder / place.LEGACY_FOLDER / name
+    link = bench.folder / gateway_folders.LEGACY_FOLDER / name
     link.unlink(missing_ok=True)
     link.symlink_to(bench.context.machine.home / "secret")
-    (bench.folder / place.LEGACY_FOLDER / "server_keys.map").symlink_to("/dev/zero")
-    assert SECRET not in json.dumps(place.read_files(bench.folder / place.LEGACY_FOLDER))
+    (bench.folder / gateway_folders.LEGACY_FOLDER / "server_keys.map").symlink_to("/dev/zero")
+    assert SECRET not in json.dumps(gateway_folders.read_files(bench.folder / gateway_folders.LEGACY_FOLDER))
     assert SECRET not in json.dumps(haproxy_sockets.inspect(bench.context.state))
     result = bench.running()
     bench.keep(str(result.data["digest"]))
-    assert not (bench.folder / place.LEGACY_FOLDER).exists()
+    assert not (bench.folder / gateway_folders.LEGACY_FOLDER).exists()
     assert SECRET not in json.dumps(bench.context.events)
-    assert SECRET not in json.dumps(place.state_files(bench.context, str(result.data["digest"])))
+    assert SECRET not in json.dumps(gateway_folders.state_files(bench.context, str(result.data["digest"])))
 
 
 def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: GatewayHost) -> None:
@@ -266,7 +268,7 @@ def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench
 def test_files_that_are_not_those_of_their_digest_are_gone(bench: GatewayHost) -> None:
     """An earlier release copied files that a container had written."""
     spec = bench.start_earlier_release()
-    digest = place.state_of(bench.context).read("verified")["digest"]  # type: ignore[index]
-    assert place.state_files(bench.context, digest) and place.is_legacy(spec)
-    (bench.folder / place.VERIFIED / digest / "models.map").write_text(SECRET)
-    assert place.state_files(bench.context, digest) == {}
+    digest = gateway_folders.state_of(bench.context).read("verified")["digest"]  # type: ignore[index]
+    assert gateway_folders.state_files(bench.context, digest) and gateway_folders.is_legacy(spec)
+    (bench.folder / gateway_folders.VERIFIED / digest / "models.map").write_text(SECRET)
+    assert gateway_folders.state_files(bench.context, digest) == {}

@@ -12,7 +12,7 @@ from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.memory import host_lost, start_guard
-from sparkwright.host.records import good_states, restart_plans, server_keys
+from sparkwright.host.records import restart_plans, server_keys, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.trust.redact import Redactor
@@ -38,7 +38,7 @@ def make_plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args
 
 
 def save_verified(state: StateFolder, **spec: Any) -> None:
-    good_states.save_verified(state, {"spec": {**SPEC, **spec}, "model": MODEL, "serve": {}})
+    verified_states.save_verified(state, {"spec": {**SPEC, **spec}, "model": MODEL, "serve": {}})
 
 
 @pytest.fixture
@@ -145,10 +145,10 @@ def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> 
 
 
 def test_plans_of_states_that_nobody_goes_back_to_are_dropped(state: StateFolder) -> None:
-    for n in range(good_states.MAX_KEPT + 3):
+    for n in range(verified_states.MAX_KEPT + 3):
         save_verified(state, image=f"vllm@sha256:{n}")
         save_plan(state, make_plan({**SPEC, "image": f"vllm@sha256:{n}"}))
-    assert len(list((state.path / restart_plans.FOLDER).iterdir())) == good_states.MAX_KEPT + 1
+    assert len(list((state.path / restart_plans.FOLDER).iterdir())) == verified_states.MAX_KEPT + 1
 
 
 def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:

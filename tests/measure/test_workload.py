@@ -7,7 +7,7 @@ import pytest
 
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import workload
-from sparkwright.measure.asker import ServerClient, TokenEstimator
+from sparkwright.measure.server_client import ServerClient, TokenEstimator
 from sparkwright.measure.workload import Load
 
 

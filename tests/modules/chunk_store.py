@@ -7,7 +7,7 @@ import functools
 import time
 from typing import Any
 
-from sparkwright.sandbox.web import Handler, Server
+from sparkwright.sandbox.http_server import Handler, Server
 
 CHUNK = 64 * 1024
 HEADER = 8  # of a chunk: version, stored length, compression, length

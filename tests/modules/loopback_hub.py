@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.sandbox.web import Handler, Server
+from sparkwright.sandbox.http_server import Handler, Server
 from tests.modules.chunk_store import TOKEN, ChunkStore
 
 MODEL = "lab/tiny"

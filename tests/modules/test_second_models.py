@@ -9,7 +9,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.health import snapshot
 from sparkwright.host.models import model_folders
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import SecondModels
 from sparkwright.modules.model.model_files import RestoreModelFiles, VerifyModel
@@ -72,7 +72,7 @@ def test_a_plan_with_no_commit_is_a_sentence(context: RecordingContext, hub: Loo
 def save_verified_state(context: RecordingContext, hub: LoopbackHub, commit: str = COMMIT) -> dict[str, Any]:
     model = {"id": "a/b", "commit": "c" * 40, "dir": "~/m", "files": [], "models": [draft_entry(hub, commit=commit)]}
     state = {"spec": {"name": "one"}, "model": model}
-    good_states.save_verified(context.state, state)
+    verified_states.save_verified(context.state, state)
     return state
 
 
@@ -101,8 +101,8 @@ def test_a_file_that_somebody_wrote_to_is_drift_with_its_role(context: Recording
 
 def test_two_states_with_different_drafters_are_not_the_same(context: RecordingContext, hub: LoopbackHub) -> None:
     value, other = save_verified_state(context, hub), save_verified_state(context, hub, commit="b" * 40)
-    assert not good_states.is_same(value, other) and good_states.is_same(value, value)
-    assert [state["model"]["models"][0]["commit"] for state in good_states.load_earlier(context.state)] == [COMMIT]
+    assert not verified_states.is_same(value, other) and verified_states.is_same(value, value)
+    assert [state["model"]["models"][0]["commit"] for state in verified_states.load_earlier(context.state)] == [COMMIT]
 
 
 def test_a_server_that_loaded_another_revision_of_its_drafter_differs(hub: LoopbackHub) -> None:

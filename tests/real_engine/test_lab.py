@@ -13,7 +13,7 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm import log as vllm_settings
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.measure import asker, http_probe, lab
+from sparkwright.measure import http_probe, lab, server_client
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from tests.real_engine.engine import RUNS, Engine, Server, serving
@@ -65,7 +65,7 @@ def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
         assert streamed["figures"]["output_tokens"] == 3 * 64
         assert streamed["figures"]["approximate"] is False
         assert streamed["prefix_hit_share"] is not None and streamed["prefix_hit_share"] < 0.05
-        sightings = asker.measure_prefix_reuse(
+        sightings = server_client.measure_prefix_reuse(
             HTTP,
             server.base_url,
             server.argv[0],

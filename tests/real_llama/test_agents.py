@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.app.questions import client_files
-from sparkwright.app.questions.client_formats import FORMATS, Endpoint
+from sparkwright.app.queries import client_files
+from sparkwright.app.queries.client_formats import FORMATS, Endpoint
 from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.llama_cpp.http import HTTP, PATHS
 from sparkwright.gateway.model import Client, Model, Upstream

@@ -11,8 +11,8 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
 from sparkwright.sandbox import hub
+from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.hub import Hub, HubApi, commit
-from sparkwright.sandbox.web import Server
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
 GATED = "meta-llama/Llama-3.1-8B-Instruct"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from sparkwright.sandbox import ollama
+from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Ollama, OllamaApi
-from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
 from tests.waiting import wait_until
 

@@ -19,7 +19,7 @@ from sparkwright.app.stores import model_config
 from sparkwright.engines import engine
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health import notify, snapshot
-from sparkwright.health.notify_shapes import Post
+from sparkwright.health.webhook_formats import Post
 from sparkwright.host import peers
 from sparkwright.host.cluster import channel, wire
 from sparkwright.host.containers import engine_socket

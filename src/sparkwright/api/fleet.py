@@ -76,7 +76,7 @@ class Fleet:
     @_in_project
     def hosts(self, hosts: str = "all") -> tuple[HostInfo, ...]:
         """Return the hosts of the inventory, without contacting any."""
-        from sparkwright.app.questions.host_records import inventory_row
+        from sparkwright.app.queries.host_records import inventory_row
 
         return tuple(map(inventory_row, select_hosts(hosts).hosts))
 
@@ -88,7 +88,7 @@ class Fleet:
             hosts: a pattern; empty for all hosts except sandboxes.
         """
         selection = connect_hosts(hosts or default_pattern(), "light")
-        from sparkwright.app.questions import fleet_status
+        from sparkwright.app.queries import fleet_status
 
         try:
             return tuple(fleet_status.query_rows(selection, fleet_status.intended_servers(selection)))
@@ -102,7 +102,7 @@ class Fleet:
         Args:
             token_s: how long a token may take, in seconds.
         """
-        from sparkwright.app.questions import diagnosis
+        from sparkwright.app.queries import diagnosis
 
         selection = select_hosts(hosts)
         try:
@@ -113,7 +113,7 @@ class Fleet:
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
         """Return the last lines of the servers' logs, and the engines' state as logged by the last start."""
-        from sparkwright.app.questions import log_source
+        from sparkwright.app.queries import log_source
 
         return tuple(
             Log(of_host.source["host"], of_host.text, of_host.state, of_host.known, of_host.error, of_host.exit)
@@ -127,7 +127,7 @@ class Fleet:
         Args:
             last: number of entries to return.
         """
-        from sparkwright.app.questions import host_records
+        from sparkwright.app.queries import host_records
 
         selection = select_hosts(hosts)
         answers, errors = host_records.query_events(selection, {"verb": "history"}), selection.fleet.errors()
@@ -145,7 +145,7 @@ class Fleet:
         Args:
             run: id of the failed run; empty for the newest incident.
         """
-        from sparkwright.app.questions import host_records
+        from sparkwright.app.queries import host_records
 
         selection = select_hosts(hosts)
         answers, errors = (
@@ -170,7 +170,7 @@ class Fleet:
         Args:
             since: how far back, for example 90m, 12h or 7d.
         """
-        from sparkwright.app.questions import host_records
+        from sparkwright.app.queries import host_records
 
         span_s = units.parse_duration(since, "since", min_s=60)
         now_s = time.time()

@@ -9,10 +9,10 @@ from typing import Any
 from sparkwright.app.connect import connect_hosts, select_machines
 from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.app.plans.recipes import login_user
-from sparkwright.app.questions.host_requests import request_events
+from sparkwright.app.queries.host_requests import request_events
 from sparkwright.app.setup import proposal
 from sparkwright.app.setup.proposal import Fit, HostMemory, Verdict
-from sparkwright.console.out import print_error, print_json_line, print_prose, print_text
+from sparkwright.console.command_output import print_error, print_json_line, print_prose, print_text
 from sparkwright.defaults import RESERVE_GIB
 from sparkwright.engines import budget as memory_budget
 from sparkwright.engines import recipe_rules

@@ -11,9 +11,9 @@ from sparkwright import units
 from sparkwright.app.connect import Selection, connect_hosts, select_machines
 from sparkwright.app.plans import clusters, recipes
 from sparkwright.app.prompts import confirm
-from sparkwright.app.questions.host_requests import act_on_each, query_module, run_module
+from sparkwright.app.queries.host_requests import act_on_each, query_module, run_module
 from sparkwright.console import grid
-from sparkwright.console.out import print_json_line, print_text
+from sparkwright.console.command_output import print_json_line, print_text
 from sparkwright.errors import Exit, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.protocol import events

@@ -14,13 +14,13 @@ from sparkwright.app.experiment_folder import ExperimentFolder, ResultsCollector
 from sparkwright.app.outcome import worst_exit_code
 from sparkwright.app.plans import clusters, recipes, server_context
 from sparkwright.app.plans.pins import Pins, lock_folder
-from sparkwright.app.questions.host_requests import query_module
+from sparkwright.app.queries.host_requests import query_module
 from sparkwright.app.runs import session
 from sparkwright.app.runs.presenters import RunOutput
 from sparkwright.bench import cluster_play, play
 from sparkwright.bench import experiment as lab_arms
+from sparkwright.bench.bench_options import BenchOptions, LoadLimits, plan_loads
 from sparkwright.bench.experiment import Arm, Experiment, build_turns, order_arms
-from sparkwright.bench.order import BenchOptions, LoadLimits, plan_loads
 from sparkwright.bench.results_file import Results
 from sparkwright.engines.log.resolution import compare_dumps
 from sparkwright.errors import Exit, Refused, SparkwrightError

@@ -16,11 +16,11 @@ from sparkwright.app.experiment_folder import RESULTS_FOLDER, ExperimentFolder, 
 from sparkwright.app.plans import clusters
 from sparkwright.bench import axis, results_file, summary, vllm_results
 from sparkwright.bench import compare as comparing
+from sparkwright.bench.bench_options import BenchOptions, LoadLimits, plan_loads
 from sparkwright.bench.experiment import Experiment, build_turns
-from sparkwright.bench.order import BenchOptions, LoadLimits, plan_loads
 from sparkwright.bench.play import describe_load
 from sparkwright.bench.results_file import Results
-from sparkwright.console.out import print_json_line, print_text
+from sparkwright.console.command_output import print_json_line, print_text
 from sparkwright.engines import engine, openai_api
 from sparkwright.engines.http import Http
 from sparkwright.errors import Exit, Failed, Refused

@@ -13,9 +13,9 @@ import yaml
 from packaging.version import Version
 
 from sparkwright.app.plans.pins import load_sandbox_lock, lock_entries
-from sparkwright.app.questions import client_formats
-from sparkwright.app.questions.client_formats import MIN_AGENT_CONTEXT, Format
-from sparkwright.console.out import print_json_line, print_prose, print_text
+from sparkwright.app.queries import client_formats
+from sparkwright.app.queries.client_formats import MIN_AGENT_CONTEXT, Format
+from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.engines import api_paths, dialects, engine, recipe_rules
 from sparkwright.engines.advice import EXPECTED_RULE, Effective, ServerRequest
 from sparkwright.engines.findings import Finding, RuleExplanation, Rules, Way

@@ -13,9 +13,9 @@ from sparkwright import units
 from sparkwright.app.connect import Selection, default_pattern, select_hosts, select_machines
 from sparkwright.app.plans import clusters, server_context
 from sparkwright.app.runs import session
-from sparkwright.console.out import print_json_line, print_prose
+from sparkwright.console.command_output import print_json_line, print_prose
 from sparkwright.errors import Exit, Refused
-from sparkwright.health.notify_shapes import WEBHOOK_FORMATS
+from sparkwright.health.webhook_formats import WEBHOOK_FORMATS
 from sparkwright.host.records.server_keys import HEAL_TOKEN_SECRET as HEAL_TOKEN
 from sparkwright.host.state import write_atomically
 from sparkwright.monitoring import alerts, dashboard, scrape

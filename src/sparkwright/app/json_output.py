@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sparkwright.app.json_schema import Schema, shape_schema
-from sparkwright.app.questions import host_requests
+from sparkwright.app.queries import host_requests
 from sparkwright.bench.results_file import Results
 from sparkwright.console.rows import Diagnosis, HostInfo, Row
 from sparkwright.engines.budget import BUDGET_JSON_SHAPE

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from invoke.exceptions import Exit as InvokeExit
 
-from sparkwright.console.out import print_prose
+from sparkwright.console.command_output import print_prose
 from sparkwright.errors import Exit, Inconclusive, SparkwrightError
 from sparkwright.program import rewrite_commands
 from sparkwright.protocol import events

@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright import program
 from sparkwright.app.prompts import confirm
 from sparkwright.console import grid
-from sparkwright.console.out import print_json_line, print_prose, print_text
+from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import ejection, shipped_files
 from sparkwright.project.ejection import Comparison, FileState

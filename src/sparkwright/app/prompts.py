@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from sparkwright.console.out import print_text
+from sparkwright.console.command_output import print_text
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import escape_invisible, one_line
 

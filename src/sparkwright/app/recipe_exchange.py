@@ -12,20 +12,20 @@ from sparkwright.app.connect import connect_hosts, select_machines
 from sparkwright.app.plans.pins import load_sandbox_lock, lock_entries, missing_pins
 from sparkwright.app.plans.recipes import login_user
 from sparkwright.app.prompts import ask_until_valid
-from sparkwright.app.questions.host_requests import query_module
+from sparkwright.app.queries.host_requests import query_module
 from sparkwright.app.stores import lock_update
-from sparkwright.console import words
-from sparkwright.console.out import print_json_line, print_prose, print_text
+from sparkwright.console import formatters
+from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import close_links
 from sparkwright.project import export_formats, lockfile, recipe
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
-from sparkwright.project.importing import docker_words, recipe_of, recognise
+from sparkwright.project.importing import docker_command, format_detection, recipe_builder
 from sparkwright.project.importing.container import convert_running
-from sparkwright.project.importing.foreign import ROW_KINDS, ImportReport, ReportRow
-from sparkwright.project.importing.recipe_of import ImportedRecipe
+from sparkwright.project.importing.foreign_recipe import ROW_KINDS, ImportReport, ReportRow
+from sparkwright.project.importing.recipe_builder import ImportedRecipe
 from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.patterns import ALL_HOSTS
 from sparkwright.project.recipe.scope import home_folder
@@ -49,7 +49,7 @@ class ImportSource:
 
 def parse_source(text: str) -> ImportSource:
     """Return the source, which is a file or a docker run line. Raises Refused for anything else."""
-    if docker_words.matches(text):
+    if docker_command.matches(text):
         return ImportSource(text, Path("docker run"), "a docker run line")
     if text.startswith(("http://", "https://", "git@")):
         fix = "Save the file and name it, or add its repository to registries.yml: docs/recipes-in.md."
@@ -76,7 +76,9 @@ def convert_source(source: ImportSource, name: str, answers: Mapping[str, str]) 
     """
 
     def convert(report: ImportReport) -> ImportedRecipe:
-        return recipe_of.build_recipe(recognise.parse(source.text, source.path, report), name, report, source.origin)
+        return recipe_builder.build_recipe(
+            format_detection.parse(source.text, source.path, report), name, report, source.origin
+        )
 
     return _convert_with_answers(convert, answers)
 
@@ -101,7 +103,7 @@ def convert_container(host: str, container: str, name: str, answers: Mapping[str
 
     def convert(report: ImportReport) -> ImportedRecipe:
         foreign = convert_running(settings, member.host.name, report)
-        return recipe_of.build_recipe(foreign, name, report, foreign.kind)
+        return recipe_builder.build_recipe(foreign, name, report, foreign.kind)
 
     return _convert_with_answers(convert, answers)
 
@@ -263,8 +265,8 @@ def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[
     if entry.kind == "model" or imported.image_digest in ("", digest):
         return [pinned]
     digest_note = (
-        f"the source pins {words.truncate_value(imported.image_digest)}; the tag now means "
-        f"{words.truncate_value(digest)}"
+        f"the source pins {formatters.truncate_value(imported.image_digest)}; the tag now means "
+        f"{formatters.truncate_value(digest)}"
     )
     return [pinned, ReportRow("note", f"image {entry.key}", digest_note)]
 

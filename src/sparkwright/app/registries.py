@@ -12,13 +12,13 @@ from typing import Any
 
 from sparkwright.app.prompts import confirm
 from sparkwright.app.recipe_exchange import ImportSource, convert_source
-from sparkwright.console.out import print_json_line, print_prose, print_text
+from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.project import registries
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.folder import Project
-from sparkwright.project.importing.recipe_of import ImportedRecipe
+from sparkwright.project.importing.recipe_builder import ImportedRecipe
 from sparkwright.project.importing.sparkrun import MOD_SCRIPT
 from sparkwright.project.registries import Registry
 from sparkwright.remote.git import File, Repository

@@ -17,7 +17,7 @@ def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exi
 
     Reads RDMA adapters, interfaces, rates, MTU and addresses. Exit code 2 when a host file has no `fabric:` yet; --write adds it.
     """
-    from sparkwright.app.questions import cluster_links
+    from sparkwright.app.queries import cluster_links
 
     return cluster_links.inspect(host, write=write, json=json)
 
@@ -35,7 +35,7 @@ def check(host: str = "", bandwidth: bool = False, json: bool = False) -> list[E
     with a whole frame. Changes nothing. Exit code: 0 fit for a cluster (warnings are shown); 1 something is wrong;
     3 unreachable; 4 a rate could not be measured.
     """
-    from sparkwright.app.questions import cluster_links
+    from sparkwright.app.queries import cluster_links
 
     return cluster_links.check(host, bandwidth=bandwidth, json=json)
 

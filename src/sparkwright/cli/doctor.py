@@ -22,7 +22,7 @@ def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool 
     or there is no baseline to compare with.
     """
     from sparkwright.app.connect import restrict_to_recipe
-    from sparkwright.app.questions import diagnosis
+    from sparkwright.app.queries import diagnosis
 
     return diagnosis.run(restrict_to_recipe(host, recipe), token_s=token_s, json=json)
 
@@ -40,7 +40,7 @@ def doctor(host: str = "", fix: bool = False, yes: bool = False, json: bool = Fa
     Release, driver, Docker, name resolution, memory, disk, clock. Packages are never upgraded. Exit code: 0 no check failed
     (warnings and unknowns are shown); 1 a check or a fix failed; 3 a host is unreachable.
     """
-    from sparkwright.app.questions import host_checks
+    from sparkwright.app.queries import host_checks
 
     return host_checks.run(host, fix=fix, confirm=lambda: confirm("Apply these fixes?", yes=yes), json=json)
 

@@ -58,7 +58,7 @@ def status(host: str = "", clients: bool = False, json: bool = False) -> list[Ex
 
     Exit code: 0 every model is up; 1 one is not, or the gateway is down.
     """
-    from sparkwright.app.questions import gateway_status
+    from sparkwright.app.queries import gateway_status
 
     return gateway_status.show_gateway(host, json=json, clients=clients)
 

@@ -12,7 +12,7 @@ EVENTS_HELP = "events as JSON lines"
 def list_hosts(host: str = "all", json: bool = False) -> None:
     """List the hosts: address, groups, recipe."""
     from sparkwright.app.connect import select_hosts
-    from sparkwright.app.questions import host_records
+    from sparkwright.app.queries import host_records
 
     host_records.print_host_list(select_hosts(host).hosts, json=json)
 
@@ -45,7 +45,7 @@ def add(
     terminal it is refused, exit code 3.
     """
     from sparkwright.app import prompts
-    from sparkwright.app.setup import new_host
+    from sparkwright.app.setup import dialog
     from sparkwright.visible import parse_list
 
     asking = prompts.can_prompt() and not (yes or json)
@@ -53,8 +53,8 @@ def add(
         raise Refused("say which host: hosts.add NAME --address ADDRESS.")
     host = None
     if name or address:
-        host = new_host.host_from_options(address or str(name), name=name or "", groups=tuple(parse_list(groups)))
-    return new_host.add_host(host, recipe_name=recipe, interactive=asking, offline=offline, json=json)
+        host = dialog.host_from_options(address or str(name), name=name or "", groups=tuple(parse_list(groups)))
+    return dialog.add_host(host, recipe_name=recipe, interactive=asking, offline=offline, json=json)
 
 
 @command(

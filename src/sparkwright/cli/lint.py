@@ -30,7 +30,7 @@ def lint(
     based on earlier shipped ones. Exit code 1 when a recipe has an error, 5 when one can't be read.
     """
     from sparkwright.app import findings
-    from sparkwright.console.out import print_error
+    from sparkwright.console.command_output import print_error
 
     checked, refused = findings.check_recipes(recipe, engine_version, model)
     if for_:

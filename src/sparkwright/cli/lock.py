@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparkwright.app.prompts import confirm
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import print_json_line, print_prose, print_text
+from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Refused
 
 if TYPE_CHECKING:

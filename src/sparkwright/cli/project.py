@@ -13,7 +13,7 @@ from sparkwright import program
 from sparkwright.cli.framework.command import Command, command
 from sparkwright.cli.framework.help import display_name, first_line
 from sparkwright.cli.help_groups import COMMAND_NAMES
-from sparkwright.console.out import print_json_line, print_text
+from sparkwright.console.command_output import print_json_line, print_text
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import starter
 
@@ -81,15 +81,15 @@ def init(
     if has_host_options and not address:
         raise Refused("--name, --recipe, --groups and --offline are about a host: give its --address.")
     if address and not diff:
-        from sparkwright.app.setup import new_host
+        from sparkwright.app.setup import dialog
         from sparkwright.visible import parse_list
 
-        host = new_host.host_from_options(address, name=name, groups=tuple(parse_list(groups)))
-        return new_host.create_from_options(Path(folder or "."), host, recipe_name=recipe, offline=offline)
+        host = dialog.host_from_options(address, name=name, groups=tuple(parse_list(groups)))
+        return dialog.create_from_options(Path(folder or "."), host, recipe_name=recipe, offline=offline)
     if not (diff or yes) and sys.stdin.isatty() and sys.stdout.isatty():
-        from sparkwright.app.setup import new_host
+        from sparkwright.app.setup import dialog
 
-        return new_host.create_interactively(Path(folder or "."))
+        return dialog.create_interactively(Path(folder or "."))
     if diff:
         patch = starter.build_patch(Path(folder or "."))
         print(patch, end="")

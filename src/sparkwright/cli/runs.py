@@ -42,7 +42,7 @@ def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False
     Who made them, when, what differed, and what was measured when the server was verified.
     """
     from sparkwright.app.connect import restrict_to_recipe
-    from sparkwright.app.questions import host_records
+    from sparkwright.app.queries import host_records
 
     return host_records.history(restrict_to_recipe(host, recipe), last, json=json)
 
@@ -60,7 +60,7 @@ def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json
     Its log, docker inspect, memory, kernel messages, the plan and the events, as they were collected when it failed.
     """
     from sparkwright.app.connect import restrict_to_recipe
-    from sparkwright.app.questions import host_records
+    from sparkwright.app.queries import host_records
 
     return host_records.incident(restrict_to_recipe(host, recipe), run, to, json=json)
 
@@ -77,7 +77,7 @@ def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
 
     Asks whether to stop the run that holds it, to kill it, or to leave it.
     """
-    from sparkwright.app.questions import host_records
+    from sparkwright.app.queries import host_records
 
     if stop and kill:
         raise Refused("give one of --stop and --kill.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright import program
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import print_json_line, print_prose
+from sparkwright.console.command_output import print_json_line, print_prose
 from sparkwright.errors import Refused
 
 #: the name that clears a fault

@@ -26,10 +26,10 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
     selection = connect_hosts(restrict_to_recipe(host or default_pattern(), recipe), "light")
-    from sparkwright.app.questions import fleet_status
+    from sparkwright.app.queries import fleet_status
 
     if watch and not json:
-        from sparkwright.app.questions import watch as console
+        from sparkwright.app.queries import watch as console
 
         if console.is_supported():
             return [console.watch(selection, every_s=every)]
@@ -56,7 +56,7 @@ def report(
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
     selection = connect_hosts(restrict_to_recipe(host or default_pattern(), recipe), "light")
-    from sparkwright.app.questions import host_records
+    from sparkwright.app.queries import host_records
 
     return host_records.write_report(selection, since, to, json=json)
 
@@ -89,8 +89,8 @@ def logs(
     if engine and not file:
         raise Refused("is only taken with --file; a host's container says which engine it runs.", where="--engine")
     from sparkwright.app.connect import restrict_to_recipe
-    from sparkwright.app.questions import log_source
-    from sparkwright.app.questions.host_requests import report_host_error
+    from sparkwright.app.queries import log_source
+    from sparkwright.app.queries.host_requests import report_host_error
 
     pattern = restrict_to_recipe(host, recipe)
     readings = log_source.read_file(file, tail, engine) if file else log_source.query_hosts(pattern, tail)
@@ -126,7 +126,7 @@ def client(
     from sparkwright.app.connect import connect_hosts, restrict_to_recipe
 
     selection = connect_hosts(restrict_to_recipe(host, recipe))
-    from sparkwright.app.questions import client_settings
+    from sparkwright.app.queries import client_settings
 
     return client_settings.print_settings(
         selection, json=json, options=client_settings.ClientOptions(for_, write, file, check, client)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkwright.cli.framework.command import command
-from sparkwright.console.out import print_json_line, print_prose
+from sparkwright.console.command_output import print_json_line, print_prose
 from sparkwright.errors import Exit, Refused
 
 JSON_HELP = "one JSON array"

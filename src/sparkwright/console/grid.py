@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sparkwright.console.out import print_text, terminal_width, wrap_sentence
+from sparkwright.console.command_output import print_text, terminal_width, wrap_sentence
 from sparkwright.visible import one_line
 
 GAP = "  "

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from sparkwright import units
-from sparkwright.console import grid, words
-from sparkwright.console.out import terminal_width
+from sparkwright.console import formatters, grid
+from sparkwright.console.command_output import terminal_width
 from sparkwright.console.rows import GatewayRow, Row
 from sparkwright.console.terminal import build_console, style_table_line
 from sparkwright.engines.log import state as log_state
@@ -146,6 +146,6 @@ def state_reason(row: Row) -> str:
     """
     flapping = "flapping: it changed state several times in the last checks" if row.flapping else ""
     reason = row.busy or row.interrupted or (flapping if row.state == "ok" else row.why)
-    return words.format_value(
+    return formatters.format_value(
         "; ".join(filter(None, (reason, row.outdated if row.state in HEALTHY_STATES and not row.busy else "")))
     )

@@ -18,7 +18,7 @@ from rich.control import Control
 from rich.text import Text
 
 from sparkwright import units
-from sparkwright.console import grid, words
+from sparkwright.console import formatters, grid
 from sparkwright.console.rows import Row
 from sparkwright.console.status_table import (
     format_check_age,
@@ -180,7 +180,7 @@ def _history_lines(view: View) -> list[Text]:
     return [
         heading,
         *(
-            Text(f"  {units.format_time(act.at_s)}  {escape_invisible(words.format_value(act.what))}")
+            Text(f"  {units.format_time(act.at_s)}  {escape_invisible(formatters.format_value(act.what))}")
             for act in entries
         ),
     ]

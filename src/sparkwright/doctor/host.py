@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sparkwright.doctor import known
+from sparkwright.doctor import known_facts
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import nvidia_smi
 from sparkwright.host.machine import CompletedCommand
@@ -209,7 +209,9 @@ FIXES: dict[str, Fix] = {
         "writes the CDI specification for this driver",
         ("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"),
     ),
-    "CDI service": Fix("writes the CDI specification for this driver", ("systemctl", "restart", known.CDI_REFRESH)),
+    "CDI service": Fix(
+        "writes the CDI specification for this driver", ("systemctl", "restart", known_facts.CDI_REFRESH)
+    ),
     "clock": Fix("enables NTP (systemd-timesyncd)", ("timedatectl", "set-ntp", "true")),
     "locale": Fix("sets C.UTF-8 as the login locale", ("update-locale", "LANG=C.UTF-8")),
 }

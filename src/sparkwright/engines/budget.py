@@ -13,7 +13,7 @@ from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.memory import COMPILE_BYTES, HOST_SIDE_BYTES, Memory
 from sparkwright.errors import SparkwrightError
 from sparkwright.trust.bounds import MAX_NUMBER
-from sparkwright.trust.container_words import parse_size
+from sparkwright.trust.container_option_rules import parse_size
 from sparkwright.trust.shapes import line, number_between, validate
 from sparkwright.units import GIB, MINUTE_FORMAT, format_gib, format_time
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.http import OPEN_WAY_OF_HOST
-from sparkwright.trust import process_words, security_words
+from sparkwright.trust import process_option_rules, security_option_rules
 from sparkwright.visible import one_line
 
 DOCKER_SOURCE = "docker's documentation"
@@ -99,7 +99,7 @@ def unconfined(request: ServerRequest) -> Iterator[Finding]:
     Holes in the kernel are mostly in calls that the default seccomp profile blocks. An engine that needs one of them usually works with
     a single capability, e.g. `cap_add: [SYS_NICE]` for NUMA placement or `SYS_PTRACE` for a profiler.
     """
-    for item in security_words.unconfined_options(request.container.get("security_opt") or ()):
+    for item in security_option_rules.unconfined_options(request.container.get("security_opt") or ()):
         sentence = f"security_opt: {item} turns a protection of the host off."
         yield _build_warning(sentence, "remove it, or add the capability that it needs", "security_opt")
 
@@ -122,7 +122,10 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
     if container.get("pid") == "host":
         sentence = "pid: host: the container sees the processes of the host, and can end them."
         yield _build_warning(sentence, "remove it", "pid")
-    if process_words.parse_network(container.get("network") or "")[0] == process_words.HOST and request.open_to_network:
+    if (
+        process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST
+        and request.open_to_network
+    ):
         own = f"port {request.published}, and each other" if request.published else "each port"
         sentence = f"network: host: {own} that the engine opens, is open on the host's addresses."
         yield _build_warning(sentence, OPEN_WAY_OF_HOST, "network")
@@ -350,7 +353,7 @@ def find_dangers(container: Mapping[str, Any], flags: Mapping[str, Any]) -> Iter
             DANGEROUS_DEVICES, path, "container.devices", f"devices: {one_line(str(device), max_chars=MAX_SHOWN_CHARS)}"
         )
     for capability in container.get("cap_add") or ():
-        name = security_words.capability_name(str(capability))
+        name = security_option_rules.capability_name(str(capability))
         yield from _find_first(DANGEROUS_CAPABILITIES, name, "container.cap_add", f"cap_add: {name}")
     for name in container.get("env") or {}:
         yield from _find_first(DANGEROUS_VARIABLES, str(name), "container.env", f"env: {name}")

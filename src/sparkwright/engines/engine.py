@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sparkwright.engines.caches import CompileCaches, PrefixCache
     from sparkwright.engines.flags import Command, Flags, ImportTable
     from sparkwright.engines.http import Http, ServerKey
-    from sparkwright.engines.log.book import LogFormat
+    from sparkwright.engines.log.log_format import LogFormat
     from sparkwright.engines.log.text import LogText
     from sparkwright.engines.parallel import MemberLog, Parallel
 

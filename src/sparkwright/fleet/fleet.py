@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sparkwright import here
 from sparkwright.console.events.subscriber import Subscriber
-from sparkwright.console.words import join_names
+from sparkwright.console.formatters import join_names
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Failed, Inconclusive, SparkwrightError
 from sparkwright.fleet import fixes

@@ -93,7 +93,7 @@ def build_run_request(member: Member, plan: Plan) -> dict[str, Any]:
 
 
 def build_module_request(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request for a module's answer, see runner/questions.py."""
+    """Return the request for a module's answer, see runner/check_requests.py."""
     return {"verb": "ask", "module": module, "args": dict(args)}
 
 

@@ -20,7 +20,7 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop, engine_socket
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, history
+from sparkwright.host.records import history, verified_states
 from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe
 from sparkwright.trust.redact import Redactor
@@ -232,7 +232,7 @@ class HealthCheck:
         except SparkwrightError as error:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return evaluation
-        since = str(good_states.load_last(self.context.state).get("since", ""))
+        since = str(verified_states.load_last(self.context.state).get("since", ""))
         previous.broken = {"id": observation.container.id, "why": observation.loop, "since": since}
         return replace(evaluation, why=f"{evaluation.why}: stopped, restart policy set to no")
 

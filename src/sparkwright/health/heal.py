@@ -19,7 +19,7 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import server_key
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, restart_plans
+from sparkwright.host.records import restart_plans, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import SECRET_PREFIX
 from sparkwright.protocol.events import Event
@@ -60,7 +60,7 @@ def decide(record: Record, history: CheckHistory, settings: Settings, state: Sta
 
 def decide_by_plan(state: StateFolder) -> Decision:
     """Return the decision to restart with the saved plan, or the reason why there is no suitable one."""
-    if lost := host_lost.forbidden_reason(state, good_states.load_last(state).get("spec") or {}):
+    if lost := host_lost.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
         return Decision(message=f"{NOT_RESTARTED}{lost}")
     try:
         plan = restart_plans.load_usable(state, host_side.content_hash())

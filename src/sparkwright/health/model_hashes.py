@@ -22,7 +22,7 @@ from sparkwright.health.settings import Settings
 from sparkwright.host.containers import container_labels, containers, server_key
 from sparkwright.host.models.manifest import Manifest, expected_hash, hash_file, read_stamp
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, history
+from sparkwright.host.records import history, verified_states
 from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe
 from sparkwright.trust.shapes import build_dataclass
@@ -228,7 +228,7 @@ class _Watch:
 
 def _count_running_requests(context: Context) -> float:
     """Return the number of running requests; 0 if the server is not running or does not report it."""
-    spec = good_states.load_last(context.state).get("spec") or {}
+    spec = verified_states.load_last(context.state).get("spec") or {}
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
     except Exception:  # the Docker Engine does not answer, so no requests are known
@@ -252,7 +252,7 @@ def _lowest_priority() -> None:
 
 
 def _load_manifest(context: Context) -> Manifest | None:
-    folder = (good_states.load_last(context.state).get("model") or {}).get("dir")
+    folder = (verified_states.load_last(context.state).get("model") or {}).get("dir")
     return Manifest.load(context.state, context.machine.expand(folder)) if folder else None
 
 

@@ -1,4 +1,4 @@
-"""Notifications of state changes, by a command and by a webhook in its receiver's format (notify_shapes.py).
+"""Notifications of state changes, by a command and by a webhook in its receiver's format (webhook_formats.py).
 
 A failed notification is retried at the next check. The message contains no secrets. If the webhook's URL is secret, it is in one
 of the user's files (`--webhook-file`), which is read at the moment of sending and never copied.
@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright.health.judging.judge import GOOD_STATES, is_notifiable
-from sparkwright.health.notify_shapes import Post, build_post, is_repeated, resolve_format
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
+from sparkwright.health.webhook_formats import Post, build_post, is_repeated, resolve_format
 from sparkwright.transport import http
 from sparkwright.transport.connection import InvalidRequest, TransportError
 from sparkwright.trust import bounds

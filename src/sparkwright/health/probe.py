@@ -23,9 +23,9 @@ from sparkwright.host.containers import container_labels, containers, crash_loop
 from sparkwright.host.gateway import haproxy_sockets as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, turns
+from sparkwright.host.records import turns, verified_states
 from sparkwright.measure import http_probe
-from sparkwright.trust.container_words import port_bindings
+from sparkwright.trust.container_option_rules import port_bindings
 from sparkwright.units import MIB
 
 SECOND_SAMPLE_PAUSE_S = 0.5  # pause between two readings of the counters or of a suspicious GPU
@@ -50,7 +50,7 @@ class Prober:
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        self.good = good_states.load_last(self.context.state)
+        self.good = verified_states.load_last(self.context.state)
 
     @property
     def http(self) -> Http:

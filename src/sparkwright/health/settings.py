@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.notify_shapes import WebhookFormat
+from sparkwright.health.webhook_formats import WebhookFormat
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import build_dataclass
 from sparkwright.units import parse_duration
@@ -42,7 +42,7 @@ class Settings:
     webhook: str = ""
     #: the user's file with a webhook URL that contains a secret
     webhook_file: str = ""
-    #: format of the POST, see notify_shapes.py
+    #: format of the POST, see webhook_formats.py
     webhook_format: WebhookFormat = "auto"
     #: folder of node_exporter's textfile collector; empty for the state folder
     textfile: str = ""

@@ -18,7 +18,7 @@ from sparkwright.host.containers import container_labels, container_options, con
 from sparkwright.host.machine import Machine
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.transport.connection import TransportError
 from sparkwright.transport.http import request
@@ -188,7 +188,7 @@ def find_drift(context: Context, good: Mapping[str, Any], inspected: dict[str, A
 def list_changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
     """Return the files of the server's models that differ from the verified ones, according to one stat per file."""
     files = []
-    for model in good_states.models_of(good):
+    for model in verified_states.models_of(good):
         if folder := model.get("dir"):
             role = f"{model['role']}: " if model.get("role") else ""
             changed = Manifest.load(context.state, context.machine.expand(folder)).changed()

@@ -17,7 +17,7 @@ from sparkwright.host.gateway import server_operations
 from sparkwright.host.gateway.server_operations import Gateway, GatewayError
 from sparkwright.host.memory import host_lost
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, history, restart_plans, turns
+from sparkwright.host.records import history, restart_plans, turns, verified_states
 from sparkwright.host.records.turns import SwitchFailure, WakeRecord
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.state import StateFolder
@@ -247,7 +247,7 @@ class Waker:
         return True
 
     def _build_server(self, folder: StateFolder, record: WakeRecord) -> TurnServer:
-        wake_settings, good = restart_plans.read_wake(folder), good_states.load_last(folder)
+        wake_settings, good = restart_plans.read_wake(folder), verified_states.load_last(folder)
         numbers = (
             wake_settings["sleep_after_s"],
             wake_settings["stay_awake_s"],
@@ -274,7 +274,7 @@ class Waker:
     @staticmethod
     def _load_plan(folder: StateFolder) -> tuple[Plan, dict[str, Secret]]:
         """Return the plan of a switch to a server, and its secrets. Raises Refused if there is no valid one."""
-        if lost := host_lost.forbidden_reason(folder, good_states.load_last(folder).get("spec") or {}):
+        if lost := host_lost.forbidden_reason(folder, verified_states.load_last(folder).get("spec") or {}):
             raise Refused(lost)
         plan = restart_plans.load_usable_switch(folder, host_side.content_hash())
         return plan, heal.load_plan_secrets(folder, plan)

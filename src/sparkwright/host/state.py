@@ -56,7 +56,7 @@ class StateFolder:
 
         Args:
             name: of its container; empty: of the only one. The records it had as the only server stay its own until
-                `good_states.resolve_records` moves
+                `verified_states.resolve_records` moves
                 them.
         """
         if (

@@ -18,7 +18,7 @@ from sparkwright import here
 from sparkwright.api import Event, Exit, Fleet, Refused, RunResult, SparkwrightError
 from sparkwright.app import json_output, manual
 from sparkwright.app.connect import select_hosts
-from sparkwright.app.questions import fleet_status
+from sparkwright.app.queries import fleet_status
 from sparkwright.mcp import output
 from sparkwright.mcp.changes import PLAN_LIFETIME_S, Operation, PendingChanges
 from sparkwright.program import rewrite_commands

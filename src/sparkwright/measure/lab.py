@@ -15,10 +15,10 @@ from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
 from sparkwright.measure import background, figures, http_probe, load, speculation, stream, workload
-from sparkwright.measure.asker import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.background import LagSampler
 from sparkwright.measure.http_probe import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.load import Outcome, Request
+from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.workload import Load
 
 #: maximum share of prompt tokens from the cache, above which the prompts were not as new as they should be
@@ -74,9 +74,9 @@ def measure_load(
         Failed: the server generates no token.
     """
     http_probe.wait_until_idle(target.counters, idle_s)
-    asker = _warm_up(target, spec, timeout_s)
+    sender = _warm_up(target, spec, timeout_s)
     before, began_s = dict(target.counters()), time.time()
-    phases = workload.build_phases(spec, asker)
+    phases = workload.build_phases(spec, sender)
     total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
     with LagSampler() as lag, background.GpuSampler(target.gpu_sample) as sampler:
         for phase in phases:
@@ -105,20 +105,20 @@ def measure_load(
 
 def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
     """Learn the number of tokens per word, and send each class of lengths once, because the first request compiles kernels."""
-    asker = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
+    sender = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
         try:
-            return asker.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            return sender.run(request, cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
         except stream.StreamError as error:
             raise Failed(f"{error_prefix}: {error}.") from None
 
-    short_tokens = send(asker.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
-    long_tokens = send(asker.request(random_text(MANY_WORDS), 1))
-    asker.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
+    short_tokens = send(sender.request(random_text(FEW_WORDS), 1), f"no token from {target.base_url}")
+    long_tokens = send(sender.request(random_text(MANY_WORDS), 1))
+    sender.token_estimator = TokenEstimator.from_prompts((FEW_WORDS, short_tokens), (MANY_WORDS, long_tokens))
     for tokens in workload.warm_up_lengths(spec):
-        send(asker.sized_request(tokens, WARM_UP_TOKENS))
-    return asker
+        send(sender.sized_request(tokens, WARM_UP_TOKENS))
+    return sender
 
 
 def _acceptance_figures(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

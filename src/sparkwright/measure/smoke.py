@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.engines.http import Http
 from sparkwright.measure import stream
-from sparkwright.measure.asker import ServerClient
+from sparkwright.measure.server_client import ServerClient
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
@@ -241,11 +241,13 @@ def measure_decode_rate(
     result = SmokeResult()
     run_tokens = tokens if baseline else min(tokens, BASELINE_TOKENS)
     total_tokens = min(tokens, WARM_UP_TOKENS) + run_tokens * (MIN_RUNS if baseline else bounds.baseline_runs)
-    asker = ServerClient(http, model, base_url, api_key)
+    sender = ServerClient(http, model, base_url, api_key)
 
     def send(name: str, count: int, cap_s: float) -> stream.Stream:
-        before, request = result.tokens, asker.request(build_prompt(name), count)
-        return asker.run(request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, total_tokens), total_tokens))
+        before, request = result.tokens, sender.request(build_prompt(name), count)
+        return sender.run(
+            request, cap_s=cap_s, on_chunk=lambda n: progress(min(before + n, total_tokens), total_tokens)
+        )
 
     def take_runs(count: int) -> None:
         for _ in range(count):

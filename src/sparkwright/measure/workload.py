@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sparkwright.measure.asker import ServerClient
 from sparkwright.measure.load import Request
+from sparkwright.measure.server_client import ServerClient
 from sparkwright.units import format_gib
 
 KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed", "depth")
@@ -91,60 +91,60 @@ class Phase:
     concurrency: int = 0
 
 
-def build_phases(load: Load, client: ServerClient) -> list[Phase]:
+def build_phases(load: Load, sender: ServerClient) -> list[Phase]:
     """Return the phases of a load, in the order in which they are sent."""
-    return _PHASE_BUILDERS[load.kind](load, client)
+    return _PHASE_BUILDERS[load.kind](load, sender)
 
 
-def _smoke(load: Load, client: ServerClient) -> list[Phase]:
+def _smoke(load: Load, sender: ServerClient) -> list[Phase]:
     """Return one stream at a time."""
-    return [Phase(_equal_requests(load, client, load.requests, "stream"), 1)]
+    return [Phase(_equal_requests(load, sender, load.requests, "stream"), 1)]
 
 
-def _serve(load: Load, client: ServerClient) -> list[Phase]:
+def _serve(load: Load, sender: ServerClient) -> list[Phase]:
     lengths = list(itertools.islice(_lengths(load), load.requests))
     times = arrivals(load)
     requests = []
     for (text, prompt_tokens, tokens), at_s in zip(lengths, times, strict=False):
         # prompts of a data set keep their text, and only the prefix is new
-        prompt = f"{secrets.token_hex(16)} {text}" if text else client.token_estimator.text(prompt_tokens)
-        requests.append(client.request(prompt, tokens, at_s=at_s, group="request"))
+        prompt = f"{secrets.token_hex(16)} {text}" if text else sender.token_estimator.text(prompt_tokens)
+        requests.append(sender.request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
-def _hol1(load: Load, client: ServerClient) -> list[Phase]:
+def _hol1(load: Load, sender: ServerClient) -> list[Phase]:
     """Return decoding streams, and a long prompt that arrives while they decode."""
-    return [Phase((*_decoding_requests(load, client), _long_request(load, client, load.after_s)))]
+    return [Phase((*_decoding_requests(load, sender), _long_request(load, sender, load.after_s)))]
 
 
-def _itl(load: Load, client: ServerClient) -> list[Phase]:
+def _itl(load: Load, sender: ServerClient) -> list[Phase]:
     """Return decoding streams, and long prompts that arrive at intervals."""
-    longs = [_long_request(load, client, load.after_s + n * load.every_s) for n in range(load.longs)]
-    return [Phase((*_decoding_requests(load, client), *longs))]
+    longs = [_long_request(load, sender, load.after_s + n * load.every_s) for n in range(load.longs)]
+    return [Phase((*_decoding_requests(load, sender), *longs))]
 
 
-def _hol2(load: Load, client: ServerClient) -> list[Phase]:
+def _hol2(load: Load, sender: ServerClient) -> list[Phase]:
     """Return short prompts alone, followed by a long one with short ones right behind it."""
-    behind = _equal_requests(load, client, load.shorts, "short", load.after_s)
+    behind = _equal_requests(load, sender, load.shorts, "short", load.after_s)
     return [
-        Phase(_equal_requests(load, client, load.shorts, "short alone")),
-        Phase((_long_request(load, client, 0.0), *behind)),
+        Phase(_equal_requests(load, sender, load.shorts, "short alone")),
+        Phase((_long_request(load, sender, 0.0), *behind)),
     ]
 
 
-def _build_mixed_phases(load: Load, client: ServerClient) -> list[Phase]:
+def _build_mixed_phases(load: Load, sender: ServerClient) -> list[Phase]:
     order = ["long"] * load.longs + ["short"] * load.shorts
     random.Random(load.seed).shuffle(order)
     requests = []
     for group, at_s in zip(order, arrivals(load), strict=False):
         tokens = load.long_tokens if group == "long" else load.prompt_tokens
-        requests.append(client.sized_request(tokens, load.output_tokens, at_s=at_s, group=group))
+        requests.append(sender.sized_request(tokens, load.output_tokens, at_s=at_s, group=group))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
-def _depth(load: Load, client: ServerClient) -> list[Phase]:
+def _depth(load: Load, sender: ServerClient) -> list[Phase]:
     """Return prompts of the same length, one per stream, sent at once."""
-    return [Phase(_equal_requests(load, client, load.concurrency * load.requests, "stream"), load.concurrency)]
+    return [Phase(_equal_requests(load, sender, load.concurrency * load.requests, "stream"), load.concurrency)]
 
 
 _PHASE_BUILDERS = {
@@ -158,18 +158,18 @@ _PHASE_BUILDERS = {
 }
 
 
-def _equal_requests(load: Load, client: ServerClient, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
+def _equal_requests(load: Load, sender: ServerClient, count: int, group: str, at_s: float = 0.0) -> tuple[Request, ...]:
     return tuple(
-        client.sized_request(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count)
+        sender.sized_request(load.prompt_tokens, load.output_tokens, at_s=at_s, group=group) for _ in range(count)
     )
 
 
-def _decoding_requests(load: Load, client: ServerClient) -> tuple[Request, ...]:
-    return tuple(client.sized_request(64, load.output_tokens, group="decoding") for _ in range(load.streams))
+def _decoding_requests(load: Load, sender: ServerClient) -> tuple[Request, ...]:
+    return tuple(sender.sized_request(64, load.output_tokens, group="decoding") for _ in range(load.streams))
 
 
-def _long_request(load: Load, client: ServerClient, at_s: float) -> Request:
-    return client.sized_request(load.long_tokens, 8, at_s=at_s, group="long")
+def _long_request(load: Load, sender: ServerClient, at_s: float) -> Request:
+    return sender.sized_request(load.long_tokens, 8, at_s=at_s, group="long")
 
 
 def arrivals(load: Load) -> Iterator[float]:

@@ -14,7 +14,7 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels, containers, lifecycle, server_key
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import baselines, good_states
+from sparkwright.host.records import baselines, verified_states
 from sparkwright.host.runs import lock
 from sparkwright.measure import http_probe, lab
 from sparkwright.measure.lab import Target
@@ -181,7 +181,7 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         container = containers.inspect(context.docker(), args.name) or {}
-        verified = container.get("Id") == good_states.load_last(context.state).get("container_id")
+        verified = container.get("Id") == verified_states.load_last(context.state).get("container_id")
         return container if container_labels.is_ours(context, container) and not verified else {}
 
     def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:

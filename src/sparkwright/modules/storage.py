@@ -17,7 +17,7 @@ from sparkwright.host.images import image_names
 from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import format_count
@@ -108,7 +108,7 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
     def read(self, args: Args, context: Context) -> PruneImagesState:
         api: Any = context.docker().api
         pinned = dict.fromkeys(_find_ids(api, args.pinned), "pinned in spark.lock")
-        reasons = {**pinned, **_images_of_good_states(api, context), **_images_in_use(api)}
+        reasons = {**pinned, **_images_of_verified_states(api, context), **_images_in_use(api)}
         unique_bytes = _unique_bytes(api)
         images = []
         for row in api.images():
@@ -177,8 +177,8 @@ def _images_in_use(api: Any) -> dict[str, str]:
     return {row["ImageID"]: f"in use by {row['Names'][0].lstrip('/')}" for row in api.containers(all=True)}
 
 
-def _images_of_good_states(api: Any, context: Context) -> dict[str, str]:
-    specs = [good_states.load_last(server).get("spec") or {} for server in context.state.servers()]
+def _images_of_verified_states(api: Any, context: Context) -> dict[str, str]:
+    specs = [verified_states.load_last(server).get("spec") or {} for server in context.state.servers()]
     ids_by_name = {spec["image"]: spec.get("image_ids") or [] for spec in specs if spec.get("image")}
     return dict.fromkeys(_find_ids(api, ids_by_name), "the last good state")
 

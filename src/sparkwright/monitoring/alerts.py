@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.notify_shapes import RUNBOOK_URL
 from sparkwright.health.textfile import PREFIX
+from sparkwright.health.webhook_formats import RUNBOOK_URL
 from sparkwright.measure.smoke import MAX_TOLERANCE
 
 _LIMITS = Limits()

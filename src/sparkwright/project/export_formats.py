@@ -12,7 +12,7 @@ import yaml
 
 from sparkwright.errors import Refused
 from sparkwright.project import recipe as recipes
-from sparkwright.project.importing import compose_file, docker_words
+from sparkwright.project.importing import compose_file, docker_command
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
@@ -117,7 +117,7 @@ def _group_options(words: list[str]) -> list[list[str]]:
 SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart")
 #: options of a recipe's container with the equivalent keys of a service, as an import reads them; others have another form
 COMPOSE_KEYS = {
-    docker_words.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
+    docker_command.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
 }
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from sparkwright.protocol import docker_option as way
 from sparkwright.protocol.docker_option import DockerOption, option
-from sparkwright.trust import container_words as words
-from sparkwright.trust import process_words as net
-from sparkwright.trust import process_words as process
-from sparkwright.trust import security_words as rights
+from sparkwright.trust import container_option_rules as words
+from sparkwright.trust import process_option_rules as net
+from sparkwright.trust import process_option_rules as process
+from sparkwright.trust import security_option_rules as rights
 from sparkwright.trust.shapes import optional
 
 #: prefix of sparkwright's own labels: recipes can't set them, and they are never compared

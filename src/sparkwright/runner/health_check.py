@@ -15,13 +15,13 @@ from sparkwright.health.record import Record, Speed
 from sparkwright.health.settings import Settings
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.host.runs import journal
 from sparkwright.host.runs.context import DockerEngine, RunContext
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan, new_run_id
-from sparkwright.runner.questions import stream_events
+from sparkwright.runner.check_requests import stream_events
 from sparkwright.runner.run import execute_plan
 from sparkwright.secret import Secret
 
@@ -47,7 +47,7 @@ def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed
     from sparkwright.host.records.baselines import Baselines, build_key
     from sparkwright.modules.proof.smoke_test import SmokeTest
 
-    good = good_states.load_last(context.state)
+    good = verified_states.load_last(context.state)
     serve = good.get("serve") or {}
     key = serve.get("baseline_key") or {}
     http = container_labels.engine_of_spec(good.get("spec")).http

@@ -79,7 +79,7 @@ REQUEST_KINDS: Mapping[str, RequestKind] = {
     "runs": RequestKind("run.list_runs", {"all": _FLAG}, QUICK_TIMEOUT_S),
     # questions, which need no run, journal or lock
     "ask": RequestKind(
-        "questions.ask", {"module": _check_text, "args": OptionalField(_OBJECT, {})}, LONG_TIMEOUT_S, recap=True
+        "check_requests.ask", {"module": _check_text, "args": OptionalField(_OBJECT, {})}, LONG_TIMEOUT_S, recap=True
     ),
     "health": RequestKind(
         "health_check.check", {"smoke": _FLAG, "token_s": _SECONDS}, MEASUREMENT_TIMEOUT_S, recap=True

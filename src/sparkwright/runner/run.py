@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import good_states, restart_plans, turns
+from sparkwright.host.records import restart_plans, turns, verified_states
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.journal import Journal
 from sparkwright.host.state import StateFolder
@@ -68,7 +68,7 @@ def execute_plan(
                 if previous_owner is not None and journal.is_unfinished(state, previous_owner):
                     note(journal.describe_interruption(state, previous_owner, plan.server))
                 host_lost.record_losses(RunContext(machine, state, plan.run_id, run_journal.write))
-                server_state = good_states.resolve_records(state, plan.server, _sole_container_name(plan))
+                server_state = verified_states.resolve_records(state, plan.server, _sole_container_name(plan))
                 if plan.server and not plan.by_turns:
                     turns.remove_server(server_state, plan.server)
                 recap = run(rendezvous)
@@ -135,7 +135,7 @@ def save_restart_plan(
     try:
         if restart_plan:
             restart_plans.save(state, restart_plan, redactor)
-        if _is_healing_installed(state) and good_states.load_last(state):
+        if _is_healing_installed(state) and verified_states.load_last(state):
             restart_plans.load_usable(state, _runtime_of_checks())
         if restart_plans.read_wake(state).get("on_request") and not turns.is_service_running(state):
             note(f"no request wakes {state.server} yet: {turns.START_FIX}")

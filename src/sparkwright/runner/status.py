@@ -13,7 +13,7 @@ from sparkwright.health import snapshot, store
 from sparkwright.health.record import Rank, Record
 from sparkwright.host.containers import container_labels
 from sparkwright.host.machine import Machine
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
@@ -37,7 +37,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`, `crash-looping` or
     `unknown`. outdated: why the last check is not valid, with its result. late: the scheduled check is overdue.
     """
-    now_s, good = time.time(), good_states.load_last(state)
+    now_s, good = time.time(), verified_states.load_last(state)
     busy, interrupted = _describe_runs(machine, state)
     last_check, gateway = store.load_latest(state.records_folder), _read_gateway(state)
     name = last_check.container.name if last_check is not None and last_check.container.name else request["container"]

@@ -18,11 +18,11 @@ from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.faults import START_FAULTS
+from sparkwright.sandbox.http_server import HttpError, Server, UnixServer
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Model, Ollama, OllamaApi
 from sparkwright.sandbox.system import Gpu
-from sparkwright.sandbox.web import HttpError, Server, UnixServer
 
 ALIVE_FILE, LOST_FILE = "alive", "lost"
 DEFAULT_PORT = 18471  # of hosts/sandbox.yml

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Sequence
 
 from sparkwright.errors import Refused
+from sparkwright.sandbox.http_server import Handler
 from sparkwright.sandbox.serving.process import SIGKILL_EXIT_CODE, Process
-from sparkwright.sandbox.web import Handler
 
 #: the folder of its files in a container
 CONFIG_FOLDER = "/etc/gateway/files"

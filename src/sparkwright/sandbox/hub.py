@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.sandbox.web import Handler, Server
+from sparkwright.sandbox.http_server import Handler, Server
 
 SHARDS = 14
 SHARD_BYTES = 2_500_000

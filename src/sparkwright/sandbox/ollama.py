@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from sparkwright.sandbox.http_server import Handler, HttpError, Server
 from sparkwright.sandbox.memory import MemoryPool
-from sparkwright.sandbox.web import Handler, HttpError, Server
 from sparkwright.units import GIB, format_gib
 
 CONTEXT_TOKENS = 262144  # Ollama's default with this much memory

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.app.setup import new_host, proposal
-from sparkwright.app.setup.new_host import SurveyedHost
+from sparkwright.app.setup import dialog, proposal
+from sparkwright.app.setup.dialog import SurveyedHost
 from sparkwright.app.setup.proposal import NewHost
 from sparkwright.errors import Refused
 from sparkwright.project import recipe, shipped_files, starter
@@ -164,6 +164,6 @@ def test_a_start_that_is_cut_off_leaves_no_file_and_no_folder(tmp_path: Path, mo
 def test_what_serves_already_comes_with_the_command_that_adopts_it(capsys: pytest.CaptureFixture[str]) -> None:
     row = {"engine": "vllm", "models": ["m"], "port": 8000, "verified": False}
     servers = [{**row, "name": "my-llm"}, {**row, "name": "ours", "verified": True}]
-    new_host.print_notes(SurveyedHost(NewHost("spark1", "spark1.local"), make_survey(servers=servers), None))
+    dialog.print_notes(SurveyedHost(NewHost("spark1", "spark1.local"), make_survey(servers=servers), None))
     message = " ".join(capsys.readouterr().out.split())
     assert "recipe.import --from-host spark1 --container my-llm" in message and "--container ours" not in message

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.app.questions import client_settings
+from sparkwright.app.queries import client_settings
 from sparkwright.app.stores import lock_update
 from sparkwright.console.events.summary import ServerSummary
 from sparkwright.engines import recipe_rules

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sparkwright.engines.log.last_words import MAX_EXCEPTIONS, ExceptionCollector
+from sparkwright.engines.log.failure_collector import MAX_EXCEPTIONS, ExceptionCollector
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 

@@ -13,7 +13,7 @@ from sparkwright.host.containers.container_options import OPTIONS
 from sparkwright.project.recipe.models import Container
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
-from sparkwright.trust import container_words
+from sparkwright.trust import container_option_rules
 from tests.project.docker_options import CASES as CASES_OF_OPTIONS
 
 CASES = yaml.safe_load(Path(__file__).with_name("container_options.yml").read_text())
@@ -71,7 +71,7 @@ def test_a_case(case: dict[str, Any]) -> None:
     ("text", "size"), [("64gb", 2**36), ("512m", 2**29), ("1024", 1024), ("1.5g", 3 * 2**29), ("8G", 2**33)]
 )
 def test_sizes_read_as_docker_reads_them(text: str, size: int) -> None:
-    assert container_words.parse_size(text) == size
+    assert container_option_rules.parse_size(text) == size
 
 
 def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_script() -> None:

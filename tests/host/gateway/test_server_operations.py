@@ -8,7 +8,7 @@ import pytest
 from sparkwright.errors import Failed
 from sparkwright.host.gateway import drain_record, server_operations
 from sparkwright.host.gateway.server_operations import Gateway
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.host.state import StateFolder
 from tests.remote.sshd import free_port
 
@@ -37,46 +37,46 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def test_the_memory_of_the_server_moves_and_the_machines_stays(state: StateFolder) -> None:
-    now = good_states.resolve_records(state, "chat", "")
-    assert good_states.load_last(now)["container_id"] == "c1"
+    now = verified_states.resolve_records(state, "chat", "")
+    assert verified_states.load_last(now)["container_id"] == "c1"
     assert all((state.path / "servers/chat" / name).exists() for name in SERVER_FILES)
     assert all((state.path / name).exists() for name in MACHINE_FILES)
-    assert good_states.load_last(StateFolder(state.path)) == {}
-    back = good_states.resolve_records(state, "", "chat")
-    assert good_states.load_last(back)["container_id"] == "c1"
+    assert verified_states.load_last(StateFolder(state.path)) == {}
+    back = verified_states.resolve_records(state, "", "chat")
+    assert verified_states.load_last(back)["container_id"] == "c1"
     assert all((state.path / name).exists() for name in (*SERVER_FILES, *MACHINE_FILES))
     assert not (state.path / "servers").exists()
 
 
 def test_what_an_unverified_server_left_is_in_the_way_of_no_move(state: StateFolder) -> None:
     """It left folders, and no verified state or a damaged one."""
-    good_states.resolve_records(state, "chat", "")
+    verified_states.resolve_records(state, "chat", "")
     (state.path / "restart_plans").mkdir()
     (state.path / "restart_plans/b.json").write_text("{}")
-    back = good_states.resolve_records(state, "", "chat")
-    assert good_states.load_last(back)["container_id"] == "c1"
+    back = verified_states.resolve_records(state, "", "chat")
+    assert verified_states.load_last(back)["container_id"] == "c1"
     assert {path.name for path in (state.path / "restart_plans").iterdir()} == {"a.json", "b.json"}
     assert not (state.path / "servers").exists()
 
 
 def test_another_server_begins_without_a_memory(state: StateFolder) -> None:
-    assert good_states.load_last(good_states.resolve_records(state, "vectors", "")) == {}
-    assert good_states.load_last(state) == GOOD
+    assert verified_states.load_last(verified_states.resolve_records(state, "vectors", "")) == {}
+    assert verified_states.load_last(state) == GOOD
     assert [server.server for server in state.servers()] == ["", "vectors"]
-    assert [item["container_id"] for item in good_states.iter_all_servers(state)] == ["c1"]
+    assert [item["container_id"] for item in verified_states.iter_all_servers(state)] == ["c1"]
 
 
 def test_a_move_that_was_cut_off_is_done_again(state: StateFolder) -> None:
     (state.path / "servers/chat").mkdir(parents=True)
     (state.path / "history.jsonl").rename(state.path / "servers/chat/history.jsonl")
-    now = good_states.resolve_records(state, "chat", "")
-    assert good_states.load_last(now)["container_id"] == "c1"
+    now = verified_states.resolve_records(state, "chat", "")
+    assert verified_states.load_last(now)["container_id"] == "c1"
     assert all((state.path / "servers/chat" / name).exists() for name in SERVER_FILES)
 
 
 def test_who_only_looks_finds_it_where_it_still_is_and_moves_nothing(state: StateFolder) -> None:
-    assert good_states.load_last(state.for_server("chat"))["container_id"] == "c1"
-    assert good_states.load_last(state.for_server("vectors")) == {}
+    assert verified_states.load_last(state.for_server("chat"))["container_id"] == "c1"
+    assert verified_states.load_last(state.for_server("vectors")) == {}
     assert not (state.path / "servers").exists()
 
 

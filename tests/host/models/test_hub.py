@@ -9,8 +9,8 @@ from sparkwright.errors import Failed
 from sparkwright.host.models import file_transfer, hub, hub_info
 from sparkwright.host.models.file_transfer import TransferSettings
 from sparkwright.host.models.hub import Source
+from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.hub import Hub, HubApi
-from sparkwright.sandbox.web import Server
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
 
 huggingface_hub = pytest.importorskip("huggingface_hub", minversion="2.4")

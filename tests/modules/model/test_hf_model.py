@@ -14,13 +14,13 @@ from sparkwright.health import snapshot
 from sparkwright.host.models import manifest, model_folders
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.models.transfer import RetryPolicy
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.modules.model import model_files
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import RestoreModelFiles
 from sparkwright.modules.spark_lock import LockModel
+from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.hub import MOVED_PATHS, Hub, HubApi
-from sparkwright.sandbox.web import Server
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 
@@ -136,7 +136,7 @@ def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: Rec
     fetch_model(context)
     entry, folder = lock_model(context), context.machine.home / "m"
     model = {"id": MODEL, "commit": entry["commit"], "dir": "~/m"}
-    good_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
+    verified_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
     fewer = [file for file in entry["files"] if file["path"] != "README.md"]
     assert fetch_model(context, commit="b" * 40, files=fewer).changed
     assert not (folder / "README.md").exists()
@@ -148,7 +148,7 @@ def test_a_dropped_file_of_the_verified_revision_comes_back_with_it(context: Rec
 
 def save_verified(context: RecordingContext, commit: str) -> None:
     model = {"id": MODEL, "commit": commit, "dir": "~/m"}
-    good_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
+    verified_states.save_verified(context.state, {"spec": {"name": "qwen35"}, "model": model})
 
 
 def restore_model(context: RecordingContext) -> None:
@@ -170,7 +170,7 @@ def test_another_choice_of_files_of_the_same_commit_is_rolled_back(
     restore_model(context)
     assert (folder / SHARD).exists()
     assert not (folder / "README.md").exists()
-    assert snapshot.list_changed_files(context, good_states.load_last(context.state)) == []
+    assert snapshot.list_changed_files(context, verified_states.load_last(context.state)) == []
     assert not fetch_model(context, commit=entry["commit"], files=value).changed
 
 
@@ -183,7 +183,7 @@ def test_a_revision_that_was_rolled_back_is_no_drift(
     hub[0].moved = lambda: True
     assert fetch_model(context).data["fetched"] == sorted(MOVED_PATHS)
     restore_model(context)
-    assert snapshot.list_changed_files(context, good_states.load_last(context.state)) == []
+    assert snapshot.list_changed_files(context, verified_states.load_last(context.state)) == []
     options = hub[0].asked
     assert not fetch_model(context, **old).changed
     assert hub[0].asked == options

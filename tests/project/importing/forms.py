@@ -6,9 +6,9 @@ scitrera/oss-spark-run@3190eb7.
 
 from pathlib import Path
 
-from sparkwright.project.importing import recipe_of, recognise
-from sparkwright.project.importing.foreign import ImportReport
-from sparkwright.project.importing.recipe_of import ImportedRecipe
+from sparkwright.project.importing import format_detection, recipe_builder
+from sparkwright.project.importing.foreign_recipe import ImportReport
+from sparkwright.project.importing.recipe_builder import ImportedRecipe
 
 VLLM = """
 meta:
@@ -82,7 +82,7 @@ services:
 def import_recipe(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> ImportedRecipe:
     """Return the recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
     report = ImportReport({key.replace("__", ".").replace("_", "-"): value for key, value in answers.items()})
-    return recipe_of.build_recipe(recognise.parse(text, Path(path), report), name, report, path)
+    return recipe_builder.build_recipe(format_detection.parse(text, Path(path), report), name, report, path)
 
 
 def format_rows(imported: ImportedRecipe, sort: str) -> str:

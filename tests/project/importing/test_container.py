@@ -13,9 +13,9 @@ from sparkwright.host.containers import container_options
 from sparkwright.host.records import incidents
 from sparkwright.modules.server.server_inspection import ContainerSettings
 from sparkwright.project import recipe
-from sparkwright.project.importing import recipe_of
+from sparkwright.project.importing import recipe_builder
 from sparkwright.project.importing.container import convert_running
-from sparkwright.project.importing.foreign import ImportReport
+from sparkwright.project.importing.foreign_recipe import ImportReport
 from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.container import ContainerSpec
 from tests.modules.context import RecordingContext
@@ -68,7 +68,7 @@ def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: An
         assert result.returncode == 0, result.stderr
         data = ContainerSettings().run(ContainerSettings.Args(NAME), RecordingContext(tmp_path)).data
         report = ImportReport({"model": "acme/Tiny"})
-        value = recipe_of.build_recipe(convert_running(data, "spark1", report), "one", report, "spark1")
+        value = recipe_builder.build_recipe(convert_running(data, "spark1", report), "one", report, "spark1")
         (tmp_path / "recipes").mkdir()
         (tmp_path / "recipes/one.yml").write_text(value.text)
         names = recipe.scope(
@@ -120,7 +120,7 @@ def test_no_key_of_a_real_container_leaves_the_host_by_adoption_or_incident(clie
     inspected = json.loads((bundle / "inspect.json").read_text())
     assert "curl -fH" in inspected["Config"]["Healthcheck"]["Test"][1], "what is no secret stays"
     report = ImportReport()
-    imported = recipe_of.build_recipe(convert_running(settings, "spark1", report), "", report, "spark1")
+    imported = recipe_builder.build_recipe(convert_running(settings, "spark1", report), "", report, "spark1")
     redacted = json.dumps(report.to_json())
     assert "***" not in imported.text and KEY not in redacted
     assert "label app.api-key" in redacted and "HF_TOKEN" in redacted

@@ -2,8 +2,8 @@
 
 import yaml
 
-from sparkwright.project.importing import container, recipe_of
-from sparkwright.project.importing.foreign import ImportReport
+from sparkwright.project.importing import container, recipe_builder
+from sparkwright.project.importing.foreign_recipe import ImportReport
 from tests.e2e.conftest import SandboxProject
 from tests.e2e.conftest import project as desk  # noqa: F401 - a fixture
 
@@ -46,7 +46,7 @@ def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: Sandbo
 
 def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
     report = ImportReport()
-    value = recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
+    value = recipe_builder.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
     data = yaml.safe_load(value.text)
     assert value.name == "my_llm" and data["container"]["name"] == "My_LLM"
     assert data["container"]["ports"] == ["0.0.0.0:9000:8001"] and data["vllm"]["port"] == 8001
@@ -65,20 +65,20 @@ def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it(
     }
     report = ImportReport()
     data = yaml.safe_load(
-        recipe_of.build_recipe(container.convert_running(wrapped, "spark1", report), "", report, "spark1").text
+        recipe_builder.build_recipe(container.convert_running(wrapped, "spark1", report), "", report, "spark1").text
     )
     assert data["container"]["entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", "vllm", "serve"]
     assert data["model"]["id"] == "acme/Tiny"
     report = ImportReport()
     defaults = yaml.safe_load(
-        recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1").text
+        recipe_builder.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1").text
     )
     assert "entrypoint" not in defaults["container"]
 
 
 def test_it_says_how_the_files_that_it_downloaded_are_taken_over() -> None:
     report = ImportReport()
-    recipe_of.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
+    recipe_builder.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
     message = " ".join(f"{row.what} {row.why}" for row in report.rows)
     folder = "~/models/tiny"
     assert f"mkdir -p {folder} && sudo cp -rlL /srv/cache/hub/models--acme--Tiny/snapshots/*/. {folder}/" in message

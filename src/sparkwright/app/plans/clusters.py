@@ -13,7 +13,7 @@ from sparkwright.fleet.member import close_links
 from sparkwright.project import playbook, recipe, shipped_files
 from sparkwright.project.inventory.groups import Cluster
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.recipe import seat
+from sparkwright.project.recipe import cluster_member
 from sparkwright.protocol import cluster as protocol
 from sparkwright.protocol.plan import Plan
 
@@ -49,7 +49,7 @@ def playbook_path(selection: Selection, playbook_name: str) -> Path:
         message = f"{cluster.name} is a cluster, and this release cannot run `{host_path.stem}` on one yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
         raise Refused(message, where=cluster.where, fix=fix)
-    seat.refuse_mismatch(recipe.load(root, cluster.recipe), cluster)  # once, not for each member
+    cluster_member.refuse_mismatch(recipe.load(root, cluster.recipe), cluster)  # once, not for each member
     return path
 
 

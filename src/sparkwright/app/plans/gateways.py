@@ -211,7 +211,7 @@ def query_key_hashes(
         gateway_member: the gateway's own host.
         check: True in check mode, where no host creates a key.
     """
-    from sparkwright.app.questions.host_requests import query_module, run_module
+    from sparkwright.app.queries.host_requests import query_module, run_module
 
     hashes_by_host: dict[str, str] = {}
     servers = gateway_routes.load_servers(

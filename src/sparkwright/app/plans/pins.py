@@ -260,7 +260,7 @@ def run_lock_tasks(fleet: Fleet, member: Member, tasks: list[Task], run_id: str)
         raise Refused(
             recap["msg"] if recap else "the host gave no answer to the requests for the lock.", where=member.host.name
         )
-    from sparkwright.app.questions import host_requests
+    from sparkwright.app.queries import host_requests
 
     finished = {
         event["task"]: event

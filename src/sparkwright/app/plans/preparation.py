@@ -165,7 +165,7 @@ class Peers:
         Args:
             model: id, commit, files and dir.
         """
-        from sparkwright.app.questions.host_requests import run_module
+        from sparkwright.app.queries.host_requests import run_module
 
         member = self._member(source)
         member.secrets = {PEER_TOKEN: token}
@@ -184,7 +184,7 @@ class Peers:
         close_links(self._members.values())
 
     def _with_peer_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
-        from sparkwright.app.questions.host_requests import run_module
+        from sparkwright.app.queries.host_requests import run_module
 
         source = str(task.args["from"])
         local_args = {**task.args, "from": ""}

@@ -9,11 +9,11 @@ from typing import Any
 
 from sparkwright.app.connect import Selection, connect_hosts, select_machines
 from sparkwright.app.plans import gateways
-from sparkwright.app.questions import host_requests
+from sparkwright.app.queries import host_requests
 from sparkwright.app.runs import playbooks
 from sparkwright.app.runs.options import DeployOptions
 from sparkwright.app.runs.presenters import Listener
-from sparkwright.console.out import print_error, print_prose
+from sparkwright.console.command_output import print_error, print_prose
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.fleet.member import close_links
 from sparkwright.program import name as program

@@ -15,7 +15,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.app.runs.options import DeployOptions
-from sparkwright.console.words import join_names as named
+from sparkwright.console.formatters import join_names as named
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet.guard import Guard, compute_floors

@@ -15,7 +15,7 @@ from sparkwright.app.plans.preparation import Peers, Preparation
 from sparkwright.app.runs.options import DeployOptions
 from sparkwright.app.runs.presenters import Listener, RunOutput, closing_fleet
 from sparkwright.app.runs.rollout import RolloutRun
-from sparkwright.console.out import print_json_line, print_text
+from sparkwright.console.command_output import print_json_line, print_text
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, build_run_request

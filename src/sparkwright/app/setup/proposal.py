@@ -19,7 +19,7 @@ from sparkwright.project.inventory.rules import PATTERN_SIGNS, PATTERN_SIGNS_HIN
 from sparkwright.project.recipe import Recipe
 from sparkwright.project.recipe.engine_settings import compute_memory
 from sparkwright.project.recipe.scope import DEFAULT_SHM_SIZE
-from sparkwright.trust.container_words import parse_size
+from sparkwright.trust.container_option_rules import parse_size
 from sparkwright.visible import one_line
 
 #: the shipped recipe that hosts/spark1.yml and hosts/sandbox.yml use

@@ -7,10 +7,10 @@ from typing import Any
 
 from sparkwright import units
 from sparkwright.app.connect import Selection, connect_hosts, select_machines
-from sparkwright.app.questions import host_checks
-from sparkwright.app.questions.host_requests import query_module
+from sparkwright.app.queries import host_checks
+from sparkwright.app.queries.host_requests import query_module
 from sparkwright.console import grid
-from sparkwright.console.out import print_error, print_json_line, print_text
+from sparkwright.console.command_output import print_error, print_json_line, print_text
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member

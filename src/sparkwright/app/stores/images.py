@@ -19,10 +19,10 @@ from sparkwright.app.clean_host import PrunableItems
 from sparkwright.app.connect import Selection, select_hosts
 from sparkwright.app.plans import recipes
 from sparkwright.app.plans.pins import load_lock
-from sparkwright.app.questions.host_requests import act_on_each, query_module, run_module
+from sparkwright.app.queries.host_requests import act_on_each, query_module, run_module
 from sparkwright.app.runs.presenters import RunOutput
 from sparkwright.console import grid
-from sparkwright.console.out import print_text
+from sparkwright.console.command_output import print_text
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member

@@ -19,8 +19,8 @@ from sparkwright.app.plans.pins import (
     run_lock_tasks,
     save_lock,
 )
-from sparkwright.console import words
-from sparkwright.console.out import error_row
+from sparkwright.console import formatters
+from sparkwright.console.command_output import error_row
 from sparkwright.engines.model import chat_template
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.fleet.member import Member, close_links, convert_error
@@ -76,7 +76,7 @@ class LockEntry:
         if self.kind == "model":
             size = sum(file["size_bytes"] for file in new["files"])
             return f"{self.state}: commit {new['commit'][:12]}, {len(new['files'])} files, {units.format_size(size)}"
-        parts = [words.truncate_value(new["digest"])]
+        parts = [formatters.truncate_value(new["digest"])]
         parts += [f"{self.recipe.engine.title} {new['engine_version']}"] if new.get("engine_version") else []
         parts += [new["created"][:10]] if new.get("created") else []
         parts += [units.format_size(new["size_bytes"])] if new.get("size_bytes") else []
@@ -250,7 +250,9 @@ def compare_images(old: EntryData, new: EntryData, engine: str) -> list[EntryDif
     """
     if old["digest"] == new["digest"]:
         return []
-    rows = [EntryDifference("digest", words.truncate_value(old["digest"]), words.truncate_value(new["digest"]))]
+    rows = [
+        EntryDifference("digest", formatters.truncate_value(old["digest"]), formatters.truncate_value(new["digest"]))
+    ]
     rows += _difference(engine, old.get("engine_version"), new.get("engine_version"))
     rows += _difference("created", _format_day(old.get("created")), _format_day(new.get("created")))
     rows += _difference("size", _format_size(old.get("size_bytes")), _format_size(new.get("size_bytes")))

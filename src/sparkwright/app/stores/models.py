@@ -12,11 +12,11 @@ from sparkwright.app.connect import SelectedHosts, Selection, select_hosts, sele
 from sparkwright.app.plans import preparation, recipes
 from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.app.prompts import confirm
-from sparkwright.app.questions import host_requests
-from sparkwright.app.questions.host_requests import query_module, run_module
+from sparkwright.app.queries import host_requests
+from sparkwright.app.queries.host_requests import query_module, run_module
 from sparkwright.app.runs.presenters import RunOutput
 from sparkwright.console import grid
-from sparkwright.console.out import error_row, print_error, print_json_line, print_prose, print_text
+from sparkwright.console.command_output import error_row, print_error, print_json_line, print_prose, print_text
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.fleet.member import Member
 from sparkwright.project import lockfile

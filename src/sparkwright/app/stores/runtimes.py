@@ -10,8 +10,8 @@ from paramiko.channel import Channel
 
 from sparkwright import units
 from sparkwright.app.connect import Selection
-from sparkwright.app.questions.host_requests import act_on_each
-from sparkwright.console.out import print_text
+from sparkwright.app.queries.host_requests import act_on_each
+from sparkwright.console.command_output import print_text
 from sparkwright.errors import Exit, Failed, Refused, Unreachable
 from sparkwright.fleet.member import Member
 from sparkwright.host.root_runtime import FOLDER

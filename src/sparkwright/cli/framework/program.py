@@ -11,7 +11,7 @@ from invoke.parser import Parser
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 
-from sparkwright.cli.framework import mistakes, start
+from sparkwright.cli.framework import start, usage_errors
 
 #: Invoke's own options that have an effect here, with their help. The others (--pty, --dry, --hide ...) concern its `run`,
 #: which none of our commands use
@@ -70,7 +70,7 @@ def install() -> None:
 
 def _parse_commands(program: Program) -> None:
     start.enable_bytecode()
-    mistakes.parse_commands(program, _invoke_parse_tasks)
+    usage_errors.parse_commands(program, _invoke_parse_tasks)
 
 
 def _print_command_list(program: Program) -> None:

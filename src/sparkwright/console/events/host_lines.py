@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from sparkwright import units
-from sparkwright.console import words
+from sparkwright.console import formatters
 from sparkwright.console.events import lines
 from sparkwright.console.events.lines import failure_lines, print_plain
 from sparkwright.engines.engine import DEFAULT_ENGINE, get_engine
@@ -109,7 +109,7 @@ class Board:
     def _on_progress(self, row: HostRow, event: Event) -> None:
         row.verdict = "running" if row.verdict == "waiting" else row.verdict
         share = f"{100 * event['done'] / event['total']:3.0f}%  " if event["total"] else ""
-        row.progress = f"{share}{words.format_progress(event['done'], event['total'], event['unit'])}"
+        row.progress = f"{share}{formatters.format_progress(event['done'], event['total'], event['unit'])}"
         row.stage = row.stage or event["text"]
 
     def _on_task_finished(self, row: HostRow, event: Event) -> None:
@@ -191,14 +191,14 @@ class HostLines:
         kind, host = event["event"], event.get("host", "")
         self.board.on(event)
         if kind == "play_started":
-            self.write("title", f"PLAY [{event['play']}] {words.join_names(event['hosts'])}")
+            self.write("title", f"PLAY [{event['play']}] {formatters.join_names(event['hosts'])}")
         elif kind == "looking":
             self.write("muted", lines.checking_message(event))
         elif kind == "batch_started":
             self.write("title", lines.batch_title(event))
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
-            self.write("muted", words.sandbox_notice(host))
+            self.write("muted", formatters.sandbox_notice(host))
         elif kind == "note" and (self._together or not event["task"]) and (self.details or not event.get("detail")):
             start = f"{'':<{VERDICT_WIDTH}} {host:<{self._width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
@@ -230,7 +230,7 @@ class HostLines:
     def print_host(self, row: HostRow) -> None:
         """Print the line of a finished host."""
         duration = units.format_duration(row.took_s or 0)
-        stage = words.same_reason(row.same_as) if row.same_as else row.stage[:MAX_MESSAGE_CHARS].replace("\n", " ")
+        stage = formatters.same_reason(row.same_as) if row.same_as else row.stage[:MAX_MESSAGE_CHARS].replace("\n", " ")
         self.write(row.style, f"{row.verdict:<{VERDICT_WIDTH}} {row.host:<{self._width}}  {duration:>6}  {stage}")
         if row.failure is not None and not row.same_as:
             for style, text in failure_lines(row.failure, " " * (VERDICT_WIDTH + 1)):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from sparkwright import units
-from sparkwright.console import words
-from sparkwright.console.out import terminal_width
+from sparkwright.console import formatters
+from sparkwright.console.command_output import terminal_width
 from sparkwright.engines.budget import Budget
 from sparkwright.protocol.events import KNOWN_AFTER, Event, format_recap
 from sparkwright.visible import escape_invisible, format_count
@@ -94,7 +94,7 @@ class TaskLines:
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox") and event["host"] not in self._reported:
             self._reported.add(event["host"])
-            self.write("muted", words.sandbox_notice(event["host"]))
+            self.write("muted", formatters.sandbox_notice(event["host"]))
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {event['host']}.")
 
@@ -106,7 +106,7 @@ class TaskLines:
         if event["time"] - self._progress_at.setdefault(key, event["time"]) < PROGRESS_EVERY_S:
             return
         self._progress_at[key] = event["time"]
-        progress = words.format_progress(event["done"], event["total"], event["unit"])
+        progress = formatters.format_progress(event["done"], event["total"], event["unit"])
         self.write("muted", self._line("...", event["host"], f"{progress}  {event['text']}".rstrip()))
 
     def _on_note(self, event: Event) -> None:
@@ -199,7 +199,7 @@ class TaskLines:
         message = recap.get("msg")
         if message and message not in self._failures.get(recap["host"], ()):  # not printed with the failed task
             first = first_hosts.setdefault(message, recap["host"])
-            text = message if first == recap["host"] else words.same_reason(first)
+            text = message if first == recap["host"] else formatters.same_reason(first)
             self.write("fix", "  " + text.replace("\n", "\n  "))
 
 
@@ -257,8 +257,8 @@ def _value_lines(value: Any) -> list[str]:
     text = value if isinstance(value, str) and len(value) <= MAX_COMPARED_CHARS else ""
     if "\n" in text:
         return text.splitlines()
-    full = words.format_value(value)
-    return [full if terminal_width() is None and len(full) <= MAX_COMPARED_CHARS else words.truncate_value(value)]
+    full = formatters.format_value(value)
+    return [full if terminal_width() is None and len(full) <= MAX_COMPARED_CHARS else formatters.truncate_value(value)]
 
 
 def print_plain(style: str, text: str) -> None:
@@ -292,14 +292,16 @@ def batch_title(event: Event) -> str:
     """Return the title of a batch."""
     kind = "canary" if event["canary"] else f"batch {event['n']}"
     left = f", {event['left']} left" if event["left"] else ""
-    return f"{kind}: {words.join_names(event['hosts'])}{left}"
+    return f"{kind}: {formatters.join_names(event['hosts'])}{left}"
 
 
 def rollout_summary(event: Event) -> list[tuple[str, str]]:
     """Return the style and text of each line: finished and unfinished hosts, the reason for a stop, and how to resume."""
     lines = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
     lines += [
-        (style, f"  {name:<12} {words.join_names(event[key], 40)}") for name, key, style in ROLLOUT_ROWS if event[key]
+        (style, f"  {name:<12} {formatters.join_names(event[key], 40)}")
+        for name, key, style in ROLLOUT_ROWS
+        if event[key]
     ]
     if event["resume"]:
         lines.append(("fix", f"  → `{event['resume']}` continues with the rest."))

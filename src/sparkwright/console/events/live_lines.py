@@ -8,10 +8,10 @@ from rich.progress import BarColumn, Progress, TaskID, TimeRemainingColumn
 from rich.text import Text
 
 from sparkwright import units
-from sparkwright.console import grid, words
+from sparkwright.console import formatters, grid
+from sparkwright.console.command_output import terminal_width, wrap_hanging
 from sparkwright.console.events.host_lines import Board, HostLines, HostRow
 from sparkwright.console.events.lines import TaskLines
-from sparkwright.console.out import terminal_width, wrap_hanging
 from sparkwright.console.terminal import build_console, style_table_line, text_column
 from sparkwright.protocol.events import Event
 from sparkwright.visible import escape_invisible
@@ -72,8 +72,8 @@ class LiveTaskLines(TaskLines):
             bar,
             completed=event["done"],
             total=event["total"] or None,
-            description=words.truncate_value(event["text"]),
-            far=words.format_progress(event["done"], event["total"], event["unit"]) + speed,
+            description=formatters.truncate_value(event["text"]),
+            far=formatters.format_progress(event["done"], event["total"], event["unit"]) + speed,
         )
 
     def _remove_bar(self, host: str) -> None:
@@ -160,9 +160,9 @@ class HostTable(HostLines):
 
     def _cells(self, row: HostRow) -> tuple[str, ...]:
         took_s = self.board.took_s(row)
-        stage = words.same_reason(row.same_as) if row.same_as else row.stage
+        stage = formatters.same_reason(row.same_as) if row.same_as else row.stage
         stage = escape_invisible(
-            words.format_value(stage) if self._ended or row.ended else words.truncate_value(stage, 60)
+            formatters.format_value(stage) if self._ended or row.ended else formatters.truncate_value(stage, 60)
         )
         time = "" if took_s is None else units.format_duration(took_s)
         return escape_invisible(row.host), row.verdict, time, escape_invisible(row.progress), stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkwright.console import words
+from sparkwright.console import formatters
 from sparkwright.console.events.host_lines import Board
 from sparkwright.console.events.lines import changed_fields, changed_rows, count_hosts, failure_lines, print_plain
 from sparkwright.protocol.events import Event
@@ -52,7 +52,7 @@ class PlanGroups:
         self._board.on(event)
         kind, host = event["event"], event.get("host", "")
         if kind == "play_started":
-            self.write("title", f"PLAY [{event['play']}] {words.join_names(event['hosts'])}: what would change")
+            self.write("title", f"PLAY [{event['play']}] {formatters.join_names(event['hosts'])}: what would change")
         elif kind == "run_started" and event.get("sandbox"):
             self._simulated.add(host)
         elif kind == "note" and not event.get("detail"):
@@ -66,7 +66,9 @@ class PlanGroups:
         self._working("")
         if self._simulated:
             predicate = "is simulated" if len(self._simulated) == 1 else "are simulated"
-            self.write("muted", f"{words.join_names(sorted(self._simulated))} {predicate}, without GPU or real model.")
+            self.write(
+                "muted", f"{formatters.join_names(sorted(self._simulated))} {predicate}, without GPU or real model."
+            )
         if len(self._board.rows) == 1:
             for proof in next(iter(self._proofs.values()), []):
                 self.write("muted", f"  {proof}")
@@ -100,27 +102,27 @@ class PlanGroups:
     def _print_group(self, hosts: list[str], changes: list[Change]) -> None:
         """Print a group, on one line if it is a single one-line change, naming its hosts unless it has all hosts."""
         lines = [line for change in changes for line in change]
-        who = words.join_names(hosts) if len(hosts) == 1 else count_hosts(hosts)
+        who = formatters.join_names(hosts) if len(hosts) == 1 else count_hosts(hosts)
         if len(lines) == 1:
             self.write(lines[0][0], f"{who}: {lines[0][1]}")
         else:
             self.write("title", f"{who}:")
         if 1 < len(hosts) < len(self._board.rows):
-            self.write("muted", f"  {words.join_names(hosts)}")
+            self.write("muted", f"  {formatters.join_names(hosts)}")
         for style, text in lines if len(lines) > 1 else ():
             self.write(style, f"  {text}")
 
     def _print_unchanged(self) -> None:
         unchanged = [row.host for row in self._board.rows.values() if row.ended and row.verdict == "ok"]
         if unchanged:
-            self.write("ok", f"{count_hosts(unchanged)} without changes: {words.join_names(unchanged)}")
+            self.write("ok", f"{count_hosts(unchanged)} without changes: {formatters.join_names(unchanged)}")
 
     def _print_failures(self) -> None:
         """Print each reason for a failure once, with its hosts."""
         rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
         for row in (row for row in rows if not row.same_as):
             hosts = [row.host, *(other.host for other in rows if other.same_as == row.host)]
-            self.write("failed", f"{row.verdict}: {words.join_names(hosts)}: {row.stage}")
+            self.write("failed", f"{row.verdict}: {formatters.join_names(hosts)}: {row.stage}")
             for style, text in failure_lines(row.failure, "  ") if row.failure else ():
                 self.write(style, text)
 
@@ -137,13 +139,13 @@ def _task_changes(event: Event) -> Iterator[Change]:
         for field, before, after in changed_fields(change):
             rows = changed_rows(before, after)
             if len(rows) == 2 and rows[0][0] == "-" and rows[1][0] == "+":
-                old, new = (words.truncate_value(text, MAX_VALUE_CHARS) for _, text in rows)
+                old, new = (formatters.truncate_value(text, MAX_VALUE_CHARS) for _, text in rows)
                 yield (("changed", f"{field} {old} -> {new}{why}"),)
             else:
                 lines = [
                     (
                         SIGN_STYLES.get(sign, "muted"),
-                        f"{sign} {field}: {words.truncate_value(text, MAX_VALUE_CHARS)}{why if n == len(rows) - 1 else ''}",
+                        f"{sign} {field}: {formatters.truncate_value(text, MAX_VALUE_CHARS)}{why if n == len(rows) - 1 else ''}",
                     )
                     for n, (sign, text) in enumerate(rows[:MAX_FIELD_LINES])
                 ]

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.text import Text
 
 from sparkwright import units
-from sparkwright.console import words
+from sparkwright.console import formatters
+from sparkwright.console.command_output import wrap_sentence
 from sparkwright.console.events.lines import batch_title, checking_message, rollout_summary
 from sparkwright.console.events.live_lines import STYLES, print_line
-from sparkwright.console.out import wrap_sentence
 from sparkwright.console.terminal import build_console
 from sparkwright.program import rewrite_commands
 from sparkwright.protocol.events import KNOWN_AFTER, Event, format_recap
@@ -125,15 +125,15 @@ class StageLines:
             self._end_stage(host)
         self._print_title("")
         self._play = event["play"]
-        self._title = f"PLAY [{event['play']}] {words.join_names(event['hosts'])}"
+        self._title = f"PLAY [{event['play']}] {formatters.join_names(event['hosts'])}"
 
     def _on_run_started(self, event: Event) -> None:
         host, notice = event["host"], ""
         if event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
-            notice = words.sandbox_notice(host)
+            notice = formatters.sandbox_notice(host)
         if notice and self._title.endswith(f" {host}"):
-            self._print_title(f": {words.SANDBOX_DESCRIPTION}")
+            self._print_title(f": {formatters.SANDBOX_DESCRIPTION}")
         else:
             self._print_title("")
             if notice:
@@ -298,13 +298,13 @@ class StageLines:
 def _format_progress(progress: Event, seconds: float) -> str:
     """Return the progress of a task as text, with its speed."""
     amount = (
-        words.format_progress(progress["done"], progress["total"], progress["unit"])
+        formatters.format_progress(progress["done"], progress["total"], progress["unit"])
         if progress["done"] or progress["total"]
         else ""
     )
     if progress["unit"] == "bytes" and seconds >= 1:
         amount += f", {units.format_rate(progress['done'] / seconds)}"
-    return "  ".join(part for part in (amount, escape_invisible(words.truncate_value(progress["text"]))) if part)
+    return "  ".join(part for part in (amount, escape_invisible(formatters.truncate_value(progress["text"]))) if part)
 
 
 def _task_facts(event: Event) -> Iterator[tuple[str, str]]:
@@ -313,12 +313,12 @@ def _task_facts(event: Event) -> Iterator[tuple[str, str]]:
     if status == "skipped":
         yield "later", f"{name}: {msg}"
     elif status in ("failed", "ignored"):
-        yield status, f"{name}: {words.truncate_value(msg, 160)}" if msg else name
+        yield status, f"{name}: {formatters.truncate_value(msg, 160)}" if msg else name
     elif event.get("proof") and msg:
         if (event.get("data") or {}).get("verdict") not in UNREQUESTED_VERDICTS:
-            yield "", words.format_value(msg)
+            yield "", formatters.format_value(msg)
     elif status == "changed":
-        yield "", words.format_value(f"{name}: {msg}" if msg else name)
+        yield "", formatters.format_value(f"{name}: {msg}" if msg else name)
 
 
 def _flow_facts(facts: list[tuple[str, str]], max_width: int) -> Iterator[list[tuple[str, str]]]:
@@ -370,7 +370,7 @@ def _evidence_lines(root: Event, host: str) -> Iterator[tuple[str, str]]:
     lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
     tail: list[str] = []
     for line in reversed(lines):
-        tail.insert(0, words.truncate_value(line, MAX_EVIDENCE_CHARS))
+        tail.insert(0, formatters.truncate_value(line, MAX_EVIDENCE_CHARS))
         if sum(1 + len(shown) // EVIDENCE_LINE_WIDTH for shown in tail) >= MAX_EVIDENCE_LINES:
             break
     if len(lines) > len(tail):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sparkwright.console import grid
-from sparkwright.console.out import terminal_width
+from sparkwright.console.command_output import terminal_width
 from sparkwright.protocol.event_reader import text as a_text
 from sparkwright.protocol.events import Event
 from sparkwright.trust.shapes import OptionalField, ShapeError, line, validate

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from sparkwright import defaults
-from sparkwright.doctor import known
+from sparkwright.doctor import known_facts
 from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, find_version, version_tuple
 from sparkwright.host import nvidia_smi, settings_table
 
@@ -24,33 +24,33 @@ def check_driver(host: Host) -> Iterator[Finding]:
     loaded = find_version(loaded_line.partition("Module")[2])
     if result is not None and "version mismatch" in result.out + result.err:
         evidence = f"nvidia-smi: {(result.out + result.err).strip().splitlines()[0]} (loaded: {loaded or 'unknown'})"
-        yield Finding(DRIVER_NAME, "bad", evidence, "sudo reboot", known.DRIVER_PAIR.source)
+        yield Finding(DRIVER_NAME, "bad", evidence, "sudo reboot", known_facts.DRIVER_PAIR.source)
         return
     gpu = host.gpu()
     if gpu is None:
         reason = f"nvidia-smi: {(result.out + result.err).strip()[:200]}" if result else "nvidia-smi is not installed"
         verdict: Verdict = "bad" if loaded else "unknown"
-        yield Finding(DRIVER_NAME, verdict, reason, DASHBOARD_FIX if loaded else "nvidia-smi", known.NVCHECKUP)
+        yield Finding(DRIVER_NAME, verdict, reason, DASHBOARD_FIX if loaded else "nvidia-smi", known_facts.NVCHECKUP)
         return
     yield _driver_finding(*gpu)
     if loaded_line and GB10 in gpu[0] and "Open" not in loaded_line:
         yield Finding(
             DRIVER_NAME,
             "bad",
-            f"{LOADED_DRIVER_PATH}: {known.OPEN_MODULE.text}",
+            f"{LOADED_DRIVER_PATH}: {known_facts.OPEN_MODULE.text}",
             DASHBOARD_FIX,
-            known.OPEN_MODULE.source,
+            known_facts.OPEN_MODULE.source,
         )
     yield _firmware_finding(gpu[1], loaded, host.list_folder(FIRMWARE_FOLDER))
 
 
 def _driver_finding(name: str, driver: str) -> Finding:
-    fact = known.DRIVERS.get(version_tuple(driver)[0]) if version_tuple(driver) else None
+    fact = known_facts.DRIVERS.get(version_tuple(driver)[0]) if version_tuple(driver) else None
     label = f"{name}, driver {driver}"
     if fact is None:
-        newest = ", ".join(map(str, known.DRIVERS))
+        newest = ", ".join(map(str, known_facts.DRIVERS))
         evidence = f"{label}: not a branch known to sparkwright ({newest})"
-        return Finding(DRIVER_NAME, "unknown", evidence, source=known.NVCHECKUP)
+        return Finding(DRIVER_NAME, "unknown", evidence, source=known_facts.NVCHECKUP)
     if fact.text:
         return Finding(DRIVER_NAME, "warning", f"{label}: {fact.text}", DASHBOARD_FIX, fact.source)
     return Finding(DRIVER_NAME, "ok", label, source=fact.source)
@@ -58,15 +58,17 @@ def _driver_finding(name: str, driver: str) -> Finding:
 
 def _firmware_finding(driver: str, loaded: str, folders: list[str]) -> Finding:
     """Compare the driver with its GSP firmware, whose folder is named after its version."""
-    firmware = [name for name in folders if find_version(name) == name and version_tuple(name)[0] >= min(known.DRIVERS)]
-    source = known.DRIVER_PAIR.source
+    firmware = [
+        name for name in folders if find_version(name) == name and version_tuple(name)[0] >= min(known_facts.DRIVERS)
+    ]
+    source = known_facts.DRIVER_PAIR.source
     if loaded and loaded != driver:
         evidence = f"driver {driver} is installed and {loaded} is loaded"
         return Finding("firmware", "bad", evidence, "sudo reboot", source)
     if driver in firmware:
         return Finding("firmware", "ok", f"driver and GSP firmware are both {driver}", source=source)
     if firmware:
-        evidence = f"driver {driver}, GSP firmware {', '.join(firmware)}: {known.DRIVER_PAIR.text}"
+        evidence = f"driver {driver}, GSP firmware {', '.join(firmware)}: {known_facts.DRIVER_PAIR.text}"
         return Finding("firmware", "bad", evidence, DASHBOARD_FIX, source)
     return Finding("firmware", "unknown", f"no driver firmware in {FIRMWARE_FOLDER}", source=source)
 
@@ -88,16 +90,20 @@ def check_toolkit(host: Host) -> Iterator[Finding]:
         verdict: Verdict = "bad" if gpu else "unknown"
         evidence = f"neither nvidia-ctk nor its hook is installed{'' if gpu else ', and no GPU found'}"
         yield Finding(
-            TOOLKIT_NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", known.TOOLKIT.source
+            TOOLKIT_NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", known_facts.TOOLKIT.source
         )
         return
     label = f"NVIDIA Container Toolkit {version or 'of an unknown version'}"
     if not hook and gpu:
         yield Finding(
-            TOOLKIT_NAME, "bad", f"{label}; not configured as a Docker runtime", CONFIGURE_COMMAND, known.TOOLKIT.source
+            TOOLKIT_NAME,
+            "bad",
+            f"{label}; not configured as a Docker runtime",
+            CONFIGURE_COMMAND,
+            known_facts.TOOLKIT.source,
         )
     else:
-        yield Finding(TOOLKIT_NAME, "ok", label, source=known.TOOLKIT.source)
+        yield Finding(TOOLKIT_NAME, "ok", label, source=known_facts.TOOLKIT.source)
     if gpu:
         yield _cdi_finding(host, gpu[1], version)
 
@@ -105,28 +111,28 @@ def check_toolkit(host: Host) -> Iterator[Finding]:
 def _cdi_finding(host: Host, driver: str, version: str) -> Finding:
     """Check the CDI specification by the driver that it names, because its date may only be that of a copy."""
     specs = _cdi_drivers(host)
-    has_refresh = version_tuple(version) >= known.CDI_REFRESH_SINCE
-    refresh = has_refresh and host.read_output("systemctl", "cat", known.CDI_REFRESH) is not None
+    has_refresh = version_tuple(version) >= known_facts.CDI_REFRESH_SINCE
+    refresh = has_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
     repair = "CDI service" if refresh else "CDI"
     fix = FIXES[repair].manual_command(host.user)
     path, spec_driver = next(((path, found) for path, found in specs.items() if found not in ("", driver)), ("", ""))
     if spec_driver:
-        evidence = f"{path} is for driver {spec_driver}, but {driver} is installed: {known.CDI.text}"
+        evidence = f"{path} is for driver {spec_driver}, but {driver} is installed: {known_facts.CDI.text}"
         is_generated = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
         if is_generated:  # that command writes this file
-            return Finding("CDI", "bad", evidence, fix, known.CDI.source, repair)
-        return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known.CDI.source)
+            return Finding("CDI", "bad", evidence, fix, known_facts.CDI.source, repair)
+        return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known_facts.CDI.source)
     if any(specs.values()):
-        return Finding("CDI", "ok", f"{', '.join(specs)} is for driver {driver}", source=known.CDI.source)
+        return Finding("CDI", "ok", f"{', '.join(specs)} is for driver {driver}", source=known_facts.CDI.source)
     if specs:
-        return Finding("CDI", "unknown", f"{', '.join(specs)} lists no driver libraries", fix, known.CDI.source)
-    return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=known.CDI.source)
+        return Finding("CDI", "unknown", f"{', '.join(specs)} lists no driver libraries", fix, known_facts.CDI.source)
+    return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=known_facts.CDI.source)
 
 
 def _cdi_drivers(host: Host) -> dict[str, str]:
     """Return the paths of NVIDIA's specifications, with the drivers that they name ("" for none)."""
     drivers: dict[str, str] = {}
-    for folder in known.CDI_FOLDERS:
+    for folder in known_facts.CDI_FOLDERS:
         for name in host.list_folder(folder):
             text = host.read(f"{folder}/{name}") if name.endswith((".yaml", ".json")) else None
             if text is not None and "nvidia.com" in text:
@@ -149,13 +155,13 @@ def gpu_load(host: Host) -> tuple[float, float, float] | None:
 
 
 def check_power(host: Host) -> Iterator[Finding]:
-    fact, load = known.LOW_POWER, gpu_load(host)
+    fact, load = known_facts.LOW_POWER, gpu_load(host)
     if load is None:
         yield Finding(POWER_NAME, "unknown", "nvidia-smi returned no utilization, clock and power", source=fact.source)
         return
     used, clock, power = load
     summary = f"{used:.0f} % busy at {clock:.0f} MHz and {power:.0f} W"
-    if used > known.BUSY_PERCENT and clock < known.LOW_CLOCK_MHZ and power < known.LOW_POWER_W:
+    if used > known_facts.BUSY_PERCENT and clock < known_facts.LOW_CLOCK_MHZ and power < known_facts.LOW_POWER_W:
         fix = "shut down, unplug the power supply for a minute, and start again; a restart does not help"
         yield Finding(POWER_NAME, "bad", f"{summary}: {fact.text}", fix, fact.source)
     else:
@@ -176,7 +182,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
 
     Values that the driver does not report ("[N/A]") are skipped. Without a temperature the result is unknown.
     """
-    fact, clock_cap = known.HEAT, clock_cap_mhz(host)
+    fact, clock_cap = known_facts.HEAT, clock_cap_mhz(host)
     values = host.gpu_figures(nvidia_smi.HEAT_VALUES)
     celsius, clock = values.get("temperature_c"), values.get("clock_mhz")
     if celsius is None:
@@ -185,7 +191,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
     is_throttled = nvidia_smi.SLOWDOWN_ACTIVE in host.gpu_cells(nvidia_smi.HEAT_VALUES).values()
     summary = f"{celsius:.0f} °C{', slowed down by heat' if is_throttled else ''}"
     summary += f", clock cap {clock_cap} MHz" if clock_cap else ", no clock cap"
-    if clock_cap and clock is not None and clock > clock_cap + known.CAP_SLACK_MHZ:
+    if clock_cap and clock is not None and clock > clock_cap + known_facts.CAP_SLACK_MHZ:
         fix = f"sudo systemctl restart {settings_table.CLOCK_UNIT}"
         yield Finding(
             HEAT_NAME, "warning", f"{summary}, which is not in effect: it runs at {clock:.0f} MHz", fix, fact.source
@@ -207,7 +213,7 @@ MAX_PROCESSES = 64
 
 
 def check_idle(host: Host) -> Iterator[Finding]:
-    fact, load = known.IDLE_SPIN, gpu_load(host)
+    fact, load = known_facts.IDLE_SPIN, gpu_load(host)
     rows = host.read_output(*nvidia_smi.PROCESSES_COMMAND)
     gpu_processes = nvidia_smi.parse_processes(rows or "")
     pids = [str(process.pid) for process in gpu_processes.processes][:MAX_PROCESSES]
@@ -215,7 +221,7 @@ def check_idle(host: Host) -> Iterator[Finding]:
         yield Finding(IDLE_NAME, "unknown", "nvidia-smi lists no processes", source=fact.source)
     elif not pids:
         yield Finding(IDLE_NAME, "ok", "no process is on the GPU", source=fact.source)
-    elif load is None or load[0] > known.IDLE_PERCENT:
+    elif load is None or load[0] > known_facts.IDLE_PERCENT:
         busy = "its utilization is unknown" if load is None else f"the GPU is {load[0]:.0f} % busy"
         yield Finding(IDLE_NAME, "unknown" if load is None else "ok", f"not idle now: {busy}", source=fact.source)
     else:
@@ -223,7 +229,7 @@ def check_idle(host: Host) -> Iterator[Finding]:
 
 
 def _spin_finding(host: Host, pids: list[str]) -> Finding:
-    fact = known.IDLE_SPIN
+    fact = known_facts.IDLE_SPIN
     before = {pid: _cpu_ticks(host, pid) for pid in pids}
     began_s = time.monotonic()
     time.sleep(SAMPLE_S)
@@ -238,7 +244,7 @@ def _spin_finding(host: Host, pids: list[str]) -> Finding:
             IDLE_NAME, "unknown", "the CPU time of the processes on the GPU is not readable", source=fact.source
         )
     summary = f"{max(shares):.0%} of a core without a request on the GPU"
-    if max(shares) > known.SPIN_SHARE:
+    if max(shares) > known_facts.SPIN_SHARE:
         return Finding(
             IDLE_NAME,
             "warning",

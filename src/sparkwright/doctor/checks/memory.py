@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sparkwright import units
-from sparkwright.doctor import known
+from sparkwright.doctor import known_facts
 from sparkwright.doctor.host import Finding, Host
 from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.memory import host_budget, service_guard
 from sparkwright.host.memory.memory_fit import PlannedServer
-from sparkwright.host.records import good_states, restart_plans, turns
+from sparkwright.host.records import restart_plans, turns, verified_states
 from sparkwright.units import GIB, format_gib
 
 BUDGET_NAME = "memory budget"
@@ -25,13 +25,13 @@ def check_memory(host: Host) -> Iterator[Finding]:
     """Yield the findings about the recipe's memory budget and about sparkwright's services on the host."""
     yield from _check_budget(host)
     yield from _check_wake(host)
-    if good_states.load_last(host.context.state) and not host.context.machine.sandbox:
+    if verified_states.load_last(host.context.state) and not host.context.machine.sandbox:
         yield _guard_finding(host)
 
 
 def _guard_finding(host: Host) -> Finding:
     """Check the memory guard, without which nothing stops a growing server before the host goes down."""
-    source, state = known.BUDGET.source, host.context.state
+    source, state = known_facts.BUDGET.source, host.context.state
     if service_guard.is_running(state):
         return Finding(GUARD_NAME, "ok", "it runs", source=source)
     evidence = "the memory guard is not running: a server that grows while it serves would take the host down"
@@ -55,7 +55,7 @@ def _check_wake(host: Host) -> Iterator[Finding]:
 
 
 def _check_budget(host: Host) -> Iterator[Finding]:
-    source = known.BUDGET.source
+    source = known_facts.BUDGET.source
     if not host.server.engine_memory:
         yield Finding(BUDGET_NAME, "ok", "no recipe", source=source)
         return
@@ -80,7 +80,9 @@ def _check_budget(host: Host) -> Iterator[Finding]:
         return
     lower = budget.format_largest_fit(_intended_server(host).memory, memory_budget)
     hint = f" ({lower} fits)" if lower else ""
-    evidence = f"{need}: {format_gib(-memory_budget.left_bytes)} GiB more than this host has{hint}: {known.BUDGET.text}"
+    evidence = (
+        f"{need}: {format_gib(-memory_budget.left_bytes)} GiB more than this host has{hint}: {known_facts.BUDGET.text}"
+    )
     yield Finding(BUDGET_NAME, "bad", evidence, source=source)
 
 
@@ -106,16 +108,16 @@ SWAP_NAME = "swap"
 def check_swap(host: Host) -> Iterator[Finding]:
     memory = host.memory()
     if memory is None or "SwapTotal" not in memory:
-        yield Finding(SWAP_NAME, "unknown", "no swap figures in /proc/meminfo", source=known.SWAP.source)
+        yield Finding(SWAP_NAME, "unknown", "no swap figures in /proc/meminfo", source=known_facts.SWAP.source)
         return
     total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
-    if used > known.SWAP_USED_BYTES:
-        evidence = f"{format_gib(used)} of {format_gib(total)} GiB in use: {known.SWAP.text}"
+    if used > known_facts.SWAP_USED_BYTES:
+        evidence = f"{format_gib(used)} of {format_gib(total)} GiB in use: {known_facts.SWAP.text}"
         fix = f"invoke restart --host {host.server.name or 'HOST'}"
-        yield Finding(SWAP_NAME, "warning", evidence, fix, known.SWAP.source)
+        yield Finding(SWAP_NAME, "warning", evidence, fix, known_facts.SWAP.source)
     else:
         summary = f"{format_gib(used)} of {format_gib(total)} GiB in use" if total else "none"
-        yield Finding(SWAP_NAME, "ok", summary, source=known.SWAP.source)
+        yield Finding(SWAP_NAME, "ok", summary, source=known_facts.SWAP.source)
 
 
 SHM_NAME = "shared memory"
@@ -124,7 +126,7 @@ BLOCK_BYTES = 512
 
 
 def check_shm(host: Host) -> Iterator[Finding]:
-    fact = known.SHM
+    fact = known_facts.SHM
     if not host.path_exists(SHM_FOLDER):
         yield Finding(SHM_NAME, "unknown", f"no {SHM_FOLDER}", source=fact.source)
         return
@@ -135,11 +137,11 @@ def check_shm(host: Host) -> Iterator[Finding]:
         if size_bytes is None
         else f"{format_gib(used_bytes)} of {format_gib(size_bytes)} GiB in {SHM_FOLDER}"
     )
-    if size_bytes is not None and size_bytes < known.SHM_MIN_BYTES and host.server.ipc == "host":
-        small_fact = known.SHM_SMALL
+    if size_bytes is not None and size_bytes < known_facts.SHM_MIN_BYTES and host.server.ipc == "host":
+        small_fact = known_facts.SHM_SMALL
         fix = f"sudo mount -o remount,size=50% {SHM_FOLDER} (and in /etc/fstab)"
         yield Finding(SHM_NAME, "warning", f"{summary}: {small_fact.text}", fix, small_fact.source)
-    elif used_bytes > known.SHM_WARNING_BYTES:
+    elif used_bytes > known_facts.SHM_WARNING_BYTES:
         yield Finding(
             SHM_NAME,
             "warning",
@@ -175,7 +177,7 @@ EARLYOOM_CONFIG = "/etc/default/earlyoom"
 
 
 def check_earlyoom(host: Host) -> Iterator[Finding]:
-    source = known.EARLYOOM.source
+    source = known_facts.EARLYOOM.source
     running = host.processes("earlyoom")
     memory = host.memory()
     if not running:
@@ -208,7 +210,7 @@ def threshold_bytes(words: Sequence[str], total: int) -> int | None:
         elif word.startswith(("-m", "-M")) and len(word) > 2:
             value, kind = word[2:], word[:2]
     if not value:
-        return int(total * known.EARLYOOM_DEFAULT_PERCENT / 100)
+        return int(total * known_facts.EARLYOOM_DEFAULT_PERCENT / 100)
     try:
         number = float(value.partition(",")[0])
     except ValueError:
@@ -217,7 +219,7 @@ def threshold_bytes(words: Sequence[str], total: int) -> int | None:
 
 
 def _earlyoom_finding(host: Host, limit: int, total: int) -> Finding:
-    source, summary = known.EARLYOOM.source, f"it kills processes below {format_gib(limit)} GiB available"
+    source, summary = known_facts.EARLYOOM.source, f"it kills processes below {format_gib(limit)} GiB available"
     share = host.server.utilization
     if share is None:
         return Finding(
@@ -231,10 +233,10 @@ def _earlyoom_finding(host: Host, limit: int, total: int) -> Finding:
     )
     recipe = f"the recipe {host.server.recipe} leaves {format_gib(left_bytes)} GiB at most"
     if limit >= left_bytes:
-        return Finding(EARLYOOM_NAME, "bad", f"{summary}, and {recipe}: {known.EARLYOOM.text}", fix, source)
+        return Finding(EARLYOOM_NAME, "bad", f"{summary}, and {recipe}: {known_facts.EARLYOOM.text}", fix, source)
     if limit >= host.server.reserve_bytes:
         reserve = f"a deploy may leave only {format_gib(host.server.reserve_bytes)} GiB available (reserve_gib)"
-        return Finding(EARLYOOM_NAME, "warning", f"{summary}, and {reserve}: {known.EARLYOOM.text}", fix, source)
+        return Finding(EARLYOOM_NAME, "warning", f"{summary}, and {reserve}: {known_facts.EARLYOOM.text}", fix, source)
     return Finding(EARLYOOM_NAME, "ok", f"{summary}; {recipe}", source=source)
 
 
@@ -264,11 +266,11 @@ def _disk_finding(host: Host, content: str, folder: Path, devices: set[int]) -> 
     devices.add(device)
     summary = f"{units.format_size(free)} free for {content} in {existing}"
     fix = f"invoke images.prune --host {host.server.name or 'HOST'}"
-    if free < known.DISK_CRITICAL_BYTES:
-        return Finding(DISK_NAME, "bad", summary, fix, known.DISK_NEED)
-    if free < known.DISK_LOW_BYTES:
-        return Finding(DISK_NAME, "warning", f"{summary}: {known.DISK_NEED}", fix, known.DISK_NEED)
-    return Finding(DISK_NAME, "ok", summary, source=known.DISK_NEED)
+    if free < known_facts.DISK_CRITICAL_BYTES:
+        return Finding(DISK_NAME, "bad", summary, fix, known_facts.DISK_NEED)
+    if free < known_facts.DISK_LOW_BYTES:
+        return Finding(DISK_NAME, "warning", f"{summary}: {known_facts.DISK_NEED}", fix, known_facts.DISK_NEED)
+    return Finding(DISK_NAME, "ok", summary, source=known_facts.DISK_NEED)
 
 
 def _exists(path: Path) -> bool:

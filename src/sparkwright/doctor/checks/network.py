@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from sparkwright.doctor import fabric, known
+from sparkwright.doctor import fabric, known_facts
 from sparkwright.doctor.fabric import Link
 from sparkwright.doctor.host import Finding, Host, Verdict
 from sparkwright.errors import SparkwrightError
@@ -24,7 +24,7 @@ def check_fabric(host: Host) -> Iterator[Finding]:
         verdict: Verdict = "ok" if adapters else "unknown"  # a Spark has adapters even if no cable is plugged in
         summary = "no link is up" if adapters else "no RDMA adapter seen"
         yield Finding(
-            FABRIC_NAME, verdict, f"{summary}: needed only for a model over several hosts", source=known.PLAYBOOKS
+            FABRIC_NAME, verdict, f"{summary}: needed only for a model over several hosts", source=known_facts.PLAYBOOKS
         )
         # with a low limit, the driver's allocations fail too
         yield from (finding for finding in check_rdma_memory(host) if finding.verdict == "bad")
@@ -34,7 +34,7 @@ def check_fabric(host: Host) -> Iterator[Finding]:
         for verdict, evidence, fix, source in problems:
             yield Finding(f"{FABRIC_NAME} {port}", verdict, evidence, fix, source)
         if not problems:
-            yield Finding(f"{FABRIC_NAME} {port}", "ok", _format_links(port_links), source=known.PLAYBOOKS)
+            yield Finding(f"{FABRIC_NAME} {port}", "ok", _format_links(port_links), source=known_facts.PLAYBOOKS)
     yield from check_rdma_memory(host)
 
 
@@ -43,32 +43,32 @@ def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
     up = [link for link in links if link.active]
     down = [link.adapter for link in links if not link.active]
     if down:
-        fact = known.BOTH_TWINS
+        fact = known_facts.BOTH_TWINS
         yield "warning", f"{', '.join(down)} is down, its twin is up: {fact.text}", _bring_up(links), fact.source
     versions = {link.adapter: link.firmware for link in links if link.firmware}
     if len(set(versions.values())) > 1:
-        fact = known.NIC_FIRMWARE
+        fact = known_facts.NIC_FIRMWARE
         versions_text = ", ".join(f"{name} has firmware {version}" for name, version in versions.items())
         yield "warning", f"{versions_text}: {fact.text}", "fwupdmgr get-updates", fact.source
     for link in up:
-        if 0 < link.rate_gbps < known.LINK_GBPS:
-            fact = known.SLOW_LINK
+        if 0 < link.rate_gbps < known_facts.LINK_GBPS:
+            fact = known_facts.SLOW_LINK
             yield "warning", f"{link.adapter}: {link.rate_gbps:.0f} Gb/s: {fact.text}", "", fact.source
-        if 0 < link.mtu < known.JUMBO_MTU:
-            fact = known.JUMBO
-            fix = f"sudo ip link set {link.interface} mtu {known.JUMBO_MTU} (and in /etc/netplan, on every host)"
+        if 0 < link.mtu < known_facts.JUMBO_MTU:
+            fact = known_facts.JUMBO
+            fix = f"sudo ip link set {link.interface} mtu {known_facts.JUMBO_MTU} (and in /etc/netplan, on every host)"
             yield "warning", f"{link.interface}: MTU {link.mtu}: {fact.text}", fix, fact.source
         if link.pci.endswith((" x1", " x2")):
-            fact = known.PCI_WIDTH
+            fact = known_facts.PCI_WIDTH
             yield "warning", f"{link.adapter}: {link.pci}: {fact.text}", "fwupdmgr get-updates", fact.source
         without_gid = [
             found for found in (address.partition("/")[0] for address in link.addresses) if found not in link.gids
         ]
         if not link.addresses:
-            fact = known.TWIN_ADDRESSES
+            fact = known_facts.TWIN_ADDRESSES
             yield "warning", f"{link.interface} has no IPv4 address: {fact.text}", "", fact.source
         elif without_gid:
-            fact = known.ROCE_GID
+            fact = known_facts.ROCE_GID
             yield (
                 "bad",
                 f"{link.adapter} has no RoCE v2 GID for {without_gid[0]}: {fact.text}",
@@ -91,13 +91,13 @@ def _format_links(links: list[Link]) -> str:
 def check_rdma_memory(host: Host) -> Iterator[Finding]:
     """Check for a kernel that reserves its CMA and reports more of it as free than exists."""
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
-    meminfo, fact = host.memory() or {}, known.CMA
+    meminfo, fact = host.memory() or {}, known_facts.CMA
     if "CmaFree" not in meminfo or "CmaTotal" not in meminfo:
         yield Finding(RDMA_MEMORY_NAME, "unknown", "no CmaFree in /proc/meminfo", source=fact.source)
         return
     free, total = meminfo["CmaFree"], meminfo["CmaTotal"]
     is_kho_off = "kho=off" in (host.read("/proc/cmdline") or "").split()
-    if re.match(r"7\.0\.", release) and free > total + known.CMA_LOST_BYTES and not is_kho_off:
+    if re.match(r"7\.0\.", release) and free > total + known_facts.CMA_LOST_BYTES and not is_kho_off:
         evidence = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {fact.text}"
         yield Finding(
             RDMA_MEMORY_NAME, "bad", evidence, "add kho=off to the kernel command line and reboot", fact.source
@@ -118,7 +118,7 @@ def check_names(host: Host) -> Iterator[Finding]:
 
 
 def _own_name_finding(host: Host, hostname: str) -> Finding:
-    source = known.OWN_NAME.source
+    source = known_facts.OWN_NAME.source
     if not hostname:
         return Finding(NAMES_NAME, "unknown", "cannot read the hostname", source=source)
     result = host.run_program("getent", "hosts", hostname)
@@ -126,7 +126,7 @@ def _own_name_finding(host: Host, hostname: str) -> Finding:
         return Finding(NAMES_NAME, "unknown", f"unknown whether {hostname} resolves", source=source)
     if not result.ok:
         fix = f"echo 127.0.1.1 {hostname} | sudo tee -a /etc/hosts"
-        evidence = f"{hostname} does not resolve on the host itself: {known.OWN_NAME.text}"
+        evidence = f"{hostname} does not resolve on the host itself: {known_facts.OWN_NAME.text}"
         return Finding(NAMES_NAME, "warning", evidence, fix, source)
     return Finding(NAMES_NAME, "ok", f"{hostname} is {' '.join(result.out.split()[:1])}", source=source)
 
@@ -141,10 +141,12 @@ def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
     numbered = NUMBERED_NAME.match(announced)
     if numbered and numbered[1] == hostname:
         fix = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
-        evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known.AVAHI.text}"
-        yield Finding("avahi", "warning", evidence, f"{fix} && sudo systemctl restart avahi-daemon", known.AVAHI.source)
+        evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known_facts.AVAHI.text}"
+        yield Finding(
+            "avahi", "warning", evidence, f"{fix} && sudo systemctl restart avahi-daemon", known_facts.AVAHI.source
+        )
     else:
-        yield Finding("avahi", "ok", f"{match[1]}", source=known.AVAHI.source)
+        yield Finding("avahi", "ok", f"{match[1]}", source=known_facts.AVAHI.source)
 
 
 def _hub_name_finding(host: Host) -> Finding:

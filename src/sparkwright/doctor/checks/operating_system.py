@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from sparkwright.doctor import known
+from sparkwright.doctor import known_facts
 from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, version_tuple
 from sparkwright.units import format_gib
 from sparkwright.visible import one_line
@@ -22,7 +22,7 @@ def check_release(host: Host) -> Iterator[Finding]:
         system = host.assignments("/etc/os-release").get("PRETTY_NAME", "an unknown system")
         if gpu and GB10 in gpu[0]:
             evidence = f"{system} without /etc/dgx-release: not the factory system"
-            yield Finding(RELEASE_NAME, "warning", evidence, source=known.NVCHECKUP)
+            yield Finding(RELEASE_NAME, "warning", evidence, source=known_facts.NVCHECKUP)
         else:
             yield Finding(RELEASE_NAME, "unknown", f"{system}, no GB10 found: is this a DGX Spark?")
         return
@@ -35,11 +35,11 @@ def check_release(host: Host) -> Iterator[Finding]:
 def _release_finding(version: str, evidence: str) -> Finding:
     if not version:
         return Finding(RELEASE_NAME, "unknown", "no version in /etc/dgx-release", "cat /etc/dgx-release")
-    newest = list(known.RELEASES)[-1]
-    source = known.RELEASES.get(version, known.RELEASES[newest]).source
-    if version_tuple(version)[0] < known.RELEASE_MAJOR:
+    newest = list(known_facts.RELEASES)[-1]
+    source = known_facts.RELEASES.get(version, known_facts.RELEASES[newest]).source
+    if version_tuple(version)[0] < known_facts.RELEASE_MAJOR:
         return Finding(
-            RELEASE_NAME, "bad", f"{evidence}: older than DGX OS {known.RELEASE_MAJOR}", DASHBOARD_FIX, source
+            RELEASE_NAME, "bad", f"{evidence}: older than DGX OS {known_facts.RELEASE_MAJOR}", DASHBOARD_FIX, source
         )
     if version_tuple(version) > version_tuple(newest):
         return Finding(RELEASE_NAME, "unknown", f"{evidence}: newer than {newest}, the newest known to sparkwright")
@@ -53,13 +53,15 @@ def _check_memory_size(host: Host, version: str) -> Iterator[Finding]:
         return
     total = memory["MemTotal"]
     summary = f"MemTotal {format_gib(total)} GiB"
-    if total < known.GB10_MEMORY_BYTES - known.MEMORY_SLACK_BYTES:
-        known_release = known.RELEASES.get(version)
+    if total < known_facts.GB10_MEMORY_BYTES - known_facts.MEMORY_SLACK_BYTES:
+        known_release = known_facts.RELEASES.get(version)
         reason = f" ({known_release.text})" if known_release and known_release.text else ""
-        evidence = f"{summary}: {format_gib(known.GB10_MEMORY_BYTES - total)} GiB less than on other GB10 hosts{reason}"
-        yield Finding("memory", "warning", evidence, DASHBOARD_FIX, known.MEMORY_SOURCE)
+        evidence = (
+            f"{summary}: {format_gib(known_facts.GB10_MEMORY_BYTES - total)} GiB less than on other GB10 hosts{reason}"
+        )
+        yield Finding("memory", "warning", evidence, DASHBOARD_FIX, known_facts.MEMORY_SOURCE)
     else:
-        yield Finding("memory", "ok", summary, source=known.MEMORY_SOURCE)
+        yield Finding("memory", "ok", summary, source=known_facts.MEMORY_SOURCE)
 
 
 KERNEL_NAME = "kernel"
@@ -68,10 +70,10 @@ KERNEL_NAME = "kernel"
 def check_kernel(host: Host) -> Iterator[Finding]:
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()
     match = re.match(r"\d+\.\d+", release)
-    fact = known.KERNELS.get(match[0]) if match else None
+    fact = known_facts.KERNELS.get(match[0]) if match else None
     if fact is None:
         summary = release or "cannot read the kernel release"
-        yield Finding(KERNEL_NAME, "unknown", f"{summary}: not a known kernel of DGX OS 7", source=known.WIKI)
+        yield Finding(KERNEL_NAME, "unknown", f"{summary}: not a known kernel of DGX OS 7", source=known_facts.WIKI)
     elif fact.text and (links := _fast_links(host)):
         evidence = f"{release}: {fact.text}, and {', '.join(links)} is up"
         yield Finding(KERNEL_NAME, "warning", evidence, "ib_write_bw (between two Sparks) tells", fact.source)
@@ -101,14 +103,18 @@ def check_updates(host: Host) -> Iterator[Finding]:
     result = host.run_program(OTA_PROGRAM, timeout_s=OTA_TIMEOUT_S)
     if result is None:
         yield Finding(
-            UPDATES_NAME, "unknown", f"{OTA_PROGRAM} is not installed or does not answer", source=known.OTA_SOURCE
+            UPDATES_NAME, "unknown", f"{OTA_PROGRAM} is not installed or does not answer", source=known_facts.OTA_SOURCE
         )
         return
     lines = [line.strip() for line in (result.out or result.err).splitlines() if line.strip()]
     last_line = one_line(lines[-1], max_chars=MAX_OUTPUT_CHARS) if lines else "no output"
     evidence = f"{OTA_PROGRAM} (exit {result.code}): {last_line}"
     yield Finding(
-        UPDATES_NAME, "ok" if result.ok else "unknown", evidence, "" if result.ok else OTA_PROGRAM, known.OTA_SOURCE
+        UPDATES_NAME,
+        "ok" if result.ok else "unknown",
+        evidence,
+        "" if result.ok else OTA_PROGRAM,
+        known_facts.OTA_SOURCE,
     )
 
 
@@ -118,7 +124,7 @@ SYNCHRONIZED_PATH = "/run/systemd/timesync/synchronized"
 
 
 def check_clock(host: Host) -> Iterator[Finding]:
-    source, fix = known.CLOCK.source, FIXES["clock"].manual_command(host.user)
+    source, fix = known_facts.CLOCK.source, FIXES["clock"].manual_command(host.user)
     if host.path_exists(SYNCHRONIZED_PATH):
         yield Finding(CLOCK_NAME, "ok", "set by systemd-timesyncd", source=source)
         return
@@ -141,11 +147,13 @@ def compare_clocks(host_s: float, laptop_s: float, user: str) -> Finding:
 
     It is not decided which one is right.
     """
-    offset_s, source = host_s - laptop_s, known.CLOCK.source
-    if abs(offset_s) <= known.CLOCK_WARNING_S:
+    offset_s, source = host_s - laptop_s, known_facts.CLOCK.source
+    if abs(offset_s) <= known_facts.CLOCK_WARNING_S:
         return Finding(CLOCK_OFFSET_NAME, "ok", "in sync", source=source)
-    verdict: Verdict = "bad" if abs(offset_s) > known.CLOCK_BAD_S else "warning"
-    evidence = f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the laptop's: {known.CLOCK.text}"
+    verdict: Verdict = "bad" if abs(offset_s) > known_facts.CLOCK_BAD_S else "warning"
+    evidence = (
+        f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the laptop's: {known_facts.CLOCK.text}"
+    )
     return Finding(CLOCK_OFFSET_NAME, verdict, evidence, FIXES["clock"].manual_command(user), source)
 
 
@@ -162,8 +170,8 @@ def check_session(host: Host) -> Iterator[Finding]:
     lingers = host.path_exists(f"/var/lib/systemd/linger/{host.user}")
     value, where = _remove_ipc(host)
     uid = _uid(host)
-    is_ordinary_user = uid is None or uid >= known.FIRST_ORDINARY_UID
-    source = known.REMOVE_IPC.source
+    is_ordinary_user = uid is None or uid >= known_facts.FIRST_ORDINARY_UID
+    source = known_facts.REMOVE_IPC.source
     if lingers or not is_ordinary_user:
         system = f"{host.user} is a system user, exempt from RemoveIPC"
         why = f"linger is enabled for {host.user}" if lingers else system
@@ -172,7 +180,7 @@ def check_session(host: Host) -> Iterator[Finding]:
     consequence = "user services stop at the last logout"
     if value not in FALSE_VALUES:
         shares = ", and the recipe's container has `ipc: host`" if host.server.ipc == "host" else ""
-        consequence = f"{known.REMOVE_IPC.text}{shares}"
+        consequence = f"{known_facts.REMOVE_IPC.text}{shares}"
     evidence, fix = f"{where}; linger is off for {host.user}: {consequence}", FIXES["linger"].manual_command(host.user)
     yield Finding(SESSION_NAME, "warning", evidence, fix, "loginctl(1)" if value in FALSE_VALUES else source, "linger")
 
@@ -203,7 +211,7 @@ BUILT_IN_LOCALES = ("c", "posix", "")
 
 
 def check_language(host: Host) -> Iterator[Finding]:
-    source = known.LOCALE.source
+    source = known_facts.LOCALE.source
     locale, origin = _login_locale(host)
     output = host.read_output("locale", "-a")
     if output is None:
@@ -214,10 +222,10 @@ def check_language(host: Host) -> Iterator[Finding]:
         yield Finding(LANGUAGE_NAME, "ok", f"{locale or 'C'} ({origin})", source=source)
         return
     if origin in LOCALE_FILES:
-        evidence = f"{origin} is {locale}, which is not installed: {known.LOCALE.text}"
+        evidence = f"{origin} is {locale}, which is not installed: {known_facts.LOCALE.text}"
         yield Finding(LANGUAGE_NAME, "warning", evidence, FIXES["locale"].manual_command(host.user), source, "locale")
     else:
-        evidence = f"ssh sends {origin}={locale}, which is not installed on the host: {known.LOCALE.text}"
+        evidence = f"ssh sends {origin}={locale}, which is not installed on the host: {known_facts.LOCALE.text}"
         yield Finding(LANGUAGE_NAME, "warning", evidence, f"sudo locale-gen {locale}", source)
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sparkwright.doctor import known
+from sparkwright.doctor import known_facts
 from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host import ollama, root_runtime
@@ -33,7 +33,9 @@ def check_docker(host: Host) -> Iterator[Finding]:
     except SparkwrightError as error:
         yield _unusable_docker_finding(host, error, gid, member=member, live=live)
     else:
-        yield Finding(DOCKER_NAME, "ok", f"Docker {version} answers {host.user}", source=known.DOCKER_GROUP.source)
+        yield Finding(
+            DOCKER_NAME, "ok", f"Docker {version} answers {host.user}", source=known_facts.DOCKER_GROUP.source
+        )
     result = host.run_program("systemctl", "is-enabled", "docker.service", "docker.socket")
     states = result.out.split() if result is not None else []
     if "disabled" in states and "enabled" not in states:
@@ -51,16 +53,24 @@ def _unusable_docker_finding(host: Host, error: SparkwrightError, gid: str, *, m
     if not isinstance(error, SocketDenied) or live:
         return Finding(DOCKER_NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
     if member:
-        evidence = f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {known.LIVE_LOGIN.text}"
+        evidence = (
+            f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {known_facts.LIVE_LOGIN.text}"
+        )
         close = f"ssh -O exit {host.server.name or 'HOST'}"
-        return Finding(DOCKER_NAME, "bad", evidence, close, known.LIVE_LOGIN.source)
+        return Finding(DOCKER_NAME, "bad", evidence, close, known_facts.LIVE_LOGIN.source)
     if not gid:
         return Finding(
-            DOCKER_NAME, "bad", f"there is no group {DOCKER_GROUP}", "getent group docker", known.DOCKER_GROUP.source
+            DOCKER_NAME,
+            "bad",
+            f"there is no group {DOCKER_GROUP}",
+            "getent group docker",
+            known_facts.DOCKER_GROUP.source,
         )
     evidence = f"no permission on the Docker socket: {host.user} is not in the group {DOCKER_GROUP}"
     fix = "docker group"
-    return Finding(DOCKER_NAME, "bad", evidence, FIXES[fix].manual_command(host.user), known.DOCKER_GROUP.source, fix)
+    return Finding(
+        DOCKER_NAME, "bad", evidence, FIXES[fix].manual_command(host.user), known_facts.DOCKER_GROUP.source, fix
+    )
 
 
 def _docker_group(host: Host) -> tuple[str, list[str]]:
@@ -150,7 +160,7 @@ PLATFORM_NAME = "image platform"
 
 
 def check_platform(host: Host) -> Iterator[Finding]:
-    platform, server, source = machine_platform(host.context.machine), host.server, known.PLATFORM.source
+    platform, server, source = machine_platform(host.context.machine), host.server, known_facts.PLATFORM.source
     if not server.image:
         yield Finding(PLATFORM_NAME, "unknown", "the host has no recipe, so no image to check")
     elif not server.platforms:
@@ -159,7 +169,7 @@ def check_platform(host: Host) -> Iterator[Finding]:
     elif platform in server.platforms:
         yield Finding(PLATFORM_NAME, "ok", f"{server.image} has {platform}", source=source)
     else:
-        evidence = f"{server.image} has {', '.join(server.platforms)}, not {platform}: {known.PLATFORM.text}"
+        evidence = f"{server.image} has {', '.join(server.platforms)}, not {platform}: {known_facts.PLATFORM.text}"
         yield Finding(PLATFORM_NAME, "bad", evidence, "docker buildx imagetools inspect " + server.image, source)
 
 
@@ -167,7 +177,7 @@ OLLAMA_NAME = "Ollama"
 
 
 def check_ollama(host: Host) -> Iterator[Finding]:
-    source, name = known.OLLAMA.source, host.server.name or "HOST"
+    source, name = known_facts.OLLAMA.source, host.server.name or "HOST"
     status = ollama.inspect(host.context, timeout_s=2)
     if status.hanging:
         evidence = f"{', '.join(map(str, status.hanging))} does not answer: it is loading a model or hung"
@@ -178,7 +188,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
     elif status.held:
         models = ", ".join(f"{usage.model.name} {usage.model.size_text}" for usage in status.held)
         deploy_effect = {"unload": "a deploy unloads them", "stop": "a deploy stops it"}.get(host.server.ollama, "")
-        evidence = f"{models} in memory: {known.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
+        evidence = f"{models} in memory: {known_facts.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
         yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.unload --host {name}", source)
     else:
         yield Finding(OLLAMA_NAME, "ok", f"{', '.join(map(str, status.present))}, no model loaded", source=source)
@@ -190,8 +200,10 @@ def _check_ollama_address(host: Host) -> Iterator[Finding]:
     environment = (host.read_output("systemctl", "show", ollama.SERVICE, "-p", "Environment", "--value") or "").split()
     address = next((word.strip('"').partition("=")[2] for word in environment if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in address or "[::]" in address:
-        evidence = f"{ollama.SERVICE} listens on every address (OLLAMA_HOST={address}): {known.OLLAMA_OPEN.text}"
-        yield Finding("Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known.OLLAMA_OPEN.source)
+        evidence = f"{ollama.SERVICE} listens on every address (OLLAMA_HOST={address}): {known_facts.OLLAMA_OPEN.text}"
+        yield Finding(
+            "Ollama's address", "warning", evidence, "sudo systemctl edit ollama", known_facts.OLLAMA_OPEN.source
+        )
 
 
 # Other files that start the recipe's server on this host: scripts, units, compose files, crontabs.
@@ -244,11 +256,14 @@ def check_starts(host: Host) -> Iterator[Finding]:
     starts = [(path, *start) for path, text in _read_files(host) if (start := _find_start(text, server)) is not None]
     for path, line, what in starts[:MAX_FINDINGS]:
         total = f" ({format_count(len(starts), 'file')} in all)" if len(starts) > MAX_FINDINGS else ""
-        evidence = f"{one_line(path)}:{line} starts a server {what}: {known.OTHER_START.text}{total}"
-        yield Finding(STARTS_NAME, "warning", evidence, f"less +{line} {quote(path)}", known.OTHER_START.source)
+        evidence = f"{one_line(path)}:{line} starts a server {what}: {known_facts.OTHER_START.text}{total}"
+        yield Finding(STARTS_NAME, "warning", evidence, f"less +{line} {quote(path)}", known_facts.OTHER_START.source)
     if not starts:
         yield Finding(
-            STARTS_NAME, "ok", "no script, unit, compose file or cron table starts it", source=known.OTHER_START.source
+            STARTS_NAME,
+            "ok",
+            "no script, unit, compose file or cron table starts it",
+            source=known_facts.OTHER_START.source,
         )
 
 

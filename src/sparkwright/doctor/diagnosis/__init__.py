@@ -26,7 +26,7 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.measure import background
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
@@ -80,7 +80,7 @@ class DiagnosisResult:
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
     """Diagnose this host's server without changing anything. An idle server gets requests for a token and a few short answers."""
-    good_state, limits = good_states.load_last(context.state), Settings.load(context.state).limits
+    good_state, limits = verified_states.load_last(context.state), Settings.load(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
     seen = inspect.inspect_server(context, good_state, facts.container, limits, time.time())

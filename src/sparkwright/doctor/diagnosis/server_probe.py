@@ -20,9 +20,9 @@ from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.measure import background, http_probe, smoke, stream
-from sparkwright.measure.asker import ServerClient
 from sparkwright.measure.background import LagSampler, suspend_gc
 from sparkwright.measure.http_probe import counter_increase, has_foreign_tokens, read_settled_counters
+from sparkwright.measure.server_client import ServerClient
 from sparkwright.measure.smoke import Baseline, Measurements, Run
 
 HEALTH_TIMEOUT_S = 5.0
@@ -202,10 +202,10 @@ class Measurement(Measurements):
 def measure_rate(context: Context, http: Http, url: str, model: str, key: str, expected: ExpectedRate) -> Measurement:
     """Measure a warm-up and a stream, and two more if the first is inconclusive."""
     measurement = Measurement(before=http_probe.read_counters(http, url, key)[0])
-    asker = ServerClient(http, model, url, key)
+    sender = ServerClient(http, model, url, key)
 
     def run_stream(name: str, tokens: int) -> stream.Stream:
-        return asker.run(asker.request(smoke.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
+        return sender.run(sender.request(smoke.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
 
     with (
         suspend_gc(),

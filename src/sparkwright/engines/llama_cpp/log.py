@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.engines.log.book import LogFormat, Resolution
-from sparkwright.engines.log.last_words import FailurePattern, failure_pattern
+from sparkwright.engines.log.failure_collector import FailurePattern, failure_pattern
+from sparkwright.engines.log.log_format import LogFormat, Resolution
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
 from sparkwright.engines.log.text import Line, line, parse_count, parse_number
 from sparkwright.engines.slowness import Cause, SlownessEvidence

@@ -5,7 +5,7 @@ Sources: reports that tests/data/last-words names; CUDA's and Triton's own messa
 
 from __future__ import annotations
 
-from sparkwright.engines.log.last_words import FailurePattern, failure_pattern
+from sparkwright.engines.log.failure_collector import FailurePattern, failure_pattern
 
 NO_GPU = "the container sees no GPU."
 OLD_DRIVER = "the host's NVIDIA driver is too old for the image."

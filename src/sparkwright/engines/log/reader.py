@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sparkwright.engines.log.book import LogFormat
-from sparkwright.engines.log.last_words import ExceptionCollector, FailureCollector, FailureReport
+from sparkwright.engines.log.failure_collector import ExceptionCollector, FailureCollector, FailureReport
+from sparkwright.engines.log.log_format import LogFormat
 from sparkwright.engines.log.state import EngineState, Reading, shorten_evidence
 from sparkwright.engines.log.text import (
     LINE_BYTES,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright.engines.engine import Engine
-from sparkwright.engines.log.book import LogFormat, Resolution
+from sparkwright.engines.log.log_format import LogFormat, Resolution
 from sparkwright.engines.log.state import EngineState
 
 OPENING_BRACKETS, CLOSING_BRACKETS = "([{<", ")]}>"

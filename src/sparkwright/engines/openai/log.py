@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sparkwright.engines.log.book import LogFormat
+from sparkwright.engines.log.log_format import LogFormat
 from sparkwright.engines.log.text import Line
 
 NEVER = Line("\0", r"(?!)")

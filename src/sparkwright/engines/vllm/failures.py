@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from sparkwright.engines.log.last_words import FailurePattern
-from sparkwright.engines.log.last_words import failure_pattern as _row
+from sparkwright.engines.log.failure_collector import FailurePattern
+from sparkwright.engines.log.failure_collector import failure_pattern as _row
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
 
 FABRIC_ADVICE = "correct `fabric` in the host's file"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log.book import LogFormat, Resolution
+from sparkwright.engines.log.log_format import LogFormat, Resolution
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import Line, line, parse_count, parse_number
 from sparkwright.engines.slowness import Cause, SlownessEvidence

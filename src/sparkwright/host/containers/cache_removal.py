@@ -9,7 +9,7 @@ from sparkwright.errors import Failed
 from sparkwright.host.containers import compile_caches, container_files
 from sparkwright.host.containers.compile_caches import ASIDE
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, own_folders
+from sparkwright.host.records import own_folders, verified_states
 from sparkwright.units import GIB
 
 
@@ -55,10 +55,10 @@ def _iter_key_caches(context: Context, key: str, reason: str) -> Iterator[Compil
 def _retention_reasons(context: Context) -> dict[str, str]:
     """Return the keys that must stay, with the reason: a container, the verified state, or the state before it uses them."""
     states = [
-        ("the last verified state", good_states.load_last(state_folder)) for state_folder in context.state.servers()
+        ("the last verified state", verified_states.load_last(state_folder)) for state_folder in context.state.servers()
     ]
     for server in context.state.servers():
-        states += [("the state before it, for a rollback", row) for row in good_states.load_earlier(server)[:1]]
+        states += [("the state before it, for a rollback", row) for row in verified_states.load_earlier(server)[:1]]
     reasons = {str(key): why for why, state in reversed(states) if (key := (state.get("spec") or {}).get("caches"))}
     return {**reasons, **{key: f"in use by {name}" for key, name in compile_caches.keys_in_use(context).items()}}
 

@@ -15,7 +15,7 @@ from sparkwright.errors import Refused
 from sparkwright.host.containers import containers
 from sparkwright.host.containers.containers import INTERIM_SUFFIX, PREVIOUS_SUFFIX, REPLACEMENT_SUFFIX
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, own_folders
+from sparkwright.host.records import own_folders, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import (
     CLUSTER_LABEL,
@@ -276,7 +276,7 @@ def _recorded_identities(context: Context) -> dict[str, Identity]:
 
 
 def _verified_identities(state: StateFolder, role: str) -> dict[str, Identity]:
-    states = (*good_states.load_earlier(state), good_states.load_last(state))
+    states = (*verified_states.load_earlier(state), verified_states.load_last(state))
     return {
         str(good["container_id"]): Identity(role, good["spec"]["name"]) for good in states if good.get("container_id")
     }

@@ -11,8 +11,8 @@ from sparkwright.host.containers.option_table import OPTIONS, Inspect
 from sparkwright.host.images.image_names import digests_of, has_digest
 from sparkwright.protocol.container import FINGERPRINT_PREFIX, ContainerSpec
 from sparkwright.protocol.result import Change
-from sparkwright.trust import process_words, secret_patterns
-from sparkwright.trust.container_words import port_bindings
+from sparkwright.trust import process_option_rules, secret_patterns
+from sparkwright.trust.container_option_rules import port_bindings
 from sparkwright.trust.image_name import digest_of
 
 
@@ -89,7 +89,7 @@ def build_create_body(spec: ContainerSpec) -> dict[str, Any]:
         "ExposedPorts": {key: {} for key in port_bindings(spec.ports)},
         "HostConfig": sections["HostConfig"],
     }
-    network, aliases = process_words.parse_network(spec.network)
+    network, aliases = process_option_rules.parse_network(spec.network)
     if aliases:
         body["NetworkingConfig"] = {"EndpointsConfig": {network: {"Aliases": aliases}}}
     return {**body, "Entrypoint": entrypoint[:1]} if entrypoint else body

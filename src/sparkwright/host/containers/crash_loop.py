@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.host.containers import container_labels, containers, lifecycle
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, history, incidents
+from sparkwright.host.records import history, incidents, verified_states
 
 SAMPLE_RETENTION_S = 86400.0
 MAX_RESTARTS = 3
@@ -96,7 +96,7 @@ def check(
 
 def _read_samples(container: Mapping[str, Any], context: Context) -> list[RestartSample]:
     """Return earlier samples of this container, oldest first, including the one of its verification."""
-    verified = good_states.load_last(context.state)
+    verified = verified_states.load_last(context.state)
     record = context.state.read("restarts") or {}
     rows = [RestartSample(*row) for row in record.get("seen", [])] if record.get("id") == container["Id"] else []
     if verified.get("container_id") == container["Id"]:

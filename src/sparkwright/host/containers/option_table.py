@@ -20,7 +20,7 @@ from sparkwright.engines.engine import ENGINE_LABEL
 from sparkwright.host.containers import inspection as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
-from sparkwright.trust import container_words, process_words, security_words
+from sparkwright.trust import container_option_rules, process_option_rules, security_option_rules
 
 Inspect = Mapping[str, Any]
 #: returns an option's value from the spec, the container's inspect, and its image's inspect (empty if the image is gone)
@@ -108,23 +108,23 @@ def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
 def _actual_networks(container: Inspect) -> tuple[str, list[str]]:
     """Return the network that a container was created in, and further ones that it joined, with their aliases."""
     mode = str(container["HostConfig"].get("NetworkMode") or "default")
-    first = process_words.BRIDGE if mode == "default" else mode
+    first = process_option_rules.BRIDGE if mode == "default" else mode
     own_names = {str(container.get("Id", ""))[:12], container["Config"].get("Hostname")}
     rows = (container.get("NetworkSettings") or {}).get("Networks") or {}
     aliases = {name: {*((row or {}).get("Aliases") or ())} - own_names for name, row in rows.items()}
-    joined = sorted(process_words.format_network(name, aliases[name]) for name in aliases if name != first)
-    return process_words.format_network(first, aliases.get(first, ())), joined
+    joined = sorted(process_option_rules.format_network(name, aliases[name]) for name in aliases if name != first)
+    return process_option_rules.format_network(first, aliases.get(first, ())), joined
 
 
 def _normalize_network(network: str) -> str:
-    return process_words.format_network(*process_words.parse_network(network))
+    return process_option_rules.format_network(*process_option_rules.parse_network(network))
 
 
 def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
     """Return the wanted hostname; without one, the container's id, or the host's own name on the host's network."""
     hostname = container["Config"].get("Hostname")
     is_default = hostname in (None, "", str(container.get("Id", ""))[:12])
-    shared = container["HostConfig"].get("NetworkMode") == process_words.HOST
+    shared = container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
     return spec.hostname or (None if is_default or shared else "")
 
 
@@ -134,9 +134,9 @@ def _actual_security_opts(spec: ContainerSpec, container: Inspect, image: Inspec
     It does so if the container is privileged or shares the host's pid or ipc namespace.
     """
     host = container["HostConfig"]
-    options = security_words.normalize_security_opts(host.get("SecurityOpt"))
+    options = security_option_rules.normalize_security_opts(host.get("SecurityOpt"))
     shares = host.get("Privileged") or "host" in (host.get("IpcMode"), host.get("PidMode"))
-    added = {"label=disable"} - {*security_words.normalize_security_opts(spec.security_opt)} if shares else set()
+    added = {"label=disable"} - {*security_option_rules.normalize_security_opts(spec.security_opt)} if shares else set()
     return [item for item in options if item not in added]
 
 
@@ -148,7 +148,7 @@ def _expected_init(spec: ContainerSpec, container: Inspect, image: Inspect) -> b
 def _expected_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int | None:
     """Return the wanted swap limit; unset, the engine uses twice the memory, or no limit if the kernel does not support one."""
     if spec.memory_swap:
-        return process_words.parse_swap(spec.memory_swap)
+        return process_option_rules.parse_swap(spec.memory_swap)
     twice = 2 * int(container["HostConfig"].get("Memory") or 0)
     return None if _actual_swap(spec, container, image) in (0, -1, twice) else twice
 
@@ -159,16 +159,16 @@ def _actual_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int
 
 def _expected_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any] | None:
     """Return the spec's health check merged with the image's, field by field, as the engine does."""
-    expected = process_words.normalize_health_config(process_words.health_config(spec.healthcheck))
+    expected = process_option_rules.normalize_health_config(process_option_rules.health_config(spec.healthcheck))
     if not image:
         return expected or None
-    inherited = process_words.normalize_health_config((image.get("Config") or {}).get("Healthcheck"))
-    return process_words.normalize_health_config({**inherited, **expected})
+    inherited = process_option_rules.normalize_health_config((image.get("Config") or {}).get("Healthcheck"))
+    return process_option_rules.normalize_health_config({**inherited, **expected})
 
 
 def _actual_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
-    health = process_words.normalize_health_config(container["Config"].get("Healthcheck"))
-    expected = process_words.health_config(spec.healthcheck)
+    health = process_option_rules.normalize_health_config(container["Config"].get("Healthcheck"))
+    expected = process_option_rules.health_config(spec.healthcheck)
     return health if image else {name: value for name, value in health.items() if name in expected}
 
 
@@ -178,10 +178,10 @@ def _actual_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> 
     A container that someone else started is not stopped only because a mount is writable: it gets the read-only mount when it is
     replaced for another reason.
     """
-    volumes = container_words.normalize_binds(container["HostConfig"].get("Binds"))
+    volumes = container_option_rules.normalize_binds(container["HostConfig"].get("Binds"))
     if engine.is_ours(container):
         return volumes
-    expected = container_words.normalize_binds(list(spec.volumes))
+    expected = container_option_rules.normalize_binds(list(spec.volumes))
     return sorted(f"{bind}:ro" if f"{bind}:ro" in expected else bind for bind in volumes)
 
 
@@ -207,7 +207,7 @@ _RULES: dict[str, dict[str, Any]] = {
     "env": {"expected": lambda spec, container, image: dict(spec.env), "actual": _actual_env},
     "labels": {"expected": lambda spec, container, image: _comparable_labels(spec.labels), "actual": _actual_labels},
     "network": {
-        "expected": lambda spec, container, image: _normalize_network(spec.network or process_words.BRIDGE),
+        "expected": lambda spec, container, image: _normalize_network(spec.network or process_option_rules.BRIDGE),
         "actual": lambda spec, container, image: _actual_networks(container)[0],
     },
     "networks": {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 
-from sparkwright.trust.container_words import is_ip_address
+from sparkwright.trust.container_option_rules import is_ip_address
 
 PROGRAM = "docker-proxy"
 #: its name as the holder of a port

@@ -14,7 +14,7 @@ from typing import Any
 
 from sparkwright.errors import Failed
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
@@ -101,7 +101,7 @@ def remove_unneeded(context: Context) -> None:
     folder = context.state.path / FILES_FOLDER
     if not folder.is_dir():
         return
-    states = list(good_states.iter_all_servers(context.state))
+    states = list(verified_states.iter_all_servers(context.state))
     needed = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
     needed |= {name for row in context.docker().api.containers(all=True) for name in _row_digests(row)}
     for path in folder.iterdir():

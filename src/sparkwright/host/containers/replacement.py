@@ -14,7 +14,7 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.host.containers import container_labels, containers, lifecycle
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.names import PATH_COMPONENT
 
@@ -125,7 +125,10 @@ def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
 
 def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the last verified server, and the one that a run recorded before stopping it, if they exist."""
-    ids = (good_states.load_last(context.state).get("container_id"), (context.state.read("previous") or {}).get("id"))
+    ids = (
+        verified_states.load_last(context.state).get("container_id"),
+        (context.state.read("previous") or {}).get("id"),
+    )
     yield from filter(None, (_inspect_recorded(context, id_) for id_ in ids))
 
 

@@ -1,4 +1,4 @@
-"""RunningContainer model servers, whoever started them: model, image and arguments from a container's inspect."""
+"""Running model servers, whoever started them: model, image and arguments from a container's inspect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_labels, container_options, containers, server_key
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.measure import http_probe
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import with_digest, without_digest
@@ -201,7 +201,7 @@ def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
     Includes interim servers; leaves out the server at base_url and those without metrics. Empty if the engine does not answer.
     """
     verified = {
-        str((row.get("spec") or {}).get("name") or "") for row in good_states.iter_all_servers(context.state)
+        str((row.get("spec") or {}).get("name") or "") for row in verified_states.iter_all_servers(context.state)
     } - {""}
     names = verified | {name + containers.INTERIM_SUFFIX for name in verified}
     counts = {name: _read_tokens(context, name, urlsplit(base_url).port) for name in sorted(names)}

@@ -18,11 +18,11 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.containers import container_labels, containers
 from sparkwright.host.containers.container_options import key_fingerprint
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, server_keys
+from sparkwright.host.records import server_keys, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.container import FINGERPRINT_PREFIX, SECRET_PREFIX, ContainerSpec
 from sparkwright.protocol.result import arg
-from sparkwright.trust import security_words
+from sparkwright.trust import security_option_rules
 
 
 def resolve_key(spec: ContainerSpec, context: Context) -> ContainerSpec:
@@ -88,7 +88,7 @@ def secret_arg() -> Any:
 
 def read_verified_key(state: StateFolder) -> str:
     """Return the key of the last verified server; empty if it has none, or the key is no longer kept."""
-    spec = good_states.load_last(state).get("spec") or {}
+    spec = verified_states.load_last(state).get("spec") or {}
     fingerprint = str(spec.get("server_key", "")).removeprefix(FINGERPRINT_PREFIX)
     key_format = engine.from_labels(spec.get("labels")).key
     return (
@@ -117,7 +117,7 @@ def remove_unneeded(context: Context, name: str) -> None:
     """Remove the keys of a server that none of its containers and no verified state needs."""
     if not server_keys.has_keys(context.state):
         return
-    states = list(good_states.iter_all_servers(context.state))
+    states = list(verified_states.iter_all_servers(context.state))
     needed = {str((state.get("spec") or {}).get("server_key", "")).removeprefix(FINGERPRINT_PREFIX) for state in states}
     inspects = (containers.inspect(context.docker(), item) for item in (name, name + containers.PREVIOUS_SUFFIX))
     server_keys.remove_unneeded(context.state, name, needed | {key_fingerprint(row) for row in inspects if row})
@@ -134,7 +134,7 @@ def can_read_private_file(user: str, security_options: Iterable[str], dropped: I
     if any(item.startswith("name=userns") for item in security_options):
         return False
     account, own = user.partition(":")[0], str(os.getuid())
-    overrides = not {"ALL", "DAC_OVERRIDE"} & {*security_words.normalize_capabilities(dropped)}
+    overrides = not {"ALL", "DAC_OVERRIDE"} & {*security_option_rules.normalize_capabilities(dropped)}
     return account == own or (account in ("", "0", "root") and (overrides or own == "0"))
 
 

@@ -15,7 +15,7 @@ from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.gateway.operations import STATES_FILE
 from sparkwright.gateway.render import CONFIG_FILE
 from sparkwright.host.containers import container_labels, container_options, containers, lifecycle, log_reader
-from sparkwright.host.gateway import haproxy_sockets, place
+from sparkwright.host.gateway import gateway_folders, haproxy_sockets
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context
@@ -54,8 +54,11 @@ def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
     The memory limit is dropped if the engine or its kernel does not support one.
     """
     info = context.docker().api.info()
-    gateway = place.state_of(context).path
-    volumes = (f"{gateway / place.FILES}:{FILES_INSIDE}:ro", f"{gateway / place.SOCKETS}:{SOCKETS_INSIDE}")
+    gateway = gateway_folders.state_of(context).path
+    volumes = (
+        f"{gateway / gateway_folders.FILES}:{FILES_INSIDE}:ro",
+        f"{gateway / gateway_folders.SOCKETS}:{SOCKETS_INSIDE}",
+    )
     resolved_spec = replace(ContainerSpec.from_json(spec), user=_user(info), volumes=volumes)
     return resolved_spec if info.get("MemoryLimit", True) else replace(resolved_spec, memory="")
 
@@ -68,8 +71,8 @@ def _user(info: dict[str, Any]) -> str:
 
 def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
     """Have the pinned HAProxy validate these files. Raises Failed with its message; nothing on the host is changed."""
-    folder, client, container_id = place.folder(context, place.CANDIDATE), context.docker(), ""
-    place.write_files(folder, files)
+    folder, client, container_id = gateway_folders.folder(context, gateway_folders.CANDIDATE), context.docker(), ""
+    gateway_folders.write_files(folder, files)
     volumes, command = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG_FILE)
     spec_of_check = replace(resolve_spec(spec, context), volumes=volumes, ports=(), command=command, network="none")
     try:
@@ -79,7 +82,7 @@ def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context
         lines = log_reader.read_last_lines(client, container_id, 40)
     finally:
         lifecycle.force_remove(context, container_id) if container_id else None
-        place.remove_folder(folder)
+        gateway_folders.remove_folder(folder)
     if code != 0:
         raise Failed(f"HAProxy refuses the configuration: {_format_alerts(lines)}", fix="Nothing was touched.")
 
@@ -116,14 +119,14 @@ def reload(context: Context) -> None:
     The command goes to its own socket. Docker treats any forwarded signal as a manual stop, after which the restart policy
     `unless-stopped` no longer restarts a container that is killed.
     """
-    folders = place.current_folders(place.state_of(context))
-    save_states(folders.sockets, folders.files, place.read_files(folders.files).get(CONFIG_FILE, ""))
+    folders = gateway_folders.current_folders(gateway_folders.state_of(context))
+    save_states(folders.sockets, folders.files, gateway_folders.read_files(folders.files).get(CONFIG_FILE, ""))
     haproxy_sockets.send_command(folders.sockets, "reload", MASTER_SOCKET)
 
 
 def wait_for_running(name: str, digest: str, context: Context) -> None:
     """Wait until HAProxy runs with the files of this digest. Raises Failed with its last output."""
-    folders, until_s = place.current_folders(place.state_of(context)), time.monotonic() + START_S
+    folders, until_s = gateway_folders.current_folders(gateway_folders.state_of(context)), time.monotonic() + START_S
     while haproxy_sockets.running_digest(folders.sockets) != digest:
         container = containers.inspect(context.docker(), name)
         if container is None or not container["State"]["Running"] or time.monotonic() > until_s:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sparkwright.gateway import clients, statistics, usage
 from sparkwright.gateway.listeners import ADMIN_SOCKET, PROOF_SOCKET
-from sparkwright.host.gateway import place
+from sparkwright.host.gateway import gateway_folders
 from sparkwright.host.state import StateFolder
 from sparkwright.transport import http
 from sparkwright.transport.connection import Tls, TransportError, exchange
@@ -176,8 +176,8 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         started again after that, else None), models (see gateway/statistics.py), changed (names of files that differ from the
         verified ones), and clients (usage of clients with keys, see gateway/clients.py).
     """
-    gateway = place.state_in(state)
-    sockets, verified = place.current_folders(gateway).sockets, place.load_last_in(gateway)
+    gateway = gateway_folders.state_in(state)
+    sockets, verified = gateway_folders.current_folders(gateway).sockets, gateway_folders.load_last_in(gateway)
     rows = read_statistics(sockets)
     if not rows and not verified:
         return {}
@@ -193,12 +193,14 @@ def inspect(state: StateFolder) -> dict[str, Any]:
         for model in statistics.model_statistics(rows)
     ]
     report = {**status, "changed": _find_changed_files(gateway, verified), "models": models}
-    files = place.read_files(place.current_folders(gateway).files, (clients.KEYS_FILE, clients.TOKENS_FILE))
+    files = gateway_folders.read_files(
+        gateway_folders.current_folders(gateway).files, (clients.KEYS_FILE, clients.TOKENS_FILE)
+    )
     client_names = clients.parse_client_names(files.get(clients.KEYS_FILE, ""))
     if not client_names:
         return report | {"clients": []}
     today = usage.FILE_PREFIX + time.strftime("%Y-%m-%d", time.gmtime())
-    usage_today = place.read_files(sockets, (today,)).get(today, "")
+    usage_today = gateway_folders.read_files(sockets, (today,)).get(today, "")
     table, limits = send_command(sockets, f"show table {clients.TABLE_BACKEND}"), files.get(clients.TOKENS_FILE, "")
     return report | {"clients": clients.client_usage(table, usage_today, limits, client_names)}
 
@@ -216,8 +218,8 @@ def _find_changed_files(gateway: StateFolder, verified: dict[str, Any]) -> list[
     """Return the names of files that differ from the verified ones."""
     if not verified:
         return []
-    expected = place.read_files(gateway.path / place.VERIFIED / verified["digest"])
-    current = place.read_files(place.current_folders(gateway).files)
+    expected = gateway_folders.read_files(gateway.path / gateway_folders.VERIFIED / verified["digest"])
+    current = gateway_folders.read_files(gateway_folders.current_folders(gateway).files)
     return sorted(
         name for name in expected.keys() | current.keys() if expected and expected.get(name) != current.get(name)
     )

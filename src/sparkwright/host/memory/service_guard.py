@@ -19,7 +19,7 @@ from sparkwright.guard.service import CONF, EVENTS, LOCK, RING
 from sparkwright.host.containers import containers
 from sparkwright.host.memory import start_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, history, incidents
+from sparkwright.host.records import history, incidents, verified_states
 from sparkwright.host.state import StateFolder, write_atomically
 from sparkwright.protocol.memory_level import MemoryLevel
 from sparkwright.trust import private
@@ -86,7 +86,7 @@ def write_configuration(context: Context, notify: Sequence[str] | None = None) -
     """
     path = folder(context.state) / CONF
     current_rows = _read_lines(path)
-    verified = [(state, found) for state in context.state.servers() if (found := good_states.load_last(state))]
+    verified = [(state, found) for state in context.state.servers() if (found := verified_states.load_last(state))]
     rows = [row for _, found in verified if (row := _server_row(context, found))]
     newest, newest_state = max(verified, key=lambda row: float(row[1].get("since") or 0), default=(context.state, {}))
     settings = {
@@ -166,7 +166,7 @@ def stop_reason(state: StateFolder, container_id: str, since_s: float) -> str:
 def record_actions(context: Context) -> None:
     """Record the guard's actions since the last check: in the history, and as an incident."""
     seen_s = float((context.state.read(RECORD_NAME) or {}).get("seen_s") or 0)
-    good_id = good_states.load_last(context.state).get("container_id")
+    good_id = verified_states.load_last(context.state).get("container_id")
     new_actions = [act for act in list_actions(context.state) if act.time_s > seen_s and act.container_id == good_id]
     for act in new_actions:
         history.append(context, HISTORY_ACTION, container_id=act.container_id, why=act.sentence, who="the guard")

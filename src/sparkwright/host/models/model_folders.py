@@ -21,7 +21,7 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.models import file_transfer
 from sparkwright.host.models.manifest import Manifest, expected_hash, file_size, hash_file, read_stamp
 from sparkwright.host.module import Context
-from sparkwright.host.records import good_states, own_folders
+from sparkwright.host.records import own_folders, verified_states
 from sparkwright.host.state import write_atomically
 from sparkwright.trust import bounds
 from sparkwright.trust.model_files import check_model_file
@@ -161,7 +161,7 @@ def forget_kept_and_record(context: Context, folder: Path) -> None:
 
 def replaced_folders(context: Context) -> dict[Path, str]:
     """Return the model folders of the last verified state where another revision replaced it, with the kept commits."""
-    models = good_states.models_of(good_states.load_last(context.state))
+    models = verified_states.models_of(verified_states.load_last(context.state))
     folders = [context.machine.expand(model["dir"]) for model in models if model.get("dir")]
     return {folder: commit for folder in folders if (commit := kept_commit(folder))}
 

@@ -24,7 +24,7 @@ SHARE_FOLDER = ".local/share/sparkwright"
 MAX_ENTRIES = 500_000
 
 
-#: folders that a gateway mounts, below the state folder (host/gateway/place.py)
+#: folders that a gateway mounts, below the state folder (host/gateway/gateway_folders.py)
 GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
 
 

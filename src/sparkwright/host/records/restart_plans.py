@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.plan import Plan, tasks_of
@@ -36,7 +36,7 @@ def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> N
     Raises:
         Refused: It is not a valid plan, or contains a secret.
     """
-    verified = good_states.load_last(state)
+    verified = verified_states.load_last(state)
     if not verified or state.read(_record_name(verified)) == record:
         return
     if not _is_restart_of(_parse_plan(record), verified) or (
@@ -46,7 +46,7 @@ def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> N
     if redactor.has_secret(json.dumps(record, ensure_ascii=False).encode(errors="replace")):
         raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
     state.write(_record_name(verified), dict(record))
-    needed = {_record_name(row) for row in (verified, *good_states.load_earlier(state))}
+    needed = {_record_name(row) for row in (verified, *verified_states.load_earlier(state))}
     for path in (state.records_folder / FOLDER).glob("*.json"):
         if f"{FOLDER}/{path.stem}" not in needed:
             path.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def load_usable(state: StateFolder, runtime: str) -> Plan:
     Raises:
         Refused: There is none, or another version of sparkwright compiled it.
     """
-    verified = good_states.load_last(state)
+    verified = verified_states.load_last(state)
     record = state.read(_record_name(verified))
     if record is None:
         raise Refused("no restart plan is kept for what was verified.", fix=PLAN_FIX)
@@ -70,12 +70,12 @@ def load_usable(state: StateFolder, runtime: str) -> Plan:
 
 def read_wake(state: StateFolder) -> dict[str, Any]:
     """Return how requests change the turn of the last verified server, as the laptop wrote it; empty if they do not."""
-    return dict((state.read(_record_name(good_states.load_last(state))) or {}).get("wake") or {})
+    return dict((state.read(_record_name(verified_states.load_last(state))) or {}).get("wake") or {})
 
 
 def load_usable_switch(state: StateFolder, runtime: str) -> Plan:
     """Return the plan that switches to the last verified server of this folder. Raises Refused as `load_usable`."""
-    verified = good_states.load_last(state)
+    verified = verified_states.load_last(state)
     record = state.read(_record_name(verified)) or {}
     if "wake" not in record:
         raise Refused("no plan of a switch to it is kept.", fix=PLAN_FIX)
@@ -98,7 +98,7 @@ def _validate_plan(
 
 def read_cluster(state: StateFolder) -> Cluster | None:
     """Return the cluster of the last verified state, from its restart plan; None if unknown."""
-    record = state.read(_record_name(good_states.load_last(state))) or {}
+    record = state.read(_record_name(verified_states.load_last(state))) or {}
     try:
         return Plan.from_json(record["plan"]).cluster
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -106,7 +106,7 @@ def read_cluster(state: StateFolder) -> Cluster | None:
 
 
 def restarted_state(plan: Plan) -> dict[str, Any]:
-    """Return the state that a plan verifies last, in the form of `good_states`; empty if it is not known in advance."""
+    """Return the state that a plan verifies last, in the form of `verified_states`; empty if it is not known in advance."""
     grants = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
     state = {name: grants[-1].args.get(name) for name in ("spec", "model")} if grants else {}
     return state if all(isinstance(item, dict) for item in state.values()) else {}
@@ -128,7 +128,10 @@ def _record_name(verified: Mapping[str, Any]) -> str:
 
 
 def state_hash(state: Mapping[str, Any]) -> str:
-    """Return a hash of what a state serves, as `good_states.is_same` compares it; of the server's key only whether it has one."""
-    spec, commit = good_states.served_identity(state)
+    """Return a hash of the container and model of a state, which are what `verified_states.is_same` compares.
+
+    A server's key counts only as present or absent.
+    """
+    spec, commit = verified_states.served_identity(state)
     essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
     return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]

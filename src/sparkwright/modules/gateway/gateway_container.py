@@ -7,9 +7,9 @@ from typing import Any
 
 from sparkwright.gateway import clients, listeners, render
 from sparkwright.host.containers import container_options, containers, lifecycle, replacement
-from sparkwright.host.gateway import container, drain_record, haproxy_sockets, place, server_operations
+from sparkwright.host.gateway import container, drain_record, gateway_folders, haproxy_sockets, server_operations
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states, history
+from sparkwright.host.records import history, verified_states
 from sparkwright.modules.gateway.gateway_files import GatewayArgs
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
@@ -62,13 +62,18 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
         stop_timeout_s: int = arg("how long requests may take to finish before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> GatewayRunningState:
-        spec, folders = container.resolve_spec(args.spec, context), place.current_folders(place.state_of(context))
+        spec, folders = (
+            container.resolve_spec(args.spec, context),
+            gateway_folders.current_folders(gateway_folders.state_of(context)),
+        )
         files = args.build_files(context)
         current = container.find_current(spec.name, context)
         image = containers.image_of(context.docker(), current) if current else {}
         digest = haproxy_sockets.running_digest(folders.sockets) if current and current["State"]["Running"] else ""
-        verified_id = str((place.state_of(context).read("verified") or {}).get("container_id", ""))
-        return GatewayRunningState(spec, current, image, place.read_files(folders.files), digest, files, verified_id)
+        verified_id = str((gateway_folders.state_of(context).read("verified") or {}).get("container_id", ""))
+        return GatewayRunningState(
+            spec, current, image, gateway_folders.read_files(folders.files), digest, files, verified_id
+        )
 
     def differences(self, args: Args, observed: GatewayRunningState) -> list[Change]:
         if not observed.container:
@@ -76,7 +81,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
         changes = [*observed.drift, *_file_changes(observed.files, observed.intended_files)]
         if not observed.running:
             return [*changes, Change("state", observed.container["State"]["Status"], "running", "it is stopped")]
-        digest = place.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name)
+        digest = gateway_folders.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name)
         if not changes and observed.digest != digest:
             return [Change("configuration", observed.digest or "unknown", digest, "HAProxy reads another one")]
         return changes
@@ -90,26 +95,29 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
             "exists": bool(observed.container),
             "verified": not differs and is_last_verified and policy == observed.spec.restart,
             "reloaded": False,
-            "digest": place.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name),
+            "digest": gateway_folders.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name),
             "msg": "matches" if not differs else "",
         }
 
     def act(self, args: Args, observed: GatewayRunningState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = observed.spec.name
-        folders = place.current_folders(place.state_of(context))
-        files, config = place.folder(context, place.FILES), observed.intended_files[render.CONFIG_FILE]
+        folders = gateway_folders.current_folders(gateway_folders.state_of(context))
+        files, config = (
+            gateway_folders.folder(context, gateway_folders.FILES),
+            observed.intended_files[render.CONFIG_FILE],
+        )
         reloads = observed.running and not observed.drift
         if reloads:
-            place.write_files(files, observed.intended_files)
+            gateway_folders.write_files(files, observed.intended_files)
             container.reload(context)
         else:
-            place.folder(context, place.SOCKETS)
+            gateway_folders.folder(context, gateway_folders.SOCKETS)
             container.save_states(folders.sockets, files, config)
             if observed.container:
                 _keep_previous(observed, args.stop_timeout_s, context)
-            place.write_files(files, observed.intended_files)
+            gateway_folders.write_files(files, observed.intended_files)
             container.start(container.create(observed.spec, context), observed.spec, context)
-        container.wait_for_running(name, place.parse_digest(config, args.name), context)
+        container.wait_for_running(name, gateway_folders.parse_digest(config, args.name), context)
         started = containers.inspect(context.docker(), name) or {}
         msg = "reloaded; no stream was cut" if reloads else "started"
         return {"reloaded": reloads, "exists": True, "verified": False, "id": started.get("Id", ""), "msg": msg}
@@ -169,9 +177,9 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
 
     def read(self, args: Args, context: Context) -> GatewayRestoreState:
         current, previous = container.find_current(args.name, context), container.find_previous(args.name, context)
-        verified = place.load_last(context)
+        verified = gateway_folders.load_last(context)
         return GatewayRestoreState(
-            current, previous, verified, place.state_files(context, verified["digest"]) if verified else {}
+            current, previous, verified, gateway_folders.state_files(context, verified["digest"]) if verified else {}
         )
 
     def differences(self, args: Args, observed: GatewayRestoreState) -> list[Change]:
@@ -202,11 +210,13 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
 
 def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
     """Write the verified files to where their container reads them."""
-    if place.is_legacy(observed.verified["spec"]):
-        place.remove_folder(place.state_of(context).path / place.FILES)  # those of the failed gateway
-        place.write_files(place.folder(context, place.LEGACY_FOLDER), observed.files)
+    if gateway_folders.is_legacy(observed.verified["spec"]):
+        gateway_folders.remove_folder(
+            gateway_folders.state_of(context).path / gateway_folders.FILES
+        )  # those of the failed gateway
+        gateway_folders.write_files(gateway_folders.folder(context, gateway_folders.LEGACY_FOLDER), observed.files)
     else:
-        place.write_files(place.folder(context, place.FILES), observed.files)
+        gateway_folders.write_files(gateway_folders.folder(context, gateway_folders.FILES), observed.files)
 
 
 def _remove_failed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -252,7 +262,7 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
     def read(self, args: Args, context: Context) -> GatewayReturnState:
         names = [gateway.name for gateway in drain_record.load_gateways(context.state)]
         container = replacement.find_current(context, args.name) if names else {}
-        verified_id = good_states.load_last(context.state).get("container_id")
+        verified_id = verified_states.load_last(context.state).get("container_id")
         running = bool(container) and bool(container["State"]["Running"])
         return GatewayReturnState(names, running, bool(container) and container["Id"] == verified_id)
 

@@ -14,7 +14,7 @@ from sparkwright.engines.http import GENERATE, Task
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.gateway.render import CLIENT_KEYS_FILE, MODELS_PATH
 from sparkwright.host.containers import containers, lifecycle
-from sparkwright.host.gateway import container, haproxy_sockets, place
+from sparkwright.host.gateway import container, gateway_folders, haproxy_sockets
 from sparkwright.host.gateway.haproxy_sockets import Answer
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
@@ -43,9 +43,9 @@ class GatewayArgs:
     def build_files(self, context: Context) -> dict[str, str]:
         """Return the gateway's files with their secrets, by name: those of a verified gateway, or new ones."""
         if self.kept:
-            return place.require_files(context, self.kept)
+            return gateway_folders.require_files(context, self.kept)
         texts = (self.files, self.client_key, self.server_keys, self.certificate, self.operators, self.clients)
-        return place.compose_files(*texts, context)
+        return gateway_folders.compose_files(*texts, context)
 
 
 class GatewayCheck(Module["GatewayCheck.Args"]):
@@ -80,7 +80,7 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
         ):
             return Result(msg="known after the image is pulled", data={"digest": ""})
         container.validate_files(args.spec, files, context)
-        return Result(msg="valid", data={"digest": args.kept or place.digest_of(files)})
+        return Result(msg="valid", data={"digest": args.kept or gateway_folders.digest_of(files)})
 
 
 def _needed_ports(args: GatewayCheck.Args) -> list[int]:
@@ -119,7 +119,9 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
     def read(self, args: Args, context: Context) -> GatewayKeepState:
         name = args.spec["name"]
         return GatewayKeepState(
-            container.find_current(name, context), container.find_previous(name, context), place.load_last(context)
+            container.find_current(name, context),
+            container.find_previous(name, context),
+            gateway_folders.load_last(context),
         )
 
     def differences(self, args: Args, observed: GatewayKeepState) -> list[Change]:
@@ -145,10 +147,10 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         spec = container.resolve_spec(args.spec, context).to_json()
         record = {"spec": spec, "digest": args.digest, "container_id": observed.current["Id"]}
         record |= {"models": args.models, "proof": args.proof}
-        place.save_verified(context, record, rolled_back=args.rolled_back)
+        gateway_folders.save_verified(context, record, rolled_back=args.rolled_back)
         if observed.previous:
             lifecycle.force_remove(context, observed.previous["Id"])
-        place.remove_folder(place.state_of(context).path / place.LEGACY_FOLDER)
+        gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.LEGACY_FOLDER)
         names = [item.get("field", "") for item in args.changed if isinstance(item, dict)]
         rows = [{"field": field, "before": None, "after": None} for field in names]
         fields = {"container_id": observed.current["Id"], "image": args.spec["image"], "changed": rows}
@@ -179,9 +181,9 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         target = _find_rollback_target(args.name, context)
-        if place.is_legacy(target["spec"]):
+        if gateway_folders.is_legacy(target["spec"]):
             raise Refused(EARLIER_GATEWAY, fix="Deploy what the files say: `gateway.deploy`.")
-        files = place.state_files(context, target["digest"])
+        files = gateway_folders.state_files(context, target["digest"])
         if not target.get("proof") or not files:
             raise Refused(
                 "of the verified gateway before this one the files are gone.", fix="Deploy it: `gateway.deploy`."
@@ -194,12 +196,12 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
 def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
     """Return the state to go back to. Raises Refused if there is none."""
-    last = place.load_last(context)
+    last = gateway_folders.load_last(context)
     if not last:
         raise Refused(f"no {name} was ever verified here.", fix="`invoke gateway.deploy` deploys one.")
     if not _is_running(name, last, context):
         return last
-    earlier = next(iter(place.load_earlier(context)), {})
+    earlier = next(iter(gateway_folders.load_earlier(context)), {})
     if not earlier:
         raise Refused(
             f"no verified gateway is older than the running {name}.", fix="`invoke history` shows what was verified."
@@ -210,7 +212,7 @@ def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
 def _is_running(name: str, state: dict[str, Any], context: Context) -> bool:
     """Return True if the running gateway has this verified state."""
     container = containers.inspect(context.docker(), name) or {}
-    digest = haproxy_sockets.running_digest(place.current_folders(place.state_of(context)).sockets)
+    digest = haproxy_sockets.running_digest(gateway_folders.current_folders(gateway_folders.state_of(context)).sockets)
     return bool(container) and (container["Id"], digest) == (state.get("container_id"), state["digest"])
 
 
@@ -380,7 +382,9 @@ def _is_valid_answer(answer: Answer, task: Task) -> bool:
 
 
 def _gateway_door(args: GatewayProof.Args, context: Context) -> haproxy_sockets.Endpoint:
-    return haproxy_sockets.Endpoint(args.port, args.tls, place.current_folders(place.state_of(context)).sockets)
+    return haproxy_sockets.Endpoint(
+        args.port, args.tls, gateway_folders.current_folders(gateway_folders.state_of(context)).sockets
+    )
 
 
 def _client_key(args: GatewayProof.Args, context: Context) -> str:

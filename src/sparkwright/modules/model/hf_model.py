@@ -20,7 +20,7 @@ from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, total_bytes
 from sparkwright.host.models.transfer import RetryPolicy, Transfer
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.model_files import check_files
 from sparkwright.trust.names import resolve_entry
@@ -210,7 +210,7 @@ def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Co
     The same for another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
     """
     folder, paths = observed.manifest.folder, sorted([*observed.missing, *observed.dropped])
-    models = good_states.models_of(good_states.load_last(context.state))
+    models = verified_states.models_of(verified_states.load_last(context.state))
     matching = (model for model in models if model.get("dir") and context.machine.expand(model["dir"]) == folder)
     verified_commit = next(matching, {}).get("commit")
     if not verified_commit:

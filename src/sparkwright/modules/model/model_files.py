@@ -18,7 +18,7 @@ from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.models import model_folders, peer
 from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.model_files import check_files
 from sparkwright.units import format_gib
@@ -141,7 +141,7 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
 def _is_replaced(context: Context) -> bool:
     """Return True if another container has the name of the verified one."""
-    good = good_states.load_last(context.state)
+    good = verified_states.load_last(context.state)
     container = containers.inspect(context.docker(), good["spec"]["name"])
     return container is not None and container["Id"] != good["container_id"]
 

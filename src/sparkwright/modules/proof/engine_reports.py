@@ -18,7 +18,7 @@ from sparkwright.host import gpu_processes
 from sparkwright.host.containers import container_labels, container_options, containers, log_reader, server_key
 from sparkwright.host.gpu_processes import GpuUse
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import baselines, good_states
+from sparkwright.host.records import baselines, verified_states
 from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Result, arg
@@ -367,7 +367,7 @@ def _was_verified(inspected: Mapping[str, Any] | None, context: Context) -> bool
     """Return whether this very image and command were verified on this host before."""
     config = (inspected or {}).get("Config") or {}
     command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
-    for good in (good_states.load_last(context.state), *good_states.load_earlier(context.state)):
+    for good in (verified_states.load_last(context.state), *verified_states.load_earlier(context.state)):
         spec = good.get("spec") or {}
         if spec and list(spec.get("command") or ()) == command and digest_of(str(spec.get("image"))) == digest:
             return True

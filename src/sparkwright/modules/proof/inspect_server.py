@@ -19,12 +19,12 @@ from sparkwright.host.containers import (
 from sparkwright.host.containers.inspection import describe_status
 from sparkwright.host.containers.running_server import RunningContainer, describe_exit_age, start_identity
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import good_states, turns
+from sparkwright.host.records import turns, verified_states
 from sparkwright.measure import http_probe
 from sparkwright.modules.server.container import ContainerState, find_drift, verified_spec
 from sparkwright.protocol.container import FINGERPRINT_PREFIX, SECRET_PREFIX, ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.trust import container_words
+from sparkwright.trust import container_option_rules
 from sparkwright.trust.image_name import digest_of, with_digest, without_digest
 
 EVIDENCE_LINES = 8
@@ -68,7 +68,7 @@ class InspectServer(Module["InspectServer.Args"]):
         host: str = arg("the host's name, for messages", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        client, good = context.docker(), good_states.load_last(context.state)
+        client, good = context.docker(), verified_states.load_last(context.state)
         name = str(args.spec["name"])
         inspected = containers.inspect(client, name)
         if inspected is None and good:
@@ -180,7 +180,7 @@ def _describe_server(args: InspectServer.Args, server: RunningContainer, changes
 
 
 def _absent_result(args: InspectServer.Args, context: Context) -> Result:
-    bindings = container_words.port_bindings(tuple(args.spec.get("ports") or ()))
+    bindings = container_option_rules.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(row["HostPort"]) for rows in bindings.values() for row in rows), 0)
     holder = containers.describe_port_holder(context.docker(), port) if port else ""
     other = f" Port {port} is in use by {holder}." if holder else ""

@@ -18,7 +18,7 @@ from sparkwright.host.containers import container_labels, containers, server_key
 from sparkwright.host.containers.inspection import describe_status
 from sparkwright.host.containers.running_server import start_identity
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 
@@ -117,7 +117,7 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
     from sparkwright.health.judging import ranks
     from sparkwright.health.settings import Settings
 
-    good = good_states.load_last(context.state)
+    good = verified_states.load_last(context.state)
     good = good if good.get("container_id") == container["Id"] else {}
     container_state = snapshot.parse_container(container, "")
     if snapshot.is_verified_since_start(container_state, good) or ranks.is_crash_loop(container_state, time.time()):

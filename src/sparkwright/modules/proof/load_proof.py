@@ -15,7 +15,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, build_key, record_name
 from sparkwright.host.runs import lock
 from sparkwright.measure import figures, http_probe, load, stream
-from sparkwright.measure.asker import ServerClient, TokenEstimator, random_text
+from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.workload import LadderStep, build_ladder
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.modules.proof.smoke_test import IDLE_S
@@ -83,23 +83,23 @@ class LoadProof(Module["LoadProof.Args"]):
     @staticmethod
     def _run_ladder(http: Http, args: Args, key: str, context: Context) -> list[LadderStep]:
         steps = build_ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
-        asker = calibrate(
+        sender = calibrate(
             ServerClient(http, args.model, args.base_url, key), args.timeout_s, shortest_tokens=steps[0].context
         )
         rungs: list[LadderStep] = []
         for rung in steps:
             context.check_failures()
             context.progress(len(rungs), len(steps), text=f"{rung.context} tokens x {rung.streams}")
-            rungs.append(_measure_rung(rung, asker, args, context))
+            rungs.append(_measure_rung(rung, sender, args, context))
             context.note(str(rungs[-1]), detail=True)
         return rungs
 
 
-def calibrate(asker: ServerClient, timeout_s: float, *, shortest_tokens: int) -> ServerClient:
+def calibrate(sender: ServerClient, timeout_s: float, *, shortest_tokens: int) -> ServerClient:
     """Learn how many tokens the server makes of a word.
 
     Args:
-        asker: sends the prompts.
+        sender: sends the prompts.
         timeout_s: the longest silence of a stream, seconds.
         shortest_tokens: the shortest prompt that will be asked for; none of these is longer than half of it.
 
@@ -109,23 +109,23 @@ def calibrate(asker: ServerClient, timeout_s: float, *, shortest_tokens: int) ->
     word_counts = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
     try:
         tokens = [
-            asker.run(asker.request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            sender.run(sender.request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
             for count in word_counts
         ]
     except stream.StreamError as error:
-        raise Failed(f"no token from {asker.base_url}: {error}.") from None
-    asker.token_estimator = TokenEstimator.from_prompts((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
-    return asker
+        raise Failed(f"no token from {sender.base_url}: {error}.") from None
+    sender.token_estimator = TokenEstimator.from_prompts((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
+    return sender
 
 
-def _measure_rung(rung: LadderStep, asker: ServerClient, args: LoadProof.Args, context: Context) -> LadderStep:
+def _measure_rung(rung: LadderStep, sender: ServerClient, args: LoadProof.Args, context: Context) -> LadderStep:
     """Send the prompts of one step and read the memory meanwhile."""
     tokens = max(1, int(rung.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
-    requests = [asker.sized_request(tokens, ANSWER_TOKENS) for _ in range(rung.streams)]
+    requests = [sender.sized_request(tokens, ANSWER_TOKENS) for _ in range(rung.streams)]
     context.guards.reset_lowest()
     before = context.machine.meminfo()["MemAvailable"]
-    options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": asker.api_key}
-    outcomes = load.send_all(args.base_url, requests, counter_keys=asker.http.counted, **options)
+    options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": sender.api_key}
+    outcomes = load.send_all(args.base_url, requests, counter_keys=sender.http.counted, **options)
     lowest_bytes = context.guards.lowest_bytes
     after = context.machine.meminfo()["MemAvailable"]
     _refuse_failed(rung, outcomes, context)
@@ -216,7 +216,7 @@ class DepthRates(Module["DepthRates.Args"]):
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
         until_s = time.monotonic() + args.most_seconds
-        asker = calibrate(
+        sender = calibrate(
             ServerClient(http, args.model, args.base_url, key), args.most_seconds, shortest_tokens=min(args.depths)
         )
         for n, depth in enumerate(sorted(args.depths)):
@@ -225,8 +225,8 @@ class DepthRates(Module["DepthRates.Args"]):
             if left_s <= 0:
                 yield Rate(depth, None)
                 continue
-            request = asker.sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
-            recording = asker.run(request, cap_s=left_s, timeout_s=left_s)
+            request = sender.sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
+            recording = sender.run(request, cap_s=left_s, timeout_s=left_s)
             rate, ttft_s = recording.tok_per_s, recording.points[0][0] if recording.points else None
             yield Rate(depth, round(rate, 2) if rate else None, round(ttft_s, 3) if ttft_s else None)
 

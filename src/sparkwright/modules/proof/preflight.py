@@ -19,7 +19,7 @@ from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module
 from sparkwright.protocol.container import locked_ids
 from sparkwright.protocol.result import Result, arg
-from sparkwright.trust import bounds, process_words, security_words
+from sparkwright.trust import bounds, process_option_rules, security_option_rules
 from sparkwright.visible import format_count
 
 DISK_MARGIN = 1.05
@@ -156,7 +156,7 @@ def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
     except SparkwrightError:
         return
     if holder:
-        host_network = process_words.parse_network(spec.get("network", ""))[0] == process_words.HOST
+        host_network = process_option_rules.parse_network(spec.get("network", ""))[0] == process_option_rules.HOST
         ways = ["the engine's flag `port` in the recipe"] if host_network else []
         fix = (
             containers.fix_to_stop_rank(rank)
@@ -176,7 +176,7 @@ def _is_ours(holder: str, context: Context) -> bool:
 
 def _check_networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     spec = args.container or {}
-    names = process_words.user_networks([spec.get("network", ""), *spec.get("networks", ())])
+    names = process_option_rules.user_networks([spec.get("network", ""), *spec.get("networks", ())])
     if not names:
         return
     try:
@@ -197,7 +197,7 @@ def _check_devices(args: Preflight.Args, context: Context) -> Iterator[Preflight
     if context.machine.sandbox:
         return
     for text in (args.container or {}).get("devices") or ():
-        path = Path(security_words.device_mapping(text)["PathOnHost"])
+        path = Path(security_option_rules.device_mapping(text)["PathOnHost"])
         try:
             path.stat()
         except PermissionError:
@@ -237,7 +237,7 @@ def _check_limits(args: Preflight.Args, context: Context) -> Iterator[PreflightF
         yield PreflightFinding(
             "limit", "bad", f"`cpus: {spec['cpus']:g}` is more than the {cpus} CPUs of this host.", fix
         )
-    missing = [index for index in process_words.parse_cpuset(spec.get("cpuset_cpus")) if index >= cpus]
+    missing = [index for index in process_option_rules.parse_cpuset(spec.get("cpuset_cpus")) if index >= cpus]
     if missing:
         yield PreflightFinding("limit", "bad", f"this host has no CPU {missing[0]}: it has 0 to {cpus - 1}.", fix)
 

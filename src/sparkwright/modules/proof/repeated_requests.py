@@ -20,7 +20,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records import baselines
 from sparkwright.host.records.baselines import MEMBERS, Baselines, Reference, build_key
 from sparkwright.host.runs import lock
-from sparkwright.measure import asker, http_probe, reference, stream
+from sparkwright.measure import http_probe, reference, server_client, stream
 from sparkwright.measure.reference import AnswersEvaluation, Divergence, GeneratedText, Verdict
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
@@ -93,7 +93,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
             judged = prefix_verdict.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
             return _build_result(judged, engine, args, data)
         try:
-            sightings = asker.measure_prefix_reuse(
+            sightings = server_client.measure_prefix_reuse(
                 http,
                 args.base_url,
                 args.model,

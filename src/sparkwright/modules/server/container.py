@@ -23,11 +23,11 @@ from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.memory import host_lost
 from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import good_states, turns
+from sparkwright.host.records import turns, verified_states
 from sparkwright.modules.server.start import start_guarded
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, arg
-from sparkwright.trust import process_words
+from sparkwright.trust import process_option_rules
 from sparkwright.visible import format_count
 
 #: files of a model that no engine reads
@@ -104,7 +104,7 @@ class Container(StateModule["Container.Args", ContainerState]):
         client = context.docker()
         container = replacement.find_current(context, args.spec["name"])
         image = containers.image_of(client, container) if container else {}
-        good = good_states.load_last(context.state)
+        good = verified_states.load_last(context.state)
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
         model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
         recipe_files.refuse_missing(context.state, spec, args.files)
@@ -268,7 +268,7 @@ def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Co
         if image_id != image["Id"]:
             message = f"the tag {config['Image']} moved to {image_id} while {spec.name} was being created."
             raise Failed(message, fix="Run the command again.")
-        for network, aliases in map(process_words.parse_network, spec.networks):
+        for network, aliases in map(process_option_rules.parse_network, spec.networks):
             lifecycle.connect(context, created, network, aliases or None)
     except Exception:
         lifecycle.force_remove(context, created)

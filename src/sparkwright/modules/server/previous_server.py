@@ -25,7 +25,7 @@ from sparkwright.host.containers import (
 from sparkwright.host.memory import holders, host_lost, memory_fit, service_guard
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, StateModule
-from sparkwright.host.records import good_states, history, start_memory
+from sparkwright.host.records import history, start_memory, verified_states
 from sparkwright.protocol.container import ContainerSpec, fingerprint
 from sparkwright.protocol.result import Change, arg
 from sparkwright.visible import format_count
@@ -95,7 +95,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
         why: str = arg("reason, for the history", default="A rollback was requested.")
 
     def read(self, args: Args, context: Context) -> RestorePreviousState:
-        good = good_states.load_last(context.state)
+        good = verified_states.load_last(context.state)
         kept = model_folders.replaced_folders(context)
         return RestorePreviousState(
             _own_container(replacement.find_current(context, args.name), context),
@@ -266,7 +266,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
             context, observed.current, needs, log, lowest.lowest_bytes if lowest else None
         )
         good = {**self._build_good_state(args, observed, context), "measured": measured}
-        good_states.save_verified(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
+        verified_states.save_verified(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
         service_guard.write_configuration(context)
         lifecycle.set_policy(context, observed.current, args.spec["restart"])
         if observed.previous:
@@ -277,7 +277,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         recipe_files.remove_unneeded(context)
         compile_caches.save_verified(context, observed.current, args.model)
         cache_removal.enforce_limit(context, args.caches_gib)
-        for model in good_states.models_of({"model": args.model}):
+        for model in verified_states.models_of({"model": args.model}):
             if model.get("dir"):
                 model_folders.forget_kept_and_record(context, context.machine.expand(model["dir"]))
         fields = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}

@@ -19,13 +19,13 @@ from sparkwright.host.containers import (
     mount_sources,
     replacement,
 )
-from sparkwright.host.gateway import place
+from sparkwright.host.gateway import gateway_folders
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states, history, incidents
+from sparkwright.host.records import history, incidents, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.result import Change, Result, arg
-from sparkwright.trust.container_words import port_bindings
+from sparkwright.trust.container_option_rules import port_bindings
 
 
 class LastGood(Module["LastGood.Args"]):
@@ -62,7 +62,7 @@ class LastGood(Module["LastGood.Args"]):
 
     def _find_target(self, args: Args, context: Context) -> Result:
         current, previous = replacement.find_current(context, args.name), replacement.find_kept(context, args.name)
-        good = good_states.load_last(context.state)
+        good = verified_states.load_last(context.state)
         stopped = (
             context.state.read("previous") or {}
         )  # by an interrupted run: the server has lost its policy, or is stopped
@@ -70,7 +70,7 @@ class LastGood(Module["LastGood.Args"]):
             msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_result_data(good, containers.url_of(current), kept=True))
         if good and current and current["Id"] == good.get("container_id"):
-            good = next(iter(good_states.load_earlier(context.state)), {})
+            good = next(iter(verified_states.load_earlier(context.state)), {})
             if not good:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
                 raise Refused(f"no verified state older than the running {replacement.name_of(current)}.", fix=fix)
@@ -167,13 +167,13 @@ class RunScript(StateModule["RunScript.Args", files.FileState]):
 
     def run(self, args: Args, context: Context) -> Result:
         record = _find_record(args.name, context)
-        kept = str(good_states.load_last(record).get("script") or "") if record else ""
+        kept = str(verified_states.load_last(record).get("script") or "") if record else ""
         if not args.content:
             result = super().run(dataclasses.replace(args, content=kept), context)
         else:
             result = super().run(args, context)
             if record and kept != args.content and not context.check:
-                record.write("verified", {**good_states.load_last(record), "script": args.content})
+                record.write("verified", {**verified_states.load_last(record), "script": args.content})
         if not (orphaned := _find_orphaned_scripts(args.name, context)):
             return result
         for path in orphaned if not context.check else ():
@@ -198,8 +198,8 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
     replaced_name = (
         replacement.name_of(found) if context.check and (found := replacement.find_current(context, name)) else name
     )
-    states = [place.state_of(context), *context.state.servers()]
-    known = {str((good_states.load_last(state).get("spec") or {}).get("name")) for state in states} - {
+    states = [gateway_folders.state_of(context), *context.state.servers()]
+    known = {str((verified_states.load_last(state).get("spec") or {}).get("name")) for state in states} - {
         replaced_name
     } | {name}
     return [
@@ -215,12 +215,12 @@ def _find_record(name: str, context: Context) -> StateFolder | None:
     """Return the state folder with the verified state of the current container, a server's or a gateway's; None if it is not
     verified."""
     container = containers.inspect(context.docker(), name)
-    candidates = (context.state, place.state_of(context)) if container else ()
+    candidates = (context.state, gateway_folders.state_of(context)) if container else ()
     return next(
         (
             state_folder
             for state_folder in candidates
-            if container and good_states.load_last(state_folder).get("container_id") == container["Id"]
+            if container and verified_states.load_last(state_folder).get("container_id") == container["Id"]
         ),
         None,
     )
@@ -261,7 +261,9 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
             context.guards.end_verified()
             compile_caches.save_verified(context, self.read(args, context))
             service_guard.write_configuration(context)
-            host_lost.clear_forbidden(context.state, good_states.find_spec(context.state, result.data["container_id"]))
+            host_lost.clear_forbidden(
+                context.state, verified_states.find_spec(context.state, result.data["container_id"])
+            )
             context.state.remove("previous")
             history.append(context, args.what, **_history_fields(result.data["container_id"], context), why=args.why)
         return result
@@ -276,7 +278,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
 def _history_fields(container_id: str, context: Context) -> dict[str, Any]:
     """Return what serves again, for the history; its container alone if it was never verified."""
-    good = good_states.load_last(context.state)
+    good = verified_states.load_last(context.state)
     if good.get("container_id") != container_id:
         return {"container_id": container_id}
     model = good.get("model") or {}

@@ -15,7 +15,7 @@ from sparkwright.host.containers import containers, inspection, server_key
 from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.host.runs.context import DockerEngine
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.container import OWN_LABELS
@@ -83,7 +83,7 @@ class Serving(Module["Serving.Args"]):
         timeout_s: float = arg("how long the token may take, seconds", default=10.0)
 
     def run(self, args: Args, context: Context) -> Result:
-        good = good_states.load_last(context.state)
+        good = verified_states.load_last(context.state)
         name = str((good.get("spec") or {}).get("name") or args.name)
         if not name:
             return _serving_result(False, False, "nothing was ever deployed here")

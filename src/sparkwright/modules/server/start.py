@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines.log.book import LogFormat
+from sparkwright.engines.log.log_format import LogFormat
 from sparkwright.engines.log.reader import EngineState, read_log
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
@@ -25,7 +25,7 @@ from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.memory import holders, host_lost
 from sparkwright.host.memory.start_guard import configuration_key
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states, history, turns
+from sparkwright.host.records import history, turns, verified_states
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 
@@ -60,7 +60,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
             raise Failed(f"there is no container {args.name}.")
         turns.refuse_asleep(context.state)
         if not observed["State"]["Running"]:
-            spec = good_states.find_spec(context.state, observed["Id"])
+            spec = verified_states.find_spec(context.state, observed["Id"])
             host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, spec, observed["Id"]), Failed)
             held = holders.recorded_bytes(context, observed["Id"])
             context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)

@@ -14,7 +14,7 @@ from sparkwright.host import gpu_processes
 from sparkwright.host.containers import container_labels, containers, lifecycle, replacement, server_key
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states, history
+from sparkwright.host.records import history, verified_states
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
@@ -67,7 +67,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     def act(self, args: Args, observed: StopAndKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
         name, kept_name = replacement.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
         container_labels.require_ours(context, observed.current)
-        good = good_states.load_last(context.state)
+        good = verified_states.load_last(context.state)
         holders.record_stop(context, observed.current)
         if observed.previous and observed.current["Id"] != good.get("container_id"):
             lifecycle.remove(context, observed.current, args.stop_timeout_s)
@@ -283,7 +283,7 @@ def _describe_cost(running: int | None, context: Context, interim: str = "") -> 
     )
     if interim:
         return f"{interim} answers meanwhile; {current}"
-    ready_s = (good_states.load_last(context.state).get("measured") or {}).get("ready_s")
+    ready_s = (verified_states.load_last(context.state).get("measured") or {}).get("ready_s")
     unknown = "for an unknown time (no start measured yet)"
     duration = unknown if ready_s is None else f"for about {units.format_rough_duration(ready_s)} (last start)"
     return f"server down {duration}; {current}"
@@ -300,12 +300,12 @@ def _record_stopped(context: Context, container: dict[str, Any], attempt: str) -
 
 def _record_restarted(context: Context, container: dict[str, Any]) -> None:
     """Record a server that is about to be restarted. A verified one is recorded as running, even if it is stopped."""
-    verified = container["Id"] == good_states.load_last(context.state).get("container_id")
+    verified = container["Id"] == verified_states.load_last(context.state).get("container_id")
     _write_previous(context, container, {"running": True} if verified else {})
 
 
 def _write_previous(context: Context, container: dict[str, Any], extra: dict[str, Any]) -> None:
-    recorded, good = context.state.read("previous") or {}, good_states.load_last(context.state)
+    recorded, good = context.state.read("previous") or {}, verified_states.load_last(context.state)
     identity = containers.identity(container)
     if identity["policy"] == "no" and identity["id"] == good.get(
         "container_id"

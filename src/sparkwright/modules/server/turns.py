@@ -15,7 +15,7 @@ from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.memory import holders, memory_fit
 from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context, Module, StateModule
-from sparkwright.host.records import good_states, turns
+from sparkwright.host.records import turns, verified_states
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.units import format_gib
@@ -50,7 +50,7 @@ class Turn(Module["Turn.Args"]):
             names = " and ".join(other["name"] for other in others)
             raise Failed(f"{names} run at the same time, and take turns.", fix="Stop one with `docker stop`.")
         others = others or [server for server in args.servers if server["name"] == awake != args.name]
-        own, good = inspected[args.name], good_states.load_last(context.state)
+        own, good = inspected[args.name], verified_states.load_last(context.state)
         data = {
             "asleep": awake != args.name,
             "running": args.name in running,
@@ -64,7 +64,7 @@ class Turn(Module["Turn.Args"]):
 
 def _other_server(server: Mapping[str, Any], inspected: Mapping[str, Any], context: Context) -> dict[str, Any]:
     container = inspected[server["name"]]
-    good = good_states.load_last(context.state.for_server(server["name"]))
+    good = verified_states.load_last(context.state.for_server(server["name"]))
     recorded = {key: good.get(key) or {} for key in ("spec", "model", "serve")}
     url = containers.url_of(container) if container else ""
     running = bool(container) and bool(container["State"]["Running"])

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from sparkwright import defaults
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.health import schedule, store, textfile
-from sparkwright.health.notify_shapes import WebhookFormat
 from sparkwright.health.schedule import Scheduler
 from sparkwright.health.settings import Settings
+from sparkwright.health.webhook_formats import WebhookFormat
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns

@@ -14,7 +14,7 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import running_server
 from sparkwright.host.models import model_folders
 from sparkwright.host.module import Context, Module
-from sparkwright.host.records import good_states
+from sparkwright.host.records import verified_states
 from sparkwright.modules.system.facts import Facts
 from sparkwright.protocol.result import Result, arg
 from sparkwright.shell import join
@@ -146,7 +146,7 @@ class Survey(Module["Survey.Args"]):
 
 
 def _list_servers(context: Context) -> list[dict[str, Any]]:
-    verified = good_states.load_last(context.state).get("container_id")
+    verified = verified_states.load_last(context.state).get("container_id")
     rows = [(server, asdict(server)) for server in running_server.list_servers(context)]
     return [
         {**{key: row[key] for key in row if key != "id"}, "verified": server.id == verified} for server, row in rows

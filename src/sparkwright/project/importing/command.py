@@ -11,9 +11,9 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.flags import ImportTable
 from sparkwright.errors import Refused
-from sparkwright.project.importing import docker_words
-from sparkwright.project.importing.docker_words import split_command
-from sparkwright.project.importing.foreign import ForeignRecipe, ImportReport
+from sparkwright.project.importing import docker_command
+from sparkwright.project.importing.docker_command import split_command
+from sparkwright.project.importing.foreign_recipe import ForeignRecipe, ImportReport
 from sparkwright.visible import one_line
 
 #: engines by the runtimes of other tools
@@ -61,8 +61,8 @@ def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
         raise Refused(f"recipes for {target.title} are not taken in.", fix="Write one by hand: docs/files/recipe.md.")
     program, words = _split_program(_split_items(foreign.words, report), imports)
     words = imports.spelled_out(words)
-    if foreign.kind == docker_words.KIND:
-        words = docker_words.extract_options(words, _build_flag_check(target), foreign, report)
+    if foreign.kind == docker_command.KIND:
+        words = docker_command.extract_options(words, _build_flag_check(target), foreign, report)
     _refuse_short_option(words, imports)
     parsed = target.command(words)
     flags = dict(parsed.flags)

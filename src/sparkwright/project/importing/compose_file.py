@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.project.importing import command, docker_words
-from sparkwright.project.importing.docker_words import split_command
-from sparkwright.project.importing.foreign import (
+from sparkwright.project.importing import command, docker_command
+from sparkwright.project.importing.docker_command import split_command
+from sparkwright.project.importing.foreign_recipe import (
     COMMAND_SHAPE,
     SCALAR_TYPES,
     VARIABLES_SHAPE,
@@ -95,8 +95,8 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
             _report_deploy(as_mapping(value), report)
         elif key not in READ_KEYS:
             report.add("dropped", str(key), DROPPED_KEYS.get(key, "it has no place in a recipe"))
-    return docker_words.parse_arguments(
-        docker_words.build_arguments(image, command_words, **options), ForeignRecipe(KIND, name), report
+    return docker_command.parse_arguments(
+        docker_command.build_arguments(image, command_words, **options), ForeignRecipe(KIND, name), report
     )
 
 

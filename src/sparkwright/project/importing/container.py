@@ -7,10 +7,10 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import ServerCommand
-from sparkwright.project.importing.docker_words import find_variables, split_assignments, unwrap_shell
-from sparkwright.project.importing.foreign import DROP_ANSWER, ForeignRecipe, ImportReport, format_value
+from sparkwright.project.importing.docker_command import find_variables, split_assignments, unwrap_shell
+from sparkwright.project.importing.foreign_recipe import DROP_ANSWER, ForeignRecipe, ImportReport, format_value
 from sparkwright.trust.image_name import ImageReference, check_image
-from sparkwright.trust.process_words import HOST
+from sparkwright.trust.process_option_rules import HOST
 from sparkwright.trust.secret_names import is_secret, is_secret_name
 from sparkwright.visible import one_line
 

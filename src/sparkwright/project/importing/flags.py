@@ -9,7 +9,7 @@ from typing import Any
 from sparkwright.engines.flags import ModelRole
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import ServerCommand
-from sparkwright.project.importing.foreign import (
+from sparkwright.project.importing.foreign_recipe import (
     DROP_ANSWER,
     KEEP_ANSWER,
     PIN_ANSWER,

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparkwright.errors import Refused
 from sparkwright.project.importing.command import ServerCommand
-from sparkwright.project.importing.foreign import ForeignRecipe, ImportReport
+from sparkwright.project.importing.foreign_recipe import ForeignRecipe, ImportReport
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
 

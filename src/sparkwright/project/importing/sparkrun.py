@@ -16,8 +16,8 @@ from sparkwright.engines import engine, options
 from sparkwright.errors import Refused
 from sparkwright.project.documents import document
 from sparkwright.project.importing.command import ENGINES_BY_RUNTIME
-from sparkwright.project.importing.docker_words import build_arguments, format_pairs, parse_arguments, split_command
-from sparkwright.project.importing.foreign import (
+from sparkwright.project.importing.docker_command import build_arguments, format_pairs, parse_arguments, split_command
+from sparkwright.project.importing.foreign_recipe import (
     DROP_ANSWER,
     VARIABLES_SHAPE,
     ForeignRecipe,
@@ -31,7 +31,7 @@ from sparkwright.project.importing.foreign import (
     word_list,
 )
 from sparkwright.trust.names import check_file_name
-from sparkwright.trust.process_words import HOST
+from sparkwright.trust.process_option_rules import HOST
 from sparkwright.visible import join_first, one_line
 
 #: known values of `recipe_version`

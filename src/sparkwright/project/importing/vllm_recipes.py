@@ -9,8 +9,8 @@ from typing import Any
 
 from sparkwright.engines import engine
 from sparkwright.errors import Refused
-from sparkwright.project.importing.docker_words import build_arguments, format_pairs, parse_arguments
-from sparkwright.project.importing.foreign import (
+from sparkwright.project.importing.docker_command import build_arguments, format_pairs, parse_arguments
+from sparkwright.project.importing.foreign_recipe import (
     DROP_ANSWER,
     SCALAR_TYPES,
     VARIABLES_SHAPE,

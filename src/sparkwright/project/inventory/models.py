@@ -12,9 +12,9 @@ from sparkwright import defaults, units
 from sparkwright.errors import Refused
 from sparkwright.gateway import clients
 from sparkwright.project.documents.validation import Strict, build_validator, schema_field
-from sparkwright.trust.container_words import is_ip_address
+from sparkwright.trust.container_option_rules import is_ip_address
 from sparkwright.trust.image_name import check_image
-from sparkwright.trust.process_words import check_hostname
+from sparkwright.trust.process_option_rules import check_hostname
 
 
 class SecretSource(Strict):

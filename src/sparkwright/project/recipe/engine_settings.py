@@ -16,7 +16,7 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.engines.memory import Memory
 from sparkwright.engines.model import chat_template
 from sparkwright.project.recipe.recipe import Recipe
-from sparkwright.trust.container_words import normalize_mount_point
+from sparkwright.trust.container_option_rules import normalize_mount_point
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sparkwright.engines.http import GENERATE, Task
 from sparkwright.engines.model import adapter
 from sparkwright.project.documents.validation import Strict, build_validator, schema_field
 from sparkwright.project.inventory.models import SecretSource
-from sparkwright.project.recipe import words
+from sparkwright.project.recipe import value_types
 from sparkwright.trust import model_files
 from sparkwright.trust.bounds import check_pattern
 from sparkwright.visible import one_line
@@ -56,8 +56,8 @@ class _Source(Strict):
     revision: Annotated[str, build_validator(model_files.check_revision)] = schema_field(
         "branch, tag or commit; spark.lock pins the commit", "main"
     )
-    dir: words.Source = schema_field("its directory on the host; ~ is the user's home")
-    mount: words.Target = schema_field("its mount point in the container")
+    dir: value_types.Source = schema_field("its directory on the host; ~ is the user's home")
+    mount: value_types.Target = schema_field("its mount point in the container")
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = schema_field("download method", "auto")
     allow: list[str] = schema_field("only files that match one of these patterns", default_factory=list)
     ignore: list[str] = schema_field("no files that match one of these patterns", default_factory=list)
@@ -100,8 +100,8 @@ class Adapter(SecondModel):
     """A LoRA adapter of the model."""
 
     name: Annotated[str, build_validator(_check_adapter_name)] = schema_field("its name in requests")
-    dir: words.Source = schema_field("its directory on the host (default: ~/models/adapters/NAME)", "")
-    mount: words.Target = schema_field("its mount point in the container (default: /adapters/NAME)", "")
+    dir: value_types.Source = schema_field("its directory on the host (default: ~/models/adapters/NAME)", "")
+    mount: value_types.Target = schema_field("its mount point in the container (default: /adapters/NAME)", "")
 
     @model_validator(mode="before")
     @classmethod
@@ -127,18 +127,22 @@ class Adapter(SecondModel):
 class _Container(Strict):
     """The options of `docker run` besides image and command, in Docker's words."""
 
-    name: words.ContainerName = schema_field("the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
+    name: value_types.ContainerName = schema_field("the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = schema_field(
         "the restart policy set once it is verified", "unless-stopped"
     )
-    gpus: words.Gpus = schema_field('"all", "device=0" or "" for none', "all")
-    ports: list[words.Port] = schema_field('"8000:8000", "127.0.0.1:8000:8000"', default_factory=lambda: ["8000:8000"])
-    volumes: list[words.Volume] = schema_field(
+    gpus: value_types.Gpus = schema_field('"all", "device=0" or "" for none', "all")
+    ports: list[value_types.Port] = schema_field(
+        '"8000:8000", "127.0.0.1:8000:8000"', default_factory=lambda: ["8000:8000"]
+    )
+    volumes: list[value_types.Volume] = schema_field(
         'additional mounts "/host:/container[:ro]"; the model is mounted automatically', default_factory=list
     )
-    env: words.Environment = schema_field("environment variables", default_factory=dict)
-    ulimits: words.Ulimits = schema_field('such as memlock: "-1"', default_factory=dict)
-    labels: words.Labels = schema_field("labels; those that start with sparkwright. are reserved", default_factory=dict)
+    env: value_types.Environment = schema_field("environment variables", default_factory=dict)
+    ulimits: value_types.Ulimits = schema_field('such as memlock: "-1"', default_factory=dict)
+    labels: value_types.Labels = schema_field(
+        "labels; those that start with sparkwright. are reserved", default_factory=dict
+    )
     entrypoint: list[str] | None = schema_field("replaces the image's entrypoint, as a list", None)
     compile_caches: bool = schema_field("keep the engine's compile caches on the host for the next start", True)
     stop_timeout_s: int = schema_field("seconds until a stop kills the container", defaults.STOP_TIMEOUT_S, ge=1)
@@ -147,7 +151,9 @@ class _Container(Strict):
 if TYPE_CHECKING:
     Container = _Container
 else:
-    Container = create_model("Container", __base__=_Container, __doc__=_Container.__doc__, **words.container_fields())
+    Container = create_model(
+        "Container", __base__=_Container, __doc__=_Container.__doc__, **value_types.container_fields()
+    )
 
 
 class FileSource(Strict):
@@ -168,7 +174,7 @@ class FileSource(Strict):
 class Load(Strict):
     """The load that clients are promised, proved after each verification."""
 
-    context: words.Tokens = schema_field('tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
+    context: value_types.Tokens = schema_field('tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
     streams: int = schema_field("how many such prompts at once", 1, ge=1, le=64)
 
 
@@ -197,12 +203,12 @@ class Expect(Strict):
         "such as one with random weights",
         "judged",
     )
-    probes: list[words.Probe] = schema_field(
+    probes: list[value_types.Probe] = schema_field(
         "what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
         "messages, responses, {embedding_dimension: N}, {language: de}",
         default_factory=list,
     )
-    depths: list[words.Tokens] = schema_field(
+    depths: list[value_types.Tokens] = schema_field(
         "tokens of prompts behind which one stream's decode rate is measured after each start and by `verify`, e.g. "
         "[8k, 32k], and compared with its first one there; those beyond the server's context are left out",
         default_factory=list,
@@ -242,12 +248,12 @@ class RecipeFile(Strict):
     )
 
     description: str = schema_field("description, one line", "")
-    date: words.Day = schema_field(
+    date: value_types.Day = schema_field(
         "day of the newest source of its settings and figures, YYYY-MM-DD; `lint`, `recipe.list` and `recommend` "
         "name a recipe that is older than six months",
         "",
     )
-    image: words.ImageName = schema_field("REPOSITORY:TAG; spark.lock pins the digest")
+    image: value_types.ImageName = schema_field("REPOSITORY:TAG; spark.lock pins the digest")
     platform: Literal["gb10", "ascend"] = schema_field("the platform whose rules apply to the flags", "gb10")
     model: Model
     models: dict[ModelRole, SecondModel] = schema_field(
@@ -273,18 +279,20 @@ class RecipeFile(Strict):
     server_key: SecretSource | None = schema_field(
         "the API key the server requires from clients: a source, e.g. {env: SPARK_KEY}; never the key itself", None
     )
-    engine: words.EngineName = schema_field(
+    engine: value_types.EngineName = schema_field(
         "what serves: vllm, llama_cpp, sglang or openai; its flags are in the section of its name",
         engine.DEFAULT_ENGINE,
     )
-    vllm: words.VllmFlags = schema_field("flags of vllm serve under their own names, in order", default_factory=dict)
-    llama_cpp: words.LlamaFlags | None = schema_field(
+    vllm: value_types.VllmFlags = schema_field(
+        "flags of vllm serve under their own names, in order", default_factory=dict
+    )
+    llama_cpp: value_types.LlamaFlags | None = schema_field(
         "for `engine: llama_cpp`: flags of llama-server under their own names, in order", None
     )
-    sglang: words.SglangFlags | None = schema_field(
+    sglang: value_types.SglangFlags | None = schema_field(
         "for `engine: sglang`: flags of sglang serve under their own names, in order", None
     )
-    openai: words.OpenaiSection | None = schema_field(
+    openai: value_types.OpenaiSection | None = schema_field(
         "for `engine: openai`: how a server that speaks the OpenAI API is started and asked", None
     )
     task: Task = schema_field(

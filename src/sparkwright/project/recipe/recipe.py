@@ -33,7 +33,7 @@ from sparkwright.protocol.container import (
     locked_ids,
 )
 from sparkwright.secret import Secret
-from sparkwright.trust import container_words
+from sparkwright.trust import container_option_rules
 from sparkwright.trust.image_name import with_digest
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line
@@ -371,7 +371,7 @@ def _host_network_ports(recipe: Recipe) -> list[str]:
     """Return the port of a server on the host's network. Docker publishes nothing there, but records the setting."""
     address, port = rules.published_addresses(recipe.file)[0].strip("[]"), recipe.engine_port
     shown_address = (
-        address if container_words.is_ip_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
+        address if container_option_rules.is_ip_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
     )
     return [f"{shown_address}:{port}:{port}" if shown_address else f"{port}:{port}"]
 
@@ -386,7 +386,7 @@ def _published_ports(file: RecipeFile, host: Host) -> list[str]:
         host_port, container_port = port.rsplit(":", 2)[-2:]
         host_port = str(host.serve_port) if host.serve_port and not n else host_port
         ports.append(":".join([*([address] if address else []), host_port, container_port]))
-    if container_words.find_port_conflict(ports):
+    if container_option_rules.find_port_conflict(ports):
         message = f"`serve_port: {host.serve_port}` is also published by the recipe's `container.ports`."
         raise Refused(message, where=host.set_at.get("serve_port", host.where), fix="Use another port.")
     return ports

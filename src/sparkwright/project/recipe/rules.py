@@ -15,7 +15,7 @@ from sparkwright.project.documents.document import Document
 from sparkwright.project.recipe import section_rules
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.recipe.section_rules import Mistake, flag_place, is_on_host_network, written_flags
-from sparkwright.trust import container_words
+from sparkwright.trust import container_option_rules
 from sparkwright.trust.model_files import check_container_path
 from sparkwright.trust.secret_names import find_plain_secrets
 from sparkwright.visible import one_line
@@ -266,16 +266,17 @@ def _check_secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 def _check_duplicate_ports(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield two published ports that can't both be opened: Docker creates such a container and can't start it."""
     for end in range(1, len(file.container.ports) + 1):
-        twice = container_words.find_port_conflict(file.container.ports[:end])
+        twice = container_option_rules.find_port_conflict(file.container.ports[:end])
         if twice:
             message = f"`container.ports` publishes the host's port of '{twice}' twice."
             yield message, ("container", "ports", end - 1), "Use another host port."
 
 
 def _check_duplicate_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    points = {container_words.normalize_mount_point(file.model.mount): "the model"}
+    points = {container_option_rules.normalize_mount_point(file.model.mount): "the model"}
     points |= {
-        container_words.normalize_mount_point(model.mount): f"the {role}" for role, model in file.further_models.items()
+        container_option_rules.normalize_mount_point(model.mount): f"the {role}"
+        for role, model in file.further_models.items()
     }
     key = file.resolved_engine.key
     if file.server_key is not None and key is not None:
@@ -284,7 +285,7 @@ def _check_duplicate_mounts(file: RecipeFile, source: Document) -> Iterator[Mist
     mounts = [("volumes", n, volume, volume.split(":")[1]) for n, volume in enumerate(box.volumes)]
     mounts += [("tmpfs", n, value, value.partition(":")[0]) for n, value in enumerate(box.tmpfs)]
     for option, n, text, point in mounts:
-        at = container_words.normalize_mount_point(point)
+        at = container_option_rules.normalize_mount_point(point)
         if at in points:
             message = f"`container.{option}`: {points[at]} is mounted at {at} already."
             yield message, ("container", option, n), "Mount it elsewhere."
@@ -306,7 +307,7 @@ def _check_nested_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake
         if not outer.startswith(("/", "~")) or "ro" in ",".join(modes).split(","):
             continue
         for what, folder in inner.items():
-            if container_words.is_below(folder, outer):
+            if container_option_rules.is_below(folder, outer):
                 message = f"`container.volumes`: {what} lies in {outer}, to which the container may write."
                 fix = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
                 yield message, ("container", "volumes", n), fix
@@ -316,23 +317,25 @@ def _check_file_paths(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield files that would hide something in the container, or be written into a folder of the host."""
     box: Any = file.container
     key = file.resolved_engine.key if file.server_key is not None else None
-    mounts = {container_words.normalize_mount_point(file.model.mount): "the model's folder"}
+    mounts = {container_option_rules.normalize_mount_point(file.model.mount): "the model's folder"}
     mounts |= {
-        container_words.normalize_mount_point(model.mount): f"the folder of the {role}"
+        container_option_rules.normalize_mount_point(model.mount): f"the folder of the {role}"
         for role, model in file.further_models.items()
     }
     mounts |= {
-        container_words.normalize_mount_point(volume.split(":")[1]): f"the volume '{volume}'" for volume in box.volumes
+        container_option_rules.normalize_mount_point(volume.split(":")[1]): f"the volume '{volume}'"
+        for volume in box.volumes
     }
     mounts |= {
-        container_words.normalize_mount_point(item.partition(":")[0]): f"the tmpfs '{item}'" for item in box.tmpfs
+        container_option_rules.normalize_mount_point(item.partition(":")[0]): f"the tmpfs '{item}'"
+        for item in box.tmpfs
     }
     mounts |= {key.mount: "the server's key"} if key else {}
     for path in file.files:
         label = one_line(path, max_chars=100)
         if reason := check_container_path(path):
             yield f"`files`: '{label}' {reason}.", ("files", path), "Put it elsewhere, e.g. below /etc/sparkwright."
-        point = container_words.normalize_mount_point(path)
+        point = container_option_rules.normalize_mount_point(path)
         for place, what in mounts.items():
             if point == place or point.startswith(f"{place}/") or place.startswith(f"{point}/"):
                 yield f"`files`: '{label}' and {what} are in one place.", ("files", path), "Put it elsewhere."

@@ -18,12 +18,12 @@ from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.variables import DEFAULTS
 from sparkwright.project.playbook.names import ErrorLocator
-from sparkwright.project.recipe import seat
+from sparkwright.project.recipe import cluster_member
 from sparkwright.project.recipe.models import Model, SecondModel
 from sparkwright.project.recipe.recipe import Recipe, build_container_spec, serve_port
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import ContainerSpec, start_key
-from sparkwright.trust.container_words import parse_size
+from sparkwright.trust.container_option_rules import parse_size
 from sparkwright.trust.image_name import digest_of
 from sparkwright.trust.model_files import RECIPE_FILES_FOLDER
 from sparkwright.trust.secret_names import has_secret
@@ -196,7 +196,7 @@ def _member_share(recipe: Recipe, host: Host) -> MemberSettings | None:
     """
     if host.cluster is None and recipe.split is None:
         return None
-    return seat.member_share(recipe, host)
+    return cluster_member.member_share(recipe, host)
 
 
 def _model_context(recipe: Recipe, locked: Mapping[str, Any], further_entries: Mapping[str, Any]) -> dict[str, Any]:

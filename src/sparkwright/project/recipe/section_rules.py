@@ -14,8 +14,8 @@ from sparkwright.engines.parallel import Parallel
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.recipe.models import Adapter, RecipeFile
-from sparkwright.trust import container_words, process_words, security_words
-from sparkwright.trust.container_words import is_below
+from sparkwright.trust import container_option_rules, process_option_rules, security_option_rules
+from sparkwright.trust.container_option_rules import is_below
 
 #: message, place in the file, and fix
 Mistake = tuple[str, Place, str]
@@ -29,11 +29,11 @@ def check_container(file: Any, source: Document) -> Iterator[Mistake]:
 
 def is_on_host_network(file: Any) -> bool:
     """Return True if the container has no addresses of its own: its server listens on the host's."""
-    return bool(process_words.parse_network(file.container.network)[0] == process_words.HOST)
+    return bool(process_option_rules.parse_network(file.container.network)[0] == process_option_rules.HOST)
 
 
 def _check_reachable(file: Any) -> Iterator[Mistake]:
-    if file.container.network == process_words.NONE:
+    if file.container.network == process_option_rules.NONE:
         message = "`container.network: none`: nothing can reach the server."
         yield message, ("container", "network"), "Remove it, or name a network."
 
@@ -54,9 +54,9 @@ def _check_host_ports(file: Any) -> Iterator[Mistake]:
 
 def _check_networks(file: Any) -> Iterator[Mistake]:
     box = file.container
-    names = [process_words.parse_network(network)[0] for network in box.networks]
-    first = process_words.parse_network(box.network)[0] or process_words.BRIDGE
-    if names and first in (process_words.HOST, process_words.NONE):
+    names = [process_option_rules.parse_network(network)[0] for network in box.networks]
+    first = process_option_rules.parse_network(box.network)[0] or process_option_rules.BRIDGE
+    if names and first in (process_option_rules.HOST, process_option_rules.NONE):
         message = f"`container.networks`: with `network: {first}` a container joins no other network."
         yield message, ("container", "networks"), "Remove one of them."
     for n, name in enumerate(names):
@@ -67,7 +67,7 @@ def _check_networks(file: Any) -> Iterator[Mistake]:
 def _check_sysctls(file: Any) -> Iterator[Mistake]:
     box = file.container
     for name in box.sysctls:
-        of_network = security_words.is_network_sysctl(name)
+        of_network = security_option_rules.is_network_sysctl(name)
         option, shared = ("network", is_on_host_network(file)) if of_network else ("ipc", box.ipc == "host")
         if shared:
             message = f"`container.sysctls`: {name} is the host's own with `{option}: host`."
@@ -82,7 +82,7 @@ def _check_memory(file: Any) -> Iterator[Mistake]:
     if not box.memory:
         message = "`container.memory_swap` needs `memory`: it is the limit of both together."
         yield message, ("container", "memory_swap"), "Set `memory` too."
-    elif 0 <= process_words.parse_swap(box.memory_swap) < container_words.parse_size(box.memory):
+    elif 0 <= process_option_rules.parse_swap(box.memory_swap) < container_option_rules.parse_size(box.memory):
         message = "`container.memory_swap` is less than `memory`: it is the limit of both together."
         yield message, ("container", "memory_swap"), "Set it to `memory` for no swap, or higher."
 
@@ -94,7 +94,7 @@ def _check_log(file: Any) -> Iterator[Mistake]:
 
 
 def _check_devices(file: Any) -> Iterator[Mistake]:
-    rows = [security_words.device_mapping(device)["PathInContainer"] for device in file.container.devices]
+    rows = [security_option_rules.device_mapping(device)["PathInContainer"] for device in file.container.devices]
     for n, inside in enumerate(rows):
         if inside in rows[:n]:
             message = f"`container.devices`: '{inside}' is in the container already."
@@ -249,7 +249,7 @@ def apply_parallel(file: RecipeFile, source: Document) -> RecipeFile:
     for message, place, fix in _find_parallel_mistakes(file, source):
         raise Refused(message, where=source.where(*place), fix=fix)
     return file.model_copy(
-        update={"container": file.container.model_copy(update={"network": process_words.HOST, "networks": ()})}
+        update={"container": file.container.model_copy(update={"network": process_option_rules.HOST, "networks": ()})}
     )
 
 
@@ -271,7 +271,7 @@ def _find_parallel_mistakes(file: RecipeFile, source: Document) -> Iterator[Mist
 
 def _check_parallel_network(file: RecipeFile) -> Iterator[Mistake]:
     box: Any = file.container
-    if box.network and process_words.parse_network(box.network)[0] != process_words.HOST:
+    if box.network and process_option_rules.parse_network(box.network)[0] != process_option_rules.HOST:
         message = "`container.network` must be `host` with `parallel`: the ranks reach each other over the host's own interfaces."
         yield message, ("container", "network"), "Remove it."
 

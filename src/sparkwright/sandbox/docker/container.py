@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparkwright.sandbox.docker.images import Images, ServingProgram
 from sparkwright.sandbox.faults import START_FAULTS
+from sparkwright.sandbox.http_server import HttpError
 from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.system import Gpu
 from sparkwright.sandbox.vllm.command_line import PrintedOutput
-from sparkwright.sandbox.web import HttpError
 
 if TYPE_CHECKING:
     pass

@@ -13,7 +13,7 @@ from typing import Any
 
 from sparkwright.sandbox.docker.container import Container, SharedState, network_mode
 from sparkwright.sandbox.docker.images import Images
-from sparkwright.sandbox.web import HttpError
+from sparkwright.sandbox.http_server import HttpError
 
 PORT_RELEASE_TIMEOUT_S = 2.0  # a killed daemon holds its servers' ports slightly longer than its lock
 CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")

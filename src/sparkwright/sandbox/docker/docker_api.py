@@ -13,7 +13,7 @@ from typing import Any
 from sparkwright.sandbox.docker.container import DEFAULT_STOP_TIMEOUT_S, NETWORKS, STDERR, STDOUT, Container
 from sparkwright.sandbox.docker.containers import Containers, container_row, filter_containers, is_true, parse_filters
 from sparkwright.sandbox.docker.images import Images, image_id
-from sparkwright.sandbox.web import Handler, HttpError
+from sparkwright.sandbox.http_server import Handler, HttpError
 
 #: the end of a refusal: what works instead
 SUPPORTED_COMMANDS = (

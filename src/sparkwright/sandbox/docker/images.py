@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.sandbox import haproxy
+from sparkwright.sandbox.http_server import Handler
 from sparkwright.sandbox.llama_cpp.api import LlamaApi
 from sparkwright.sandbox.llama_cpp.server import LlamaServer
 from sparkwright.sandbox.serving.process import Process
@@ -23,7 +24,6 @@ from sparkwright.sandbox.vllm import command_line
 from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.command_line import PrintedOutput, ServeCommand
 from sparkwright.sandbox.vllm.engine import Engine
-from sparkwright.sandbox.web import Handler
 
 LLAMA_SERVER = "/app/llama-server"
 #: entry point of NVIDIA's CUDA images: it runs its arguments, or a shell

@@ -13,9 +13,9 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 from sparkwright.ready import wait_for_readable
+from sparkwright.sandbox.http_server import Handler
 from sparkwright.sandbox.serving.generation import Request, Token, adapter_words, generate, natural_length
 from sparkwright.sandbox.serving.request_content import AnswerSpec, call_deltas
-from sparkwright.sandbox.web import Handler
 
 DONE_EVENT = b"data: [DONE]\n\n"
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}

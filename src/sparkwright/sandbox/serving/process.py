@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparkwright.sandbox.http_server import Handler, Server
 from sparkwright.sandbox.memory import LEAK_BYTES_PER_S, LINGER_S, OVERSHOOT_BYTES_PER_S, TOTAL_BYTES, MemoryPool
-from sparkwright.sandbox.web import Handler, Server
 from sparkwright.units import GIB
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")

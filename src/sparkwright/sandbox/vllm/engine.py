@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.ready import wait_for_readable
+from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.sandbox.serving.process import COMPILE_PEAK_BYTES, HOST_SIDE_BYTES, SIGTERM_EXIT_CODE, Process
 from sparkwright.sandbox.vllm import command_line, responses, startup
@@ -25,7 +26,6 @@ from sparkwright.sandbox.vllm.config import (
 )
 from sparkwright.sandbox.vllm.metrics import Metrics, PrefixCache
 from sparkwright.sandbox.vllm.model import load_adapters, parse_drafts
-from sparkwright.sandbox.web import Server
 from sparkwright.units import GIB
 
 POLL_S = 0.05

@@ -12,7 +12,7 @@ from sparkwright.engines.shared_rules import DOCKER_SOURCE, LOOPBACK_PREFIXES, k
 from sparkwright.engines.vllm import flags, http
 from sparkwright.engines.vllm.flags import MEMBERS, PIPELINE, TENSOR
 from sparkwright.engines.vllm.rules.rule import Case, Example, rule, severity_of
-from sparkwright.trust import process_words
+from sparkwright.trust import process_option_rules
 from sparkwright.visible import one_line
 
 #: the oldest release whose log was seen to hide the key
@@ -82,7 +82,7 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     """
     intended = (
         {"host"}
-        if process_words.parse_network(case.asked.container.get("network") or "")[0] == process_words.HOST
+        if process_option_rules.parse_network(case.asked.container.get("network") or "")[0] == process_option_rules.HOST
         else set()
     )
     intended |= {"headless"} if case.flag("node-rank") else set()  # a cluster's worker has no API; its head has

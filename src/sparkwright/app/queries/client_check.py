@@ -1,0 +1,105 @@
+"""`client --check`: send one request as a client would, and check the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from sparkwright.app.queries.client_formats import Endpoint, Format
+from sparkwright.engines import dialects
+from sparkwright.engines.dialects import Dialect
+from sparkwright.engines.probes import fields
+from sparkwright.engines.probes.probe import Reply, quote_text
+from sparkwright.errors import Failed, Inconclusive, Refused, Unreachable
+from sparkwright.measure import http_probe, stream
+from sparkwright.transport import http
+from sparkwright.transport.connection import TransportError
+from sparkwright.trust import bounds
+from sparkwright.visible import format_count, one_line
+
+#: time limit for the whole answer, in seconds
+TIMEOUT_S = 180.0
+MAX_SHOWN_CHARS = 300
+#: request of a client that is not an agent; a reasoning model needs room to think
+CHAT_REQUEST = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
+
+
+def check(form: Format, endpoint: Endpoint) -> str:
+    """Send a streamed request through the API that a client uses, with a tool for an agent, and return the result as text.
+
+    Raises:
+        Refused: the environment does not hold the key.
+        Unreachable: the server does not answer.
+        Inconclusive: the answer ended too early for a verdict.
+        Failed: the server refuses, breaks off, or returns an answer that the client can't use.
+    """
+    dialect = dialects.BY_PATH[form.path]
+    body = dialect.request(
+        {"model": endpoint.model, **(fields.TOOL_CALL_PROBE.body if form.agent else CHAT_REQUEST), "stream": True}
+    )
+    began_s = time.monotonic()
+    events = _request_events(dialect, endpoint, body)
+    summary = f"{form.path}, streamed, in {time.monotonic() - began_s:.1f} s"
+    if disorder := dialect.disorder(events):
+        raise Failed(f"{summary}: {disorder}.", where=endpoint.url)
+    answer = dialect.assembled(events)
+    return f"{summary}: {_describe_answer(form, Reply(200, '', answer), endpoint)}{_describe_usage(answer)}"
+
+
+def _request_events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) -> list[Any]:
+    url = f"{endpoint.url}{dialect.path}"
+    headers = {"Content-Type": "application/json"}
+    if endpoint.key_variable:
+        key = os.environ.get(endpoint.key_variable, "")
+        if not key:
+            raise Refused(
+                f"{endpoint.key_variable} is not set.", where="--check", fix="Export the key that clients send."
+            )
+        headers["Authorization"] = f"Bearer {key}"
+    try:
+        answer = http.request("POST", url, headers=headers, body=json.dumps(body).encode(), timeout_s=TIMEOUT_S)
+    except TransportError as error:
+        raise Unreachable(f"no answer: it {error}.", where=url) from None
+    if answer.status != 200:
+        raise Failed(f"refused with {answer.status}: {_error_text(answer.body)}", where=url)
+    try:
+        return stream.parse_event_stream(answer.body, dialect.last)
+    except stream.StreamError as error:
+        raise Failed(f"{error}.", where=url) from None
+
+
+def _error_text(body: bytes) -> str:
+    try:
+        message = http_probe.extract_error(bounds.parse_json(body))
+    except ValueError:
+        message = ""
+    return one_line(message or body[:MAX_SHOWN_CHARS].decode(errors="replace"), max_chars=MAX_SHOWN_CHARS)
+
+
+def _describe_answer(form: Format, reply: Reply, endpoint: Endpoint) -> str:
+    """Describe the content of the answer.
+
+
+    Raises Failed for a wrong answer, and Inconclusive for one that ended too early for a verdict.
+    """
+    if form.agent:
+        observation = fields.evaluate_tool_call(reply)
+        if observation.verdict == "disproved":
+            raise Failed(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
+        if observation.verdict == "inconclusive":
+            raise Inconclusive(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
+        return observation.evidence
+    if not reply.content:
+        kind = Inconclusive if reply.cut else Failed
+        raise kind("the answer has no text.", where=f"{endpoint.url}{form.path}")
+    return quote_text(reply.content)
+
+
+def _describe_usage(answer: dict[str, Any]) -> str:
+    usage = answer.get("usage") or {}
+    prompt, generated = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if prompt is None or generated is None:
+        return ""
+    return f" ({format_count(prompt, 'token')} read, {generated} generated)"

@@ -1,0 +1,337 @@
+"""Client settings for a running server, as text from a template or as JSON."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+from sparkwright.app.connect import Selection
+from sparkwright.app.plans import clusters, gateways, recipes
+from sparkwright.app.plans.pins import load_lock, lock_entries
+from sparkwright.app.plans.recipes import render_template
+from sparkwright.app.queries import client_check, client_files, client_formats
+from sparkwright.app.queries.client_formats import Endpoint, Format
+from sparkwright.app.queries.host_requests import query_module, report_host_error
+from sparkwright.console.command_output import print_error, print_json_line, print_text
+from sparkwright.console.events.summary import ServerSummary
+from sparkwright.engines import api_paths, openai_api
+from sparkwright.engines.http import GENERATE
+from sparkwright.engines.model import chat_template
+from sparkwright.engines.model.chat_template import ChatTemplate
+from sparkwright.errors import Failed, Refused
+from sparkwright.fleet.member import Member
+from sparkwright.project import recipe
+from sparkwright.project.documents.validation import suggest_name
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory import secret_source
+from sparkwright.project.inventory.groups import Gateway
+from sparkwright.project.inventory.models import SecretSource
+from sparkwright.project.recipe.recipe import DEFAULT_KEY_VARIABLE
+from sparkwright.transport import connection
+from sparkwright.visible import one_line
+
+#: environment variable that clients read a gateway's key from, if its own source is not a variable
+GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
+#: time limit for a connection, in seconds; an address in the local network accepts one within milliseconds
+CONNECT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """The client to configure, and whether to print, write or check its settings."""
+
+    #: a name in `client_formats.FORMATS`; empty for the general format
+    client: str = ""
+    #: merge the settings into the client's file, or into `file`, instead of printing them
+    write: bool = False
+    file: str = ""
+    #: send one request in the client's format
+    check: bool = False
+    #: a name in the gateway's `clients`, whose key is used
+    user: str = ""
+
+    def form(self) -> Format | None:
+        """Return the client's format. Raises Refused for options that exclude each other."""
+        if not self.client and (self.write or self.check or self.file):
+            raise Refused("requires --for.", where="--write" if self.write or self.file else "--check")
+        if self.file and not self.write:
+            raise Refused("requires --write.", where="--file")
+        return client_formats.get_format(self.client) if self.client else None
+
+
+def print_settings(selection: Selection, *, json: bool, options: ClientOptions = ClientOptions()) -> list[int]:
+    """Print each host's settings; for a cluster, those of its head. Return the exit codes."""
+    form = options.form()
+    if options.write and len(selection.fleet.members) != 1:
+        raise Refused("takes one host: a client's file has the settings of one server.", where="--write")
+    if options.user and json:
+        raise Refused(
+            "names a key of a gateway, and --json describes the server; leave out one of them.", where="--client"
+        )
+    if form is not None and json:
+        raise Refused("prints text in the client's own form; leave out one of --for and --json.", where="--for")
+    selection = clusters.exclude_workers(selection, "client")
+    answers = selection.fleet.ask(lambda member: query_server(selection, member))
+    errors, codes = selection.fleet.errors(), selection.fleet.exit_codes()
+    for host in (member.host.name for member in selection.fleet.members):
+        if host in errors:
+            print_error(errors[host], json=json, host=host)
+            continue
+        with report_host_error(host, codes, json=json):
+            if json:
+                print_json_line(settings_json(answers[host]))
+                continue
+            if form is not None:
+                _print_for_client(form, options, _build_endpoint(selection, host, answers[host], options.user))
+                continue
+            extra_lines = (
+                *_gateway_lines(selection, answers[host], options.user),
+                *_silent_address_warning(answers[host].url),
+            )
+            print_text(render_text(selection.project, answers[host]), end="")
+            for line in extra_lines:
+                print_text(line)
+    return codes
+
+
+def _print_for_client(form: Format, options: ClientOptions, endpoint: Endpoint) -> None:
+    """Print the settings in a client's format, or write them, and then optionally check them with a request."""
+    lines = client_formats.format_lines(form, endpoint)
+    if options.write:
+        lines = [*client_files.write_settings(options.client, endpoint, options.file), *lines[2:]]
+    for line in lines:
+        print_text(line)
+    if options.check:
+        print_text(f"{'# ' if not options.write else ''}{client_check.check(form, endpoint)}")
+
+
+def _gateway_lines(selection: Selection, served: ServerSummary, user: str) -> list[str]:
+    """Return the lines for each gateway in front of a host, where its model keeps answering while the server is replaced.
+
+    Raises Refused if none of them has this client, or if it may not use the model.
+    """
+    lines = []
+    for gateway in _gateways_in_front(selection, served.host, user):
+        model = _requestable_model(gateway, user, served)
+        url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, user)
+        lines.append(f"\n# the same through the gateway {gateway.name}\nbase URL   {url}")
+        lines += [f"model      {one_line(model)}"] if model != served.served_name else []
+        if source is not None:
+            lines.append(
+                f"key        {_key_variable(source)}: {_key_owner(gateway, user)}, from {secret_source.describe_source(source)}"
+            )
+    return lines
+
+
+def _key_variable(source: SecretSource) -> str:
+    return f"${source.env or GATEWAY_KEY_VARIABLE}"
+
+
+def _key_owner(gateway: Gateway, user: str) -> str:
+    return f"the key of {user}" if user else f"the key of the gateway {gateway.name}"
+
+
+def _key_source(gateway: Gateway, user: str) -> SecretSource | None:
+    """Return the source of a gateway's key, or of one client's key; None if the gateway accepts requests without a key."""
+    return gateway.file.clients[user].key if user else gateway.file.key
+
+
+def _silent_address_warning(url: str) -> list[str]:
+    """Return a warning if a name has an address that does not answer, because a client may wait for it on each request."""
+    parts = urlsplit(url)
+    resolved = sorted(
+        connection.resolve_host(parts.hostname or "", CONNECT_TIMEOUT_S),
+        key=lambda address: (":" not in address, address),
+    )
+    addresses = [(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, parts.port)) for address in resolved]
+    answering, silent = probe_addresses(addresses, CONNECT_TIMEOUT_S) if len(addresses) > 1 else ([], [])
+    if not (answering and silent):
+        return []
+    alternative = f"[{answering[0]}]" if ":" in answering[0] else answering[0]
+    return [
+        f"\n# {parts.hostname} is {', '.join(silent)} too, where nothing answers: clients that try that first wait for it\n"
+        f"instead    {parts.scheme}://{alternative}:{parts.port}/v1"
+    ]
+
+
+def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[list[str], list[str]]:
+    """Return the addresses that accept a connection, and those that do not answer.
+
+    An address that refuses the connection is in neither list, because it does not delay a client.
+
+    Args:
+        addresses: pairs of address family and address with port.
+        timeout_s: time limit for all of them together, each being tried in its own thread.
+    """
+    results: tuple[list[str], list[str]] = ([], [])
+
+    def attempt(family: int, address: Any) -> None:
+        with socket.socket(family, socket.SOCK_STREAM) as opened:
+            opened.settimeout(timeout_s)
+            try:
+                opened.connect(address)
+            except TimeoutError:
+                results[1].append(str(address[0]))
+            except OSError:
+                return
+            else:
+                results[0].append(str(address[0]))
+
+    attempts = [Thread(target=attempt, args=row) for row in addresses]
+    for thread in attempts:
+        thread.start()
+    for thread in attempts:
+        thread.join()
+    return results
+
+
+def _gateways_in_front(selection: Selection, name: str, user: str) -> list[Gateway]:
+    """Return the gateways in front of a host that have this client. Raises Refused if none has it."""
+    machine = next(member.host.machine for member in selection.fleet.members if member.host.name == name)
+    gateways_found = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
+    if not user:
+        return gateways_found
+    with_client = [gateway for gateway in gateways_found if user in gateway.file.clients]
+    if not with_client:
+        known = [client for gateway in gateways_found for client in gateway.file.clients]
+        fix = (
+            suggest_name(user, known) or "`clients` of the gateway in hosts/groups.yml gives clients keys of their own."
+        )
+        raise Refused(f"no gateway in front of {name} has a client called {user!r}.", where="--client", fix=fix)
+    return with_client
+
+
+def _requestable_model(gateway: Gateway, user: str, served: ServerSummary) -> str:
+    """Return the name by which a client requests a host's model. Raises Refused if it may use none of the names."""
+    allowed = gateway.file.clients[user].models if user else []
+    server_models = (served.served_name, *served.adapters)
+    names = (*server_models, *(alias for alias, name in gateway.file.models.items() if name in server_models))
+    model = next((name for name in names if not allowed or name in allowed), "")
+    if not model:
+        message = f"{user} may use {', '.join(allowed)}, and {served.host} serves {', '.join(server_models)}."
+        raise Refused(message, where=gateway.where("clients"))
+    return model
+
+
+def _build_endpoint(selection: Selection, name: str, served: ServerSummary, user: str) -> Endpoint:
+    """Return the endpoint of a host's model: its gateway if there is one, otherwise the server.
+
+    Raises Refused if the gateway has no such client, or does not let it use the model.
+    """
+    if served.task != GENERATE:
+        raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
+    url, key, source, model = served.url, served.key_variable, "", served.served_name
+    for gateway in _gateways_in_front(selection, name, user)[:1]:
+        url = gateways.base_url(selection.inventory, gateway)[0].removesuffix("/v1")
+        key_config, model = _key_source(gateway, user), _requestable_model(gateway, user, served)
+        key = key_config.env or GATEWAY_KEY_VARIABLE if key_config else ""
+        source = (
+            f"{_key_owner(gateway, user)}, from {secret_source.describe_source(key_config)}"
+            if key_config and not key_config.env
+            else ""
+        )
+    host = next(member.host for member in selection.fleet.members if member.host.name == name)
+    return Endpoint(
+        url=url,
+        model=one_line(model),
+        context=served.max_model_len,
+        answer_tokens=openai_api.max_answer_tokens(served.max_model_len),
+        key_variable=key,
+        pictures=served.pictures,
+        adapters=served.adapters,
+        key_source=source,
+        paths=api_paths.list_paths(recipes.load_host_recipe(selection.project, host).engine.http.paths),
+    )
+
+
+def query_server(selection: Selection, member: Member) -> ServerSummary:
+    """Return what a host serves now, read from its running container and its server.
+
+    Raises Failed if the server lists no models.
+    """
+    host = member.host
+    host_recipe = recipes.load_host_recipe(selection.project, host)
+    pins = lock_entries(load_lock(selection.project, host), host_recipe)
+    variables = recipe.scope(host, recipes.login_user(host), host_recipe, pins)
+    args = {
+        "spec": variables["container"],
+        "base_url": variables["base_url"],
+        "recipe": host_recipe.name,
+        "host": host.name,
+    }
+    state = query_module(selection.fleet, member, "inspect_server", args)
+    models: dict[str, int | None] = state["models"]
+    if not models:
+        raise Failed("the server does not report which models it serves.", where=host.name)
+    model = host_recipe.served_name if host_recipe.served_name in models else next(iter(models))
+    url, reach = recipes.server_url(host, state["port"], loopback=state["loopback"])
+    key = (variables["recipe"]["server_key"] or DEFAULT_KEY_VARIABLE) if state["server_key"] else ""
+    return ServerSummary(
+        host=host.name,
+        recipe=host_recipe.name,
+        image=state["image"],
+        model="",
+        commit="",
+        served_name=model,
+        adapters=tuple(one_line(name) for name in host_recipe.adapter_names if name in models),
+        url=url,
+        reach=reach,
+        max_model_len=models[model],
+        key_variable=key,
+        task=host_recipe.file.task,
+        pictures=recipes.PICTURE_PROBE in host_recipe.file.expect.probes,
+        chat=chat_template.select_server_chat(pins),
+    )
+
+
+def settings_json(served: ServerSummary) -> dict[str, Any]:
+    """Return the settings as plain JSON. Lengths are in tokens, and null if the server does not report them."""
+    return {
+        "host": served.host,
+        "base_url": f"{served.url}/v1",
+        "model": served.served_name,
+        "adapters": list(served.adapters),
+        "context_length": served.max_model_len,
+        "max_tokens": openai_api.max_answer_tokens(served.max_model_len),
+        "api_key_variable": served.key_variable,
+        "reach": served.reach,
+        "image": served.image,
+        "task": served.task,
+        "pictures": served.pictures,
+        "thinking": describe_thinking(served),
+    }
+
+
+def describe_thinking(served: ServerSummary) -> dict[str, Any]:
+    """Describe how the model's chat template handles thinking.
+
+    The keys are `default` (on, off, always, none; null if unknown), the request field that switches it ("" for none), and a
+    sentence ("" if the template does not handle thinking).
+    """
+    template = ChatTemplate.from_json(served.chat.get("template") or {})
+    if template is None:
+        unknown = "unknown: spark.lock has no record of the model's chat template (`invoke lock --update` reads it)"
+        return {"default": None, "switch": "", "sentence": unknown}
+    return {"default": template.thinking, "switch": template.switch, "sentence": template.thinking_sentence}
+
+
+def render_text(project: Project, served: ServerSummary) -> str:
+    """Render the settings with the project's templates/client.j2."""
+    variables = {
+        "host": served.host.replace("/", "-"),  # client names can't contain a slash
+        "url": served.url,
+        "model": served.served_name,
+        "adapters": served.adapters,
+        "max_model_len": served.max_model_len,
+        "max_tokens": openai_api.max_answer_tokens(served.max_model_len),
+        "reach": served.reach,
+        "key": served.key_variable,
+        "task": served.task,
+        "pictures": served.pictures,
+        "thinking": describe_thinking(served),
+    }
+    return render_template(project.root, "client.j2", variables)

@@ -1,0 +1,201 @@
+"""The `cluster.inspect` and `cluster.check` commands: query a cluster's hosts about their links and print the results."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from sparkwright.app.connect import Selection, select_hosts, select_machines
+from sparkwright.app.queries import link_rules
+from sparkwright.app.queries.host_requests import FINDING, LINK, query_module
+from sparkwright.app.queries.link_rules import HostLinks, check_links, propose_fabric
+from sparkwright.console.command_output import print_json_line, print_prose, print_text, terminal_width
+from sparkwright.console.events import tables
+from sparkwright.console.events.live_lines import print_line
+from sparkwright.console.terminal import build_console
+from sparkwright.doctor.fabric import Link
+from sparkwright.doctor.host import Finding
+from sparkwright.errors import Exit, Refused
+from sparkwright.fleet.member import Member
+from sparkwright.host.state import write_atomically
+from sparkwright.project.inventory.groups import Fabric
+from sparkwright.project.inventory.host import Host
+
+LINK_COLUMNS = (
+    *(("HOST", "host"), ("INTERFACE", "interface"), ("ADAPTER", "adapter"), ("STATE", "state"), ("RATE", "rate")),
+    *(("MTU", "mtu"), ("ADDRESS", "address"), ("FIRMWARE", "firmware")),
+)
+FINDING_COLUMNS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
+
+
+def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
+    """Show the hosts' links and the `fabric` entry for their files.
+
+    Args:
+        write: add the entry to host files that lack it.
+    """
+    selection = select_machines(select_hosts(pattern))
+    members, codes = _query_hosts(selection, peers=False, json=json)
+    if json:
+        for member in members:
+            print_json_line(
+                {
+                    "host": member.host,
+                    "links": [link.to_json() for link in member.links],
+                    "fabric": _fabric_json(member.used_fabric),
+                }
+            )
+        return [*_write_fabric_entries(selection, members, write=write, quiet=True), *codes]
+    _print_table([_link_row(member.host, link) for member in members for link in member.links], LINK_COLUMNS)
+    for member in members:
+        if not member.links:
+            print_text(f"{member.host}: no RDMA adapter.")
+    return [*_write_fabric_entries(selection, members, write=write, quiet=False), *codes]
+
+
+def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
+    """Compare the hosts' links and test the path in each direction. Return 1 for a problem that prevents a cluster from running.
+
+    Args:
+        bandwidth: also measure the links.
+    """
+    selection = select_machines(select_hosts(pattern))
+    if len(selection.hosts) < 2:
+        cluster = next((host.cluster.name for host in selection.hosts if host.cluster), "pair")
+        raise Refused("a cluster needs at least two hosts.", fix=f"Name its group: `--host {cluster}`.")
+    members, codes = _query_hosts(selection, peers=True, json=json)
+    problems = check_links(members)
+    rates = link_rules.measure_bandwidth(selection, members) if bandwidth else []
+    problems += rates
+    has_errors = any(finding.verdict == "bad" for _, finding in problems)
+    if json:
+        print_json_line(
+            {"findings": [{"host": host, **finding.to_json()} for host, finding in problems], "bad": has_errors}
+        )
+    elif problems:
+        _print_table([{"host": host or "all", **_finding_row(finding)} for host, finding in problems], FINDING_COLUMNS)
+    else:
+        print_prose(f"The links between {' and '.join(member.host for member in members)} are as a cluster needs them.")
+    unmeasured = any(finding.verdict == "unknown" for _, finding in rates)
+    return [Exit.FAILED if has_errors else Exit.INCONCLUSIVE if unmeasured else Exit.OK, *codes]
+
+
+def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list[HostLinks], list[Exit]]:
+    """Return the hosts' answers, and the exit codes of hosts that did not answer. Their errors are printed.
+
+    Args:
+        peers: have each host also test its path to the others.
+    """
+    fleet = selection.fleet
+    fleet.connect()
+    try:
+        links_by_host = fleet.ask(lambda member: _query_host(selection, member, []))
+        if peers:
+            addresses = {name: links.used_fabric.address for name, links in links_by_host.items() if links.used_fabric}
+            links_by_host = fleet.ask(
+                lambda member: _query_host(
+                    selection, member, [to for name, to in addresses.items() if name != member.host.name]
+                )
+            )
+    finally:
+        fleet.close()
+    errors = fleet.errors()
+    for name, error in errors.items():
+        if json:
+            print_json_line({"host": name, "error": error.message, "exit": int(error.exit)})
+        else:
+            print_prose(f"{name}: {error.message}")
+    return [links_by_host[host.name] for host in selection.hosts if host.name in links_by_host], [
+        error.exit for error in errors.values()
+    ]
+
+
+def _query_host(selection: Selection, member: Member, peers: Sequence[str]) -> HostLinks:
+    sent_s = time.time()
+    answer = query_module(selection.fleet, member, "fabric", {"peers": list(peers)})
+    return replace(_parse_links(member, answer), ahead_s=(answer["now_s"] - time.time(), answer["now_s"] - sent_s))
+
+
+def _parse_links(member: Member, answer: dict[str, Any]) -> HostLinks:
+    links = tuple(Link(**{name: _to_tuple(row[name]) for name in LINK}) for row in answer["links"])
+    host_findings = tuple(Finding(**{name: row[name] for name in FINDING}) for row in answer["findings"])
+    paths, host = tuple(answer["paths"]), member.host
+    return HostLinks(host.name, links, host_findings, paths, answer["kernel"], answer["driver"], host.fabric)
+
+
+def _to_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _write_fabric_entries(
+    selection: Selection, members: Sequence[HostLinks], *, write: bool, quiet: bool
+) -> list[Exit]:
+    """Print the `fabric` entries missing from host files, or write them. Return 2 for each host whose file still lacks one."""
+    codes = []
+    for member in members:
+        text, host = _fabric_yaml(propose_fabric(member.links)), selection.inventory.hosts[member.host]
+        if member.declared_fabric is not None or not text:
+            continue
+        if write:
+            _append_to_host_file(selection, host, text)
+        else:
+            codes.append(Exit.CHANGES)
+        if not quiet:
+            print_text(f"\n{'added to' if write else 'for'} hosts/{member.host}.yml:\n{text}", end="")
+    return codes
+
+
+def _append_to_host_file(selection: Selection, host: Host, text: str) -> None:
+    path = selection.project.root / "hosts" / f"{host.name}.yml"
+    before = path.read_bytes()
+    write_atomically(path, before + (b"" if before.endswith(b"\n") or not before else b"\n") + text.encode())
+
+
+def _fabric_yaml(declared: Fabric | None) -> str:
+    if declared is None:
+        return ""
+    adapters = f"\n  adapters: {_format_yaml_list(declared.adapters)}" if declared.adapters else ""
+    return f"fabric:\n  interfaces: {_format_yaml_list(declared.interfaces)}\n  address: {declared.address}{adapters}\n"
+
+
+def _format_yaml_list(names: Sequence[str]) -> str:
+    """Format a list in YAML, with quotes around names that YAML would not read as text (on, 1e5)."""
+    return yaml.safe_dump(list(names), default_flow_style=True, width=math.inf).strip()
+
+
+def _fabric_json(declared: Fabric | None) -> dict[str, Any] | None:
+    return (
+        {"interfaces": declared.interfaces, "address": declared.address, "adapters": declared.hcas}
+        if declared
+        else None
+    )
+
+
+def _link_row(host: str, link: Link) -> dict[str, Any]:
+    return {
+        "host": host,
+        "verdict": "ok" if link.active else "unknown",
+        "interface": link.interface or "-",
+        "adapter": link.adapter,
+        "state": "up" if link.active else "down",
+        "rate": f"{link.rate_gbps:.0f} Gb/s" if link.rate_gbps else "-",
+        "mtu": str(link.mtu or "-"),
+        "address": ", ".join(link.addresses) or "-",
+        "firmware": link.firmware or "-",
+    }
+
+
+def _finding_row(finding: Finding) -> dict[str, Any]:
+    source = f" [{finding.source}]" if finding.source else ""
+    return {**finding.to_json(), "evidence": f"{finding.evidence}{source}"}
+
+
+def _print_table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+    console = build_console()
+    for style, text in tables.format_table(list(rows), tuple(columns), terminal_width()):
+        print_line(console, style, text)

@@ -1,0 +1,192 @@
+"""The `diagnose` command: query the hosts and lay out each diagnosis, without truncating anything at any width."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from sparkwright.app.connect import Selection, select_hosts
+from sparkwright.app.queries import host_requests
+from sparkwright.console import formatters
+from sparkwright.console.command_output import print_json_line
+from sparkwright.console.events.live_lines import print_line
+from sparkwright.console.rows import Cause, Diagnosis
+from sparkwright.console.terminal import build_console
+from sparkwright.errors import Exit, Refused, SparkwrightError
+from sparkwright.fleet.fixes import add_host_option
+from sparkwright.fleet.member import Member, build_module_request, close_links
+from sparkwright.program import rewrite_commands
+from sparkwright.project import recipe
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import build_recap_error
+from sparkwright.visible import one_line
+
+#: fields that a host reports; the laptop adds the name and any error
+ANSWER_FIELDS = tuple(
+    field.name for field in fields(Diagnosis) if field.name not in ("host", "error", "exit", "causes")
+)
+CAUSE_FIELDS = tuple(field.name for field in fields(Cause))
+
+
+def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
+    """Diagnose the hosts of a pattern, print the result, and return the exit codes."""
+    if token_s < 0:
+        raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
+    selection = select_hosts(pattern)
+    if sys.stderr.isatty() and not json:
+        print("Inspecting the hosts and measuring idle servers; this takes up to a minute.", file=sys.stderr)
+    try:
+        rows = query_diagnoses(selection, token_s)
+    finally:
+        close_links(selection.fleet.members)
+    if json:
+        for row in rows:
+            print_json_line(asdict(row))
+    else:
+        print_diagnoses(rows)
+    return [row.exit for row in rows]
+
+
+def query_diagnoses(selection: Selection, token_s: float) -> list[Diagnosis]:
+    """Return every host's diagnosis, in inventory order, including hosts that can't be queried."""
+    members = selection.fleet.members
+    descriptions = {member.host.name: describe_server(selection, member.host) for member in members}
+
+    def header(member: Member) -> dict[str, Any]:
+        recipe_facts = {name: value for name, value in descriptions[member.host.name].items() if name != "error"}
+        return build_module_request("diagnose", {"token_s": token_s, **recipe_facts})
+
+    answers = host_requests.query_members(members, header, "task_finished")
+    return [
+        _build_diagnosis(member.host, _parse_answer(answer, member.host), descriptions[member.host.name])
+        for member, answer in zip(members, answers, strict=True)
+    ]
+
+
+def _parse_answer(answer: host_requests.Answer, host: Host) -> host_requests.Answer:
+    """Return the diagnosis in a host's answer, or the host's error. The module fails for an unhealthy server."""
+    if isinstance(answer, SparkwrightError):
+        return answer
+    if "causes" not in answer["data"]:
+        return build_recap_error(answer)
+    try:
+        return host_requests.validate_answer("diagnose", answer["data"], host=host.name)
+    except SparkwrightError as error:
+        return error
+
+
+def describe_server(selection: Selection, host: Host) -> dict[str, Any]:
+    """Return the description of a host's server in the user's files.
+
+    A mistake in the files is reported as `error` without hiding anything else.
+    """
+    if not host.recipe:
+        return {}
+    try:
+        host_recipe = recipe.load(selection.project.root, host.recipe)
+    except SparkwrightError as error:
+        return {"error": str(error)}
+    is_worker = host.cluster is not None and host.name != host.cluster.head  # a worker has no API
+    return {
+        "container": host_recipe.file.container.name,
+        "base_url": "" if is_worker else f"http://127.0.0.1:{recipe.serve_port(host, host_recipe)}",
+        "model": host_recipe.served_name,
+        "model_id": host_recipe.file.model.id,
+        "tok_per_s": host_recipe.file.expect.tok_per_s,
+        "platform": host_recipe.file.platform,
+    }
+
+
+def _build_diagnosis(host: Host, answer: host_requests.Answer, description: Mapping[str, Any]) -> Diagnosis:
+    if isinstance(answer, SparkwrightError):
+        state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
+        diagnosis = Diagnosis(host.name, state, str(answer), error=str(answer), exit=answer.exit)
+    else:
+        reply = {name: answer[name] for name in ANSWER_FIELDS if name in answer}
+        causes = tuple(Cause(**{name: row[name] for name in CAUSE_FIELDS}) for row in answer["causes"])
+        diagnosis = Diagnosis(host.name, **reply, exit=Exit(answer["exit"]), causes=causes)
+    causes = tuple(replace(cause, fix=add_host_option(cause.fix, host)) for cause in diagnosis.causes)
+    if "error" in description:
+        causes += (Cause("the host's recipe can't be read", "unknown", description["error"]),)
+    return replace(diagnosis, fix=add_host_option(diagnosis.fix, host), causes=causes)
+
+
+#: columns and lines to assume without a terminal
+DEFAULT_TERMINAL_SIZE = (120, 24)
+MIN_COLUMNS = 40
+#: verdicts whose causes are listed with evidence and fix
+LISTED_VERDICTS = ("found", "possible", "noted")
+#: verdicts whose causes share a paragraph, with its title
+SUMMED_VERDICTS = {"unknown": "unknown", "excluded": "ruled out"}
+STYLES = {"found": "failed", "possible": "changed"}
+TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMED_VERDICTS.values()))) + 2
+
+
+def print_diagnoses(rows: Sequence[Diagnosis]) -> None:
+    """Print every host's diagnosis, separated by blank lines, with the host's name if there are several."""
+    width, console = max(MIN_COLUMNS, shutil.get_terminal_size(DEFAULT_TERMINAL_SIZE).columns), build_console()
+    for n, row in enumerate(map(_with_program_name, rows)):
+        if n:
+            console.print()
+        for style, text in format_lines(row, width, with_host=len(rows) > 1):
+            print_line(console, style, text)
+
+
+def _with_program_name(row: Diagnosis) -> Diagnosis:
+    """Return a diagnosis whose commands use this program's name."""
+    causes = (
+        replace(cause, evidence=rewrite_commands(cause.evidence), fix=rewrite_commands(cause.fix))
+        for cause in row.causes
+    )
+    return replace(row, summary=rewrite_commands(row.summary), fix=rewrite_commands(row.fix), causes=tuple(causes))
+
+
+def format_lines(row: Diagnosis, width: int, *, with_host: bool) -> Iterator[tuple[str, str]]:
+    """Yield the style and text of each line.
+
+    Args:
+        width: columns of the terminal.
+        with_host: begin with the host's name.
+    """
+    summary = one_line(row.summary)
+    style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(row.exit, "failed")
+    yield style, f"{row.host}: {summary}" if with_host else summary
+    causes = row.causes
+    if row.fix and row.fix not in [cause.fix for cause in causes]:
+        yield "fix", f"→ {row.fix}"
+    if causes:
+        yield "", ""
+    for verdict in LISTED_VERDICTS:
+        for cause in causes:
+            if cause.verdict == verdict:
+                yield from _format_cause(cause, width)
+    for verdict, title in SUMMED_VERDICTS.items():
+        summarized = "; ".join(_summarize_cause(cause) for cause in causes if cause.verdict == verdict)
+        if summarized:
+            yield from (("muted", text) for text in _wrap(summarized, title, width))
+    if row.sandbox:
+        yield "muted", formatters.sandbox_notice(row.host)
+
+
+def _format_cause(cause: Cause, width: int) -> Iterator[tuple[str, str]]:
+    style = STYLES.get(cause.verdict, "plain")
+    yield from ((style, text) for text in _wrap(cause.cause, cause.verdict, width))
+    yield from (("plain", text) for text in _wrap(cause.evidence, "", width))
+    if cause.fix:
+        yield from (("fix", text) for text in _wrap(f"→ {cause.fix}", "", width))
+
+
+def _summarize_cause(cause: Cause) -> str:
+    """Return a cause as one line, without the evidence for causes that were ruled out, which `--json` includes."""
+    return f"{cause.cause}: {cause.evidence}" if cause.verdict == "unknown" else cause.cause
+
+
+def _wrap(text: str, title: str, width: int) -> list[str]:
+    """Return the text next to its title, wrapped to the width. Words longer than a line are broken."""
+    indent = " " * TITLE_WIDTH
+    first = f"{title:<{TITLE_WIDTH}}"
+    return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)

@@ -1,0 +1,125 @@
+"""The `gateway.status` command: requests, queue and errors of each model behind a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sparkwright import program, units
+from sparkwright.app.connect import connect_hosts
+from sparkwright.app.plans import gateways
+from sparkwright.app.queries.host_requests import GATEWAY, Answer, query_module
+from sparkwright.app.runs.gateway import select_gateway as gateway_of
+from sparkwright.console import grid
+from sparkwright.console.command_output import print_json_line, print_prose, print_text
+from sparkwright.console.rows import GatewayRow, Routed, Upstream
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.project.folder import Project
+from sparkwright.project.inventory.groups import Gateway
+from sparkwright.project.inventory.inventory import Inventory
+from sparkwright.trust.shapes import build_dataclass, validate
+from sparkwright.visible import format_count, join_first
+
+JSON_KEYS = ("running", "verified", "restarted_s", "models", "clients")
+CLIENT_COLUMNS = grid.columns(
+    *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0), ("MEAN QUEUE", 0)),
+    *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF A DAY'S", 0), ("ESTIMATED", 0)),
+)
+MODEL_COLUMNS = grid.columns(
+    ("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED", 0), ("ERRORS", 0), ("SERVERS", 0)
+)
+
+
+def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
+    """Show a gateway. Return FAILED if it is not running or a model has no server.
+
+    Args:
+        clients: show the usage per client instead of the models.
+    """
+    inventory = Inventory.load(Project.here().root)
+    gateway = gateway_of(inventory, name)
+    selection = connect_hosts(gateway.host)
+    member = selection.fleet.members[0]
+    state = query_module(selection.fleet, member, "gateway_state", {})
+    is_serving = state["running"] and all(
+        any(row["state"] == "up" for row in model["servers"]) for model in state["models"]
+    )
+    if json:
+        print_json_line({"gateway": gateway.name, "host": gateway.host, **{key: state[key] for key in JSON_KEYS}})
+    else:
+        _print_gateway(gateway, gateways.base_url(inventory, gateway)[0], state, clients=clients)
+    return [Exit.OK if is_serving else Exit.FAILED]
+
+
+def _print_gateway(gateway: Gateway, url: str, state: dict[str, Any], *, clients: bool) -> None:
+    title = f"{gateway.name}: {url} on {gateway.host}"
+    if not state["running"]:
+        print_prose(f"{title}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
+        return
+    print_prose(f"{title}: running" + ("" if state["verified"] else ", with a configuration that was not verified"))
+    if restart_note := _describe_restart(state):
+        print_prose(f"{restart_note}. `docker logs` of its container on {gateway.host} has the reason.")
+    if not clients:
+        grid.print_table(MODEL_COLUMNS, [_model_row(model) for model in state["models"]])
+    elif state["clients"]:
+        print_text("today, since 0:00 UTC:")
+        grid.print_table(CLIENT_COLUMNS, [_client_row(client) for client in state["clients"]])
+    else:
+        print_prose("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
+
+
+def _model_row(model: dict[str, Any]) -> list[str]:
+    servers = ", ".join(f"{row['host']} {row['state']} ({row['running']})" for row in model["servers"])
+    return [model["model"], *(str(model[key]) for key in ("requests", "running", "queued", "errors")), servers]
+
+
+def _client_row(client: dict[str, Any]) -> list[str]:
+    tokens, daily_limit = client["prompt_tokens"] + client["generated_tokens"], client["tokens_per_day"]
+    return [
+        *(str(client[key]) for key in ("client", "requests", "running", "refused", "errors")),
+        f"{client['queue_ms'] / max(1, client['requests']) / 1000:.2f} s",
+        *(str(client[key]) for key in ("prompt_tokens", "generated_tokens")),
+        f"{100 * tokens // daily_limit}% of {daily_limit}" if daily_limit else "",
+        format_count(client["estimated"], "request") if client["estimated"] else "",
+    ]
+
+
+def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
+    """Return the row of a gateway from its host's answer. An error, or an answer without the gateway, means unknown."""
+    name, port = gateway.name, gateway.file.port
+    if isinstance(answer, SparkwrightError):
+        why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host gave no answer"
+        return GatewayRow(name, port, "unknown", why, exit=int(Exit.INCONCLUSIVE))
+    if not answer["gateway"]:
+        return GatewayRow(name, port, "down", "no gateway was deployed", exit=int(Exit.FAILED))
+    try:
+        state = validate(answer["gateway"], GATEWAY, "gateway")
+    except ValueError as error:
+        return GatewayRow(name, port, "unknown", f"its answer can't be used: {error}", exit=int(Exit.INCONCLUSIVE))
+    models = [
+        build_dataclass(Routed, row, servers=[build_dataclass(Upstream, server) for server in row["servers"]])
+        for row in state["models"]
+    ]
+    if not state["running"]:
+        return GatewayRow(name, port, "down", "HAProxy is not running", exit=int(Exit.FAILED))
+    always_on = [model for model in models if not model.on_demand]
+    unserved = [routed.model for routed in always_on if not any(row.state == "up" for row in routed.servers)]
+    if unserved:
+        return GatewayRow(
+            name, port, "degraded", f"no server is up: {join_first(unserved, 3)}", models, int(Exit.FAILED)
+        )
+    changed_files = f"files were changed: {join_first(state['changed'], 3)}" if state["changed"] else ""
+    if changed_files or not state["verified"]:
+        why = changed_files or "its configuration was not verified"
+        return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES))
+    return GatewayRow(name, port, "up", _describe_restart(state), models)
+
+
+def _describe_restart(state: Mapping[str, Any]) -> str:
+    """Return when HAProxy was started again after it was verified, as a clause; empty if it was not."""
+    ago_s = state["restarted_s"]
+    return (
+        ""
+        if ago_s is None
+        else f"HAProxy started again {units.format_age(ago_s)} ago: it had exited, or the host was rebooted"
+    )

@@ -1,0 +1,255 @@
+"""The `history`, `incident`, `unlock` and `report` commands: query the hosts and print the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sparkwright import html, units
+from sparkwright.app.connect import Selection, select_hosts, select_machines
+from sparkwright.app.queries import host_requests
+from sparkwright.app.queries.host_requests import report_host_error, request_events
+from sparkwright.console import grid
+from sparkwright.console.command_output import print_error, print_json_line, print_prose, print_text
+from sparkwright.console.rows import HostInfo, Report
+from sparkwright.engines.log import state
+from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
+from sparkwright.fleet.member import close_links, convert_error
+from sparkwright.host.state import write_atomically
+from sparkwright.measure import workload
+from sparkwright.project.inventory.host import Host
+from sparkwright.protocol.events import Event
+from sparkwright.trust import private
+from sparkwright.trust.bounds import MAX_JSON_VALUES, parse_json, sanitize
+from sparkwright.trust.shapes import line, moment, validate
+from sparkwright.visible import format_count
+
+
+def history(pattern: str, last: int, *, json: bool) -> list[int]:
+    """Print each host's history and return the exit codes."""
+    answers, codes, titles = _query_hosts(pattern, {"verb": "history"}, json=json)
+    for host, events in answers.items():
+        with report_host_error(host, codes, json=json):
+            rows = history_entries(events, last)
+            for row in rows:
+                if json:
+                    print_json_line({**row, "host": host})
+                else:
+                    print_prose(
+                        "\n".join(_format_entry(f"{host} ({row['cluster']})" if row.get("cluster") else host, row))
+                    )
+            if not rows and not json:
+                print_prose(f"{titles[host]}: nothing was done to its server yet")
+    return codes
+
+
+def history_entries(events: list[Event], last: int) -> list[dict[str, Any]]:
+    """Return the last entries of the history in a host's answer, newest first."""
+    rows = [event for event in events if event["event"] == "history"][:last]
+    return [{name: value for name, value in row.items() if name not in ("event", "time")} for row in rows]
+
+
+def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
+    """Write each host's incident bundle to a folder and return the exit codes."""
+    answers, codes, titles = _query_hosts(pattern, {"verb": "incident", "run": run}, json=json)
+    for host, events in answers.items():
+        with report_host_error(host, codes, json=json):
+            incident_id, files = parse_incident(host, events, run)
+            folder = Path(to) if to else Path("incidents") / host / incident_id
+            folder = folder / host if to and len(answers) > 1 else folder
+            private.write_files(folder, files)
+            if json:
+                print_json_line({"host": host, "incident": incident_id, "folder": str(folder), "files": sorted(files)})
+                continue
+            prefix = f"{titles[host]}: " if titles[host] != host else ""
+            print_text(f"{prefix}{folder}: {', '.join(sorted(files))}")
+            print_text(_describe_incident(files.get("about.json", "")), end="")
+    return codes
+
+
+def parse_incident(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
+    """Return the incident's name and files. Raises Failed if the answer is not exactly one bundle of the requested run."""
+    files = [event for event in events if event["event"] == "file"]
+    unexpected = next((event for event in events if event["event"] == "raw"), None)
+    if unexpected is not None:
+        raise Failed(f"this is not part of an incident: {unexpected['text']:.200}", where=host)
+    incident_ids = {file["incident"] for file in files}
+    if len(incident_ids) != 1 or (run and run not in incident_ids):
+        raise Failed(f"the answer is not the bundle of {run or 'one incident'}.", where=host)
+    return incident_ids.pop(), {file["name"]: file["text"] for file in files}
+
+
+def _describe_incident(about_json: str) -> str:
+    """Return an incident's time and reason as one line; empty if the bundle does not hold them."""
+    try:
+        fields = validate(
+            sanitize(parse_json(about_json, max_values=MAX_JSON_VALUES)), {"time": moment, "why": line}, "about.json"
+        )
+    except ValueError:
+        return ""
+    return f"  {units.format_time(fields['time'])}  {fields['why']}\n"
+
+
+def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
+    """Show who holds a host's lock, and do what `decide` returns: stop, kill, forget, or nothing."""
+    selection = select_machines(select_hosts(host))
+    if len(selection.hosts) != 1:
+        raise Refused("`unlock` takes one host at a time.")
+    fleet, member = selection.fleet, selection.fleet.members[0]
+    try:
+        lock_event = next(
+            (row for row in request_events(fleet, member, {"verb": "lock"}) if row["event"] == "lock"), None
+        )
+        if lock_event is None:
+            raise Failed("the host does not report who holds its lock.", where=member.host.name)
+        if lock_event["owner"] is None:
+            print_text(f"{member.host.name}: nobody holds the lock")
+            return Exit.OK
+        action = decide(lock_event)
+        if not action:
+            print_text("left as it is")
+            return Exit.OK
+        for row in request_events(fleet, member, {"verb": "unlock", "how": action, "run": lock_event["owner"]["run"]}):
+            print_prose(row.get("text", ""))
+    finally:
+        fleet.close()
+    return Exit.OK
+
+
+def _query_hosts(
+    pattern: str, header: dict[str, Any], *, json: bool
+) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
+    """Return each host's answer by name, the exit codes, and the hosts' titles by name."""
+    selection = select_hosts(pattern)
+    answers = query_events(selection, header)
+    for name, error in selection.fleet.errors().items():
+        print_error(error, json=json, host=name)
+    return answers, selection.fleet.exit_codes(), {host.name: host.title for host in selection.hosts}
+
+
+def query_events(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
+    """Return each host's events for a request, by host name. Errors are in `selection.fleet.errors()`. Closes the connections."""
+    return selection.fleet.ask(lambda member: request_events(selection.fleet, member, header))
+
+
+def _format_change(change: Mapping[str, Any]) -> str:
+    """Format a changed field with both values. For a gateway's files no values are stored, only that they changed."""
+    before, after = change["before"], change["after"]
+    values = f"{before} -> {after}" if (before, after) != (None, None) else "changed"
+    return f"{change['field']}: {values}"
+
+
+def _format_entry(host: str, row: Event) -> list[str]:
+    when = units.format_time(row["at"])
+    measured = row.get("measured") or {}
+    figures = ", ".join(f"{value} {name}" for name, value in measured.items() if isinstance(value, int | float | str))
+    stages = measured.get("load_s")
+    load = state.format_stages(stages) if isinstance(stages, dict) else ""
+    lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
+    lines += [f"    {_format_change(change)}" for change in row.get("changed") or ()]
+    lines += [f"    {row['image']}"] if row.get("image") else []
+    lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
+    lines += [f"    measured: {figures}"] if figures else []
+    lines += [f"    load: {load}"] if load else []
+    load_ladder = workload.format_last_step(measured.get("load"))
+    lines += [f"    {load_ladder}"] if load_ladder else []
+    memory = _describe_memory(row.get("memory") or {})
+    lines += [f"    memory: {memory}"] if memory else []
+    return lines + ([f"    why: {row['why']}"] if row.get("why") else [])
+
+
+def _describe_memory(start: Mapping[str, Any]) -> str:
+    """Return the memory figures of a verified start as a clause; empty if the host has none."""
+    names = ("lowest_bytes", "after_bytes", "host_bytes")
+    lowest, after, host = (_format_gib(start.get(name)) for name in names)
+    if not (lowest and after):
+        return ""
+    page_cache = "cold" if start.get("cold") else "warm"
+    host_side = f"; {host} GiB on the host's side" if host else ""
+    return f"lowest {lowest} GiB available during the start ({page_cache}), {after} after it{host_side}"
+
+
+def _format_gib(size_bytes: object) -> str:
+    return (
+        units.format_gib(size_bytes) if isinstance(size_bytes, int | float) and not isinstance(size_bytes, bool) else ""
+    )
+
+
+def write_report(selection: Selection, since: str, to: str, *, json: bool) -> list[int]:
+    """Request the checks of every host, write the page, and return the exit codes."""
+    span_s = units.parse_duration(since, "--since", min_s=60)
+    until_s = time.time()
+    since_s = until_s - span_s
+    hosts = query_reports(selection, since_s, until_s)
+    if json:
+        for row in map(report_row, hosts):
+            fields = asdict(row)
+            print_json_line(
+                fields if row.error else {name: fields[name] for name in ("host", "span_s", "checks", "spans")}
+            )
+    else:
+        path = Path(to)
+        try:
+            write_atomically(path, html.page(hosts, since_s, until_s).encode(), mode=0o644)
+        except OSError as error:
+            raise Refused(f"can't be written: {error.strerror}.", where=str(path)) from None
+        checks = format_count(sum(len(host.checks) for host in hosts), "check")
+        print_text(f"{path}: {format_count(len(hosts), 'host')}, {checks}")
+        for host in hosts:
+            if host.error:
+                print_prose(f"{host.name}: {host.error}")
+    return [host.error_exit for host in hosts]
+
+
+def report_row(host: html.Host) -> Report:
+    """Return the summary of a host's checks."""
+    if host.error:
+        return Report(host.name, host.span_s, 0, error=host.error, exit=Exit(host.error_exit))
+    return Report(host.name, host.span_s, len(host.checks), tuple(asdict(span) for span in host.spans))
+
+
+def query_reports(selection: Selection, since_s: float, until_s: float) -> list[html.Host]:
+    """Return the checks of every host in a period, or an error for a host that can't be queried."""
+    members = selection.fleet.members
+    try:
+        answers = host_requests.query_members(members, lambda member: {"verb": "checks", "since_s": since_s}, "checks")
+    finally:
+        close_links(members)
+    return [
+        _parse_report(member.host.name, answer, since_s, until_s)
+        for member, answer in zip(members, answers, strict=True)
+    ]
+
+
+def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.Host:
+    if not isinstance(answer, SparkwrightError):
+        try:
+            return html.of(name, answer, since_s, until_s)
+        except ValueError as error:
+            answer = Failed(f"its answer can't be used: {error}.")
+        except Exception as error:
+            answer = convert_error(error)
+    return html.Host(name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))
+
+
+HOST_COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
+
+
+def inventory_row(host: Host) -> HostInfo:
+    """Return the inventory's description of a host."""
+    return HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
+
+
+def print_host_list(hosts: Sequence[Host], *, json: bool) -> None:
+    """Print one line per host: address, groups, recipe."""
+    rows = list(map(inventory_row, hosts))
+    if json:
+        for row in rows:
+            print_json_line(asdict(row))
+        return
+    addresses = [row.connection if row.connection != "ssh" else f"ssh {row.address}" for row in rows]
+    cells = [(row.host, way, ",".join(row.groups), row.recipe or "-") for row, way in zip(rows, addresses, strict=True)]
+    grid.print_table(HOST_COLUMNS, cells)

@@ -1,0 +1,378 @@
+"""Short requests to hosts, outside a run and its events, with one validated answer each."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address, IPv4Interface
+from typing import Any
+
+from sparkwright import here
+from sparkwright.app.connect import Selection
+from sparkwright.console.command_output import print_error
+from sparkwright.defaults import FORKS
+from sparkwright.doctor import fabric
+from sparkwright.doctor.host import FIXES
+from sparkwright.engines.budget import BUDGET_JSON_SHAPE
+from sparkwright.engines.engine import DEFAULT_ENGINE, TITLES
+from sparkwright.engines.log.state import FIELDS
+from sparkwright.errors import Exit, Failed, SparkwrightError
+from sparkwright.fleet.fleet import Fleet
+from sparkwright.fleet.member import Member, build_module_request, close_links, convert_error
+from sparkwright.gateway.statistics import STATES
+from sparkwright.protocol.event_reader import COUNT, exit_code, text
+from sparkwright.protocol.events import Event, build_recap_error, find_recap
+from sparkwright.protocol.plan import Plan, Task, new_run_id
+from sparkwright.trust.names import COMMIT, DIGEST, check_file_name
+from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number, number_between, validate
+
+Answer = Event | SparkwrightError
+
+
+def query_members(members: Sequence[Member], header_of: Callable[[Member], dict[str, Any]], kind: str) -> list[Answer]:
+    """Return each member's first event of a kind, or the member's error, in the order of the members.
+
+    Connections stay open. Ctrl-C is left to the caller, because nothing on the hosts would have to be stopped.
+    """
+    pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
+    try:
+        return list(pool.map(here.bind_folder(query_member), members, map(header_of, members), itertools.repeat(kind)))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def query_member(member: Member, header: dict[str, Any], kind: str) -> Answer:
+    """Return one member's answer, as `query_members` does. A failed connection is closed and reopened for the next request."""
+    try:
+        for event in member.request(header):
+            if event["event"] == kind:
+                return event
+            if event["event"] == "recap":
+                return build_recap_error(event)
+        return Failed("the host gave no answer.")
+    except SparkwrightError as error:
+        close_links([member])
+        member.link = None
+        error.where = "" if error.where == member.host.name else error.where
+        return error
+    except Exception as error:
+        return convert_error(error)
+
+
+def request_events(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
+    """Return the events of a request whose answer has no recap. Raises Failed with the host's message if it refuses."""
+    events = fleet.request(member, header, counted=False)
+    if recap := find_recap(events):
+        raise build_recap_error(recap)
+    return events
+
+
+def query_module(fleet: Fleet, member: Member, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Run a module in check mode on a host, where it changes nothing, and return its answer.
+
+    Raises Failed with the host's message and exit code.
+    """
+    return _module_answer(member, name, fleet.request(member, build_module_request(name, args), counted=False))
+
+
+def run_module(
+    fleet: Fleet, member: Member, name: str, args: dict[str, Any], *, exclusive: bool = False, become: bool = False
+) -> dict[str, Any]:
+    """Run one module and return its answer. Raises Failed with the host's message and exit code.
+
+    Args:
+        exclusive: hold the host's lock, as a deploy does.
+        become: run as root.
+    """
+    task = Task(id=name, name=name.replace("_", " "), module=name, args=args, become=become)
+    plan_fields: dict[str, Any] = {"host": member.host.name, "server": member.host.server}
+    plan = Plan(run_id=new_run_id(), play="Ask", steps=(task,), exclusive=exclusive, **plan_fields)
+    return _module_answer(member, name, fleet.request(member, {"verb": "run", "plan": plan.to_json()}, counted=False))
+
+
+def _module_answer(member: Member, module: str, events: Sequence[Event]) -> dict[str, Any]:
+    finished = next((event for event in events if event["event"] == "task_finished"), None)
+    if finished is None or finished["status"] not in ("ok", "changed"):
+        raise build_recap_error(find_recap(events), finished["msg"] if finished else "the host gave no answer.")
+    data = {
+        field: value for field, value in finished["data"].items() if field != "attempts"
+    }  # of the task, not its answer
+    return validate_answer(module, data, host=member.host.name)
+
+
+@contextlib.contextmanager
+def report_host_error(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
+    """Print an error of one host and record its exit code, so that the other hosts are still shown.
+
+    Args:
+        codes: exit codes of the command, one per host.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader is gone
+    except Exception as error:
+        converted = convert_error(error)
+        converted.where = converted.where or host
+        print_error(converted, json=json, host=host)
+        codes.append(converted.exit)
+
+
+def act_on_each(selection: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
+    """Act on the hosts one by one, printing errors and recording their exit codes. Closes the fleet."""
+    codes: list[Exit] = []
+    try:
+        for member in selection.fleet.members:
+            with report_host_error(member.host.name, codes, json=json):
+                codes.append(act(member))
+    finally:
+        selection.fleet.close()
+    return codes
+
+
+#: user name in a command that is printed
+USER_NAME = re.compile(r"[\w.@+-]{1,64}")
+#: digest of an image; empty for none
+IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
+#: seconds since the epoch, as the Docker Engine API writes them
+EPOCH_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+#: release of a kernel
+KERNEL_RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
+#: URL at which a host hands out a model
+MODEL_URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
+
+
+def check_ipv4(value: Any) -> str:
+    """Check an IPv4 address in dotted notation."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return str(IPv4Address(value))
+
+
+def check_cidr(value: Any) -> str:
+    """Check an IPv4 address with a prefix length."""
+    if not isinstance(value, str) or not value.isascii():
+        raise ValueError("is not text")
+    return IPv4Interface(value).with_prefixlen
+
+
+def require_file_name(value: Any) -> str:
+    """Check the name of a file inside a folder."""
+    reason = check_file_name(value) if isinstance(value, str) else "is not text"
+    if reason:
+        raise ValueError(reason)
+    return str(value)
+
+
+FINDING: dict[str, Shape] = {
+    "check": line,
+    "verdict": frozenset(("ok", "warning", "bad", "unknown")),
+    "evidence": text,
+    **dict.fromkeys(("fix", "source"), OptionalField(text, "")),
+    "repair": OptionalField(frozenset(("", *FIXES)), ""),
+}
+#: an `EngineState` (engines/log/state.py), to which an engine may add fields
+ENGINE_STATE: dict[str, Shape] = {
+    **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
+    "evidence": {str: str},
+    "stage_s": {str: float},
+    "warnings": [str],
+}
+MODEL: dict[str, Shape] = {
+    **dict.fromkeys(("dir", "id", "commit"), line),
+    **dict.fromkeys(("files", "size_bytes"), COUNT),
+    "changed": [line],
+    "used_by": [line],
+}
+IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
+#: an item of `host.clean`; a size of None is unknown
+CLEAN_ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
+#: a link, from doctor/fabric.py
+LINK: dict[str, Shape] = {
+    "adapter": fabric.NAME,
+    "interface": re.compile(f"(?:{fabric.NAME.pattern})?"),
+    **dict.fromkeys(("firmware", "pci"), re.compile(r"[A-Za-z0-9./ ]{0,80}")),
+    "active": bool,
+    "rate_gbps": number_between(0, 10_000),
+    "mtu": COUNT,
+    "carrier": (None, bool),
+    "addresses": [check_cidr],
+    "gids": [check_ipv4],
+}
+#: a compile cache; used_s is in seconds since the epoch, 0 for never
+CACHE: dict[str, Shape] = {
+    "name": re.compile(r"[0-9a-f]{32}(?:/aside)?"),
+    **dict.fromkeys(("container", "image", "model", "kept"), OptionalField(line, "")),
+    "why_aside": OptionalField(text, ""),
+    "size_bytes": COUNT,
+    "used_s": number_between(0, 2**40),
+}
+LINK_RATE: dict[str, Shape] = {"adapter": fabric.NAME, "gbps": (None, number_between(0, 10**5)), "error": line}
+LINK_PATH: dict[str, Shape] = {
+    "peer": check_ipv4,
+    "interface": LINK["interface"],
+    "mtu": COUNT,
+    "reached": (None, bool),
+}
+#: entries of spark.lock for an image and a model
+MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
+FILE: dict[str, Shape] = {"path": require_file_name, "size_bytes": COUNT}
+
+#: an upstream server, from gateway/statistics.py
+UPSTREAM: dict[str, Shape] = {"host": line, "state": frozenset(STATES), **dict.fromkeys(("running", "requests"), COUNT)}
+ROUTED: dict[str, Shape] = {
+    "model": line,
+    **dict.fromkeys(("requests", "running", "queued", "errors"), COUNT),
+    "servers": [UPSTREAM],
+    "on_demand": OptionalField(bool, False),
+}
+#: a client's usage, from gateway/clients.py
+CLIENT: dict[str, Shape] = {
+    "client": line,
+    **dict.fromkeys(("requests", "running", "refused", "errors"), COUNT),
+    **{
+        name: OptionalField(COUNT, 0)
+        for name in ("prompt_tokens", "generated_tokens", "estimated", "queue_ms", "tokens_per_day")
+    },
+}
+#: a gateway, from host/gateway/haproxy_sockets.py
+GATEWAY: dict[str, Shape] = {
+    **dict.fromkeys(("running", "verified"), bool),
+    "changed": OptionalField([line], []),
+    "restarted_s": OptionalField((None, number), None),
+    "models": [ROUTED],
+    "clients": OptionalField([CLIENT], []),
+}
+
+#: a container that serves models and a model on disk, from `survey`
+SERVER: dict[str, Shape] = {
+    **dict.fromkeys(("name", "image", "model_dir"), line),
+    "engine": frozenset(TITLES),
+    "port": number_between(1, 65535),
+    "models": [line],
+    "verified": bool,
+}
+SURVEYED_MODEL: dict[str, Shape] = {
+    **dict.fromkeys(("id", "dir"), line),
+    "place": frozenset(("own", "folder", "hub cache")),
+    "size_bytes": COUNT,
+}
+
+#: a cause in a diagnosis
+CAUSE: dict[str, Shape] = {
+    "cause": text,
+    "verdict": line,
+    **dict.fromkeys(("evidence", "fix"), OptionalField(text, "")),
+}
+
+ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
+    "diagnose": {
+        "schema": COUNT,
+        **dict.fromkeys(("state", "summary"), text),
+        "fix": OptionalField(text, ""),
+        "exit": exit_code,
+        **dict.fromkeys(("tok_per_s", "expected_tok_per_s"), OptionalField((None, number_between(0, 1e6)), None)),
+        "expected_by": OptionalField((None, line), None),
+        **dict.fromkeys(("container", "gpu"), OptionalField({str: object}, {})),
+        "causes": [CAUSE],
+        "sandbox": OptionalField(bool, False),
+    },
+    "serving": {"serving": bool},
+    "doctor": {
+        "findings": [FINDING],
+        "user": USER_NAME,
+        "now_s": moment,
+        "budget": OptionalField((None, BUDGET_JSON_SHAPE), None),
+    },
+    "link_rate": {"rates": [LINK_RATE]},
+    "fabric": {
+        "links": [LINK],
+        "findings": [FINDING],
+        "paths": [LINK_PATH],
+        "kernel": KERNEL_RELEASE,
+        "driver": KERNEL_RELEASE,
+        "now_s": moment,
+    },
+    "inspect_server": {
+        **dict.fromkeys(("name", "image"), line),
+        "models": {str: (None, number_between(1, 2**53))},
+        "port": number_between(1, 65535),
+        **dict.fromkeys(("loopback", "server_key"), bool),
+    },
+    "container_settings": {
+        **dict.fromkeys(("name", "image", "network"), line),
+        "entrypoint": (None, [line]),
+        **{key: [str] for key in ("program", "command", "ports", "volumes")},
+        "env": {str: str},
+        "options": {str: object},
+        "running": bool,
+    },
+    "engine_log": {
+        "state": ENGINE_STATE,
+        "known": bool,
+        "text": str,
+        "engine": OptionalField(frozenset(TITLES), DEFAULT_ENGINE),
+    },
+    "models": {"models": [MODEL]},
+    "remove_model": {"dir": line, "freed_bytes": COUNT, "left": COUNT},
+    "verify_model": {"dir": line, "wrong": [line], "files": COUNT, "size_bytes": COUNT},
+    "prune_images": {"images": [IMAGE], "freed_bytes": float},
+    "prune_caches": {"caches": [CACHE], "freed_bytes": COUNT},
+    "clean_host": {"items": [CLEAN_ITEM], "busy": line},
+    "health_timer": {"elsewhere": [frozenset(("user", "system", "cron"))]},
+    "inspect_image": {
+        "present": bool,
+        **dict.fromkeys(("id", "impostor"), IMAGE_ID),
+        **dict.fromkeys(("platform", "host_platform"), line),
+        "digests": [DIGEST],
+        "layers": [DIGEST],
+        "size_bytes": COUNT,
+        "free_bytes": (None, COUNT),
+        "tools": [line],
+        "addresses": [check_ipv4],
+        "names": {"tags": {str: IMAGE_ID}, "nameless": [IMAGE_ID], "at": EPOCH_SECONDS},
+        "intake": line,
+    },
+    "send_image": {"address": line},
+    "adopt_image": {"id": IMAGE_ID, "undone": [line]},
+    "undo_load": {"undone": [line]},
+    "share_model": {"urls": [MODEL_URL]},
+    "lock_image": {
+        "digest": DIGEST,
+        "platforms": OptionalField([line], []),
+        **dict.fromkeys(("engine_version", "created"), OptionalField((None, line), None)),
+        "size_bytes": OptionalField((None, COUNT), None),
+        "manifests": OptionalField([MANIFEST], []),
+    },
+    "lock_model": {"commit": COMMIT, "files": [FILE]},
+    "survey": {
+        **dict.fromkeys(("user", "hostname", "architecture"), line),
+        "os": (None, line),
+        **dict.fromkeys(("memory_bytes", "memory_available_bytes", "disk_free_bytes"), COUNT),
+        "gpu": (None, {"name": line, "driver": (None, line)}),
+        "docker": {
+            "reachable": bool,
+            "error": (None, line),
+            **dict.fromkeys(("version", "root", "storage_driver"), OptionalField((None, line), None)),
+        },
+        "ollama": {"reachable": bool, "models": (None, [line]), "version": OptionalField((None, line), None)},
+        "sandbox": bool,
+        "servers": [SERVER],
+        "models": [SURVEYED_MODEL],
+    },
+    "gateway_state": GATEWAY,
+    "gateway_own_key": {"sha256": re.compile("(?:[0-9a-f]{64})?")},
+    "bench_cells": {"cells": {str: {str: object}}},
+}
+
+
+def validate_answer(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
+    """Return a module's answer, validated against the table. Raises Failed if it does not match."""
+    try:
+        answer: dict[str, Any] = validate(data, ANSWER_SHAPES.get(module, {}), module)
+    except ValueError as error:
+        raise Failed(f"its answer can't be used: {error}.", where=host) from None
+    return answer

@@ -1,0 +1,293 @@
+"""Rules for the fast links between hosts: what a cluster requires, and what its host files should declare."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from itertools import pairwise
+from typing import Any
+
+from sparkwright.app.connect import Selection
+from sparkwright.app.queries.host_requests import query_module
+from sparkwright.doctor import fabric, known_facts
+from sparkwright.doctor.fabric import Link
+from sparkwright.doctor.host import Finding
+from sparkwright.fleet.member import Member
+from sparkwright.project.inventory.groups import Fabric
+from sparkwright.protocol.cluster import describe_clock_offset
+from sparkwright.visible import format_count
+
+
+@dataclass(frozen=True)
+class HostLinks:
+    """The links of one host, as reported by the host."""
+
+    host: str
+    links: tuple[Link, ...]
+    findings: tuple[Finding, ...] = ()
+    #: tested paths to the other hosts, as the module returns them
+    paths: tuple[Mapping[str, Any], ...] = ()
+    kernel: str = ""
+    driver: str = ""
+    #: the `fabric` of the host file; None if there is none
+    declared_fabric: Fabric | None = None
+    #: bounds in seconds on how far the host's clock is ahead of the laptop's; None if unknown
+    ahead_s: tuple[float, float] | None = None
+
+    @property
+    def used_fabric(self) -> Fabric | None:
+        """The fabric that the host file declares, or else the one that the links suggest."""
+        return self.declared_fabric or propose_fabric(self.links)
+
+    @property
+    def links_in_use(self) -> list[Link]:
+        """The links of the used fabric, in its order."""
+        by_interface = {link.interface: link for link in self.links if link.interface}
+        return [
+            by_interface[name]
+            for name in (self.used_fabric.interfaces if self.used_fabric else ())
+            if name in by_interface
+        ]
+
+
+def propose_fabric(links: Sequence[Link]) -> Fabric | None:
+    """Return the fabric that a host file should declare, or None.
+
+    It is the port with an address that has the most active halves.
+    """
+    ports = fabric.group_by_port([link for link in links if link.active and link.interface]).values()
+    usable = [group for group in ports if group[0].addresses]
+    best = max(usable, key=len, default=None)
+    if best is None:
+        return None
+    declared = Fabric(tuple(link.interface for link in best), best[0].addresses[0].partition("/")[0])
+    adapters = tuple(link.adapter for link in best)
+    return declared if declared.hcas == adapters else Fabric(declared.interfaces, declared.address, adapters)
+
+
+def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
+    """Return the problems on and between the hosts, each with a host's name ("" for all hosts)."""
+    problems = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
+    problems += [
+        (member.host, finding) for member in members for finding in (*_check_declared(member), *_check_paths(member))
+    ]
+    problems += [("", finding) for rule in _CLUSTER_RULES for finding in rule(members)]
+    return problems
+
+
+def _check_declared(links: HostLinks) -> Iterator[Finding]:
+    """Yield the differences between a host's file and its actual links."""
+    declared = links.used_fabric
+    if declared is None:
+        yield Finding("fabric", "bad", "no link is up that has an IPv4 address", source=known_facts.PLAYBOOKS)
+        return
+    by_interface = {link.interface: link for link in links.links if link.interface}
+    for name in declared.interfaces:
+        if name not in by_interface:
+            message = f"no interface {name} with an RDMA adapter; there are: {', '.join(by_interface) or 'none'}"
+            yield Finding("fabric", "bad", message, f"correct `fabric.interfaces` in hosts/{links.host}.yml")
+        elif not by_interface[name].active and (
+            name == declared.interfaces[0] or not fabric.has_active_twin(name, links.links)
+        ):
+            yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
+    first = by_interface.get(declared.interfaces[0])
+    if first is not None and declared.address not in [text.partition("/")[0] for text in first.addresses]:
+        message = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {declared.address}"
+        yield Finding("fabric", "bad", message, f"correct `fabric.address` in hosts/{links.host}.yml")
+
+
+def _check_paths(links: HostLinks) -> Iterator[Finding]:
+    declared = links.used_fabric
+    for path in links.paths:
+        peer, interface = path["peer"], path["interface"]
+        if not interface:
+            yield Finding("path", "unknown", f"no route to {peer} could be read", "ip route get " + peer)
+        elif declared is not None and interface not in declared.interfaces:
+            message = f"{peer} is reached over {interface}, not over the fabric"
+            yield Finding("path", "bad", message, f"ip route get {peer}", known_facts.PLAYBOOKS)
+        elif path["reached"] is None:
+            yield Finding("path", "unknown", f"{peer}: ping could not be run")
+        elif not path["reached"]:
+            message = f"a frame of {path['mtu']} bytes does not reach {peer} over {interface}"
+            yield Finding(
+                "path", "bad", message, "set the same MTU on both hosts and on the switch", known_facts.PLAYBOOKS
+            )
+
+
+def _same_value_rule(
+    name: str, value: Callable[[HostLinks], str], reason: str, source: str
+) -> Callable[..., Iterator[Finding]]:
+    """Return a rule that all members must have the same value. Members with an unknown value are ignored."""
+
+    def rule(members: Sequence[HostLinks]) -> Iterator[Finding]:
+        values = {member.host: value(member) for member in members}
+        if len({text for text in values.values() if text}) > 1:
+            listing = ", ".join(f"{host} {text}" for host, text in values.items() if text)
+            yield Finding(name, "warning", f"{listing}: {reason}", source=source)
+
+    return rule
+
+
+def _check_mtu(members: Sequence[HostLinks]) -> Iterator[Finding]:
+    mtus_by_host = {member.host: sorted({link.mtu for link in member.links_in_use if link.mtu}) for member in members}
+    if len({tuple(mtus) for mtus in mtus_by_host.values() if mtus}) > 1:
+        listing = ", ".join(f"{host} {'/'.join(map(str, mtus))}" for host, mtus in mtus_by_host.items() if mtus)
+        fix = "set the same MTU on every host (in /etc/netplan)"
+        yield Finding("MTU", "bad", f"{listing}: large transfers fail", fix, "tonyd2wild, 2x DGX Spark, issue 38")
+
+
+def _check_subnets(members: Sequence[HostLinks]) -> Iterator[Finding]:
+    """Check that each half of a port is in the same subnet as its peers, but not as the other half."""
+    for member in members:
+        nets = [str(IPv4Interface(link.addresses[0]).network) for link in member.links_in_use if link.addresses]
+        if len(set(nets)) < len(nets):
+            message = f"{member.host}: both halves are in {nets[0]}: traffic of one may leave by the other"
+            yield Finding("subnets", "bad", message, "give each a subnet of its own", known_facts.PLAYBOOKS)
+    first_addresses = {
+        member.host: member.links_in_use[0].addresses[0]
+        for member in members
+        if member.links_in_use and member.links_in_use[0].addresses
+    }
+    if len({IPv4Interface(address).network for address in first_addresses.values()}) > 1:
+        message = ", ".join(f"{host} {address}" for host, address in first_addresses.items())
+        yield Finding("subnets", "bad", f"{message}: not in one subnet", "", known_facts.PLAYBOOKS)
+
+
+def _check_clocks(members: Sequence[HostLinks]) -> Iterator[Finding]:
+    """Compare each clock with the first member's, both relative to the laptop."""
+    timed = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
+    for host, least_s, most_s in timed[1:]:
+        name, first_least_s, first_most_s = timed[0]
+        if apart := describe_clock_offset((least_s - first_most_s, most_s - first_least_s), name):
+            message = f"that of {host} is {apart}: their logs and histories do not match"
+            yield Finding("clock", "warning", message, "timedatectl timesync-status", known_facts.CLOCK.source)
+
+
+_CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] = (
+    _check_mtu,
+    _check_subnets,
+    _check_clocks,
+    _same_value_rule("kernel", lambda links: links.kernel, "members should run the same", known_facts.WIKI),
+    _same_value_rule(
+        "NVIDIA driver", lambda links: links.driver, "members should have the same", known_facts.PLAYBOOKS
+    ),
+    _same_value_rule(
+        "NIC firmware",
+        lambda links: "/".join(sorted({link.firmware for link in links.links_in_use if link.firmware})),
+        "an update of one host only is a known cause of slow links",
+        known_facts.PLAYBOOKS,
+    ),
+    _same_value_rule(
+        "rate",
+        lambda links: "/".join(sorted({f"{link.rate_gbps:.0f} Gb/s" for link in links.links_in_use if link.rate_gbps})),
+        "the slowest link decides",
+        known_facts.PLAYBOOKS,
+    ),
+)
+
+
+# The bandwidth measurement of `cluster.check --bandwidth`.
+#
+# It measures between each member and the next, over both halves of the port at once.
+
+#: perftest's default port; each additional half uses the next one
+FIRST_PERFTEST_PORT = 18515
+MEASURE_S = 4
+#: least acceptable share of the nominal rate; the halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA
+#: dgx-spark-playbooks, performance guide)
+MIN_RATE_SHARE = 0.875
+#: below this rate the card is degraded: throttled by firmware or power supply it reaches 13 Gb/s, though its link reports 200
+DEGRADED_GBPS = 25.0
+BANDWIDTH_SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
+DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
+
+
+def measure_bandwidth(selection: Selection, members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
+    """Measure the bandwidth between each member and the next, and return the findings with the names of both hosts."""
+    if sys.stderr.isatty():
+        print(f"Measuring {format_count(len(members) - 1, 'link')}, {MEASURE_S} s each.", file=sys.stderr)
+    selection.fleet.connect()
+    try:
+        return [
+            (f"{links.host}, {other.host}", _measure_pair(selection, links, other))
+            for links, other in pairwise(members)
+        ]
+    finally:
+        selection.fleet.close()
+
+
+def evaluate_rates(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
+    """Return the finding for a link, given the rates of its halves.
+
+    Args:
+        nominal_gbps: rate of the slower end, in Gbit/s; 0 if unknown.
+    """
+    adapters_by_error = {
+        rate["error"]: [row["adapter"] for row in rates if row["error"] == rate["error"]] for rate in rates
+    }
+    errors = [f"{', '.join(adapters)}: {error}" for error, adapters in adapters_by_error.items() if error]
+    if errors:
+        fix = "sudo apt install perftest, on both hosts" if any("not installed" in error for error in errors) else ""
+        return Finding("bandwidth", "unknown", "; ".join(errors), fix)
+    total = sum(rate["gbps"] for rate in rates)
+    halves = " + ".join(f"{rate['gbps']:.1f}" for rate in rates)
+    figures = f"{halves} = {total:.0f} Gb/s" if len(rates) > 1 else f"{total:.0f} Gb/s"
+    if total < DEGRADED_GBPS:
+        return Finding("bandwidth", "bad", f"{figures}: the card is degraded", DEGRADED_FIX, BANDWIDTH_SOURCE)
+    if nominal_gbps and total < MIN_RATE_SHARE * nominal_gbps:
+        return Finding("bandwidth", "warning", f"{figures} of {nominal_gbps:.0f}", source=BANDWIDTH_SOURCE)
+    return Finding("bandwidth", "ok", f"{figures} of {nominal_gbps:.0f}" if nominal_gbps else figures)
+
+
+def _measure_pair(selection: Selection, links: HostLinks, other: HostLinks) -> Finding:
+    """Measure the bandwidth from the first member to the second."""
+    halves = list(zip(_usable_halves(links), _usable_halves(other), strict=False))
+    if not halves:
+        return Finding("bandwidth", "unknown", "no half of the port is up with an address on both hosts")
+    ends = {
+        links.host: ("send", [_endpoint_arguments(mine, its, n) for n, (mine, its) in enumerate(halves)]),
+        other.host: ("listen", [_endpoint_arguments(its, mine, n) for n, (mine, its) in enumerate(halves)]),
+    }
+    rates: dict[str, list[dict[str, Any]]] = {}
+
+    def measure(member: Member) -> None:
+        role, mine = ends[member.host.name]
+        answer = query_module(selection.fleet, member, "link_rate", {"role": role, "ends": mine, "seconds": MEASURE_S})
+        rates[role] = answer["rates"]
+
+    selection.fleet.each([member for member in selection.fleet.members if member.host.name in ends], measure)
+    errors = [f"{name}: {error.message}" for name, error in selection.fleet.errors().items() if name in ends]
+    if errors:
+        return Finding("bandwidth", "unknown", "; ".join(errors))
+    receivers = {row["adapter"]: row for row in rates.get("listen", [])}
+    sender_rates = [
+        _merge_errors(row, receivers.get(its.adapter))
+        for row, (_, its) in zip(rates.get("send", []), halves, strict=False)
+    ]
+    return evaluate_rates(sender_rates, min(_nominal_gbps(links), _nominal_gbps(other)))
+
+
+def _usable_halves(links: HostLinks) -> list[Link]:
+    return [link for link in links.links_in_use if link.active and link.addresses]
+
+
+def _endpoint_arguments(local: Link, remote: Link, number: int) -> dict[str, Any]:
+    own, peer = (link.addresses[0].partition("/")[0] for link in (local, remote))
+    return {"adapter": local.adapter, "address": own, "peer": peer, "port": FIRST_PERFTEST_PORT + number}
+
+
+def _merge_errors(sender: dict[str, Any], receiver: dict[str, Any] | None) -> dict[str, Any]:
+    """Add the listener's error to the sender's, because only the listener knows why the sender could not connect."""
+    listener_error = receiver["error"] if receiver and sender["gbps"] is None else ""
+    return (
+        {**sender, "error": f"{sender['error']}; {listener_error}"}
+        if listener_error not in ("", sender["error"])
+        else sender
+    )
+
+
+def _nominal_gbps(links: HostLinks) -> float:
+    """Return the rate of the port in Gbit/s. Its halves share this rate, and each reports the whole of it."""
+    return max((link.rate_gbps for link in links.links_in_use), default=0.0)

@@ -1,0 +1,274 @@
+"""`status --watch` on a terminal: query the hosts repeatedly over the same connections, with keys that open details."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePath
+from queue import SimpleQueue
+from typing import IO, Any
+
+from sparkwright import here, program, units
+from sparkwright.app.connect import Selection
+from sparkwright.app.queries import fleet_status, host_requests
+from sparkwright.console import watch as screen
+from sparkwright.console.rows import Row
+from sparkwright.console.watch import HistoryEntry, Screen, Traffic, View, is_supported
+from sparkwright.defaults import FORKS
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.fleet.member import Member, close_links
+from sparkwright.health.record import parse_foreign_record
+from sparkwright.protocol.events import Event
+from sparkwright.shell import join
+
+__all__ = ["is_supported", "watch"]
+
+#: command that each key runs for the selected host
+KEY_COMMANDS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
+DEFAULT_PAGER = ("less", "-R")
+#: how long to collect a round's answers before showing them, in seconds; later ones are shown as they arrive
+SETTLE_S = 0.4
+#: how long a request may be open before the host's state is unknown, in seconds; at least two rounds
+SILENCE_LIMIT_S = 5.0
+
+
+def watch(selection: Selection, *, every_s: float) -> int:
+    """Show the hosts until q or Ctrl-C. Return 0."""
+    pool = ThreadPoolExecutor(min(FORKS, len(selection.fleet.members)) + 1)
+    try:
+        with Screen() as screen:
+            _Watch(selection, every_s, screen, pool).run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # don't wait for hosts that are off
+        close_links(selection.fleet.members)
+    return Exit.OK
+
+
+class _Watch:
+    """The screen of `status --watch`, with the hosts' last answers and the open requests.
+
+    Each host is queried independently, so that a slow host does not delay the others.
+    """
+
+    def __init__(self, selection: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
+        self._chosen, self._screen, self._pool = selection, screen, pool
+        self._intended, self._gateways = (
+            fleet_status.intended_servers(selection),
+            fleet_status.gateways_by_row(selection),
+        )
+        self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
+        self._view = View(rows=list(self._rows.values()), every_s=every_s)
+        self._rates = TokenRates()
+        #: a lock per host, because a connection carries one request at a time
+        self._busy = {host.name: threading.Lock() for host in selection.hosts}
+        self._requested_s: dict[str, float] = {}
+        self._updates: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._round_s = self._next_s = 0.0
+
+    def run(self) -> None:
+        """Run until q is pressed."""
+        key = ""
+        while key != "q":
+            self._apply_updates()
+            if time.monotonic() >= self._next_s:
+                self._query_due_hosts()
+            settles_s = self._round_s + SETTLE_S - time.monotonic() if self._requested_s else 0.0
+            if key or settles_s <= 0:
+                self._view = replace(self._view, rows=self._current_rows())
+                self._screen.paint(screen.screen_lines(self._view, *self._screen.size))
+            until_s = self._next_s - time.monotonic()
+            key = self._screen.wait(min(until_s, settles_s) if settles_s > 0 else until_s)
+            self._handle_key(key)
+
+    def _query_due_hosts(self) -> None:
+        """Query every host that has no open request."""
+        self._round_s = time.monotonic()
+        self._next_s = self._round_s + self._view.every_s
+        for member in self._chosen.fleet.members:
+            if member.host.name not in self._requested_s:
+                self._requested_s[member.host.name] = self._round_s
+                self._submit_request(member, partial(self._query_status, member))
+
+    def _submit_request(self, member: Member, question: Callable[[], Callable[[], None]]) -> None:
+        def job() -> None:
+            with self._busy[member.host.name]:
+                self._updates.put(question())
+            self._screen.wake()
+
+        self._pool.submit(here.bind_folder(job))
+
+    def _apply_updates(self) -> None:
+        while not self._updates.empty():
+            self._updates.get()()
+
+    def _query_status(self, member: Member) -> Callable[[], None]:
+        header = {**fleet_status.status_request(member, self._intended, self._gateways), "traffic": True}
+        answer = host_requests.query_member(member, header, "status")
+        return partial(self._show_answer, member, answer, time.time(), time.monotonic())
+
+    def _show_answer(self, member: Member, answer: host_requests.Answer, came_s: float, now_s: float) -> None:
+        """Show a host's answer.
+
+        Args:
+            came_s: time of the answer, in seconds since the epoch.
+            now_s: the same on the monotonic clock. The answer may be shown much later, after a pager was closed.
+        """
+        name, traffic = member.host.name, dict(self._view.traffic)
+        self._requested_s.pop(name, None)
+        self._rows[name] = fleet_status.build_row(member, answer, self._intended, self._gateways)
+        traffic.pop(name, None)
+        if not isinstance(answer, SparkwrightError):
+            traffic[name] = self._rates.update(name, answer, now_s)
+        self._view = replace(self._view, traffic=traffic, answered_at=units.format_time(came_s, "%H:%M:%S"))
+        if name == self._view.host:
+            self._request_history(refresh=True)
+
+    def _current_rows(self) -> list[Row]:
+        """Return the rows. Hosts that have not answered for a while are unknown."""
+        now_s, limit_s = time.monotonic(), max(SILENCE_LIMIT_S, 2 * self._view.every_s)
+        silent_s = {name: now_s - asked_s for name, asked_s in self._requested_s.items() if now_s - asked_s > limit_s}
+        return [
+            replace(
+                row, state="unknown", why=f"no answer for {units.format_age(silent_s[name])}; it was {row.state} before"
+            )
+            if name in silent_s and row.state not in ("asking", "unreachable")
+            else row
+            for name, row in self._rows.items()
+        ]
+
+    def _request_history(self, *, refresh: bool = False) -> None:
+        """Request the history of the selected host, both when it is selected and after each of its answers."""
+        host = self._view.host
+        if host in self._requested_s or (host in self._view.history and not refresh):
+            return  # its pending answer requests the history again
+        member = next(member for member in self._chosen.fleet.members if member.host.name == host)
+        if member.link is not None:
+            self._submit_request(member, partial(self._history, member))
+
+    def _history(self, member: Member) -> Callable[[], None]:
+        acts = _query_acts(member)
+
+        def show_acts() -> None:
+            if acts is not None:
+                self._view = replace(self._view, history={**self._view.history, member.host.name: acts})
+
+        return show_acts
+
+    def _handle_key(self, key: str) -> None:
+        if key in ("up", "down"):
+            row = (self._view.selected + (1 if key == "down" else -1)) % len(self._view.rows)
+            self._view = replace(self._view, selected=row)
+            self._request_history()
+        elif key == "r":
+            self._next_s = 0.0
+        elif key in KEY_COMMANDS:
+            self._run_in_pager(KEY_COMMANDS[key])
+
+    def _run_in_pager(self, argv: tuple[str, ...]) -> None:
+        """Show a command for the selected host in the user's pager, then return to the screen."""
+        self._screen.__exit__()
+        try:
+            _open_pager([*argv, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
+        finally:
+            self._screen.__enter__()
+
+
+class TokenRates:
+    """Tokens per second of all streams, computed from two readings of a server's counter."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def update(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
+        """Return the traffic in a `status` event.
+
+        A counter that went backwards belongs to another server, so there is no rate.
+        """
+        counts = answer.get("traffic") or {}
+        total, before = counts.get("generated"), self._last.pop(host, None)
+        if total is not None:
+            self._last[host] = (now_s, total)
+        rate = None
+        if total is not None and before is not None and total >= before[1] and now_s > before[0]:
+            rate = (total - before[1]) / (now_s - before[0])
+        now_c = counts.get("temperature_c")
+        return Traffic(
+            counts.get("running"),
+            counts.get("waiting"),
+            rate,
+            _last_checked_temperature(answer) if now_c is None else now_c,
+        )
+
+
+def _last_checked_temperature(answer: Mapping[str, Any]) -> float | None:
+    """Return the temperature of the GPU at the last check."""
+    try:
+        return parse_foreign_record(answer["record"]).gpu.temperature_c
+    except ValueError:
+        return None
+
+
+def _query_acts(member: Member) -> tuple[HistoryEntry, ...] | None:
+    """Return a host's last history entries, newest first; None if it can't be queried, for which its row shows the reason."""
+    try:
+        events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
+    except Exception:  # the connection failed, or was closed on exit
+        close_links([member])
+        member.link = None
+        return None
+    return tuple(HistoryEntry(event["at"], _format_act(event)) for event in events[: screen.MAX_HISTORY_LINES])
+
+
+def _format_act(row: Event) -> str:
+    why = f": {row['why']}" if row.get("why") else ""
+    return f"{row['what']}  by {row.get('who') or 'unknown'}{why}"
+
+
+def _open_pager(argv: list[str], env: Mapping[str, str]) -> None:
+    """Show a command's output in a pager: $PAGER or less. Without a pager, print it and wait for Enter.
+
+    Args:
+        argv: the command's arguments.
+    """
+    command = [sys.executable, "-c", "from sparkwright.cli import main; main()", *argv]
+    pager = os.environ.get("PAGER", "").split() or list(DEFAULT_PAGER)
+    if shutil.which(pager[0]) is None:
+        subprocess.run(command, env=env, check=False)
+        input("Enter to return ")
+        return
+    if argv[0] == "logs" and PurePath(pager[0]).name == "less":
+        pager.append("+G")  # the newest lines are at the end
+    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager and the command handle it
+    try:
+        with (
+            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
+            subprocess.Popen(pager, stdin=subprocess.PIPE, bufsize=0) as pager_process,
+        ):
+            title = f"$ {program.name()} {join(argv)}\n\n".encode()
+            threading.Thread(
+                target=_copy_output, args=(title, running.stdout, pager_process.stdin), daemon=True
+            ).start()
+            pager_process.wait()
+            running.terminate()
+    finally:
+        signal.signal(signal.SIGINT, at_ctrl_c)
+
+
+def _copy_output(title: bytes, source: IO[bytes], pager: IO[bytes]) -> None:
+    """Copy a command's output to the pager as it arrives. The pager may exit early."""
+    with contextlib.suppress(BrokenPipeError, ValueError), pager:
+        pager.write(title)
+        for line in source:
+            pager.write(line)

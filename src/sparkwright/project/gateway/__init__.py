@@ -1,1 +1,0 @@
-"""The routing of a gateway, from the user's files, and the checks of it."""

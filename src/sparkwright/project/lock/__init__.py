@@ -1,1 +1,0 @@
-"""spark.lock: the digests of tags and the commits of branches at the time they were pinned."""

@@ -1,0 +1,297 @@
+"""Validation and normalization of a recipe's process, network and name options and limits, in Docker's spelling."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sparkwright.errors import Refused
+from sparkwright.trust import container_option_rules
+from sparkwright.trust.container_option_rules import is_ip_address
+from sparkwright.units import MIB
+from sparkwright.visible import quote_text
+
+#: the engine's minimum for a memory limit
+MIN_MEMORY_BYTES = 6 * MIB
+_UNLIMITED = "-1"
+#: Linux's signals, by number
+_SIGNALS = (
+    "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+    "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH",
+    "IO", "PWR", "SYS",
+)  # fmt: skip
+TERM = "SIGTERM"
+#: nanoseconds by the units of Go's durations
+_NS_BY_UNIT = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_STEP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
+#: the engine's names for the parts of a health check
+_HEALTH_KEYS = {
+    "test": "Test",
+    "interval": "Interval",
+    "timeout": "Timeout",
+    "start_period": "StartPeriod",
+    "retries": "Retries",
+}
+_HEALTH_DURATIONS = ("interval", "timeout", "start_period")
+HEALTHCHECK_OFF = "NONE"
+_TMPFS_SWITCHES = frozenset(
+    ("ro", "rw", "exec", "noexec", "suid", "nosuid", "dev", "nodev", "sync", "async", "atime", "noatime", "relatime")
+)
+_TMPFS_VALUES = {"size": r"[0-9]{1,15}[kmgKMG%]?", "mode": r"[0-7]{3,4}", "uid": r"[0-9]{1,9}", "gid": r"[0-9]{1,9}",
+            "nr_inodes": r"[0-9]{1,15}[kmgKMG]?", "nr_blocks": r"[0-9]{1,15}[kmgKMG]?"}  # fmt: skip
+_CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
+_DRIVER = re.compile(r"[a-zA-Z0-9][\w./:-]{0,127}", re.ASCII)
+
+
+def check_memory(text: str) -> str:
+    if reason := container_option_rules.check_size(text):
+        return reason
+    too_small = bool(text) and container_option_rules.parse_size(text) < MIN_MEMORY_BYTES
+    return f"{quote_text(text)} is less than 6 MiB, the least that docker takes." if too_small else ""
+
+
+def check_memory_swap(text: str) -> str:
+    return "" if text == _UNLIMITED else container_option_rules.check_size(text)
+
+
+def parse_swap(text: str) -> int:
+    """Parse a size for memory and swap together, where -1 means unlimited swap. Raises Refused if it is not a size."""
+    return -1 if text == _UNLIMITED else container_option_rules.parse_size(text)
+
+
+def check_cpus(number: float) -> str:
+    return "" if number == 0 or 0.01 <= number <= 9999 else "must be from 0.01 to the host's number of CPUs."
+
+
+def nano_cpus(number: float) -> int:
+    return round(number * 10**9)
+
+
+def check_cpuset(text: str) -> str:
+    return "" if not text or parse_cpuset(text) else f"{quote_text(text)} names no CPUs: write 0-9 or 0,2,4."
+
+
+def parse_cpuset(text: str | None) -> list[int]:
+    """Return the numbers of the CPUs; empty if there are none."""
+    if not text or not _CPUS.fullmatch(text):
+        return []
+    ends = [word.partition("-") for word in text.split(",")]
+    return sorted({cpu for first, _, last in ends for cpu in range(int(first), int(last or first) + 1)})
+
+
+def check_oom_score_adj(number: int) -> str:
+    return "" if -1000 <= number <= 1000 else f"must be from -1000 to 1000, got {number}."
+
+
+def check_pid_mode(text: str) -> str:
+    """Return the reason why a text is not a valid PID mode; empty if it is valid.
+
+    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
+    """
+    return "" if text in ("", "host") else f'{quote_text(text)} is not a PID mode: write host, or "" for the default.'
+
+
+def check_working_dir(text: str) -> str:
+    """Return the reason why a text is not a working directory; an empty text is valid and means none."""
+    absolute = text.startswith("/") and "\0" not in text
+    return "" if not text or absolute else f"{quote_text(text)} is not a folder of the container: begin with /."
+
+
+def normalize_working_dir(text: str | None) -> str:
+    return container_option_rules.normalize_mount_point(text) if text else "/"
+
+
+def check_stop_signal(text: str) -> str:
+    if not text or _signal_name(text):
+        return ""
+    return f"{quote_text(text)} is not a signal: write SIGTERM, SIGINT or a number."
+
+
+def normalize_stop_signal(text: str | None) -> str:
+    return _signal_name(text or TERM) or str(text)
+
+
+def _signal_name(text: str) -> str:
+    """Return a signal's full name from any of its spellings; empty if it is not a signal."""
+    name = text.upper().removeprefix("SIG")
+    if name.isdecimal() and 0 < int(name) < len(_SIGNALS):
+        name = _SIGNALS[int(name)]
+    return f"SIG{name}" if name and name in _SIGNALS else ""
+
+
+# -- health checks -----------------------------------------------------------------------------------------------------
+
+
+def parse_duration_ns(text: str) -> int:
+    """Parse a duration in Go's format, such as 1m30s. Raises Refused for anything else."""
+    steps = _STEP.findall(text)
+    if not steps or "".join(map("".join, steps)) != text:
+        raise Refused(f"{quote_text(text)} is not a duration: write 30s or 1m30s.")
+    return sum(round(float(number) * _NS_BY_UNIT[unit]) for number, unit in steps)
+
+
+def check_healthcheck(check: Mapping[str, str]) -> str:
+    for part, text in check.items():
+        if part not in _HEALTH_KEYS:
+            return f"{quote_text(part)} is not a part of a health check: {', '.join(_HEALTH_KEYS)}."
+        if part == "test" and not text.strip():
+            return f"`test` must be a command, or {HEALTHCHECK_OFF} to turn off the image's."
+        if part == "retries" and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+            return f"`retries`: {quote_text(text)} is not a number from 1."
+        if part in _HEALTH_DURATIONS and (reason := _check_duration(text)):
+            return f"`{part}`: {reason}"
+    return (
+        f"`test: {HEALTHCHECK_OFF}` turns the check off: remove the rest."
+        if check.get("test") == HEALTHCHECK_OFF and len(check) > 1
+        else ""
+    )
+
+
+def _check_duration(text: str) -> str:
+    try:
+        return "" if parse_duration_ns(text) >= _NS_BY_UNIT["ms"] else f"{quote_text(text)} is less than 1ms."
+    except Refused as refused:
+        return refused.message
+
+
+def health_config(check: Mapping[str, str]) -> dict[str, Any]:
+    """Return a health check in the engine's API format."""
+    config: dict[str, Any] = {}
+    for part, text in check.items():
+        if part == "test":
+            config["Test"] = [HEALTHCHECK_OFF] if text == HEALTHCHECK_OFF else ["CMD-SHELL", text]
+        else:
+            config[_HEALTH_KEYS[part]] = int(text) if part == "retries" else parse_duration_ns(text)
+    return config
+
+
+def normalize_health_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Normalize a health check as stored by the engine, without defaults."""
+    normalized = {name: config[name] for name in _HEALTH_KEYS.values() if config and config.get(name)}
+    return {"Test": [HEALTHCHECK_OFF]} if normalized.get("Test") == [HEALTHCHECK_OFF] else normalized
+
+
+# -- tmpfs, log --------------------------------------------------------------------------------------------------------
+
+
+def check_tmpfs(text: str) -> str:
+    folder, colon, rest = text.partition(":")
+    if reason := container_option_rules.check_mount_target(folder):
+        return reason
+    for word in rest.split(",") if colon else ():
+        name, equals, value = word.partition("=")
+        if word not in _TMPFS_SWITCHES and not (equals and re.fullmatch(_TMPFS_VALUES.get(name, "(?!)"), value)):
+            return f"{quote_text(text)}: {quote_text(word)} is not an option of a tmpfs, as size=64m or noexec."
+    return ""
+
+
+def tmpfs_rows(texts: Iterable[str]) -> dict[str, str]:
+    """Return folders with their options, in the engine's format."""
+    return {folder: rest for folder, _, rest in (text.partition(":") for text in texts)}
+
+
+def normalize_tmpfs(rows: Mapping[str, str] | None) -> dict[str, str]:
+    """Normalize options: in a fixed order, and without the default `rw`."""
+    return {
+        container_option_rules.normalize_mount_point(folder): ",".join(sorted({*rest.split(",")} - {"", "rw"}))
+        for folder, rest in (rows or {}).items()
+    }
+
+
+def check_log_driver(text: str) -> str:
+    return "" if not text or _DRIVER.fullmatch(text) else f"{quote_text(text)} is not a log driver's name."
+
+
+def check_log_options(options: Mapping[str, str]) -> str:
+    invalid = next((name for name in options if not name or re.search(r"[\s=\0]", name)), None)
+    return "" if invalid is None else f"{quote_text(invalid)} is not a log option's name."
+
+
+HOST, NONE, BRIDGE = "host", "none", "bridge"
+BUILT_IN_NETWORKS = (HOST, NONE, BRIDGE)
+HOST_GATEWAY = "host-gateway"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+
+
+def parse_network(text: str) -> tuple[str, list[str]]:
+    """Parse NAME, or Docker's longer form name=NAME,alias=ALIAS, to a network's name and the container's aliases in it."""
+    if "=" not in text:
+        return text, []
+    pairs = [word.partition("=")[::2] for word in text.split(",")]
+    return next((value for key, value in pairs if key == "name"), ""), [value for key, value in pairs if key == "alias"]
+
+
+def format_network(name: str, aliases: Iterable[str]) -> str:
+    """Return the inverse of `parse_network`, with the aliases in a fixed order."""
+    names = sorted(set(aliases))
+    return ",".join([f"name={name}", *(f"alias={item}" for item in names)]) if names else name
+
+
+def check_network(text: str) -> str:
+    """Return the reason why a text is not a valid network; empty if it is valid.
+
+    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
+    """
+    if not text:
+        return ""
+    name, aliases = parse_network(text)
+    keys = {word.partition("=")[0] for word in text.split(",")} if "=" in text else set()
+    if not _NAME.fullmatch(name) or keys - {"name", "alias"} or not all(map(_NAME.fullmatch, aliases)):
+        return f"{quote_text(text)} is not a network: write host, a network's name, or name=NETWORK,alias=NAME."
+    if name in (*BUILT_IN_NETWORKS, "default") and aliases:
+        return f"{quote_text(text)}: only networks made with `docker network create` know aliases."
+    return f"{quote_text(text)} is not a network: leave it out for docker's own." if name == "default" else ""
+
+
+def check_additional_network(text: str) -> str:
+    name = parse_network(text)[0]
+    if name in (HOST, NONE) or not text:
+        return f"{quote_text(text)} is not a network that can be joined beside another."
+    return check_network(text)
+
+
+def user_networks(texts: Iterable[str]) -> list[str]:
+    """Return the networks that are not built in and that the user has to create."""
+    return [
+        name
+        for name in dict.fromkeys(parse_network(text)[0] for text in texts if text)
+        if name not in BUILT_IN_NETWORKS
+    ]
+
+
+def check_hostname(text: str) -> str:
+    message = f"{quote_text(text)} is not a host name: letters, digits, hyphens and dots, at most 63."
+    return "" if not text or _HOSTNAME.fullmatch(text) else message
+
+
+def _split_host(text: str) -> tuple[str, str]:
+    """Split NAME:ADDRESS, or NAME=ADDRESS, which Docker accepts since version 25."""
+    split = min((at for at in (text.find(":"), text.find("=")) if at >= 0), default=len(text))
+    return text[:split], text[split + 1 :].removeprefix("[").removesuffix("]")
+
+
+def check_extra_host(text: str) -> str:
+    name, address = _split_host(text)
+    if _HOSTNAME.fullmatch(name) and (address == HOST_GATEWAY or is_ip_address(address)):
+        return ""
+    return f"{quote_text(text)} is not a host: write NAME:ADDRESS or NAME:{HOST_GATEWAY}."
+
+
+def format_extra_hosts(texts: Sequence[str]) -> list[str]:
+    return [":".join(_split_host(text)) for text in texts]
+
+
+def normalize_extra_hosts(texts: Iterable[str] | None) -> list[str]:
+    return sorted(set(format_extra_hosts(list(texts or ()))))
+
+
+def check_dns_server(text: str) -> str:
+    return "" if is_ip_address(text) and "[" not in text else f"{quote_text(text)} is not a name server's IP address."
+
+
+def normalize_dns_servers(texts: Iterable[str] | None) -> list[str]:
+    """Normalize DNS servers, keeping their order, in which they are queried."""
+    return [str(ipaddress.ip_address(text)) if is_ip_address(text) else text for text in texts or ()]

@@ -1,0 +1,67 @@
+"""`client --check` sends a request in the client's form: through its API, streamed, with a tool for an agent."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparkwright.app.queries import client_check
+from sparkwright.app.queries.client_formats import FORMATS, Endpoint
+from sparkwright.errors import Failed, Refused, Unreachable
+from tests.sandbox.vllm.test_api import RunningServer
+from tests.sandbox.vllm.test_messages import NAMES, PARSERS, SEES_NONE
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningServer]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+        words = {"parsers": PARSERS, "bare": (), "keyed": (*PARSERS, "--api-key", "sesame-sesame-sesame")}
+        started = {
+            name: RunningServer(tmp_path_factory.mktemp("model"), SEES_NONE, *NAMES, *more)
+            for name, more in words.items()
+        }
+        yield started
+        for server in started.values():
+            server.stop()
+
+
+def endpoint_of(server: RunningServer, key: str = "") -> Endpoint:
+    return Endpoint(f"http://127.0.0.1:{server.port}", "m", 131_072, 8192, key, pictures=False)
+
+
+@pytest.mark.parametrize("client", ["claude-code", "codex", "opencode"])
+def test_an_agent_calls_a_tool_through_its_own_api(servers: dict[str, RunningServer], client: str) -> None:
+    result = client_check.check(FORMATS[client], endpoint_of(servers["parsers"]))
+    assert result.startswith(f"{FORMATS[client].path}, streamed, in ") and "called get_weather with 'Paris'" in result
+
+
+@pytest.mark.parametrize(
+    ("client", "why"),
+    [("claude-code", "refused with 400: .*--enable-auto-tool-choice"), ("codex", "the tool call came as text")],
+)
+def test_what_an_agent_would_meet_is_said(servers: dict[str, RunningServer], client: str, why: str) -> None:
+    with pytest.raises(Failed, match=why):
+        client_check.check(FORMATS[client], endpoint_of(servers["bare"]))
+
+
+def test_a_key_comes_from_its_variable(servers: dict[str, RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_KEY", raising=False)
+    with pytest.raises(Refused, match="SPARK_KEY is not set"):
+        client_check.check(FORMATS["claude-code"], endpoint_of(servers["keyed"], "SPARK_KEY"))
+    monkeypatch.setenv("SPARK_KEY", "another-another-another")
+    with pytest.raises(Failed, match="refused with 401"):
+        client_check.check(FORMATS["claude-code"], endpoint_of(servers["keyed"], "SPARK_KEY"))
+    monkeypatch.setenv("SPARK_KEY", "sesame-sesame-sesame")
+    assert "called get_weather" in client_check.check(
+        FORMATS["claude-code"], endpoint_of(servers["keyed"], "SPARK_KEY")
+    )
+
+
+def test_a_chat_front_end_gets_text_and_nobody_is_unreachable(
+    servers: dict[str, RunningServer], tmp_path: Path
+) -> None:
+    assert "streamed" in client_check.check(FORMATS["curl"], endpoint_of(servers["parsers"]))
+    gone = Endpoint("http://127.0.0.1:1", "m", None, None, "", pictures=False)
+    with pytest.raises(Unreachable, match="no answer"):
+        client_check.check(FORMATS["curl"], gone)

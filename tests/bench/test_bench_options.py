@@ -1,0 +1,117 @@
+"""The loads of a command, their sizes, and orders that are refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparkwright.bench.axis import Axis
+from sparkwright.bench.bench_options import BenchOptions, LoadLimits, plan_loads
+from sparkwright.bench.experiment import Experiment, build_turns, order_arms
+from sparkwright.errors import Refused
+from sparkwright.measure.workload import Load
+
+HERE = Path()
+
+
+@pytest.mark.parametrize(
+    ("order", "result"),
+    [
+        (BenchOptions("ab"), "nothing to compare was named"),
+        (BenchOptions("ab", a="one"), "two arms take two recipes"),
+        (BenchOptions("ab", a="one", b="two", flag="x"), "choose one"),
+        (BenchOptions("sweep"), "the sizes are missing"),
+        (BenchOptions("sweep", sizes=(1,), axes=(Axis("x", (1,)),)), "choose one"),
+        (BenchOptions("ab", axes=(Axis("x", (1, 2, 3)),)), "one flag and two values"),
+        (BenchOptions("ab", a="one", b="two", axes=(Axis("x", (1, 2)),)), "choose one"),
+        (BenchOptions("serve", rates=(1.0,), concurrency=(1,)), "two ways to send"),
+        (BenchOptions("ab", flag="x", loads=("serv",)), "no load 'serv'"),
+        (BenchOptions("serve", temperatures=(2.5,)), "between 0 and 2"),
+        (BenchOptions("serve", concurrency=(0,)), "above 0"),
+        (BenchOptions("serve", name="../up"), "not a valid folder name"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(order: BenchOptions, result: str) -> None:
+    with pytest.raises(Refused, match=result):
+        order.validate()
+
+
+@pytest.mark.parametrize(
+    ("room", "tokens", "note"),
+    [
+        (LoadLimits(2048, 131072), 8192, None),
+        (LoadLimits(512, 131072), 4096, None),
+        (LoadLimits(None, None), 4096, None),
+        (LoadLimits(2048, 8192), 8192 - 256 - 256, "less than 4 steps"),
+        (LoadLimits(8192, 8192), 8192 - 256 - 256, "can make no difference"),
+    ],
+)
+def test_a_long_prompt_is_four_steps_as_far_as_the_context_holds_it(
+    room: LoadLimits, tokens: int, note: str | None
+) -> None:
+    planned = plan_loads(BenchOptions("hol"), room, HERE)
+    assert {load.long_tokens for load in planned.loads} == {tokens}
+    assert bool(planned.notes) == bool(note)
+    assert note is None or note in planned.notes[0]
+
+
+def test_a_long_prompt_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    with pytest.raises(Refused) as error:
+        plan_loads(BenchOptions("hol", long_tokens=9000), LoadLimits(2048, 8192), HERE)
+    assert error.value.fix == "--long-tokens 7680 does."
+
+
+def test_serve_is_a_curve_over_concurrencies_or_rates() -> None:
+    curve = plan_loads(BenchOptions("serve"), LoadLimits(), HERE).loads
+    assert [load.concurrency for load in curve] == [1, 2, 4, 8]
+    rates = plan_loads(BenchOptions("serve", rates=(0.5, 2.0), requests=10), LoadLimits(), HERE).loads
+    assert [(load.rate, load.requests, load.concurrency) for load in rates] == [(0.5, 10, 0), (2.0, 10, 0)]
+
+
+def test_sharegpts_published_json_is_taken(tmp_path: Path) -> None:
+    def row(first: str, prompt: str, second: str, answer: str) -> dict[str, object]:
+        return {"id": "x", "conversations": [{"from": first, "value": prompt}, {"from": second, "value": answer}]}
+
+    defaults = row("human", "q" * 400, "gpt", "a" * 800)
+    others = [row("gpt", "q" * 400, "human", "a" * 800), row("human", "q", "gpt", "a" * 800), {"conversations": []}]
+    path = tmp_path / "ShareGPT_V3.json"
+    path.write_text(json.dumps([defaults, *others]))
+    (load,) = plan_loads(BenchOptions("serve", concurrency=(2,), dataset=path.name), LoadLimits(), tmp_path).loads
+    assert load.prompts == (("q" * 400, 200),)
+
+
+def test_json_lines_are_taken_and_a_bad_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one", "output_tokens": 7}\n\n{"prompt": "two"}\n')
+    (load,) = plan_loads(BenchOptions("serve", concurrency=(1,), dataset=str(path)), LoadLimits(), HERE).loads
+    assert sorted(load.prompts) == [("one", 7), ("two", 128)]
+    path.write_text('{"prompt": "one"}\n{"text": "two"}\n')
+    with pytest.raises(Refused) as error:
+        plan_loads(BenchOptions("serve", dataset=str(path)), LoadLimits(), HERE)
+    assert error.value.where.endswith("mine.jsonl:2")
+
+
+def test_two_arms_go_there_and_back() -> None:
+    assert order_arms(["a", "b"], 1, pair=True) == ["a", "b", "b", "a"]
+    assert order_arms(["512", "2048"], 1, pair=False) == ["512", "2048"]
+    assert order_arms(["1", "2", "3"], 2, pair=False) == ["1", "2", "3", "3", "2", "1"]
+
+
+def test_what_is_finished_is_not_measured_again() -> None:
+    loads = [Load("serve", concurrency=1), Load("serve", concurrency=8)]
+    turns = build_turns(order_arms(["a", "b"], 1, pair=True), loads, {"a": {"command": ["x"]}, "b": {"command": ["y"]}})
+    experiment = Experiment("ab", "x", (), turns)
+    assert len(set(experiment.keys)) == 8
+    first = {cell.key: {} for cell in experiment.turns[0].cells}
+    left = experiment.remove_finished({**first, experiment.turns[1].cells[0].key: {}})
+    assert [(turn.arm, len(turn.cells)) for turn in left.turns] == [("b", 1), ("b", 2), ("a", 2)]
+    changed = build_turns(["a"], loads, {"a": {"command": ["z"]}})
+    assert not {cell.key for turn in changed for cell in turn.cells} & set(experiment.keys)
+
+
+def test_each_load_is_sent_at_each_temperature() -> None:
+    planned = plan_loads(BenchOptions("serve", concurrency=(1, 8), temperatures=(0.0, 0.7)), LoadLimits(), HERE).loads
+    assert [(load.concurrency, load.temperature) for load in planned] == [(1, 0.0), (8, 0.0), (1, 0.7), (8, 0.7)]
+    assert [
+        load.temperature for load in plan_loads(BenchOptions("serve", concurrency=(1,)), LoadLimits(), HERE).loads
+    ] == [0.0]

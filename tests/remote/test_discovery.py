@@ -1,0 +1,125 @@
+"""Hosts are found in ssh's own files and by one query to the network; answers are untrusted."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparkwright.remote import discovery
+
+
+def encode_name(text: str) -> bytes:
+    return b"".join(bytes([len(word)]) + word.encode() for word in text.split(".")) + b"\0"
+
+
+def encode_record(owner: bytes, kind: int, data: bytes) -> bytes:
+    return owner + struct.pack("!HHIH", kind, 0x8001, 120, len(data)) + data
+
+
+def encode_answer(*rows: bytes) -> bytes:
+    return struct.pack("!6H", 0, 0x8400, 0, len(rows), 0, 0) + b"".join(rows)
+
+
+def ssh_answer(host: str) -> bytes:
+    """Return avahi's answer for a host with ssh."""
+    service = f"{host}._ssh._tcp.local"
+    return encode_answer(
+        encode_record(encode_name("_ssh._tcp.local"), 12, encode_name(service)),
+        encode_record(encode_name(service), 33, struct.pack("!3H", 0, 0, 22) + encode_name(f"{host}.local")),
+        encode_record(encode_name(f"{host}.local"), 1, bytes([192, 168, 1, 20])),
+    )
+
+
+class Responder:
+    """A responder on loopback: it answers queries for ssh with these packets."""
+
+    def __init__(self, packets: list[bytes]) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self.socket.getsockname()
+        self.packets, self.asked = packets, b""
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            self.asked, asker = self.socket.recvfrom(9000)
+            for packet in self.packets:
+                self.socket.sendto(packet, asker)
+
+
+@pytest.fixture
+def responders() -> Iterator[list[Responder]]:
+    running: list[Responder] = []
+    yield running
+    for item in running:
+        item.socket.close()
+
+
+def discover(responders: list[Responder], *packets: bytes) -> list[str]:
+    responders.append(Responder(list(packets)))
+    return discovery.discover_hosts(responders[-1].address, listen_s=0.5)
+
+
+def test_who_offers_ssh_is_found_and_who_is_a_workstation(responders: list[Responder]) -> None:
+    other = encode_answer(
+        encode_record(
+            encode_name("_workstation._tcp.local"),
+            12,
+            encode_name("spark-9f9f [02:42:ac:11:00:02]._workstation._tcp.local"),
+        )
+    )
+    assert discover(responders, ssh_answer("spark-1a2b"), other, ssh_answer("Spark-1A2B")) == [
+        "spark-1a2b.local",
+        "spark-9f9f.local",
+    ]
+    assert encode_name("_ssh._tcp.local") + struct.pack("!HH", 12, 0x8001) in responders[-1].asked
+
+
+def test_a_name_that_is_no_hosts_is_left_out_and_nonsense_is_no_answer(responders: list[Responder]) -> None:
+    strange = [ssh_answer("-oProxyCommand=x"), ssh_answer("a b"), ssh_answer("x\x1b]52"), b"\0" * 12, b"x"]
+    circle = struct.pack("!6H", 0, 0x8400, 0, 1, 0, 0) + b"\xc0\x0c"
+    assert discover(responders, *strange, circle, ssh_answer("spark-2")) == ["spark-2.local"]
+
+
+def test_a_compressed_name_is_read() -> None:
+    service = encode_record(encode_name("_ssh._tcp.local"), 12, b"\x05spark\xc0\x0c")
+    assert discovery.parse_records(encode_answer(service)) == [("_ssh._tcp.local", 12, "spark._ssh._tcp.local")]
+
+
+@given(st.binary(max_size=300))
+def test_no_packet_breaks_or_stalls_the_reader(packet: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        discovery.parse_records(packet)
+    with contextlib.suppress(ValueError):
+        discovery.parse_records(struct.pack("!6H", 0, 0x8400, 0, 9, 9, 9) + packet)
+
+
+def test_hosts_of_the_configuration_with_what_it_includes(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(
+        'Include conf.d/* config\nHost spark1 "gx10-3f" *.lab !bastion\n  HostName 10.0.0.1\nMatch host x\nhost=late # no\n'
+    )
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/a").write_text("Host included -oProxyCommand=x\n")
+    assert discovery.hosts_in_config(tmp_path / "config") == ["included", "spark1", "gx10-3f", "late"]
+    assert discovery.hosts_in_config(tmp_path / "none") == []
+
+
+def test_a_sparks_name_comes_first_and_anybodys_known_host_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host web spark1\n")
+    (tmp_path / "known_hosts").write_text(
+        "github.com,140.82.121.3 ssh-ed25519 A\nspark-7 ssh-ed25519 A\nSpark1 ssh-rsa A\n|1|a|b ssh-rsa A\n@revoked spark-8 x A\n"
+    )
+    candidates = discovery.find_candidates(tmp_path, network=lambda: ["nas.local", "spark-9.local"])
+    assert [(item.address, item.source) for item in candidates] == [
+        ("spark1", "ssh configuration"),
+        ("spark-9.local", "mDNS"),
+        ("spark-7", "known_hosts"),
+        ("web", "ssh configuration"),
+        ("nas.local", "mDNS"),
+    ]
