@@ -1,11 +1,18 @@
-"""Default values that commands, playbook modules, models of files and checks share.
+"""Default values, and choices of options, that commands, playbook modules, models of files and checks share.
 
 Fields that take a default from here refer to it by name, such as `defaults.READY_TIMEOUT_S`. Defaults that only one kind of
 file has are in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
 """
 
+from typing import Literal, get_args
+
 #: intervals of `health.install`: between checks, at least between two healing restarts, and between decode rate measurements
 HEALTH_INTERVAL, MIN_HEAL_INTERVAL, SMOKE_INTERVAL = "5m", "1h", "6h"
+#: choices of `health.install`: `--heal` and `--webhook-format`
+HealMode = Literal["none", "restart"]
+WebhookFormat = Literal["auto", "json", "slack", "discord", "ntfy", "alertmanager"]
+HEAL_MODES: tuple[str, ...] = get_args(HealMode)
+WEBHOOK_FORMATS: tuple[str, ...] = get_args(WebhookFormat)
 #: number of tokens in each run of the throughput test
 SMOKE_TOKENS = 128
 #: how long an engine may take to start, in seconds; `expect.ready_s` of a recipe

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from sparkwright import units
+from sparkwright import defaults, units
 from sparkwright.app.connect import Selection, default_pattern, select_hosts, select_machines
 from sparkwright.app.plans import clusters, server_context
 from sparkwright.app.runs import session
 from sparkwright.console.command_output import print_json_line, print_prose
 from sparkwright.errors import Exit, Refused
-from sparkwright.health.webhook_formats import WEBHOOK_FORMATS
 from sparkwright.host.records.server_keys import HEAL_TOKEN_SECRET as HEAL_TOKEN
 from sparkwright.host.state import write_atomically
 from sparkwright.monitoring import alerts, dashboard, scrape
@@ -38,12 +37,12 @@ def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
     Args:
         options: options of `health.install`.
     """
-    if options["heal"] not in ("none", "restart"):
-        raise Refused(f"--heal {options['heal']!r} is not known.", fix="There are: none, restart.")
-    if options["webhook_format"] not in WEBHOOK_FORMATS:
+    if options["heal"] not in defaults.HEAL_MODES:
+        raise Refused(f"--heal {options['heal']!r} is not known.", fix=f"There are: {', '.join(defaults.HEAL_MODES)}.")
+    if options["webhook_format"] not in defaults.WEBHOOK_FORMATS:
         raise Refused(
             f"--webhook-format {options['webhook_format']!r} is not known.",
-            fix=f"There are: {', '.join(WEBHOOK_FORMATS)}.",
+            fix=f"There are: {', '.join(defaults.WEBHOOK_FORMATS)}.",
         )
     args = {
         "every_s": units.parse_duration(options["every"], "--every", min_s=30),

@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from sparkwright import defaults
 from sparkwright.health.judging.observation import Limits
-from sparkwright.health.webhook_formats import WebhookFormat
 from sparkwright.host.state import StateFolder
 from sparkwright.trust.shapes import build_dataclass
 from sparkwright.units import parse_duration
@@ -33,7 +32,7 @@ class Settings:
     #: number of tokens in each run of that measurement
     smoke_tokens: int = defaults.SMOKE_TOKENS
     #: what to do if a restart would help
-    heal: Literal["none", "restart"] = "none"
+    heal: defaults.HealMode = "none"
     #: least interval between two restarts
     heal_every_s: float = parse_duration(defaults.MIN_HEAL_INTERVAL)
     #: arguments of the command that runs on a change of state, with the record on standard input
@@ -43,7 +42,7 @@ class Settings:
     #: the user's file with a webhook URL that contains a secret
     webhook_file: str = ""
     #: format of the POST, see webhook_formats.py
-    webhook_format: WebhookFormat = "auto"
+    webhook_format: defaults.WebhookFormat = "auto"
     #: folder of node_exporter's textfile collector; empty for the state folder
     textfile: str = ""
     #: True if the installation enabled lingering

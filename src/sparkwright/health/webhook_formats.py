@@ -11,11 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any
 from urllib.parse import urlsplit
-
-WebhookFormat = Literal["auto", "json", "slack", "discord", "ntfy", "alertmanager"]
-WEBHOOK_FORMATS: tuple[str, ...] = get_args(WebhookFormat)
 
 RUNBOOK_URL = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
 ALERT_NAME = "SparkwrightServer"

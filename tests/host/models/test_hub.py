@@ -11,7 +11,7 @@ from sparkwright.host.models.file_transfer import TransferSettings
 from sparkwright.host.models.hub import Source
 from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.hub import Hub, HubApi
-from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+from tests.modules.loopback_hub import BLOCK, COMMIT, MODEL, LoopbackHub
 
 huggingface_hub = pytest.importorskip("huggingface_hub", minversion="2.4")
 
@@ -76,6 +76,17 @@ def test_both_fetch_the_same_bytes(
         Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE), tmp_path / "ours", TransferSettings(mode, 0)
     )
     assert (tmp_path / "ours" / LARGE).read_bytes() == (tmp_path / "official" / LARGE).read_bytes()
+
+
+def test_a_slow_hub_has_as_long_as_stall_seconds_allows(
+    loopback: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "MAX_SILENCE_S", 0.2)
+    loopback.faults.rate = 2 * BLOCK  # half a second between two blocks
+    loopback.files[LARGE] = bytes(2 * BLOCK)
+    settings = TransferSettings("plain", 0, stall_s=60)
+    file_transfer.download_file(Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE), tmp_path, settings)
+    assert (tmp_path / LARGE).read_bytes() == loopback.files[LARGE]
 
 
 @pytest.mark.parametrize("status", [401, 404, 500])

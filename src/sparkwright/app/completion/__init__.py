@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparkwright.defaults import HEAL_MODES
 from sparkwright.engines import engine, recipe_rules
 from sparkwright.errors import Refused
 from sparkwright.modules.registry import NAMES
@@ -79,7 +80,7 @@ def static_values() -> dict[str, list[str]]:
         ),
         "faults": [*FAULTS, *MEMBER_FAULTS, "none"],
         "shells": ["bash", "zsh", "fish"],
-        "heal": ["none", "restart"],
+        "heal": list(HEAL_MODES),
     }
 
 

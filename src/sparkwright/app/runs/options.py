@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from sparkwright.project.rollout_policy import RolloutPolicy
+
 #: scope of an option: runs of every playbook, rolling runs, or a variable of some playbooks
 Kind = Literal["run", "rolling", "variable"]
 #: options that affect only the output
@@ -38,7 +40,9 @@ class DeployOptions:
     wait: bool = _option(False, "wait for the lock instead of exiting with code 5")
     json: bool = _option(False, "events as JSON lines on stdout, nothing else there; each host's recap comes last")
 
-    canary: int = _option(0, "run on N canary hosts first; if one fails, no other host is touched", "rolling")
+    canary: int = _option(
+        RolloutPolicy.canary, "run on N canary hosts first; if one fails, no other host is touched", "rolling"
+    )
     serial: str = _option("", "batch size: 1, 25%, or 1,25% (default: the playbook's)", "rolling")
     max_fail_percentage: str = _option(
         "", "stop when more than this share of a batch failed (default: at the first failure)", "rolling"
@@ -62,7 +66,9 @@ class DeployOptions:
 
     def cacheable(self) -> bool:
         """Return True if the plan of a run with these options may be cached."""
-        return not any(getattr(self, name) for name in UNCACHED_OPTIONS)
+        return all(
+            getattr(self, option.name) == option.default for option in fields(self) if option.name in UNCACHED_OPTIONS
+        )
 
     def variables(self) -> dict[str, Any]:
         """Return the playbook variables whose values differ from the defaults."""

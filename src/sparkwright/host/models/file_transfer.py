@@ -45,6 +45,7 @@ _HUB_CLIENT_FOLDER = ".cache/huggingface/download"
 #: memory limit of a transfer process: hf_transfer plans all ranges of a file at once, whatever size a server claims
 MEMORY_BYTES = {"plain": 2 * 2**30, "hf_transfer": 2 * 2**30, "xet": 4 * 2**30}
 MIN_FILE_LIMIT_BYTES = 64 * 2**20  # the clients' own files
+STALL_MARGIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,13 @@ class TransferSettings:
 
     mode: str  #: plain, hf_transfer or xet
     retries: int  #: of a request without an answer, before the attempt counts as failed
+    #: seconds without data after which the transfer is aborted; the runner enforces them in every mode
+    stall_s: float = 0.0
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds without data after which a connection is given up, later than the runner would abort the transfer."""
+        return max(hub.MAX_SILENCE_S, self.stall_s + STALL_MARGIN_S)
 
 
 def limit_process(files: Sequence[Mapping[str, Any]], mode: str) -> None:
@@ -157,7 +165,9 @@ def _download_sequential(
         if offset == file["size_bytes"]:
             return
         headers = {**location.headers, **({"Range": f"bytes={offset}-"} if offset else {})}
-        with hub.open_stream("GET", location.url, headers, retries=settings.retries) as answer:
+        with hub.open_stream(
+            "GET", location.url, headers, retries=settings.retries, silence_s=settings.silence_s
+        ) as answer:
             if answer.status >= 400:
                 out.truncate(0)  # 416 among them
                 raise hub.HubDown(f"the transfer was refused: {answer.status}.")

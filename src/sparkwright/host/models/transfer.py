@@ -200,6 +200,7 @@ class Transfer:
             "mode": mode,
             "again": [path for path in self.mismatches if path in self.missing],
             "retries": self.retry_policy.hub_retries,
+            "stall_s": self.stall_s,
         }
         import_root = str(Path(sparkwright.__file__).parents[1])
         env = {**self.context.machine.env, "PYTHONPATH": import_root, "MALLOC_ARENA_MAX": "2"}

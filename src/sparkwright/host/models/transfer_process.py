@@ -195,7 +195,7 @@ def main() -> None:
         _write_event({"chose": mode, "why": choice.why})
     file_transfer.limit_process(files, mode)
     file_transfer.prepare_folder(staging, mode)
-    settings = TransferSettings(mode, request["retries"])
+    settings = TransferSettings(mode, request["retries"], request["stall_s"])
     sequential_files = [
         file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES
     ]

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust.bounds import MAX_NUMBER
 from sparkwright.trust.shapes import (
@@ -193,8 +194,8 @@ _SETTINGS = Partial(
         "command": [text],
         **dict.fromkeys(("lingers", "wake"), bool),
         "limits": {text: number},
-        "heal": frozenset(("none", "restart")),
-        "webhook_format": frozenset(("auto", "json", "slack", "discord", "ntfy", "alertmanager")),
+        "heal": frozenset(defaults.HEAL_MODES),
+        "webhook_format": frozenset(defaults.WEBHOOK_FORMATS),
     }
 )
 

@@ -11,7 +11,6 @@ from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.health import schedule, store, textfile
 from sparkwright.health.schedule import Scheduler
 from sparkwright.health.settings import Settings
-from sparkwright.health.webhook_formats import WebhookFormat
 from sparkwright.host.memory import service_guard
 from sparkwright.host.module import Context, StateModule
 from sparkwright.host.records import turns
@@ -69,7 +68,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         host: str = arg("the host's name, for messages", default="")
         every_s: float = arg("how often, seconds", default=parse_duration(defaults.HEALTH_INTERVAL))
         system: bool = arg("system units instead of user units", default=False)
-        heal: Literal["none", "restart"] = arg("what to do when a restart would help", default="none")
+        heal: defaults.HealMode = arg("what to do when a restart would help", default="none")
         heal_every_s: float = arg(
             "minimum time between restarts, seconds", default=parse_duration(defaults.MIN_HEAL_INTERVAL)
         )
@@ -80,7 +79,7 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         command: list[str] = arg("command to run on a change of state: program and arguments", default_factory=list)
         webhook: str = arg("URL for a POST request on a change of state; must not contain a secret", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")
-        webhook_format: WebhookFormat = arg(
+        webhook_format: defaults.WebhookFormat = arg(
             "the shape of what is POSTed; auto: as the URL's receiver takes it", default="auto"
         )
         textfile: str = arg("the folder of node_exporter's textfile collector", default="")
