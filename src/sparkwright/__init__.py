@@ -1,4 +1,4 @@
-"""Provision and operate model servers on NVIDIA DGX Spark hosts: a laptop plans and follows, the host does the work.
+"""Provision and operate model servers on NVIDIA DGX Spark hosts. The laptop plans and monitors; the hosts do the work.
 
 `from sparkwright import Fleet` is the Python API (docs/api.md).
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Fleet` on first use: a host's side has no API, and a command needs none."""
+    """Import `Fleet` on first use: the API is absent on hosts, and commands don't need it."""
     if name != "Fleet":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,12 +1,11 @@
-"""Default values, and choices of options, that commands, playbook modules, models of files and checks share.
+"""Default values and choices of options shared by commands, playbook modules, file models and checks.
 
-Fields that take a default from here refer to it by name, such as `defaults.READY_TIMEOUT_S`. Defaults that only one kind of
-file has are in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
+Defaults of a single kind of file are in its model, project/*/models.py, and vLLM's own defaults in engines/vllm/prediction.py.
 """
 
 from typing import Literal, get_args
 
-#: intervals of `health.install`: between checks, at least between two healing restarts, and between decode rate measurements
+#: `health.install`: interval between checks, minimum interval between healing restarts, interval between decode rate measurements
 HEALTH_INTERVAL, MIN_HEAL_INTERVAL, SMOKE_INTERVAL = "5m", "1h", "6h"
 #: choices of `health.install`: `--heal` and `--webhook-format`
 HealMode = Literal["none", "restart"]
@@ -15,28 +14,28 @@ HEAL_MODES: tuple[str, ...] = get_args(HealMode)
 WEBHOOK_FORMATS: tuple[str, ...] = get_args(WebhookFormat)
 #: number of tokens in each run of the throughput test
 SMOKE_TOKENS = 128
-#: how long an engine may take to start, in seconds; `expect.ready_s` of a recipe
+#: time limit for the start of an engine, in seconds; `expect.ready_s` of a recipe
 READY_TIMEOUT_S = 900
-#: how long a server may take to answer a check with a token, in seconds
+#: time limit for the first token of a check, in seconds
 TOKEN_TIMEOUT_S = 30
-#: how long requests may take to finish before a server is stopped, and how long a stop may take before it is killed, in seconds
+#: seconds that running requests get before a server is stopped, and that a stop may take before the server is killed
 DRAIN_TIMEOUT_S, STOP_TIMEOUT_S = 30, 60
-#: how long an awake server on demand keeps its turn against requests for another one
+#: minimum time that an on-demand server stays awake when another one is requested
 MIN_AWAKE_TIME = "10m"
 #: memory that must stay free in addition to the engine's, in GiB
 RESERVE_GIB = 4
-#: limit on all compile caches of a host together, in GiB
+#: limit on the total size of a host's compile caches, in GiB
 MAX_CACHES_GIB = 20
-#: GPU temperature from which a host counts as too hot, in degrees C, for `doctor`, health checks and alerts
+#: GPU temperature at which `doctor`, health checks and alerts report a host as too hot, in degrees C
 HOT_GPU_C = 90.0
-#: number of hosts that are handled at once
+#: maximum number of hosts processed in parallel
 FORKS = 16
-#: port where the runs on a cluster's members meet; `cluster:` of a group
+#: port on which the runs of a cluster's members synchronize; `cluster:` of a group
 BARRIER_PORT = 29499
-#: image of a gateway, whose HAProxy the tests use; `gateway:` of a group
+#: image of a gateway, also used by the tests; `gateway:` of a group
 GATEWAY_IMAGE = "haproxy:2.6"
-#: limits of a gateway: the number of connections, and in seconds how long a request may wait for a server, how long an answering
-#: server may be silent, and the interval of checks
+#: a gateway's limit on connections, and in seconds: the longest wait for a server, the longest pause in a response, and the
+#: interval between checks
 GATEWAY_MAX_CONNECTIONS, GATEWAY_QUEUE_TIMEOUT_S, GATEWAY_SILENCE_TIMEOUT_S, GATEWAY_CHECK_INTERVAL_S = 256, 60, 120, 10
-#: time without progress after which a server is stuck, in seconds; an engine's step takes less unless a long prompt is unchunked
+#: seconds without progress after which a server counts as stuck; an engine step is shorter unless a long prompt is unchunked
 GATEWAY_STUCK_TIMEOUT_S = 12

@@ -19,14 +19,14 @@ class Exit(IntEnum):
 
 
 class SparkwrightError(Exception):
-    """A failure with a sentence for the user.
+    """An error with a message for the user.
 
-    The texts may quote a host, a hub or a file: control characters in them are made visible here.
+    The texts may quote a host, a hub or a file, so control characters in them are escaped.
 
     Args:
-        message: what is wrong, one sentence.
-        where: "file:line" or a host, if there is one.
-        fix: what to do about it.
+        message: the problem, in one sentence.
+        where: "file:line" or a host; empty if neither applies.
+        fix: how to solve the problem.
     """
 
     exit: Exit = Exit.FAILED
@@ -38,28 +38,28 @@ class SparkwrightError(Exception):
         self.fix = escape_invisible(fix)
 
     def __str__(self) -> str:
-        start = f"{self.where}: " if self.where else ""
-        end = f" {self.fix}" if self.fix else ""
-        return f"{start}{self.message}{end}"
+        prefix = f"{self.where}: " if self.where else ""
+        suffix = f" {self.fix}" if self.fix else ""
+        return f"{prefix}{self.message}{suffix}"
 
 
 class Refused(SparkwrightError):
-    """Stopped before anything was touched: invalid input, or the host can't do what was requested."""
+    """Stopped before any change: the input is invalid, or the host can't do what was requested."""
 
     exit = Exit.REFUSED
 
 
 class Unreachable(SparkwrightError):
-    """The host does not answer, or no longer. Its run may still continue."""
+    """The host does not answer, or the connection was lost. A run on the host may continue."""
 
     exit = Exit.UNREACHABLE
 
 
 class Inconclusive(SparkwrightError):
-    """A measurement that proves nothing, neither good nor bad."""
+    """The measurement does not allow a verdict."""
 
     exit = Exit.INCONCLUSIVE
 
 
 class Failed(SparkwrightError):
-    """A task that did not reach its goal."""
+    """A task failed."""

@@ -1,6 +1,6 @@
-"""The project folder of a command: the current one, or the one that a program opened (`Fleet.open`).
+"""The project folder of a command: the current directory, or the folder that a program opened with `Fleet.open`.
 
-A process has one current folder and may hold several fleets, so code that depends on the folder asks here.
+A process can open several fleets but has only one current directory, so use `project_folder` instead of `Path.cwd`.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-_FOLDER: ContextVar[Path | None] = ContextVar("opened", default=None)
+_OPENED_FOLDER: ContextVar[Path | None] = ContextVar("opened_folder", default=None)
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
 def project_folder() -> Path:
-    """Return the opened folder of this thread, or the current one."""
-    return _FOLDER.get() or Path.cwd()
+    """Return the folder opened in this thread, or the current directory."""
+    return _OPENED_FOLDER.get() or Path.cwd()
 
 
 @contextmanager
 def use_folder(path: Path) -> Iterator[None]:
-    """Use a folder within the block, and in the threads that it starts through `bind_folder`."""
-    token = _FOLDER.set(path)
+    """Use a project folder within the block. Threads inherit it only through `bind_folder`."""
+    token = _OPENED_FOLDER.set(path)
     try:
         yield
     finally:
-        _FOLDER.reset(token)
+        _OPENED_FOLDER.reset(token)
 
 
 def bind_folder(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Return a function for another thread that keeps the opened folder, which a thread does not inherit."""
-    opened_folder = _FOLDER.get()
+    """Wrap a function so that it uses the opened folder when called in another thread."""
+    opened_folder = _OPENED_FOLDER.get()
     if opened_folder is None:
         return function
 

@@ -1,4 +1,4 @@
-"""The host's side of the package: its files, the hash of their content, and the laptop's cache of what is built from it."""
+"""The part of the package that runs on hosts: its files, their hash, and the laptop's cache folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from sparkwright.trust import private
 
 PACKAGE = Path(__file__).parent
-#: the host's side, without the laptop's
+#: files and subpackages that are copied to hosts
 PARTS = (
     "__init__.py",
     "defaults.py",
@@ -40,7 +40,7 @@ PARTS = (
 
 
 def iter_sources() -> Iterator[tuple[str, bytes]]:
-    """Yield every file of the host's side in a fixed order: its path below the package, its content."""
+    """Yield the path inside the package and the content of every file of the host's side, in a fixed order."""
     for part in PARTS:
         for path in [str(PACKAGE / part)] if part.endswith(".py") else _list_files(str(PACKAGE / part)):
             with open(path, "rb", buffering=0) as file:
@@ -49,7 +49,7 @@ def iter_sources() -> Iterator[tuple[str, bytes]]:
 
 @functools.lru_cache(maxsize=1)
 def content_hash() -> str:
-    """Return the hash of the host's side, 20 hexadecimal digits."""
+    """Return the hash of the host's side: 20 hexadecimal digits."""
     digest = hashlib.sha256()
     for name, data in iter_sources():
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -57,16 +57,18 @@ def content_hash() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the laptop's cache folder, closed to other users: hosts run its content. All of it can be built again."""
+    """Return the laptop's cache folder. It is closed to other users, because hosts run its content; all of it can be rebuilt."""
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sparkwright"
-    with contextlib.suppress(OSError):  # its user reports it
+    with contextlib.suppress(OSError):  # reported when the cache is written
         private.create_folder(path)
     return path
 
 
 def _list_files(folder: str) -> list[str]:
-    """Return the Python files below a folder, and the tables that they read. os.walk, because
-    every command does this and Path.rglob takes twice as long."""
+    """Return the Python files and JSON tables below a folder.
+
+    Every command calls this; Path.rglob takes twice as long as os.walk.
+    """
     return sorted(
-        f"{at}/{name}" for at, _, names in os.walk(folder) for name in names if name.endswith((".py", ".json"))
+        f"{parent}/{name}" for parent, _, names in os.walk(folder) for name in names if name.endswith((".py", ".json"))
     )

@@ -1,7 +1,7 @@
-"""Detection of how this program was installed, and the command that adds an optional package to the same place.
+"""Detection of how this program was installed, and the command that adds an optional package to the same environment.
 
-Only packages that an extra needs are named, with their own versions. Where sparkwright itself has to be named, it is by the
-file, folder or repository that it came from: no index is trusted to have a package of this name.
+The command names sparkwright itself only by the file, folder or repository that it was installed from, because a package index
+might have an unrelated package of this name.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from sparkwright import shell
 
 PACKAGE_NAME = "sparkwright"
-#: the extras of pyproject.toml that need packages, which a test compares with these
+#: packages of the extras in pyproject.toml; a test compares the two
 EXTRAS = {"mcp": ("mcp>=2.3,<3",)}
 
 
 class Installer(Enum):
-    """Installer that made the environment, by what it leaves there."""
+    """Installer that created the environment, and how it is recognized."""
 
     UV_TOOL = "uv tool"  # uv-receipt.toml
     PIPX = "pipx"  # pipx_metadata.json
-    UVX = "uvx"  # in uv's cache, for one run
+    UVX = "uvx"  # a temporary environment in uv's cache
     PIP = "pip"
     UV = "uv"  # an environment without pip
 
@@ -41,12 +41,12 @@ def detect_installer(prefix: Path) -> Installer:
 
 
 def install_command(extra: str, prefix: Path | None = None, package: Distribution | None = None) -> str:
-    """Return the shell command that installs what an extra needs.
+    """Return the shell command that installs the packages of an extra.
 
     Args:
-        extra: name of an extra of this package.
-        prefix: the environment; by default the running one.
-        package: the installed package; by default the running one.
+        extra: a key of EXTRAS.
+        prefix: root of the environment; by default the running one.
+        package: metadata of the installed sparkwright; by default the running one.
     """
     prefix, packages = prefix or Path(sys.prefix), EXTRAS[extra]
     with_options = [word for name in packages for word in ("--with", name)]

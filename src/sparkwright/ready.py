@@ -1,4 +1,4 @@
-"""Readiness of sockets and pipes. `select.select` refuses descriptors from 1,024 on, which a busy process has."""
+"""Readiness of sockets and pipes, without the limit of `select.select` to descriptors below 1,024."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from typing import Protocol, TypeVar
 
 
 class HasFileno(Protocol):
-    """A socket, or a file of a pipe."""
+    """A socket or one end of a pipe."""
 
-    def fileno(self) -> int:
-        """Return its descriptor."""
+    def fileno(self) -> int: ...
 
 
 Item = TypeVar("Item", bound=HasFileno | int)
 
 
 def wait_for_readable(items: Sequence[Item], timeout_s: float = 0, *, writers: Iterable[HasFileno] = ()) -> list[Item]:
-    """Return the items that have something to read or have ended, as soon as there is one; none after `timeout_s`.
+    """Wait until an item is readable or closed by its peer, and return all such items; empty after `timeout_s`.
 
-    writers: these also end the wait once they accept more. Raises ValueError for a closed one.
+    writers: the wait also ends when one of these becomes writable. Raises ValueError for a closed item.
     """
     poll = select.poll()
-    by_descriptor = {_descriptor(item): item for item in items}
-    writer_descriptors = {_descriptor(connection) for connection in writers}
-    for number in by_descriptor.keys() | writer_descriptors:
-        poll.register(
-            number,
-            (select.POLLIN if number in by_descriptor else 0) | (select.POLLOUT if number in writer_descriptors else 0),
-        )
-    events = poll.poll(max(0.0, timeout_s) * 1000)
-    return [by_descriptor[number] for number, what in events if number in by_descriptor and what & ~select.POLLOUT]
-
-
-def _descriptor(connection: HasFileno | int) -> int:
-    return connection if isinstance(connection, int) else connection.fileno()
+    by_descriptor = {item if isinstance(item, int) else item.fileno(): item for item in items}
+    writer_descriptors = {writer.fileno() for writer in writers}
+    for descriptor in by_descriptor.keys() | writer_descriptors:
+        reading = select.POLLIN if descriptor in by_descriptor else 0
+        writing = select.POLLOUT if descriptor in writer_descriptors else 0
+        poll.register(descriptor, reading | writing)
+    return [
+        by_descriptor[descriptor]
+        for descriptor, events in poll.poll(max(0.0, timeout_s) * 1000)
+        if descriptor in by_descriptor and events & ~select.POLLOUT
+    ]

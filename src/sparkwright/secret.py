@@ -1,4 +1,4 @@
-"""A value that prints as dots everywhere."""
+"""A secret value that prints as dots."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from sparkwright.trust.redact import MASK
 
 
 class Secret:
-    """A secret in memory; `reveal()` is the only way to it.
+    """A secret in memory, readable only through `reveal()`.
 
-    It is never serialised: a Plan names its secrets, their values go to the host's runner over standard input.
+    It can't be serialized: a Plan contains only the names of secrets, and the host's runner gets their values on standard input.
     """
 
     __slots__ = ("_value",)
@@ -17,7 +17,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """Return the secret itself, for the one call that needs it."""
+        """Return the plain value."""
         return self._value
 
     def __repr__(self) -> str:
@@ -36,4 +36,4 @@ class Secret:
         return hash(self._value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError("a Secret is not serialised")
+        raise TypeError("a Secret can't be serialized")

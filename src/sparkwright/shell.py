@@ -1,4 +1,4 @@
-"""Quoting for shell commands: the only place where words become one."""
+"""Quoting for POSIX shells."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 def join(argv: Iterable[object]) -> str:
-    """Return a command line for a POSIX shell from its words; each word arrives unchanged, whatever it holds."""
+    """Join words to a command line from which the shell reads the same words."""
     return shlex.join(str(word) for word in argv)
 
 
 def quote(word: object) -> str:
-    """Return one word quoted for a POSIX shell."""
+    """Quote one word."""
     return shlex.quote(str(word))

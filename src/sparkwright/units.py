@@ -1,4 +1,4 @@
-"""Amounts in human-readable form. Memory counts in GiB; files and transfers in GB, as registries and disks do."""
+"""Formatting of amounts and parsing of durations. Memory is in GiB, files and transfers are in GB."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from sparkwright.errors import Refused
 
 MIB, GIB = 2**20, 2**30
 GB = 10**9
-#: a moment to the minute
 MINUTE_FORMAT = "%Y-%m-%d %H:%M"
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 
 
 def format_gib(size_bytes: float) -> str:
-    """Return an amount in GiB, 12.3: the number alone, for sentences that compare several."""
+    """Format an amount in GiB without the unit: 12.3."""
     return f"{size_bytes / GIB:.1f}"
 
 
@@ -44,7 +43,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rough_duration(seconds: float) -> str:
-    """Return a duration roughly, in one unit: 20 s, 5 min, 3 h, 2 days."""
+    """Format a rounded duration in one unit: 20 s, 5 min, 3 h, 2 days."""
     for unit, factor in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * factor:
             return f"{seconds / factor:.0f} {unit}"
@@ -52,23 +51,23 @@ def format_rough_duration(seconds: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Format a duration like `format_rough_duration`, for a column: 12s, 5m, 3h, 2d."""
-    unit = next((item for item in ("d", "h", "m") if seconds >= SECONDS_PER_UNIT[item]), "s")
+    """Format a rounded duration for a column: 12s, 5m, 3h, 2d."""
+    unit = next((unit for unit in ("d", "h", "m") if seconds >= SECONDS_PER_UNIT[unit]), "s")
     return f"{seconds / SECONDS_PER_UNIT[unit]:.0f}{unit}"
 
 
 def format_time(time_s: float, pattern: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Format a time on this machine's clock. time_s: since the epoch."""
+    """Format a time, given in seconds since the epoch, in this machine's time zone."""
     return time.strftime(pattern, time.localtime(time_s))
 
 
 def today() -> str:
-    """Return the day on this machine's clock, YYYY-MM-DD."""
+    """Return the local date, YYYY-MM-DD."""
     return format_time(time.time(), "%Y-%m-%d")
 
 
 def parse_duration(text: str, option: str = "", *, min_s: float = 0.0) -> float:
-    """Parse an option given as 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option."""
+    """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option, if it is invalid or too short."""
     match = DURATION.fullmatch(text.strip())
     if not match:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")

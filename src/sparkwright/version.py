@@ -1,4 +1,4 @@
-"""The version of sparkwright, imported by what stands below the API."""
+"""The version of sparkwright, for packages that can't import sparkwright.api."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Untrusted text, made safe to print: no byte of it can move the cursor, set a title or write the clipboard."""
+"""Escaping of untrusted text, so that it can't move the cursor, set a title or write the clipboard when printed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Sequence
 
-#: C0 without tab and newline, DEL, C1, the marks that reorder a line (Trojan Source, CVE-2021-42574), and characters without
-#: width: letters of the tags block (U+E0000) form a text that people don't see and language models read
+#: C0 without tab and newline, DEL, C1, bidirectional controls (Trojan Source, CVE-2021-42574), and zero-width characters,
+#: including the tags block (U+E0000), whose text is invisible to people but not to language models
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
@@ -15,9 +15,9 @@ _INVISIBLE = re.compile(
 
 
 def escape_invisible(text: str, *, max_chars: int = 0) -> str:
-    r"""Return the text with each control character written as its escape (`\x1b`, `\u202e`); tab and newline are unchanged.
+    r"""Return the text with each invisible character as an escape (`\x1b`, `\u202e`); tab and newline are unchanged.
 
-    max_chars: characters that are kept, 0 for all; the text says how many were cut.
+    max_chars: length at which the text is cut, with a note of how many characters are missing; 0 for no limit.
     """
     if max_chars and len(text) > max_chars:
         text = f"{text[:max_chars]}... ({len(text) - max_chars} more characters)"
@@ -25,27 +25,27 @@ def escape_invisible(text: str, *, max_chars: int = 0) -> str:
 
 
 def one_line(text: str, *, max_chars: int = 0) -> str:
-    r"""Return the text like `escape_invisible`, with newlines and tabs written as escapes too."""
+    r"""Return the text like `escape_invisible`, with newlines and tabs escaped too."""
     return escape_invisible(text, max_chars=max_chars).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def quote_text(text: str) -> str:
-    """Return a user's text as a message quotes it."""
+    """Return a text in quotes, on one line and at most 40 characters long, for a message."""
     return f"'{one_line(text, max_chars=40)}'"
 
 
 def display_name(text: str) -> str:
-    """Return a user's text for a sentence that has its own quotes."""
+    """Return a text on one line and at most 80 characters long, for a message that adds its own quotes."""
     return one_line(text, max_chars=80)
 
 
 def escape_json(text: str) -> str:
-    """Return an equivalent JSON text, with each invisible character of its strings as JSON's own escape."""
+    """Return an equivalent JSON text in which invisible characters are JSON escapes."""
     return _INVISIBLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def escape_csv_cell(text: str) -> str:
-    """Return text for a cell of a CSV file, quoted if a spreadsheet would run it as a formula."""
+    """Return the text of a CSV cell, prefixed with an apostrophe if a spreadsheet would run it as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
@@ -55,7 +55,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def join_first(names: Sequence[str], max_names: int) -> str:
-    """Return the first names and the number of the others: a, b, c and 11 more."""
+    """Return the first names and the number of further ones: a, b, c and 11 more."""
     rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
     return ", ".join(names[:max_names]) + rest
 

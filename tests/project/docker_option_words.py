@@ -99,8 +99,8 @@ WORDS = [
         ("/dev/null:r", True, ""),
         ("dev/null", False, "is not a device"),
         ("/dev/null:x", False, "is not a device"),
-        ("/dev/null:/dev/x:rr", False, "each once"),
-        ("/dev/null:/dev/x:rwx", False, "each once"),
+        ("/dev/null:/dev/x:rr", False, "each at most once"),
+        ("/dev/null:/dev/x:rwx", False, "each at most once"),
         ("/dev/a:/dev/b:r:w", False, "is not a device"),
     ),
     *make_rows(
@@ -134,7 +134,7 @@ WORDS = [
         ("t", False, "is not a folder of the container"),
         ("/t:foo", True, "is not an option of a tmpfs"),  # it is made, and can't be started
         ("/t:size", True, "is not an option of a tmpfs"),
-        ("/", False, "is the whole container"),
+        ("/", False, "is the root of the container"),
     ),
     *make_rows(
         "memory",
@@ -142,8 +142,8 @@ WORDS = [
         ("1g", True, ""),
         ("6m", True, ""),
         ("", None, ""),
-        ("5m", False, "the least that docker takes"),
-        ("0", True, "the least that docker takes"),  # it means none, as leaving it out
+        ("5m", False, "Docker's minimum"),
+        ("0", True, "Docker's minimum"),  # it means none, as leaving it out
         ("a", False, "is not a size"),
     ),
     *make_rows(
@@ -151,9 +151,9 @@ WORDS = [
         ("0", True, ""),
         ("0-1", True, ""),
         ("1,0", True, ""),
-        ("0-", False, "names no CPUs"),
-        ("1-0", False, "names no CPUs"),
-        ("a", False, "names no CPUs"),
+        ("0-", False, "is not a set of CPUs"),
+        ("1-0", False, "is not a set of CPUs"),
+        ("a", False, "is not a set of CPUs"),
     ),
     *make_rows(
         "sysctls",
@@ -162,8 +162,8 @@ WORDS = [
         ("kernel.shmmax=1024", True, ""),
         ("fs.mqueue.msg_max=10", True, ""),
         ("net.ipv4.conf.eth0.forwarding=1", True, "is a setting of one interface"),  # newer engines have it elsewhere
-        ("kernel.hostname=a", False, "is not a container's own kernel setting"),
-        ("vm.swappiness=1", False, "is not a container's own kernel setting"),
+        ("kernel.hostname=a", False, "can't be set for a container"),
+        ("vm.swappiness=1", False, "can't be set for a container"),
     ),
     *make_rows(
         "log_driver",

@@ -7,18 +7,18 @@ refuses has its reason beside it.
 
 from dataclasses import dataclass
 
-CHANCE = "leaves the host's port to chance"  # no client would find the server
+CHANCE = "does not set the host's port"  # no client would find the server
 RANGE = "is a range"  # one server has one port
 PLAIN = "is not a port"  # docker writes it otherwise, so that every deploy would differ
 PROTOCOL = "the protocol must be"  # the same
-COUNT = "names no GPUs"  # "" is none, `all` is all, and no host has a thousand
-OPTIONS = "names no GPUs"  # docker's own list in quotes; the recipe's spelling is `device=0,1`
+COUNT = "is not a choice of GPUs"  # "" is none, `all` is all, and no host has a thousand
+OPTIONS = "is not a choice of GPUs"  # docker's own list in quotes; the recipe's spelling is `device=0,1`
 GO = "is not a size"  # a number as Go writes it
 IPC = "is not an IPC mode"  # the engine takes any word and fails at the start; an id in place of a name differs at every deploy
 LIMIT = "is not a limit"
 TWO = "is not a mount"
 RELATIVE = "is not a folder of the host"  # relative to nothing that a deploy knows; one letter is a drive to docker
-OPTION = "is not a mount's option"
+OPTION = "is not a mount option"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ WORDS = [
         ("64eb", False, GO),
         ("0x10", False, GO),
         ("inf", False, GO),
-        ("9999999999999g", False, "more than any machine has"),
+        ("9999999999999g", False, "is too large"),
     ),
     *make_rows(
         "gpus",
@@ -156,8 +156,8 @@ WORDS = [
         ("stack=67108864", True, ""),
         ("core=0", True, ""),
         ("nofile=-2", True, LIMIT),
-        ("nofile=2048:1024", False, "the soft limit is above the hard one"),
-        ("nofile=-1:1024", False, "the soft limit is above the hard one"),
+        ("nofile=2048:1024", False, "the soft limit is above the hard limit"),
+        ("nofile=-1:1024", False, "the soft limit is above the hard limit"),
         ("memlock=unlimited", False, LIMIT),
         ("nofile=1:2:3", False, LIMIT),
         ("nofile=1:", False, LIMIT),
@@ -165,9 +165,9 @@ WORDS = [
         ("nofile=99999999999999999999", False, LIMIT),
         ("nofile=9999999999999999999", False, LIMIT),
         ("nofile=", False, LIMIT),
-        ("as=1", False, "is not a limit that docker knows"),
-        ("NOFILE=1", False, "is not a limit that docker knows"),
-        ("foo=1", False, "is not a limit that docker knows"),
+        ("as=1", False, "is not a limit of Docker"),
+        ("NOFILE=1", False, "is not a limit of Docker"),
+        ("foo=1", False, "is not a limit of Docker"),
     ),
     *make_rows(
         "volumes",
@@ -192,8 +192,8 @@ WORDS = [
         ("a/b:/b", False, RELATIVE),
         ("_n:/b", False, RELATIVE),
         ("/a:b", False, "is not a folder of the container"),
-        ("/a:/", False, "is the whole container"),
-        ("/a:/b/..", False, "is the whole container"),
+        ("/a:/", False, "is the root of the container"),
+        ("/a:/b/..", False, "is the root of the container"),
         ("/a:/b:", False, OPTION),
         ("/a:/b:foo", False, OPTION),
         ("/a:/b:RO", False, OPTION),

@@ -82,10 +82,10 @@ def test_the_run_script_mounts_them(folder: Path) -> None:
 
 
 MISTAKES = {
-    "/etc/../etc/passwd: {file: chat/one.jinja}": "7: `files`: '/etc/../etc/passwd' must not go up (..)",
+    "/etc/../etc/passwd: {file: chat/one.jinja}": "7: `files`: '/etc/../etc/passwd' must not contain `.` or `..`",
     "etc/x: {file: chat/one.jinja}": "7: `files`: 'etc/x' must be a path in the container",
     "/etc/a,readonly=false: {file: chat/one.jinja}": "7: `files`: '/etc/a,readonly=false' must be a path in the container",
-    "/etc/passwd: {file: chat/one.jinja}": "7: `files`: '/etc/passwd' must not be in /etc/passwd, which is the system's",
+    "/etc/passwd: {file: chat/one.jinja}": "7: `files`: '/etc/passwd' must not be in /etc/passwd, which belongs to the system",
     "/usr/bin/python3: {file: chat/one.jinja}": "7: `files`: '/usr/bin/python3' must not be in /usr/bin",
     "/models/b/config.json: {file: chat/one.jinja}": "7: `files`: '/models/b/config.json' and the model's folder are in one place",
     "/cache/x: {file: chat/one.jinja}": "7: `files`: '/cache/x' and the volume '/srv/cache:/cache' are in one place",

@@ -12,8 +12,8 @@ from sparkwright.trust.bounds import MAX_NUMBER, LimitExceeded, parse_bounded_js
     [
         (b"[" * 100_000, {}, "nested"),
         (b"[[[1]]]", {"max_depth": 1}, "nested deeper than 1 levels"),
-        (b"[1,2,3]", {"max_values": 2}, "too many parts"),
-        ("[1,2,3]", {"max_values": 2}, "too many parts"),
+        (b"[1,2,3]", {"max_values": 2}, "too many values"),
+        ("[1,2,3]", {"max_values": 2}, "too many values"),
         (b"[1]", {"max_bytes": 2}, "has more than"),
     ],
 )

@@ -106,7 +106,7 @@ def test_what_is_no_secret_is_shown(text: str) -> None:
 )
 def test_the_words_of_a_command_hide_as_its_text_does(name: str) -> None:
     words = shlex.split(WILD[name])
-    masked = secret_patterns.mask_command(words)
+    masked = secret_patterns.mask_words(words)
     assert KEY not in json.dumps(masked) and len(masked) == len(words)
 
 

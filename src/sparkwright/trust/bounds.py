@@ -1,6 +1,6 @@
-"""Limits on input in bytes, depth, seconds and numbers, and the readers that enforce them.
+"""Limits on the size, depth and numbers of input, and the readers that enforce them.
 
-`parse_json` reads JSON, `sanitize` makes control characters visible, and `parse_bounded_json` reads what this tool wrote itself.
+Use `parse_bounded_json` only for files that this tool wrote, and `parse_json` for all other JSON.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any
 from sparkwright.units import MIB
 from sparkwright.visible import escape_invisible
 
-#: limits for a model's config.json, which has 2 kB, or 300 kB for quantized models that list every layer
+#: limits on a model's config.json, usually 2 kB; quantized models that list every layer have up to 300 kB
 MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH = 4 * MIB, 32
-#: size limit for an index of weights, which names every tensor and has 10 MB for the largest models
+#: size limit of a weight index, which lists every tensor: 10 MB for the largest models
 MAX_INDEX_BYTES = 64 * MIB
-#: size limit for answers of a server under test, Ollama or a hub, the largest of which is /metrics with 300 kB
+#: size limit of responses from model servers and hubs; the largest, /metrics, has about 300 kB
 MAX_ANSWER_BYTES = 8 * MIB
 MAX_JSON_DEPTH = 100
-#: limit on the depth of shown values; Docker's own inspect is 8 deep
+#: depth limit of displayed values; Docker's inspect output is 8 deep
 MAX_SHOWN_DEPTH = 32
-#: limit on the values in a document from a host, which take some 100 MiB as Python objects
+#: limit on the number of values in a host's document; so many take about 100 MiB as Python objects
 MAX_JSON_VALUES = 1_000_000
 #: limit on sizes in bytes and token counts
 MAX_COUNT = 2**53
-#: limit on all numbers from a host, including nanoseconds, which every format and a sum of two can represent
+#: limit on numbers from a host, high enough for nanoseconds; the sum of two still fits every format
 MAX_NUMBER = 2**63
 
 
 class LimitExceeded(ValueError):
-    """Raised if a limit is exceeded. The message is the end of a sentence, such as "has more than 4 MiB"."""
+    """Raised if input exceeds a limit. The message has no subject, such as "has more than 4 MiB"."""
 
 
 def parse_bounded_json(raw: bytes | str) -> Any:
-    """Parse a JSON text whose length is already limited. Raises ValueError if it is invalid or nested too deeply."""
+    """Parse a JSON text of limited length. Raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(raw)
     except RecursionError:
@@ -56,12 +56,12 @@ def parse_json(
     max_depth: int = MAX_JSON_DEPTH,
     max_values: float = math.inf,
 ) -> Any:
-    """Parse a JSON text. Raises ValueError if it is invalid, and TooMuch if it is too large or nested too deeply."""
+    """Parse a JSON text. Raises ValueError if it is invalid, and LimitExceeded if it is too large or nested too deeply."""
     if len(raw) > max_bytes:
         raise LimitExceeded(f"has more than {max_bytes / MIB:g} MiB")
-    marks = (",", "[", "{") if isinstance(raw, str) else (b",", b"[", b"{")
-    if max_values < math.inf and sum(map(raw.count, marks)) > max_values:  # type: ignore[arg-type]
-        raise LimitExceeded("has too many parts")
+    separators = (",", "[", "{") if isinstance(raw, str) else (b",", b"[", b"{")
+    if max_values < math.inf and sum(map(raw.count, separators)) > max_values:  # type: ignore[arg-type]
+        raise LimitExceeded("has too many values")
     too_deep = LimitExceeded(f"is nested deeper than {max_depth} levels")
     try:
         value = json.loads(raw)
@@ -73,17 +73,16 @@ def parse_json(
 
 
 def sanitize(value: Any, max_depth: int = MAX_SHOWN_DEPTH) -> Any:
-    """Return a JSON value in which all texts, including keys, are made visible.
+    """Return a JSON value with invisible characters escaped in all texts, including keys.
 
-    Numbers that are NaN or beyond MAX_NUMBER become null, which means unknown. Values that JSON does not have, such as paths,
-    become text.
+    NaN and numbers beyond MAX_NUMBER become null, which means unknown. Types that JSON lacks, such as paths, become text.
     """
     if isinstance(value, str):
         return escape_invisible(value)
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int | float):
-        return value if abs(value) <= MAX_NUMBER else None  # NaN is not
+        return value if abs(value) <= MAX_NUMBER else None  # false for NaN
     if max_depth <= 0:
         raise LimitExceeded("is nested too deep")
     if isinstance(value, dict):
@@ -110,7 +109,7 @@ def is_deeper(value: Any, max_depth: int) -> bool:
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Read a file. Raises OSError, or TooMuch if it is larger, or is a pipe or device, which may be endless."""
+    """Read a regular file. Raises OSError, and LimitExceeded if it is larger, or is a pipe or device, which may be endless."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise LimitExceeded("is not a regular file")
@@ -129,12 +128,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def count_or_none(value: Any, maximum: int = MAX_COUNT) -> int | None:
-    """Return a whole number from 0 to maximum, or None, which means unknown, for anything else."""
+    """Return the value if it is a whole number from 0 to maximum, or None, which means unknown."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= maximum else None
 
 
 def parse_number(text: str, maximum: float = MAX_COUNT) -> float | None:
-    """Parse a finite number between -maximum and maximum, or return None, which means unknown, for anything else."""
+    """Parse a number between -maximum and maximum; None, which means unknown, for any other text."""
     try:
         number = float(text) if len(text) <= 64 else math.nan
     except ValueError:
@@ -142,27 +141,27 @@ def parse_number(text: str, maximum: float = MAX_COUNT) -> float | None:
     return number if abs(number) <= maximum else None
 
 
-#: free space below which a disk counts as full, which is enough for a line of a log
+#: free space below which a disk counts as full; enough for a log line
 MIN_FREE_BYTES = 4096
 
 
 def describe_os_error(error: BaseException) -> str:
-    """Return the place and reason of an operating system error; empty for other errors.
+    """Return the path and reason of an operating system error; empty for other errors.
 
-    A failed write does not name the file, so the full disk is looked up.
+    A failed write has no file name, so for a full disk the function searches the folders that are usually written.
     """
     if not isinstance(error, OSError) or not error.strerror:
         return ""
-    place = error.filename
-    if place is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    path = error.filename
+    if path is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
         import tempfile
 
-        place = find_full_disk([Path.cwd(), Path(os.path.expanduser("~")), Path(tempfile.gettempdir())])  # noqa: PTH111
-    return f"{place}: {error.strerror}." if place else f"{error.strerror}."
+        path = find_full_disk([Path.cwd(), Path(os.path.expanduser("~")), Path(tempfile.gettempdir())])  # noqa: PTH111
+    return f"{path}: {error.strerror}." if path else f"{error.strerror}."
 
 
 def find_full_disk(paths: Iterable[Path]) -> Path | None:
-    """Return the first folder, or existing parent, whose disk is full, or None."""
+    """Return the first folder on a full disk, or its nearest existing parent; None if no disk is full."""
     for path in paths:
         existing = next((parent for parent in (path, *path.parents) if parent.exists()), None)
         if existing is None:
@@ -174,12 +173,12 @@ def find_full_disk(paths: Iterable[Path]) -> Path | None:
 
 
 MAX_PATTERN_CHARS = 1000
-#: maximum from which a repeat in a pattern counts as unbounded
+#: a pattern's repeat with a higher maximum counts as unbounded
 UNBOUNDED_REPEATS = 100
 
 
 def check_pattern(pattern: str) -> str:
-    """Return the problem of a pattern for searching logs, such as "is not a regular expression: ..."; empty for none."""
+    """Return the problem of a pattern for searching logs, such as "is not a regular expression: ..."; empty if it is valid."""
     if len(pattern) > MAX_PATTERN_CHARS:
         return f"has more than {MAX_PATTERN_CHARS} characters"
     try:
@@ -187,17 +186,18 @@ def check_pattern(pattern: str) -> str:
         nested = _has_nested_repeat(_parser.parse(pattern), inside=False)
     except (re.error, RecursionError, OverflowError) as error:
         return f"is not a regular expression: {error}"
-    return "repeats what repeats itself, as (a+)+ does, which can take for ever" if nested else ""
+    return "has nested unbounded repeats, as in (a+)+, which can take forever to match" if nested else ""
 
 
 def _has_nested_repeat(nodes: Any, *, inside: bool) -> bool:
-    """Return True if an unbounded repeat is inside another one."""
-    for kind, of in nodes:
+    """Return True if an unbounded repeat is inside another one. inside: the nodes themselves are inside one."""
+    for kind, argument in nodes:
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
-            endless = of[1] is sre.MAXREPEAT or of[1] > UNBOUNDED_REPEATS
-            if (endless and inside) or _has_nested_repeat(of[2], inside=inside or endless):
+            _, maximum, repeated = argument
+            is_unbounded = maximum is sre.MAXREPEAT or maximum > UNBOUNDED_REPEATS
+            if (is_unbounded and inside) or _has_nested_repeat(repeated, inside=inside or is_unbounded):
                 return True
-        elif any(_has_nested_repeat(part, inside=inside) for part in _subpatterns(kind, of)):
+        elif any(_has_nested_repeat(subpattern, inside=inside) for subpattern in _subpatterns(kind, argument)):
             return True
     return False
 
@@ -211,5 +211,5 @@ def _subpatterns(kind: Any, argument: Any) -> list[Any]:
         case sre.ASSERT | sre.ASSERT_NOT:
             return [argument[1]]
         case sre.GROUPREF_EXISTS:
-            return [part for part in argument[1:] if part is not None]
+            return [branch for branch in argument[1:] if branch is not None]
     return []  # possessive and atomic groups never backtrack

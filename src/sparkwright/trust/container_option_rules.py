@@ -1,8 +1,8 @@
 """Validation of a recipe's container options, in Docker's spelling, before they reach an engine.
 
-Each check is named after the kind of value, and returns the reason why a text is invalid; empty if it is valid. Everything that
-Docker refuses is refused here, before the running server is touched. A few spellings that Docker accepts are refused too, because
-they would leave a port to chance or be read back differently; tests/project/docker_words.py lists them all.
+Each `check_` function returns the reason why a text is invalid; empty if it is valid. The checks refuse everything that Docker
+refuses, while the running server is still untouched. They also refuse a few spellings that Docker accepts, because Docker would
+choose a random port or report the value in another form; tests/project/docker_words.py lists them all.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 from sparkwright.errors import Refused
 from sparkwright.visible import quote_text
 
-#: a size as parsed by Docker (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
+#: a size in Docker's format (go-units RAMInBytes): 64gb, 512m, 1.5GiB, 1024
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}) ?(?:([kmgtp])(?:i?b)?|b)?", re.I)
 MAX_INT64 = 2**63 - 1
-_NUMBER = re.compile(r"[1-9][0-9]{0,4}")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
 _GPUS = re.compile(r"(?:all|[1-9][0-9]{0,2}|device=[\w.:/=-]+(?:,[\w.:/=-]+)*)?", re.ASCII)
 _LIMIT = re.compile(r"-1|[0-9]{1,19}")
 IPC_MODES = ("", "host", "private", "shareable", "none")
-#: limits that an engine supports (go-units), which do not include the address space (`as`)
+#: ulimits that Docker supports (go-units), without the address space (`as`)
 LIMIT_NAMES = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
     "sigpending", "stack",
 )  # fmt: skip
 VOLUME_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]+")
-#: options of a mount, at most one per row; the last two rows are only for the host's folders and for named volumes
+#: options of a mount, at most one per group; PROPAGATION_MODES are only for the host's folders, COPY_MODES only for named volumes
 MOUNT_MODES = (("ro", "rw"), ("z", "Z"), ("cached", "consistent", "delegated"))
 PROPAGATION_MODES = ("shared", "rshared", "slave", "rslave", "private", "rprivate")
 COPY_MODES = ("nocopy",)
@@ -39,17 +39,17 @@ PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def check_size(text: str) -> str:
-    """Return the reason why a text is not a size; an empty text is valid and means none."""
+    """Return the reason why a text is not a size; an empty text is valid and means that no size is set."""
     if not text:
         return ""
     try:
-        return "" if parse_size(text) <= MAX_INT64 else f"{quote_text(text)} is more than any machine has."
+        return "" if parse_size(text) <= MAX_INT64 else f"{quote_text(text)} is too large."
     except Refused as refused:
         return refused.message
 
 
 def parse_size(text: str) -> int:
-    """Parse a size in Docker's spelling, with binary units, to bytes. Raises Refused for anything else."""
+    """Parse a size in Docker's format, where 1k is 1024, to bytes. Raises Refused for anything else."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise Refused(f"{quote_text(text)} is not a size: write 64gb, 512m or 1024.")
@@ -62,62 +62,56 @@ def check_port(text: str) -> str:
     if "/" in text and protocol not in PROTOCOLS:
         return f"{quote_text(text)}: the protocol must be {', '.join(PROTOCOLS)}."
     if plain.count(":") == 0 or host_port in ("", "0"):
-        return f"{quote_text(text)} leaves the host's port to chance: write HOST:CONTAINER, as 8000:8000."
+        return f"{quote_text(text)} does not set the host's port: write HOST:CONTAINER, as 8000:8000."
     if re.fullmatch(r"[0-9]+-[0-9]+", host_port) or re.fullmatch(r"[0-9]+-[0-9]+", container_port):
         return f"{quote_text(text)} is a range: write an entry for each port, HOST:CONTAINER."
     if address and not is_ip_address(address[0]):
         message = f"{quote_text(address[0])} is not an IP address"
         return f"{quote_text(text)}: {message}: write HOST:CONTAINER or 127.0.0.1:8000:8000."
-    for number in (host_port, container_port):
-        if not _NUMBER.fullmatch(number) or int(number) > MAX_PORT:
-            message = f"{quote_text(number)} is not a port (1 to {MAX_PORT})"
+    for port in (host_port, container_port):
+        if not _PORT.fullmatch(port) or int(port) > MAX_PORT:
+            message = f"{quote_text(port)} is not a port (1 to {MAX_PORT})"
             return f"{quote_text(text)} is not a published port: {message}; write HOST:CONTAINER, as 8000:8000."
     return ""
 
 
 def find_port_conflict(ports: Sequence[str]) -> str:
-    """Return the first published port that conflicts with an earlier one; empty if there is none."""
-    seen: list[tuple[str, str, str]] = []
-    for item in ports:
-        plain, _, protocol = item.partition("/")
-        *address, host_port, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
-        binding = (address[0].strip("[]"), host_port, protocol or "tcp")
-        any_address = ("", "0.0.0.0", "::")
-        if any(
-            binding[1:] == was[1:] and (binding[0] == was[0] or binding[0] in any_address or was[0] in any_address)
-            for was in seen
-        ):
-            return item
-        seen.append(binding)
+    """Return the first published port that conflicts with an earlier one; empty if there is no conflict."""
+    all_addresses = ("", "0.0.0.0", "::")
+    earlier: list[tuple[str, str, str]] = []
+    for published in ports:
+        plain, _, protocol = published.partition("/")
+        *prefix, host_port, _ = plain.rsplit(":", 2) if plain.count(":") > 1 else ("", *plain.split(":"))
+        address, protocol = prefix[0].strip("[]"), protocol or "tcp"
+        for other_address, other_port, other_protocol in earlier:
+            overlaps = address == other_address or address in all_addresses or other_address in all_addresses
+            if overlaps and (host_port, protocol) == (other_port, other_protocol):
+                return published
+        earlier.append((address, host_port, protocol))
     return ""
 
 
 def check_gpus(text: str) -> str:
-    message = f'{quote_text(text)} names no GPUs: write "all", a number, "device=0,1", or "" for none.'
+    message = f'{quote_text(text)} is not a choice of GPUs: write "all", a number, "device=0,1", or "" for no GPU.'
     return "" if _GPUS.fullmatch(text) else message
 
 
 def check_ipc_mode(text: str) -> str:
-    """Return the reason why a text is not a valid IPC mode; empty if it is valid.
-
-    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
-    """
+    """Check an IPC mode. `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy."""
     message = f'{quote_text(text)} is not an IPC mode: write {", ".join(IPC_MODES[1:])}, or "" for the default.'
     return "" if text in IPC_MODES else message
 
 
 def check_limit_name(name: str) -> str:
-    return (
-        "" if name in LIMIT_NAMES else f"{quote_text(name)} is not a limit that docker knows: {', '.join(LIMIT_NAMES)}."
-    )
+    return "" if name in LIMIT_NAMES else f"{quote_text(name)} is not a limit of Docker: {', '.join(LIMIT_NAMES)}."
 
 
 def check_ulimit(text: str) -> str:
-    parts = text.split(":")
-    if len(parts) > 2 or not all(_LIMIT.fullmatch(part) and int(part) <= MAX_INT64 for part in parts):
+    limits = text.split(":")
+    if len(limits) > 2 or not all(_LIMIT.fullmatch(limit) and int(limit) <= MAX_INT64 for limit in limits):
         return f"{quote_text(text)} is not a limit: write NUMBER or SOFT:HARD; -1 is unlimited."
-    soft, hard = (float("inf") if int(part) < 0 else int(part) for part in (parts[0], parts[-1]))
-    return "" if soft <= hard else f"{quote_text(text)}: the soft limit is above the hard one."
+    soft, hard = (float("inf") if int(limit) < 0 else int(limit) for limit in (limits[0], limits[-1]))
+    return "" if soft <= hard else f"{quote_text(text)}: the soft limit is above the hard limit."
 
 
 def check_volume(text: str) -> str:
@@ -126,56 +120,50 @@ def check_volume(text: str) -> str:
         return f"{quote_text(text)} is not a mount: write /host:/container or /host:/container:ro."
     if reason := check_volume_source(parts[0]) or check_mount_target(parts[1]):
         return f"{quote_text(text)}: {reason}"
-    is_name = VOLUME_NAME.fullmatch(parts[0]) is not None
-    rows = (*MOUNT_MODES, COPY_MODES if is_name else PROPAGATION_MODES)
-    unknown = parts[2].split(",") if len(parts) == 3 else []
-    for row in rows:
-        matching = [mode for mode in unknown if mode in row]
-        unknown = [mode for mode in unknown if mode not in matching[:1]] if len(matching) == 1 else unknown
-    return (
-        f"{quote_text(text)}: {quote_text(','.join(unknown))} is not a mount's option: ro, rw, z, Z." if unknown else ""
-    )
+    invalid = parts[2].split(",") if len(parts) == 3 else []
+    for group in (*MOUNT_MODES, COPY_MODES if VOLUME_NAME.fullmatch(parts[0]) else PROPAGATION_MODES):
+        matching = [mode for mode in invalid if mode in group]
+        if len(matching) == 1:
+            invalid.remove(matching[0])
+    message = f"{quote_text(text)}: {quote_text(','.join(invalid))} is not a mount option: ro, rw, z, Z."
+    return message if invalid else ""
 
 
 def check_volume_source(text: str) -> str:
-    """Return the reason why a text is neither a folder of the host nor a volume's name; empty if it is one."""
-    if ":" in text:
-        return f"{quote_text(text)} has a colon, which docker can't mount."
+    """Check a folder of the host, or the name of a volume."""
+    if ":" in text or "\0" in text:
+        return f"{quote_text(text)} has a colon or NUL, which Docker can't mount."
     if text.startswith(("/", "~/")) or VOLUME_NAME.fullmatch(text):
-        return "" if "\0" not in text else "a path can't hold a NUL."
+        return ""
     return f"{quote_text(text)} is not a folder of the host: begin with / or ~/."
 
 
 def check_mount_target(text: str) -> str:
-    """Return the reason why a text is not a valid mount point; empty if it is valid."""
     if ":" in text or "\0" in text:
-        return f"{quote_text(text)} has a colon, which docker can't mount."
+        return f"{quote_text(text)} has a colon or NUL, which Docker can't mount."
     if not text.startswith("/"):
         return f"{quote_text(text)} is not a folder of the container: begin with /."
-    return "" if normalize_mount_point(text) != "/" else f"{quote_text(text)} is the whole container."
+    return "" if normalize_mount_point(text) != "/" else f"{quote_text(text)} is the root of the container."
 
 
 def normalize_mount_point(text: str) -> str:
-    """Return a mount point in its shortest form, in which Docker compares them."""
-    steps: list[str] = []
-    for step in PurePosixPath(text).parts[1:]:
-        steps = steps[:-1] if step == ".." else [*steps, step]
-    return "/" + "/".join(steps)
+    """Return a mount point in its shortest form, as Docker compares mount points."""
+    components: list[str] = []
+    for component in PurePosixPath(text).parts[1:]:
+        components = components[:-1] if component == ".." else [*components, component]
+    return "/" + "/".join(components)
 
 
 def is_below(folder: str, outer: str) -> bool:
-    """Return True if a folder of the host is below another, by their names. The home folder is below the root folder."""
-    inside, above = posixpath.normpath(folder), posixpath.normpath(outer)
-    if above == "/":
-        return inside != "/"
-    return inside.startswith(f"{above}/")
+    """Compare the paths of two folders of the host. `~` is below `/`."""
+    inner, outer = posixpath.normpath(folder), posixpath.normpath(outer)
+    return inner != "/" if outer == "/" else inner.startswith(f"{outer}/")
 
 
 def check_variable(name: str, value: str) -> str:
-    """Return the reason why an environment variable is impossible; empty if it is possible."""
     if name and "=" not in name and "\0" not in name + value:
         return ""
-    return f"{quote_text(name)} can't be an environment variable: a name is not empty and has no =, and neither part has a NUL."
+    return f"{quote_text(name)} can't be an environment variable: its name is empty or has =, or its name or value has NUL."
 
 
 def check_label_name(name: str) -> str:
@@ -192,11 +180,11 @@ def is_ip_address(text: str) -> bool:
         return False
 
 
-# -- how the engine spells these values: in a request, and in one normal form that two of them are compared in ----------
+# -- conversion to the Docker API's format, and normal forms for comparison ------------------------------------------------
 
 
 def device_requests(gpus: str) -> list[dict[str, Any]]:
-    """Convert "all" or "device=0,1" to the engine's device requests; "" means none."""
+    """Convert "all", a number of GPUs or "device=0,1" to device requests; "" means no GPU."""
     if not gpus:
         return []
     ids = sorted(gpus[7:].split(",")) if gpus.startswith("device=") else None
@@ -212,25 +200,26 @@ def normalize_device_requests(rows: list[dict[str, Any]] | None) -> list[dict[st
 
 
 def port_bindings(ports: Iterable[str]) -> dict[str, list[dict[str, str]]]:
-    """Convert ports such as "127.0.0.1:8000:8000/tcp" to the engine's format."""
+    """Convert ports such as "127.0.0.1:8000:8000/tcp" to the API's format."""
     bindings: dict[str, list[dict[str, str]]] = {}
     for port in ports:
-        *address, host, inside = port.rsplit(":", 2) if port.count(":") > 1 else ["", *port.split(":")]
-        key = inside if "/" in inside else f"{inside}/tcp"
-        bindings.setdefault(key, []).append({"HostIp": address[0].strip("[]") if address else "", "HostPort": host})
+        *address, host_port, container_port = port.rsplit(":", 2) if port.count(":") > 1 else ["", *port.split(":")]
+        key = container_port if "/" in container_port else f"{container_port}/tcp"
+        binding = {"HostIp": address[0].strip("[]") if address else "", "HostPort": host_port}
+        bindings.setdefault(key, []).append(binding)
     return bindings
 
 
 def normalize_port_bindings(bindings: Mapping[str, Any] | None) -> dict[str, list[dict[str, str]]]:
-    rows = {
-        k: [{"HostIp": b.get("HostIp") or "", "HostPort": b["HostPort"]} for b in v or []]
-        for k, v in (bindings or {}).items()
-    }
-    return {k: sorted(v, key=lambda b: (b["HostIp"], b["HostPort"])) for k, v in rows.items()}
+    normalized = {}
+    for container_port, rows in (bindings or {}).items():
+        pairs = sorted((row.get("HostIp") or "", row["HostPort"]) for row in rows or [])
+        normalized[container_port] = [{"HostIp": address, "HostPort": host_port} for address, host_port in pairs]
+    return normalized
 
 
 def normalize_binds(binds: list[str] | None) -> list[str]:
-    """Normalize mounts: without a trailing slash, and without `rw`, which is the default."""
+    """Remove trailing slashes and the default mode `rw` from mounts, and sort them."""
     normalized = []
     for bind in binds or ():
         parts = bind.split(":")
@@ -241,7 +230,7 @@ def normalize_binds(binds: list[str] | None) -> list[str]:
 
 
 def ulimit_rows(limits: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Convert limits such as "memlock": "-1" or "soft:hard" to the engine's format."""
+    """Convert limits such as {"memlock": "-1", "nofile": "1024:65536"} to the API's format."""
     bounds = ((name, *text.partition(":")) for name, text in sorted(limits.items()))
     return [{"Name": name, "Soft": int(soft), "Hard": int(hard or soft)} for name, soft, _, hard in bounds]
 

@@ -1,7 +1,4 @@
-"""Validation of a model's id and revision, and of the names, sizes and hashes of its files.
-
-They come from a lock, a hub or a folder.
-"""
+"""Validation of a model's id and revision, and of the names, sizes and hashes of its files, from a lock, hub or folder."""
 
 from __future__ import annotations
 
@@ -14,63 +11,63 @@ from sparkwright.errors import Failed
 from sparkwright.trust.names import COMMIT, check_file_name
 from sparkwright.visible import one_line
 
-#: a model's id on the hub: OWNER/NAME, or only NAME for the oldest
+#: a model's id on the hub: OWNER/NAME, or only NAME for the oldest models
 _ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/)?[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
-#: parts that git refuses in the names of branches and tags (git-check-ref-format)
+#: substrings that git refuses in the names of branches and tags (git-check-ref-format)
 _INVALID_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$")
 MAX_REVISION_CHARS = 255
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
-#: limits far above the largest repositories, which have less than 2,000 files and 2 TB
+#: limits far above the largest known repository (2,000 files, 2 TB)
 MAX_FILES, MAX_FILE_BYTES = 20_000, 2**60
-#: limit on a file name, because Hugging Face's client writes NAME.metadata next to partial files and names have 255 bytes
+#: limit on a file name: Hugging Face's client appends .metadata, and Linux allows 255 bytes
 MAX_COMPONENT_BYTES = 255 - len(".metadata")
-#: folders that sparkwright and Hugging Face's client keep in a model's folder
+#: folders that sparkwright and Hugging Face's client create in a model's folder
 RESERVED_FOLDERS = (".before", ".cache/huggingface", ".cache/sparkwright")
 
 
 def check_model_id(text: str) -> str:
-    """Return the reason why a text is not a model's name on a hub; empty if it is."""
+    """Return the reason why a text is not a model's id on a hub; empty if it is valid."""
     if ".." in text or "--" in text or not _ID.fullmatch(text):
         return "is not a model's name on the hub, as OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
 def check_revision(text: str) -> str:
-    """Return the reason why a text is not a branch, tag or commit; empty if it is."""
+    """Return the reason why a text is not a branch, tag or commit; empty if it is valid."""
     if not text or len(text) > MAX_REVISION_CHARS or text != one_line(text) or _INVALID_REF.search(text):
-        return "is not a branch, tag or commit, as git allows them"
+        return "is not a valid git branch, tag or commit"
     return ""
 
 
 def check_model_file(name: str) -> str:
-    """Return the reason why no file of a model can have this name; empty if one can."""
+    """Return the reason why a model's file can't have this name; empty if the name is valid."""
     reason = check_file_name(name)
     if reason:
         return reason
-    if any(name == own or name.startswith(f"{own}/") for own in RESERVED_FOLDERS):
-        return "is where sparkwright and the hub's client keep their own"
-    return "is too long" if any(len(step.encode()) > MAX_COMPONENT_BYTES for step in name.split("/")) else ""
+    if any(name == folder or name.startswith(f"{folder}/") for folder in RESERVED_FOLDERS):
+        return "is in a folder reserved for sparkwright and the hub's client"
+    return "is too long" if any(len(part.encode()) > MAX_COMPONENT_BYTES for part in name.split("/")) else ""
 
 
 def check_file_set(names: Iterable[str]) -> str:
-    """Return the reason why these can't be the files of a folder; empty if they can.
+    """Return the reason why a folder can't contain these files; empty if it can.
 
-    There are too many, a duplicate, or one that is the folder of another.
+    The reason is too many files, a duplicate, or a name that is also used as a folder.
     """
     ordered = sorted(names, key=lambda name: name.replace("/", "\0"))
     if len(ordered) > MAX_FILES:
         return f"{len(ordered)} files; at most {MAX_FILES} are read"
-    for text, following in pairwise(ordered):
-        if text == following:
-            return f"the file '{_quote_value(text)}' twice"
-        if following.startswith(f"{text}/"):
-            return f"'{_quote_value(text)}' as a file and as a folder"
+    for name, next_name in pairwise(ordered):
+        if name == next_name:
+            return f"the file '{_quote_value(name)}' twice"
+        if next_name.startswith(f"{name}/"):
+            return f"'{_quote_value(name)}' as a file and as a folder"
     return ""
 
 
 def check_file_row(row: Mapping[str, Any]) -> str:
-    """Return the reason why a row (path, size_bytes, and sha256 or blob_id) is invalid; empty if it is valid."""
+    """Return the invalid or missing field of a row (path, size_bytes, and sha256 or blob_id); empty if the row is valid."""
     size, sha256, blob_id = (row.get(key) for key in ("size_bytes", "sha256", "blob_id"))
     if type(size) is not int or not 0 <= size <= MAX_FILE_BYTES:
         return f"a size of {_quote_value(size)} bytes"
@@ -82,18 +79,18 @@ def check_file_row(row: Mapping[str, Any]) -> str:
 
 
 def check_files(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
-    """Return the rows of a model's files if all are valid. Raises Failed, naming WHAT and the first invalid file."""
+    """Return the rows of a model's files. Raises Failed for the first invalid one. what: source of the rows, for the message."""
     for row in rows:
         name = row.get("path") if isinstance(row, Mapping) else None
         reason = check_model_file(name) if isinstance(name, str) else "is not text"
         if reason:
-            raise Failed(f"{what} names a file '{_quote_value(name)}' that {reason}.", fix=fix)
+            raise Failed(f"{what} has a file '{_quote_value(name)}' that {reason}.", fix=fix)
         reason = check_file_row(row)
         if reason:
-            raise Failed(f"{what} gives the file '{_quote_value(name)}' {reason}.", fix=fix)
+            raise Failed(f"{what} has the file '{_quote_value(name)}' with {reason}.", fix=fix)
     reason = check_file_set(row["path"] for row in rows)
     if reason:
-        raise Failed(f"{what} names {reason}.", fix=fix)
+        raise Failed(f"{what} has {reason}.", fix=fix)
     return list(rows)
 
 
@@ -102,41 +99,27 @@ def _matches(pattern: re.Pattern[str], text: object) -> bool:
 
 
 def _quote_value(value: object) -> str:
-    return one_line(
-        str(value) if not isinstance(value, int) or abs(value) < 10**40 else "more than 10**40", max_chars=80
-    )
+    is_huge = isinstance(value, int) and abs(value) >= 10**40
+    return "more than 10**40" if is_huge else one_line(str(value), max_chars=80)
 
 
-#: folder in a host's state folder with the files of recipes, each named by the SHA-256 of its content
+#: subfolder of a host's state folder with the files of recipes, named by the SHA-256 of their content
 RECIPE_FILES_FOLDER = "recipe_files"
-#: folders used by the kernel, Docker, the loader and the login, where a file changes more than a server's settings
+#: paths of the kernel, Docker, the loader and the login, where a recipe's file would change more than a server's settings
 SYSTEM_PATHS = (
-    *(
-        "/dev",
-        "/proc",
-        "/sys",
-        "/boot",
-        "/bin",
-        "/sbin",
-        "/lib",
-        "/lib64",
-        "/usr/bin",
-        "/usr/sbin",
-        "/usr/lib",
-        "/usr/lib64",
-    ),
-    *("/run", "/var/run", "/root/.ssh", "/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/sudoers"),
-    *("/etc/sudoers.d", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/etc/pam.d"),
-    *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"),
-)
+    "/dev", "/proc", "/sys", "/boot", "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64",
+    "/run", "/var/run", "/root/.ssh", "/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/sudoers",
+    "/etc/sudoers.d", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/etc/pam.d",
+    "/etc/hosts", "/etc/hostname", "/etc/resolv.conf",
+)  # fmt: skip
 _PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
 
 
 def check_container_path(path: str) -> str:
-    """Return the reason why no file can be put at a path, as "must ..."; empty if one can."""
+    """Return the reason why a file can't be mounted at a path, beginning with "must"; empty if it can."""
     if not _PATH.fullmatch(path):
         return "must be a path in the container, as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
     if {"..", "."} & {*path.split("/")}:
-        return "must not go up (..)"
-    system_path = next((item for item in SYSTEM_PATHS if path == item or path.startswith(f"{item}/")), "")
-    return f"must not be in {one_line(system_path)}, which is the system's" if system_path else ""
+        return "must not contain `.` or `..`"
+    system_path = next((outer for outer in SYSTEM_PATHS if path == outer or path.startswith(f"{outer}/")), "")
+    return f"must not be in {system_path}, which belongs to the system" if system_path else ""

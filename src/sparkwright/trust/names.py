@@ -1,4 +1,4 @@
-"""Patterns for names that become part of a path or command, and paths that stay inside their folder."""
+"""Patterns for names that become part of a path or command, and functions that keep paths inside a folder."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from sparkwright.errors import Failed
 from sparkwright.visible import one_line
 
-#: a path component that sparkwright chooses, for a run, incident or runtime
+#: a path component chosen by sparkwright, for a run, incident or runtime
 PATH_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: a processor as printed by uname
+#: a processor architecture as printed by uname
 MACHINE = re.compile(r"[a-z0-9_]{1,32}")
 PYTHON_VERSION = re.compile(r"3\.[0-9]{1,3}")
 #: an absolute path as in sys.executable
 PYTHON_PATH = re.compile(r"(?:/[\w.+@~ -]{1,128}){1,24}")
-#: a program's version as it prints it: "0.32.0", "0.11.0rc2+cu130"
+#: a program's version: "0.32.0", "0.11.0rc2+cu130"
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-#: a git commit, which Hugging Face calls a revision
+#: a git commit id, full length
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
-#: URL at which a host serves a model to peers, with its IPv4 address and a port
+#: URL from which peers download a host's model, with an IPv4 address and a port
 PEER_URL = re.compile(r"http://[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5}")
 #: platform of an image, such as linux/arm64
 PLATFORM = re.compile(r"[a-z0-9]{1,32}/[a-z0-9_]{1,32}")
 
-#: limits on a path component and a path; Linux allows 255 and 4096 bytes (limits.h), including the folder before it
+#: limits on a path component and on a path below a folder; Linux allows 255 and, for the whole path, 4096 bytes (limits.h)
 MAX_COMPONENT_BYTES, MAX_PATH_BYTES = 255, 1024
 
 
 def require_match(pattern: re.Pattern[str], text: object, what: str) -> str:
-    """Return a text that matches the whole pattern. Raises Failed, naming WHAT and showing the text."""
+    """Return a text that matches the whole pattern. Raises Failed otherwise. what: subject of the error message."""
     if isinstance(text, str) and pattern.fullmatch(text):
         return text
     raise Failed(f"{what} is not valid: '{one_line(str(text), max_chars=80)}'.")
@@ -47,9 +47,9 @@ def expand_home(path: str) -> Path:
 
 
 def check_file_name(name: str) -> str:
-    """Return the reason why a text is not a file's name inside a folder, as listed by a model repository; empty if it is.
+    """Return the reason why a text is not a relative file name as listed by a model repository; empty if it is valid.
 
-    Odd names with spaces, commas, brackets or letters of any script are valid. Names that leave the folder or can't be shown
+    Names with spaces, commas, brackets or letters of any script are valid. Names that leave the folder or have control characters
     are not.
     """
     if not name:
@@ -63,7 +63,7 @@ def check_file_name(name: str) -> str:
         return "leaves its folder"
     if "" in components or "." in components:
         return "is not in its shortest form"
-    if len(name.encode()) > MAX_PATH_BYTES or any(len(step.encode()) > MAX_COMPONENT_BYTES for step in components):
+    if len(name.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_COMPONENT_BYTES for part in components):
         return "is too long"
     return ""
 
@@ -77,14 +77,13 @@ def resolve_inside(folder: Path, name: str) -> Path:
 
 
 def resolve_entry(folder: Path, name: str) -> Path:
-    """Return FOLDER/NAME, for renaming a file to it or removing it.
+    """Return FOLDER/NAME as the target of a rename or removal, without following a link of this name.
 
-    The parent is inside the folder, and a link with this name is not followed. Raises Failed if a symbolic link leads out of
-    the folder.
+    Raises Failed if a symbolic link leads its parent out of the folder.
     """
     path = folder / name
     if is_outside(folder, path.parent):
-        fix = "Remove that link, or choose another folder."
+        fix = "Remove the link, or choose another folder."
         raise Failed(f"{one_line(str(path.parent), max_chars=200)} is a link that leads out of {folder}.", fix=fix)
     return path
 

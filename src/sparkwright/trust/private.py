@@ -1,6 +1,6 @@
-"""Folders and files that only their user can access, with modes 0700 and 0600 regardless of the umask.
+"""Folders and files that only their owner can access, with modes 0700 and 0600 regardless of the umask.
 
-They hold records of runs, diagnostics, the host's lock, and data sent to hosts.
+They contain records of runs, diagnostics, the host's lock, and data sent to hosts.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def create_folder(path: Path) -> Path:
 
 
 def create_missing_folders(path: Path) -> None:
-    """Create the missing parts of a folder's path, each closed to other users; existing ones are unchanged. Raises OSError."""
-    for parent in reversed([parent for parent in (path, *path.parents) if not parent.exists()]):
-        parent.mkdir(mode=FOLDER_MODE, exist_ok=True)  # another command may create it at the same time
+    """Create a folder and its missing parents, closed to other users. Existing folders are unchanged. Raises OSError."""
+    for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)  # another command may create it at the same time
 
 
 def restrict(path: Path) -> None:
@@ -42,16 +42,16 @@ def restrict(path: Path) -> None:
 
 
 def _restrict_opened(path: Path) -> None:
-    """Close the opened file itself, because in another user's folder the name may lead elsewhere a moment later.
+    """Change the mode through a descriptor, because in another user's folder the name may be replaced by a link at any time.
 
-    Root does not change a file with a second name, which may be one of the system's.
+    Root does not change a file with several hard links, which may be a system file.
     """
     on_linux = hasattr(os, "O_PATH")
     handle = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(handle)
-        linked = stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and os.geteuid() == 0
-        if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not linked:
+        is_risky_for_root = stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and os.geteuid() == 0
+        if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not is_risky_for_root:
             mode = status.st_mode & ~OTHERS_MASK & 0o7777
             Path(f"/proc/self/fd/{handle}").chmod(mode) if on_linux else os.fchmod(handle, mode)
     finally:
@@ -59,30 +59,30 @@ def _restrict_opened(path: Path) -> None:
 
 
 def restrict_tree(folder: Path) -> None:
-    """Close a folder and, if it was open, everything in it. Raises OSError."""
+    """Close a folder and, if it was open to other users, everything in it. Raises OSError."""
     try:
         was_open = folder.stat().st_mode & OTHERS_MASK
     except FileNotFoundError:
         return
     restrict(folder)
     if was_open:
-        for at, folders, files in os.walk(folder):
+        for parent, folders, files in os.walk(folder):
             for name in (*folders, *files):
-                restrict(Path(at, name))
+                restrict(Path(parent, name))
 
 
 def opener(path: str, flags: int) -> int:
-    """Create files that only the user can access, for `open(..., opener=opener)`."""
+    """Open files for `open(..., opener=opener)`; new ones are accessible only to the user."""
     return os.open(path, flags, FILE_MODE)
 
 
 def touch(path: Path) -> None:
-    """Create an empty file."""
+    """Create an empty file if there is no file."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if a running process holds a file's lock, regardless of clocks and pids."""
+    """Return True if a running process holds a file's lock; False also if the file can't be read."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -93,15 +93,11 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-# Storage of files that a host sends, in a new folder, with validated names, and without following links or replacing files.
-#
-# They are accessible only to this user, because logs and inspections may contain what was sent to a server.
-
-
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Create a folder, unless it exists and is empty, and write the files to it.
+    """Write files from a host to a new or empty folder, closed to other users because logs may contain requests to a server.
 
-    Raises Refused if it is not empty, and Failed if it can't be created or written to.
+    Names are validated, links are not followed, and files are not replaced. Raises Refused if the folder is not empty, and Failed
+    if it can't be created or written to.
     """
     for name in files:
         require_match(PATH_COMPONENT, name, "the name of a file")
@@ -111,9 +107,9 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
             folder.mkdir(mode=FOLDER_MODE)
         folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileExistsError:
-        raise Refused(f"{folder} is there already.", fix="Remove it, or name another with --to.") from None
+        raise Refused(f"{folder} already exists.", fix="Remove it, or choose another folder with --to.") from None
     except OSError as error:
-        raise Failed(f"{folder} can't be made: {error.strerror}.") from None
+        raise Failed(f"cannot create {folder}: {error.strerror}.") from None
     try:
         for name, text in files.items():
             _write_file(folder_fd, name, text)

@@ -13,20 +13,20 @@ from sparkwright.trust.container_option_rules import is_ip_address
 from sparkwright.units import MIB
 from sparkwright.visible import quote_text
 
-#: the engine's minimum for a memory limit
+#: Docker's minimum for a memory limit
 MIN_MEMORY_BYTES = 6 * MIB
 _UNLIMITED = "-1"
-#: Linux's signals, by number
+#: names of Linux signals, indexed by number
 _SIGNALS = (
     "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
     "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH",
     "IO", "PWR", "SYS",
 )  # fmt: skip
 TERM = "SIGTERM"
-#: nanoseconds by the units of Go's durations
+#: nanoseconds per unit of Go's durations
 _NS_BY_UNIT = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-_STEP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
-#: the engine's names for the parts of a health check
+_DURATION_PART = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
+#: keys of a health check in a recipe, and the Docker API's names for them
 _HEALTH_KEYS = {
     "test": "Test",
     "interval": "Interval",
@@ -48,8 +48,8 @@ _DRIVER = re.compile(r"[a-zA-Z0-9][\w./:-]{0,127}", re.ASCII)
 def check_memory(text: str) -> str:
     if reason := container_option_rules.check_size(text):
         return reason
-    too_small = bool(text) and container_option_rules.parse_size(text) < MIN_MEMORY_BYTES
-    return f"{quote_text(text)} is less than 6 MiB, the least that docker takes." if too_small else ""
+    is_too_small = bool(text) and container_option_rules.parse_size(text) < MIN_MEMORY_BYTES
+    return f"{quote_text(text)} is less than 6 MiB, Docker's minimum." if is_too_small else ""
 
 
 def check_memory_swap(text: str) -> str:
@@ -57,7 +57,7 @@ def check_memory_swap(text: str) -> str:
 
 
 def parse_swap(text: str) -> int:
-    """Parse a size for memory and swap together, where -1 means unlimited swap. Raises Refused if it is not a size."""
+    """Parse the size of memory and swap together, where -1 means unlimited swap. Raises Refused if it is invalid."""
     return -1 if text == _UNLIMITED else container_option_rules.parse_size(text)
 
 
@@ -70,15 +70,15 @@ def nano_cpus(number: float) -> int:
 
 
 def check_cpuset(text: str) -> str:
-    return "" if not text or parse_cpuset(text) else f"{quote_text(text)} names no CPUs: write 0-9 or 0,2,4."
+    return "" if not text or parse_cpuset(text) else f"{quote_text(text)} is not a set of CPUs: write 0-9 or 0,2,4."
 
 
 def parse_cpuset(text: str | None) -> list[int]:
-    """Return the numbers of the CPUs; empty if there are none."""
+    """Return the CPU numbers in a set such as 0-3,8; empty if the text is empty or invalid."""
     if not text or not _CPUS.fullmatch(text):
         return []
-    ends = [word.partition("-") for word in text.split(",")]
-    return sorted({cpu for first, _, last in ends for cpu in range(int(first), int(last or first) + 1)})
+    ranges = [word.partition("-") for word in text.split(",")]
+    return sorted({cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)})
 
 
 def check_oom_score_adj(number: int) -> str:
@@ -86,17 +86,14 @@ def check_oom_score_adj(number: int) -> str:
 
 
 def check_pid_mode(text: str) -> str:
-    """Return the reason why a text is not a valid PID mode; empty if it is valid.
-
-    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
-    """
+    """Check a PID mode. `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy."""
     return "" if text in ("", "host") else f'{quote_text(text)} is not a PID mode: write host, or "" for the default.'
 
 
 def check_working_dir(text: str) -> str:
-    """Return the reason why a text is not a working directory; an empty text is valid and means none."""
-    absolute = text.startswith("/") and "\0" not in text
-    return "" if not text or absolute else f"{quote_text(text)} is not a folder of the container: begin with /."
+    """Check a working directory; an empty text is valid and means the image's."""
+    is_absolute = text.startswith("/") and "\0" not in text
+    return "" if not text or is_absolute else f"{quote_text(text)} is not a folder of the container: begin with /."
 
 
 def normalize_working_dir(text: str | None) -> str:
@@ -114,7 +111,7 @@ def normalize_stop_signal(text: str | None) -> str:
 
 
 def _signal_name(text: str) -> str:
-    """Return a signal's full name from any of its spellings; empty if it is not a signal."""
+    """Return the full name of a signal, such as SIGTERM, from TERM, sigterm or 15; empty if it is invalid."""
     name = text.upper().removeprefix("SIG")
     if name.isdecimal() and 0 < int(name) < len(_SIGNALS):
         name = _SIGNALS[int(name)]
@@ -125,28 +122,26 @@ def _signal_name(text: str) -> str:
 
 
 def parse_duration_ns(text: str) -> int:
-    """Parse a duration in Go's format, such as 1m30s. Raises Refused for anything else."""
-    steps = _STEP.findall(text)
-    if not steps or "".join(map("".join, steps)) != text:
+    """Parse a duration in Go's format, such as 1m30s, to nanoseconds. Raises Refused for anything else."""
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
         raise Refused(f"{quote_text(text)} is not a duration: write 30s or 1m30s.")
-    return sum(round(float(number) * _NS_BY_UNIT[unit]) for number, unit in steps)
+    return sum(round(float(number) * _NS_BY_UNIT[unit]) for number, unit in parts)
 
 
 def check_healthcheck(check: Mapping[str, str]) -> str:
-    for part, text in check.items():
-        if part not in _HEALTH_KEYS:
-            return f"{quote_text(part)} is not a part of a health check: {', '.join(_HEALTH_KEYS)}."
-        if part == "test" and not text.strip():
-            return f"`test` must be a command, or {HEALTHCHECK_OFF} to turn off the image's."
-        if part == "retries" and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-            return f"`retries`: {quote_text(text)} is not a number from 1."
-        if part in _HEALTH_DURATIONS and (reason := _check_duration(text)):
-            return f"`{part}`: {reason}"
-    return (
-        f"`test: {HEALTHCHECK_OFF}` turns the check off: remove the rest."
-        if check.get("test") == HEALTHCHECK_OFF and len(check) > 1
-        else ""
-    )
+    for key, text in check.items():
+        if key not in _HEALTH_KEYS:
+            return f"{quote_text(key)} is not a key of a health check: {', '.join(_HEALTH_KEYS)}."
+        if key == "test" and not text.strip():
+            return f"`test` must be a command, or {HEALTHCHECK_OFF} to disable the image's health check."
+        if key == "retries" and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+            return f"`retries` must be a whole number from 1, got {quote_text(text)}."
+        if key in _HEALTH_DURATIONS and (reason := _check_duration(text)):
+            return f"`{key}`: {reason}"
+    if check.get("test") == HEALTHCHECK_OFF and len(check) > 1:
+        return f"`test: {HEALTHCHECK_OFF}` disables the health check: remove its other keys."
+    return ""
 
 
 def _check_duration(text: str) -> str:
@@ -157,18 +152,18 @@ def _check_duration(text: str) -> str:
 
 
 def health_config(check: Mapping[str, str]) -> dict[str, Any]:
-    """Return a health check in the engine's API format."""
+    """Return a health check in the Docker API's format."""
     config: dict[str, Any] = {}
-    for part, text in check.items():
-        if part == "test":
+    for key, text in check.items():
+        if key == "test":
             config["Test"] = [HEALTHCHECK_OFF] if text == HEALTHCHECK_OFF else ["CMD-SHELL", text]
         else:
-            config[_HEALTH_KEYS[part]] = int(text) if part == "retries" else parse_duration_ns(text)
+            config[_HEALTH_KEYS[key]] = int(text) if key == "retries" else parse_duration_ns(text)
     return config
 
 
 def normalize_health_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Normalize a health check as stored by the engine, without defaults."""
+    """Return a health check from the Docker API without empty settings."""
     normalized = {name: config[name] for name in _HEALTH_KEYS.values() if config and config.get(name)}
     return {"Test": [HEALTHCHECK_OFF]} if normalized.get("Test") == [HEALTHCHECK_OFF] else normalized
 
@@ -177,26 +172,26 @@ def normalize_health_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def check_tmpfs(text: str) -> str:
-    folder, colon, rest = text.partition(":")
+    folder, colon, options = text.partition(":")
     if reason := container_option_rules.check_mount_target(folder):
         return reason
-    for word in rest.split(",") if colon else ():
-        name, equals, value = word.partition("=")
-        if word not in _TMPFS_SWITCHES and not (equals and re.fullmatch(_TMPFS_VALUES.get(name, "(?!)"), value)):
-            return f"{quote_text(text)}: {quote_text(word)} is not an option of a tmpfs, as size=64m or noexec."
+    for option in options.split(",") if colon else ():
+        name, equals, value = option.partition("=")
+        if option not in _TMPFS_SWITCHES and not (equals and re.fullmatch(_TMPFS_VALUES.get(name, "(?!)"), value)):
+            return f"{quote_text(text)}: {quote_text(option)} is not an option of a tmpfs, as size=64m or noexec."
     return ""
 
 
 def tmpfs_rows(texts: Iterable[str]) -> dict[str, str]:
-    """Return folders with their options, in the engine's format."""
-    return {folder: rest for folder, _, rest in (text.partition(":") for text in texts)}
+    """Convert FOLDER:OPTIONS to the Docker API's format."""
+    return {folder: options for folder, _, options in (text.partition(":") for text in texts)}
 
 
 def normalize_tmpfs(rows: Mapping[str, str] | None) -> dict[str, str]:
-    """Normalize options: in a fixed order, and without the default `rw`."""
+    """Sort the options of each tmpfs and remove the default `rw`."""
     return {
-        container_option_rules.normalize_mount_point(folder): ",".join(sorted({*rest.split(",")} - {"", "rw"}))
-        for folder, rest in (rows or {}).items()
+        container_option_rules.normalize_mount_point(folder): ",".join(sorted({*options.split(",")} - {"", "rw"}))
+        for folder, options in (rows or {}).items()
     }
 
 
@@ -217,7 +212,7 @@ _HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A
 
 
 def parse_network(text: str) -> tuple[str, list[str]]:
-    """Parse NAME, or Docker's longer form name=NAME,alias=ALIAS, to a network's name and the container's aliases in it."""
+    """Parse NAME or name=NAME,alias=ALIAS to the network's name and the container's aliases."""
     if "=" not in text:
         return text, []
     pairs = [word.partition("=")[::2] for word in text.split(",")]
@@ -225,16 +220,13 @@ def parse_network(text: str) -> tuple[str, list[str]]:
 
 
 def format_network(name: str, aliases: Iterable[str]) -> str:
-    """Return the inverse of `parse_network`, with the aliases in a fixed order."""
-    names = sorted(set(aliases))
-    return ",".join([f"name={name}", *(f"alias={item}" for item in names)]) if names else name
+    """Format a network for `parse_network`, with sorted aliases."""
+    unique_aliases = sorted(set(aliases))
+    return ",".join([f"name={name}", *(f"alias={alias}" for alias in unique_aliases)]) if unique_aliases else name
 
 
 def check_network(text: str) -> str:
-    """Return the reason why a text is not a valid network; empty if it is valid.
-
-    `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy.
-    """
+    """Check a network. `container:NAME` is invalid, because Docker stores the id, which would differ in every deploy."""
     if not text:
         return ""
     name, aliases = parse_network(text)
@@ -242,24 +234,21 @@ def check_network(text: str) -> str:
     if not _NAME.fullmatch(name) or keys - {"name", "alias"} or not all(map(_NAME.fullmatch, aliases)):
         return f"{quote_text(text)} is not a network: write host, a network's name, or name=NETWORK,alias=NAME."
     if name in (*BUILT_IN_NETWORKS, "default") and aliases:
-        return f"{quote_text(text)}: only networks made with `docker network create` know aliases."
-    return f"{quote_text(text)} is not a network: leave it out for docker's own." if name == "default" else ""
+        return f"{quote_text(text)}: only networks made with `docker network create` support aliases."
+    return f"{quote_text(text)} is not a network: leave it out for Docker's default." if name == "default" else ""
 
 
 def check_additional_network(text: str) -> str:
     name = parse_network(text)[0]
     if name in (HOST, NONE) or not text:
-        return f"{quote_text(text)} is not a network that can be joined beside another."
+        return f"{quote_text(text)} can't be used as an additional network."
     return check_network(text)
 
 
 def user_networks(texts: Iterable[str]) -> list[str]:
-    """Return the networks that are not built in and that the user has to create."""
-    return [
-        name
-        for name in dict.fromkeys(parse_network(text)[0] for text in texts if text)
-        if name not in BUILT_IN_NETWORKS
-    ]
+    """Return the names of the networks that the user has to create, without duplicates."""
+    names = dict.fromkeys(parse_network(text)[0] for text in texts if text)
+    return [name for name in names if name not in BUILT_IN_NETWORKS]
 
 
 def check_hostname(text: str) -> str:
@@ -269,8 +258,8 @@ def check_hostname(text: str) -> str:
 
 def _split_host(text: str) -> tuple[str, str]:
     """Split NAME:ADDRESS, or NAME=ADDRESS, which Docker accepts since version 25."""
-    split = min((at for at in (text.find(":"), text.find("=")) if at >= 0), default=len(text))
-    return text[:split], text[split + 1 :].removeprefix("[").removesuffix("]")
+    name, *address = re.split("[:=]", text, maxsplit=1)
+    return name, "".join(address).removeprefix("[").removesuffix("]")
 
 
 def check_extra_host(text: str) -> str:
@@ -293,5 +282,5 @@ def check_dns_server(text: str) -> str:
 
 
 def normalize_dns_servers(texts: Iterable[str] | None) -> list[str]:
-    """Normalize DNS servers, keeping their order, in which they are queried."""
+    """Return DNS servers with IP addresses in their normal form. Their order is kept, because it is the order of queries."""
     return [str(ipaddress.ip_address(text)) if is_ip_address(text) else text for text in texts or ()]

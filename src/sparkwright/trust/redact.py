@@ -1,7 +1,4 @@
-"""Redaction of a run's secrets in written and sent data, as plain values and as programs encode them.
-
-This is for secrets whose values are known; secret_patterns.py finds others by their names and formats.
-"""
+"""Redaction of secrets with known values, in plain and encoded forms. secret_patterns.py redacts unknown ones by their format."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from urllib.parse import quote as percent
 from urllib.parse import quote_plus, unquote
 
 MASK = "••••"
-#: minimum length of a secret; shorter ones would occur in ordinary words, so the laptop refuses them
+#: minimum length of a secret; the laptop refuses shorter ones, which could occur in ordinary words
 MIN_SECRET_CHARS = 8
 #: fields that identify an event and its task
 UNREDACTED_FIELDS = frozenset(
@@ -21,11 +18,7 @@ UNREDACTED_FIELDS = frozenset(
 
 
 class Redactor:
-    """Replaces secrets with dots.
-
-    Args:
-        secrets: values to hide; empty ones are ignored.
-    """
+    """Replaces secrets with dots. Empty secrets are ignored."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if secret for form in _encoded_forms(secret)}
@@ -33,14 +26,13 @@ class Redactor:
         self._in_json = [json.dumps(form, ensure_ascii=False)[1:-1].encode(errors="replace") for form in self._forms]
 
     def redact_text(self, text: str) -> str:
-        """Return a text in which secrets are replaced with dots."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, MASK)
         return text
 
     def has_secret(self, line: bytes) -> bool:
-        """Return True if JSON without escaped letters contains a secret."""
+        """Return True if a line of JSON, written with ensure_ascii=False, contains a secret."""
         return any(form in line for form in self._in_json)
 
     def redact_value(self, value: Any) -> Any:
@@ -56,37 +48,35 @@ class Redactor:
         return self.redact_text(str(value))
 
     def redact_event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a redacted event, in which the fields that identify it are unchanged."""
+        """Return an event with all but UNREDACTED_FIELDS redacted."""
         return {key: value if key in UNREDACTED_FIELDS else self.redact_value(value) for key, value in event.items()}
 
 
 def _encoded_forms(secret: str) -> Iterator[str]:
-    """Yield a secret as it is, and as written in JSON, Python, shells, URLs and base64.
-
-    The lines of a multi-line secret and the password of a URL are included as separate secrets.
-    """
+    """Yield a secret, its lines and the password of its URL, each in plain form and as encoded in JSON, Python, shells, URLs
+    and base64."""
     from shlex import quote
 
     from sparkwright.trust.secret_names import url_password
 
     parts = [*map(str.strip, secret.splitlines()), url_password(secret), unquote(url_password(secret))]
-    for item in {secret, secret.strip(), *(part for part in parts if len(part) >= MIN_SECRET_CHARS)} - {""}:
-        escaped = json.dumps(item)[1:-1]
-        yield from (item, escaped, json.dumps(escaped)[1:-1], json.dumps(item, ensure_ascii=False)[1:-1])
-        yield from (repr(item)[1:-1], repr(item.encode(errors="replace"))[2:-1], quote(item).strip("'"))
-        yield from (percent(item, safe="", errors="replace"), quote_plus(item, errors="replace"))
-        if len(item) >= MIN_SECRET_CHARS:
-            yield from _base64_forms(item.encode(errors="replace"))
+    for plain in {secret, secret.strip(), *(part for part in parts if len(part) >= MIN_SECRET_CHARS)} - {""}:
+        escaped = json.dumps(plain)[1:-1]
+        yield from (plain, escaped, json.dumps(escaped)[1:-1], json.dumps(plain, ensure_ascii=False)[1:-1])
+        yield from (repr(plain)[1:-1], repr(plain.encode(errors="replace"))[2:-1], quote(plain).strip("'"))
+        yield from (percent(plain, safe="", errors="replace"), quote_plus(plain, errors="replace"))
+        if len(plain) >= MIN_SECRET_CHARS:
+            yield from _base64_forms(plain.encode(errors="replace"))
 
 
 def _base64_forms(secret: bytes) -> Iterator[str]:
-    """Yield the part of a secret that any base64 text with it contains, for each offset in a group of three bytes.
+    """Yield the characters that every base64 text with the secret inside, such as `user:password`, contains.
 
-    An example is `user:password`.
+    They depend on the secret's offset in a group of three bytes, so there are three forms, each in both alphabets.
     """
     from base64 import b64encode
 
-    for before in range(3):
-        text = b64encode(bytes(before) + secret).decode()
-        certain = text[-(-before * 8 // 6) : (before + len(secret)) * 8 // 6]
-        yield from (certain, certain.replace("+", "-").replace("/", "_"))
+    for offset in range(3):
+        text = b64encode(bytes(offset) + secret).decode()
+        invariant = text[-(-offset * 8 // 6) : (offset + len(secret)) * 8 // 6]
+        yield from (invariant, invariant.replace("+", "-").replace("/", "_"))

@@ -1,6 +1,6 @@
-"""Names of variables that hold secrets, and names that only resemble them, as data.
+"""Recognition of secrets by the names of variables and the formats of tokens.
 
-They are used by the checks that refuse secrets in the wrong place, and by secret_patterns.py, which redacts secrets.
+Used by the checks that refuse secrets in the user's files, and by secret_patterns.py, which redacts secrets.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-#: names that hold a secret, recognized by their last one or two words
+#: names of secrets, by their last word
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|PAT)$|PASSWORD|SECRET")
-#: other names that may hold secrets in the output of other programs, where it is better to hide too much than too little
+#: further names that are masked in the output of other programs, where masking too much is better than too little
 _POSSIBLE_SECRET_NAME = re.compile(
     r"(^|_)(PASS|PWD|AUTH|APIKEY|SECRETS|BEARER|JWT|COOKIE|SIGNATURE|SAS|DSN|WEBHOOK(_URL)?|REQUIREPASS|MASTERAUTH|BASICAUTH(_USERS)?|"
     r"(API|ACCESS|AUTH|SECRET|PRIVATE|MASTER)_?(KEYS?|TOKENS?))$|PASSWORD|PASSWD"
@@ -25,9 +25,9 @@ _PUBLIC_NAME = re.compile(
     r"(^|_)(PUBLIC|CACHE|SORT|PRIMARY|FOREIGN|PARTITION|GROUP|INDEX|BASELINE|HOST|PAD|EOS|BOS|UNK|MASK|SEP|STOP|START|END|"
     r"IMPLICIT)_(KEY|TOKEN)$"
 )
-#: values that are settings regardless of their name: numbers, switches, empty
+#: values that can't be secrets: numbers, switches, empty
 _SETTING = re.compile(r"[+-]?[0-9]{0,7}([.][0-9]*)?|true|false|yes|no|on|off|none|null|auto", re.I)
-#: tokens in formats that their issuers document: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab, Slack, NVIDIA, AWS,
+#: tokens in formats documented by their issuers: Hugging Face, OpenAI, Anthropic, Groq, GitHub, GitLab, Slack, NVIDIA, AWS,
 #: Google, Stripe, SendGrid, npm, PyPI, Replicate; JSON web tokens; URLs of Slack and Discord webhooks
 TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_|sk-|sk_live_|sk_test_|rk_live_|gsk_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|nvapi-|AKIA|ASIA|AIza|"
@@ -41,18 +41,20 @@ _ASSIGNMENT = re.compile(
 )
 #: a URL with a password, such as a proxy's
 _URL_WITH_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s:@]*:([^/?#\s@]+)@")
-#: an expression or shell variable, which refers to a secret but does not contain it
+#: an expression or shell variable, which may refer to a secret
 _REFERENCE = re.compile(r"\A(?:(?:\{\{[^{}]*\}\})+|\$\{?\w+\}?)\Z")
-#: proxy variables, in which a URL with a password is a secret and is set in the environment of the host's side
+#: proxy variables; their URLs may contain a password, and they are set in the environment of the host's side
 PROXY_VARIABLES = frozenset({"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"})
 
 
-def is_secret_name(name: str) -> bool:
-    """Return True if a variable with this name holds a secret.
+def _normalize_name(name: str) -> str:
+    """Convert any spelling, such as apiKey or api-key, to API_KEY."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
 
-    HF_TOKEN does, while MAX_TOKENS, KEY_FILE and TOKENIZERS_PARALLELISM don't.
-    """
-    normalized = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
+
+def is_secret_name(name: str) -> bool:
+    """Return True for the name of a secret, such as HF_TOKEN; False for MAX_TOKENS, KEY_FILE or TOKENIZERS_PARALLELISM."""
+    normalized = _normalize_name(name)
     return (
         bool(_SECRET_NAME.search(normalized))
         and not _DESCRIPTIVE_SUFFIX.search(normalized)
@@ -61,7 +63,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return True if a value with this name is a secret, as opposed to a setting or a reference to a secret."""
+    """Return True if a value with this name is a secret, False if it is a setting or a reference to a secret."""
     if not isinstance(value, str):
         return False
     text = value.strip()
@@ -69,12 +71,12 @@ def is_secret(name: str, value: object) -> bool:
         return True
     if not is_secret_name(name):
         return bool(TOKEN.fullmatch(text))
-    return not (_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_secret_variable(text))
+    return not is_setting(text)
 
 
 def is_possible_secret_name(name: str) -> bool:
-    """Return True if a value with this name is hidden in other programs' output. It is broader than `is_secret_name`."""
-    normalized = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").replace(".", "_").upper()
+    """Return True if values with this name are masked in other programs' output. Broader than `is_secret_name`."""
+    normalized = _normalize_name(name)
     is_possible = (
         bool(_POSSIBLE_SECRET_NAME.search(normalized))
         and not _PUBLIC_NAME.search(normalized)
@@ -86,27 +88,29 @@ def is_possible_secret_name(name: str) -> bool:
 
 
 def is_setting(value: str) -> bool:
-    """Return True if a value can't be a secret: a number, a switch, a reference or a variable's name."""
+    """Return True if a value can't be a secret: a number, a switch, a reference or the name of a secret, as in
+    `token_secret: HF_TOKEN`."""
     text = value.strip()
-    return bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text) or _is_secret_variable(text))
+    is_variable = re.fullmatch(r"[A-Z]+(_[A-Z]+)+", text) is not None and is_secret_name(text)
+    return is_variable or bool(_SETTING.fullmatch(text) or _REFERENCE.fullmatch(text))
 
 
 def url_password(url: str) -> str:
-    """Return the password in a URL (http://user:PASSWORD@proxy:3128), as written; empty for none or an expression."""
+    """Return the password in a URL (http://user:PASSWORD@proxy:3128), still encoded; empty if absent or an expression."""
     match = _URL_WITH_PASSWORD.match(url.strip())
     return match[1] if match and not _REFERENCE.fullmatch(match[1]) else ""
 
 
-def find_plain_secrets(values: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the paths of the secrets in a YAML value, as keys and indexes. List items are checked under the list's name."""
-    if isinstance(values, dict):
-        for name, value in values.items():
-            yield from find_plain_secrets(value, (*at, name))
-    elif isinstance(values, list | tuple):
-        for n, value in enumerate(values):
-            yield from find_plain_secrets(value, (*at, n))
-    elif is_secret(next((str(name) for name in reversed(at) if isinstance(name, str)), ""), values):
-        yield at
+def find_plain_secrets(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the paths (keys and indexes) of the secrets in a YAML value. An item's name is the name of its list."""
+    if isinstance(value, dict):
+        for name, child in value.items():
+            yield from find_plain_secrets(child, (*path, name))
+    elif isinstance(value, list | tuple):
+        for n, child in enumerate(value):
+            yield from find_plain_secrets(child, (*path, n))
+    elif is_secret(next((name for name in reversed(path) if isinstance(name, str)), ""), value):
+        yield path
 
 
 def has_secret(line: str) -> bool:
@@ -115,8 +119,3 @@ def has_secret(line: str) -> bool:
         return True
     match = _ASSIGNMENT.match(line)
     return match is not None and is_secret(match[1], match[2])
-
-
-def _is_secret_variable(text: str) -> bool:
-    """Return True if a text is a secret's name, as in `token_secret: HF_TOKEN`."""
-    return re.fullmatch(r"[A-Z]+(_[A-Z]+)+", text) is not None and is_secret_name(text)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.visible import quote_text
 
-#: the kernel's capabilities, without the prefix CAP_
+#: capabilities of the kernel, without the prefix CAP_
 CAPABILITIES = (
     "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF", "CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE",
     "DAC_READ_SEARCH", "FOWNER", "FSETID", "IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN",
@@ -20,17 +20,15 @@ ALL = "ALL"
 _ACCOUNT = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 _USER = re.compile(rf"{_ACCOUNT}(:{_ACCOUNT})?")
 _GROUP = re.compile(_ACCOUNT)
-#: kernel settings that a container can have (Docker's own list); those for an interface are options of its network
+#: kernel settings of a container (Docker's list); settings of a single interface belong to its network
 _IPC_SYSCTL = re.compile(r"kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\.[\w.-]+")
 _NETWORK_SYSCTL = re.compile(r"net\.[\w./-]+")
 _INTERFACE_SYSCTL = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|default\.)")
 
 
 def check_capability(text: str) -> str:
-    name = capability_name(text)
-    return (
-        "" if name == ALL or name in CAPABILITIES else f"{quote_text(text)} is not a capability, as SYS_PTRACE or ALL."
-    )
+    is_valid = capability_name(text) in (ALL, *CAPABILITIES)
+    return "" if is_valid else f"{quote_text(text)} is not a capability, as SYS_PTRACE or ALL."
 
 
 def capability_name(text: str) -> str:
@@ -42,7 +40,7 @@ def normalize_capabilities(names: Iterable[str] | None) -> list[str]:
 
 
 def docker_capabilities(names: Iterable[str]) -> list[str]:
-    """Return capabilities in the format of Docker's own client."""
+    """Return capabilities in the format of Docker's client."""
     return [capability if capability == ALL else f"CAP_{capability}" for capability in normalize_capabilities(names)]
 
 
@@ -50,20 +48,20 @@ def check_security_opt(text: str) -> str:
     name, value = _split_option(text)
     if name == "seccomp" and value not in ("unconfined", "builtin"):
         return f"{quote_text(text)}: a profile file is not supported: write seccomp=unconfined."
-    known = {
+    is_valid_value = {
         "no-new-privileges": value in ("true", "false"),
         "seccomp": True,
         "apparmor": bool(value),
         "label": value == "disable" or re.fullmatch(r"(user|role|type|level|filetype):\S+", value) is not None,
     }
-    if known.get(name, False):
+    if is_valid_value.get(name, False):
         return ""
     forms = "no-new-privileges, seccomp=unconfined, apparmor=PROFILE, label=disable"
     return f"{quote_text(text)} is not a security option: {forms}."
 
 
 def normalize_security_opts(texts: Iterable[str] | None) -> list[str]:
-    """Normalize security options to NAME=VALUE, without defaults."""
+    """Return security options as NAME=VALUE, sorted and without defaults."""
     normalized = {"=".join(_split_option(text)) for text in texts or ()}
     return sorted(normalized - {"no-new-privileges=false", "seccomp=builtin"})
 
@@ -80,20 +78,20 @@ def check_device(text: str) -> str:
     if len(parts) > 3 or not parts[0].startswith("/") or "\0" in text:
         return message
     if len(parts) == 3 and not _is_access(parts[2]):
-        return f"{quote_text(text)}: a device's access is r, w and m, each once."
+        return f"{quote_text(text)}: the access of a device is made of r, w and m, each at most once."
     return "" if len(parts) == 1 or parts[1].startswith("/") or (len(parts) == 2 and _is_access(parts[1])) else message
 
 
 def _is_access(text: str) -> bool:
-    """Return True if a text is a device's access: read, write and make, each at most once."""
+    """Return True if a text consists of r (read), w (write) and m (mknod), each at most once."""
     return 0 < len(text) <= len({*text} & {*"rwm"})
 
 
 def device_mapping(text: str) -> dict[str, str]:
-    """Return a device in the engine's format."""
-    outside, *rest = text.split(":")
-    mode = rest.pop() if rest and not rest[-1].startswith("/") else "rwm"
-    return {"PathOnHost": outside, "PathInContainer": rest[0] if rest else outside, "CgroupPermissions": mode}
+    """Convert HOST[:CONTAINER][:ACCESS] to the Docker API's format."""
+    host_path, *rest = text.split(":")
+    access = rest.pop() if rest and not rest[-1].startswith("/") else "rwm"
+    return {"PathOnHost": host_path, "PathInContainer": rest[0] if rest else host_path, "CgroupPermissions": access}
 
 
 def device_mappings(texts: Iterable[str]) -> list[dict[str, str]]:
@@ -101,11 +99,11 @@ def device_mappings(texts: Iterable[str]) -> list[dict[str, str]]:
 
 
 def normalize_devices(rows: Iterable[Mapping[str, Any]] | None) -> list[str]:
-    """Normalize devices to HOST:CONTAINER:ACCESS, in a fixed order."""
+    """Return devices as HOST:CONTAINER:ACCESS, sorted."""
     normalized = []
     for row in rows or ():
-        mode = "".join(item for item in "rwm" if item in str(row.get("CgroupPermissions") or "rwm"))
-        normalized.append(f"{row.get('PathOnHost')}:{row.get('PathInContainer')}:{mode}")
+        access = "".join(letter for letter in "rwm" if letter in str(row.get("CgroupPermissions") or "rwm"))
+        normalized.append(f"{row.get('PathOnHost')}:{row.get('PathInContainer')}:{access}")
     return sorted(normalized)
 
 
@@ -123,14 +121,16 @@ def check_sysctls(settings: Mapping[str, str]) -> str:
         if _INTERFACE_SYSCTL.match(name):
             return f"{quote_text(name)} is a setting of one interface: use net.*.all or net.*.default."
         if not _NETWORK_SYSCTL.fullmatch(name) and not _IPC_SYSCTL.fullmatch(name):
-            return f"{quote_text(name)} is not a container's own kernel setting: net.*, fs.mqueue.*, kernel.shm*, kernel.msg*."
+            return (
+                f"{quote_text(name)} can't be set for a container: use net.*, fs.mqueue.*, kernel.shm* or kernel.msg*."
+            )
         if not value or "\0" in value or "\n" in value:
             return f"{quote_text(name)} needs a value."
     return ""
 
 
 def is_network_sysctl(sysctl: str) -> bool:
-    """Return True if a kernel setting belongs to the network, or False if to shared memory and message queues."""
+    """Return True for a kernel setting of the network, False for one of shared memory or message queues."""
     return _NETWORK_SYSCTL.fullmatch(sysctl) is not None
 
 

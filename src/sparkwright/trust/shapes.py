@@ -1,17 +1,17 @@
 """Schemas of untrusted values, as data, and their validation.
 
 A shape is one of these:
-    str  bool  int  float  object    a value of this type; float takes whole numbers too, bool is neither; object takes anything
-    None                             null
-    (A, B)                           A or B
-    [A]                              a list of A
-    {str: A}  {text: A}              an object whose values are A; with `text` its names can be written too
-    {"name": A, "more": Usual(B, b)} an object with these fields; a Usual one may be missing; others stay as they are
-    frozenset(...)                   one of these texts
-    a compiled pattern               a text that matches it from end to end
-    a function                       whatever it returns; it raises ValueError for what does not fit
+    str  bool  int  float  object           a value of this type; float includes int, int excludes bool, object is any value
+    None                                    null
+    (A, B)                                  A or B
+    [A]                                     a list of A
+    {str: A}  {text: A}                     an object with values A; `text` excludes names that can't be encoded
+    {"a": A, "b": OptionalField(B, value)}  an object with these fields; further fields are kept
+    frozenset(...)                          one of these texts
+    a compiled pattern                      a text that matches completely
+    a function                              its result for the value; it raises ValueError for an invalid one
 
-`validate` and `validate_or_fail` refuse the whole value if a part does not fit. A `Partial`, also a shape, drops that part.
+`validate` and `validate_or_fail` reject the whole value if a part is invalid. A `Partial`, also a shape, drops invalid fields.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ class ShapeError(ValueError):
     """Raised for a value that does not match its shape.
 
     Args:
-        why: the reason, such as "is not text".
-        at: place in the value, such as `.Config.Env[2]`.
-        missing: name of a missing field; empty for none.
-        place: the components of `at`.
+        reason: such as "is not text".
+        location: position of the part in the value, such as `.Config.Env[2]`.
+        missing: name of the missing field, if that is the reason.
+        path: the components of `location`.
     """
 
-    def __init__(self, why: str, at: str = "", missing: str = "", place: tuple[str | int, ...] = ()) -> None:
-        super().__init__(f"{at.removeprefix('.')} {why}".lstrip())
-        self.why, self.at, self.missing, self.place = why, at, missing, place
+    def __init__(self, reason: str, location: str = "", missing: str = "", path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(f"{location.removeprefix('.')} {reason}".lstrip())
+        self.reason, self.location, self.missing, self.path = reason, location, missing, path
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalField:
-    """A field that may be missing, with its default. If there is no default, it stays missing."""
+    """A field that may be missing."""
 
     shape: Shape
+    #: default; ABSENT to leave the field out
     value: Any = ABSENT
 
 
@@ -66,10 +67,10 @@ def optional(shape: Shape) -> OptionalField:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The shape of an object whose invalid fields are dropped, for files that are old, damaged or of another version."""
+    """The shape of an object whose invalid fields are dropped, for files that may be damaged or of another version."""
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
-    #: required fields
+    #: names of required fields
     needs: tuple[str, ...] = ()
     #: True if an unknown or invalid field makes the whole object invalid
     strict: bool = False
@@ -78,11 +79,11 @@ class Partial:
         if not isinstance(value, dict):
             raise ShapeError("is not an object")
         valid: dict[str, Any] = {}
-        for name, item in value.items():
+        for name, field_value in value.items():
             try:
                 if name not in self.fields and self.strict:
                     raise ShapeError("is not known")
-                valid[name] = _validate(item, self.fields.get(name, object))
+                valid[name] = _validate(field_value, self.fields.get(name, object))
             except ValueError as error:
                 if self.strict:
                     raise _nest_error(error, f".{name}", name) from None
@@ -92,7 +93,7 @@ class Partial:
         return valid
 
     def valid_part(self, value: Any) -> dict[str, Any] | None:
-        """Return the valid part of an object, or None if it is invalid."""
+        """Return the valid fields of an object, or None if the object as a whole is invalid."""
         try:
             return self(value)
         except ValueError:
@@ -100,7 +101,10 @@ class Partial:
 
 
 def validate(value: Any, shape: Shape, where: str) -> Any:
-    """Return a value that matches its shape, with defaults filled in. Raises ValueError, naming the place below WHERE."""
+    """Return a value that matches its shape, with defaults filled in.
+
+    Raises ShapeError with the location of the invalid part. where: name of the value, which begins the location.
+    """
     try:
         return _validate(value, shape)
     except ValueError as error:
@@ -108,44 +112,42 @@ def validate(value: Any, shape: Shape, where: str) -> Any:
 
 
 def validate_or_fail(value: Any, shape: Shape, what: str) -> Any:
-    """Return the value like `validate`. Raises Failed, naming WHAT and the part that does not match."""
+    """Return the value like `validate`. Raises Failed with the invalid part. what: subject of the message."""
     try:
         return _validate(value, shape)
     except ValueError as error:
         failure = _nest_error(error, "")
-        place = f"{failure.at}.{failure.missing}" if failure.missing else failure.at
-        part = one_line(place.removeprefix("."), max_chars=80)
-        message = f": {part} is missing or of the wrong type." if part else "."
-        raise Failed(f"{what} is not valid{message}") from None
+        location = f"{failure.location}.{failure.missing}" if failure.missing else failure.location
+        part = one_line(location.removeprefix("."), max_chars=80)
+        reason = f": {part} is missing or of the wrong type." if part else "."
+        raise Failed(f"{what} is not valid{reason}") from None
 
 
 def select_valid(shape: Partial, values: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list that have this shape."""
-    rows = map(shape.valid_part, values) if isinstance(values, list) else ()
-    return [row for row in rows if row is not None]
+    """Return the valid parts of the objects in a list, without invalid objects; empty if the value is not a list."""
+    valid_parts = map(shape.valid_part, values) if isinstance(values, list) else ()
+    return [valid_part for valid_part in valid_parts if valid_part is not None]
 
 
 def build_dataclass(kind: type[Built], data: Mapping[str, Any], **fields: Any) -> Built:
-    """Construct a dataclass from a JSON object, ignoring fields that it does not have, which a newer version may send.
+    """Construct a dataclass from a validated JSON object, ignoring unknown fields, which a newer version may send.
 
-    Args:
-        data: an object that was validated against a shape.
-        fields: values that override those of data.
+    fields: values that override those of data.
     """
-    known = {field.name for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in {**data, **fields}.items() if name in known})
+    names = {field.name for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in {**data, **fields}.items() if name in names})
 
 
 def line(value: Any) -> str:
-    """Check a text for one line, making its newlines visible."""
+    """Return a text with newlines and invisible characters escaped."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value)
 
 
 def text(value: Any) -> str:
-    """Check a text that can be written to a file again."""
-    if not isinstance(value, str) or any("\ud800" <= item <= "\udfff" for item in value):
+    """Return a text that can be encoded as UTF-8, which excludes lone surrogates."""
+    if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise ValueError("is not text")
     return value
 
@@ -168,7 +170,7 @@ number = number_between(-MAX_NUMBER, MAX_NUMBER)
 
 
 def integer(value: Any) -> int:
-    """Check a count."""
+    """Return a whole number from a host."""
     if not isinstance(value, int):
         raise ValueError("is not a whole number")
     return int(number(value))
@@ -186,11 +188,11 @@ def row(*shapes: Shape) -> Callable[[Any], Any]:
 
 
 def writable(value: Any) -> Any:
-    """Check a JSON value of any kind that can be written again."""
+    """Return a JSON value of any type that can be serialized again."""
     try:
         json.dumps(value, allow_nan=False).encode()
     except (ValueError, RecursionError):
-        raise ValueError("can't be written again") from None
+        raise ValueError("can't be written as JSON") from None
     return value
 
 
@@ -214,39 +216,39 @@ def _validate(value: Any, shape: Shape) -> Any:
     return shape(value)
 
 
-def _nest_error(error: ValueError, step: str, *place: str | int) -> ShapeError:
-    """Convert the error of a part to an error of the whole value."""
+def _nest_error(error: ValueError, prefix: str, *path: str | int) -> ShapeError:
+    """Return the error with the location of its value inside an outer value prepended."""
     failure = error if isinstance(error, ShapeError) else ShapeError(str(error))
-    return ShapeError(failure.why, step + failure.at, failure.missing, place + failure.place)
+    return ShapeError(failure.reason, prefix + failure.location, failure.missing, path + failure.path)
 
 
 def _validate_list(value: Any, shape: Shape) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ShapeError("is not a list")
-    items: list[Any] = []
+    valid: list[Any] = []
     try:
         for item in value:
-            items.append(_validate(item, shape))
+            valid.append(_validate(item, shape))
     except ValueError as error:
-        raise _nest_error(error, f"[{len(items)}]", len(items)) from None
-    return items
+        raise _nest_error(error, f"[{len(valid)}]", len(valid)) from None
+    return valid
 
 
 def _validate_object(value: Any, shape: dict[Any, Shape]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ShapeError("is not an object")
-    for names in (str, text):
-        if names in shape:
-            return {_validate(name, names): _validate_field(value, name, shape[names]) for name in value}
+    for name_shape in (str, text):
+        if name_shape in shape:
+            return {_validate(name, name_shape): _validate_field(value, name, shape[name_shape]) for name in value}
     fields = dict(value)
-    for name, part in shape.items():
-        is_optional = isinstance(part, OptionalField)
+    for name, field_shape in shape.items():
+        is_optional = isinstance(field_shape, OptionalField)
         if name in value:
-            fields[name] = _validate_field(value, name, part.shape if is_optional else part)
+            fields[name] = _validate_field(value, name, field_shape.shape if is_optional else field_shape)
         elif not is_optional:
             raise ShapeError(f"has no {name}", missing=name)
-        elif part.value is not ABSENT:
-            fields[name] = copy.copy(part.value)
+        elif field_shape.value is not ABSENT:
+            fields[name] = copy.copy(field_shape.value)
     return fields
 
 
@@ -279,7 +281,7 @@ def _validate_type(value: Any, kind: type[Any] | None) -> Any:
     raise ShapeError(f"is not {TYPE_NAMES[kind]}")
 
 
-#: limits on the number of options and the length of a shape; vLLM 0.32.0 has 320 options with up to 900 characters of choices
+#: limits on an engine's options and the length of an option's shape; vLLM 0.32.0 has 320 options with up to 900 characters
 MAX_OPTIONS, MAX_SHAPE_CHARS = 2000, 8000
 _VERSION = re.compile(r"\d[\w.+-]{0,40}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}")
@@ -287,16 +289,19 @@ _SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
 
 
 def check_engine_options(value: Any) -> dict[str, Any] | None:
-    """Check {"like": VERSION, "differ": {name: shape or null}} or None. Raises ValueError for anything else."""
+    """Return {"like": VERSION, "differ": {NAME: SHAPE or null}}, the options of an engine's image, or None.
+
+    Raises ValueError for anything else.
+    """
     if value is None:
         return None
     if not isinstance(value, dict) or set(value) != {"like", "differ"} or not isinstance(value["differ"], dict):
-        raise ValueError("are not options: {like: VERSION, differ: {NAME: SHAPE}}.")
+        raise ValueError("must be {like: VERSION, differ: {NAME: SHAPE}}.")
     if not isinstance(value["like"], str) or not _VERSION.fullmatch(value["like"]):
-        raise ValueError("`like` names no version.")
-    rows = value["differ"].items()
-    if len(rows) > MAX_OPTIONS or not all(_is_option(name, shape) for name, shape in rows):
-        raise ValueError("`differ` holds something that is not an option.")
+        raise ValueError("`like` must be a version.")
+    options = value["differ"].items()
+    if len(options) > MAX_OPTIONS or not all(_is_option(name, shape) for name, shape in options):
+        raise ValueError("`differ` has an invalid option.")
     return value
 
 

@@ -26,7 +26,7 @@ def load_recipe(folder: Path, container: str = "", image: str = "a/b:v1") -> rec
         ('labels: {"": x}', "a label needs a name"),
         ("shm_size: 64gbx", "is not a size: write 64gb"),
         ("shm_size: -1g", "is not a size"),
-        ("gpus: none", "names no GPUs"),
+        ("gpus: none", "is not a choice of GPUs"),
         ('ports: ["8000"]', "write HOST:CONTAINER"),
         ('ports: ["8000:8000", "lan:8000:8000"]', "write HOST:CONTAINER"),
         ('ports: ["99999:8000"]', "is not a published port"),

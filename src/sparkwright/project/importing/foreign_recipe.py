@@ -188,13 +188,15 @@ def check_shape(document: Document, data: Any, shape: Shape) -> None:
         shapes.validate(data, shape, "")
     except ShapeError as misfit:
         value: Any = data
-        for step in misfit.place:
+        for step in misfit.path:
             value = value[step]
-        key = one_line(".".join(map(str, misfit.place)), max_chars=120)
+        key = one_line(".".join(map(str, misfit.path)), max_chars=120)
         reason = (
-            f"{YAML_MESSAGES[misfit.why]}, got {describe_type(value)}" if misfit.why in YAML_MESSAGES else misfit.why
+            f"{YAML_MESSAGES[misfit.reason]}, got {describe_type(value)}"
+            if misfit.reason in YAML_MESSAGES
+            else misfit.reason
         )
-        raise Refused(f"`{key}` {reason}.", where=document.where(*misfit.place)) from None
+        raise Refused(f"`{key}` {reason}.", where=document.where(*misfit.path)) from None
 
 
 #: types of a `scalar`

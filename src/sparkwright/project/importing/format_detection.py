@@ -79,7 +79,7 @@ def parse(text: str, path: Path, report: ImportReport) -> ForeignRecipe:
     try:
         data = foreign_recipe.resolve_merges(parsed.data)
     except ShapeError as misfit:
-        raise Refused(f"it {misfit.why}.", where=where) from None
+        raise Refused(f"it {misfit.reason}.", where=where) from None
     try:
         if vllm_recipes.matches(data):
             foreign_recipe.check_shape(parsed, data, vllm_recipes.SHAPE)
