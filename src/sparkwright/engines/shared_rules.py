@@ -28,7 +28,7 @@ class OptionCase:
     """The input for the rules of an engine whose options are known per release."""
 
     #: the request, with flags under their own names
-    asked: ServerRequest
+    request: ServerRequest
     #: the engine's release, in the spelling of `HISTORY`; None if unknown
     release: str | None = None
     #: the options in the image's help output, which then decide; empty if the image has not been run
@@ -47,7 +47,7 @@ class OptionCase:
 
     def flag(self, name: str) -> Any:
         """Return the value of a flag; None if it is not set."""
-        return self.asked.flags.get(name)
+        return self.request.flags.get(name)
 
     def names(self, name: str) -> tuple[str, ...]:
         """Return the names under which an image's help may list an option."""
@@ -73,7 +73,7 @@ class OptionCase:
 
 def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -> Iterator[Finding]:
     """Yield a finding for each flag unknown to the engine. own: options that are never mistaken for another engine's."""
-    for name, flag_value in case.asked.flags.items():
+    for name, flag_value in case.request.flags.items():
         existence = case.exists(name)
         if flag_value is None or existence.exists:
             continue

@@ -23,9 +23,9 @@ def check_flags(flag_values: dict[str, Any], version: str | None = "b11549", **m
 
 
 def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
-    changed_flags = {name: given for name, given in case.asked.flags.items() if name not in way.changes}
+    changed_flags = {name: given for name, given in case.request.flags.items() if name not in way.changes}
     changed_flags |= {name: given for name, given in way.changes.items() if given is not None}
-    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags.normalize(changed_flags)))
+    return dataclasses.replace(case, request=dataclasses.replace(case.request, flags=flags.normalize(changed_flags)))
 
 
 @pytest.mark.parametrize("name", rules.RULES)

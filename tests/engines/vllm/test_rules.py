@@ -20,9 +20,9 @@ def check_flags(flags: dict[str, Any], model: dict[str, Any], version: str | Non
 
 
 def apply_way_out(case: Case, way: rules.Way) -> Case:
-    flags = {name: flag for name, flag in case.asked.flags.items() if name not in way.changes}
+    flags = {name: flag for name, flag in case.request.flags.items() if name not in way.changes}
     flags |= {name: change for name, change in way.changes.items() if change is not None}
-    return dataclasses.replace(case, asked=dataclasses.replace(case.asked, flags=flags))
+    return dataclasses.replace(case, request=dataclasses.replace(case.request, flags=flags))
 
 
 @pytest.mark.parametrize("name", rules.RULES)
@@ -262,7 +262,7 @@ def test_a_server_that_nobody_could_reach_is_refused(
     [
         ({}, []),
         ({"safetensors-load-strategy": "lazy"}, []),
-        ({"safetensors-load-strategy": "eager"}, ["there twice"]),
+        ({"safetensors-load-strategy": "eager"}, ["its size twice"]),
         ({"load-format": "fastsafetensors"}, ["needs fastsafetensors in the image"]),
         ({"load-format": "dummy"}, ["random weights"]),
     ],

@@ -457,7 +457,7 @@ def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> 
     ("path", "volumes", "why"),
     [
         ("/models/b/parser.py", [], ""),
-        ("/models/b/other.py", [], "is not a file of the pinned commit"),
+        ("/models/b/other.py", [], "is not in the pinned commit"),
         ("/plugins/parser.py", ["~/plugins:/plugins:ro"], "is code that runs in the server, and spark.lock does not pin"),
         ("/models/b/../../plugins/parser.py", ["~/plugins:/plugins:ro"], "spark.lock does not pin it"),
         ("/vllm-workspace/parser.py", ["~/plugins:/plugins:ro"], ""),

@@ -1,4 +1,4 @@
-"""Rules about a recipe for llama.cpp: functions from a case to findings, with name, title and reason as data."""
+"""Rules that find errors in a recipe for llama.cpp before llama-server reports them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Case(OptionCase):
 
     @property
     def build(self) -> int | None:
-        """The build's number; None while it is not known."""
+        """The build number; None if unknown."""
         return int(self.release.lstrip("b")) if self.release else None
 
 
@@ -45,8 +45,8 @@ RuleFunction = Callable[[Case], Iterable[Finding]]
 RULES: Rules[Case, Case] = Rules(
     describe_example=lambda case: {
         "engine": "llama_cpp",
-        "flags": case.asked.flags,
-        "image": case.asked.image,
+        "flags": case.request.flags,
+        "image": case.request.image,
         "version": case.release,
     }
 )
@@ -55,14 +55,14 @@ RULES: Rules[Case, Case] = Rules(
 def rule(
     name: str, *, sources: Iterable[str], example: ServerRequest, build: int = flags.NEWEST_BUILD
 ) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule; see `Rules.rule`. build: of its example."""
+    """Register a rule; see `Rules.rule`. `build` belongs to its example."""
     case = Case(replace(example, flags=flags.normalize(example.flags)), f"b{build}")
     return RULES.rule(name, sources=sources, example=case)
 
 
 __all__ = ["RULES", "Case"]
 
-#: least number that people write for "all" (99, 999); no current model has as many layers
+#: smallest number that is commonly used for "all" (99, 999); no current model has as many layers
 MIN_ALL_LAYERS = 99
 OFFICIAL_IMAGE = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
@@ -71,26 +71,26 @@ OVERRIDES = "override-kv"
 
 @rule(
     "model-file",
-    sources=("llama-server loads one .gguf file, with the other shards beside it; a folder is no model to it",),
+    sources=("llama-server loads a .gguf file, and other shards from the same folder; it does not accept a folder",),
     example=ServerRequest({"ctx-size": 8192}),
 )
 def model_file(case: Case) -> Iterator[Finding]:
-    """llama.cpp serves one GGUF file, not a folder.
-    Repositories hold a dozen quantisations of a model. `model.file` in the recipe names one of them, by pattern; it becomes --model, with
-    the first file where there are several shards.
+    """llama.cpp needs a GGUF file instead of a folder.
+    A repository often contains a dozen quantisations of a model. `model.file` in the recipe selects one by a pattern; sparkwright passes
+    it, or its first shard, as --model.
     """
     model = case.flag(flags.MODEL)
     if model is None:
-        way = Way("name it in the recipe, as `model.file: NAME-Q4_K_M.gguf`")
+        way = Way("name it in the recipe, e.g. `model.file: NAME-Q4_K_M.gguf`")
         yield Finding("error", "model names no GGUF file to serve.", (way,), HELP, flags.MODEL)
         return
     shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(model))
     if not str(model).lower().endswith(SUFFIX):
-        sentence = f"model is {model}: llama.cpp serves {SUFFIX} files, no other format."
+        sentence = f"model is {model}: llama.cpp serves {SUFFIX} files only."
         yield Finding("error", sentence, (Way("name a GGUF file"),), HELP, flags.MODEL)
     elif shard and shard[1] != "00001":
         name = str(model).replace(f"-{shard[1]}-of-", "-00001-of-")
-        sentence = f"model is shard {int(shard[1])}: llama.cpp loads a model from its first one."
+        sentence = f"model is shard {int(shard[1])}: llama.cpp needs the first shard of a model."
         yield Finding("error", sentence, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
 
 
@@ -100,22 +100,20 @@ DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-ur
 
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
 def downloads(case: Case) -> Iterator[Finding]:
-    """A model that llama-server downloads by itself is not the one that spark.lock pins.
-    -hf and its like fetch whatever stands there today, at every start, past the hashes and the memory proof.
+    """A model that llama-server downloads at startup is not pinned.
+    -hf and similar flags fetch the current file at every start, without checking spark.lock's hashes and the memory that it needs.
     """
-    presets = [name for name in case.asked.flags if name.endswith("-default") and name != "spec-default"]
-    for name in (
-        *DOWNLOAD_FLAGS,
-        *presets,
-        *(flag for flag in case.asked.flags if flag.startswith("fim-") and flag.endswith("-spec")),
-    ):
+    names = case.request.flags
+    presets = [name for name in names if name.endswith("-default") and name != "spec-default"]
+    fim_presets = [name for name in names if name.startswith("fim-") and name.endswith("-spec")]
+    for name in (*DOWNLOAD_FLAGS, *presets, *fim_presets):
         if case.flag(name) not in (None, False):
-            way = Way("remove it: `model.id` and `model.file` say what is downloaded and pinned", {name: None})
+            way = Way("remove it: `model.id` and `model.file` select what is downloaded and pinned", {name: None})
             sentence = f"{name} makes llama-server download a model that spark.lock does not pin."
             yield Finding("error", sentence, (way,), HELP, name)
 
 
-#: values of --spec-type; those that draft with a second model need one. Source: the help of b10434 and b11549, which agree
+#: values of --spec-type, and whether they need a second model. Source: the help of b10434 and b11549, which agree
 SPEC_TYPES: dict[str, bool] = {
     "none": False,
     "draft-simple": True,
@@ -136,35 +134,34 @@ SPEC_TYPE, DRAFT, MAX_DRAFTS, MIN_DRAFTS = "spec-type", "model-draft", "spec-dra
     "speculation",
     sources=(
         f"{HELP} of b10434 and b11549: --spec-type, --spec-draft-*",
-        "b11549, a real start: a drafter that can't be read ends the server (tests/data/llama-b11549/missing-draft)",
+        "b11549, a real start: the server exits if the drafter cannot be read (tests/data/llama-b11549/missing-draft)",
         "docs/speculation.md: what to measure, and how",
     ),
     example=ServerRequest({"model": "a.gguf", SPEC_TYPE: "draft-eagel3", DRAFT: "/models/draft.gguf"}),
 )
 def speculation(case: Case) -> Iterator[Finding]:
-    """Speculative decoding needs a type that llama-server knows, and mostly a drafter.
-    A drafter proposes some tokens, and the model checks them in one step. --spec-type takes one or more types; draft-mtp drafts with
-    layers of the model's own file, the other draft-* types with a second GGUF file, which must be mounted. docs/speculation.md says
-    what to measure.
+    """Speculative decoding needs a type that llama-server supports, and usually a drafter.
+    A drafter proposes tokens, and the model verifies them in one step. --spec-type accepts one or more types: draft-mtp drafts with
+    layers in the model's own file, the other draft-* types with a second GGUF file, which must be mounted. docs/speculation.md
+    describes what to measure.
     """
     setting = case.flag(SPEC_TYPE)
     types = [word.strip() for word in str(setting).split(",")] if setting is not None else []
-    for word in types:
-        if word not in SPEC_TYPES:
-            closest = next(iter(difflib.get_close_matches(word.lower(), SPEC_TYPES, n=1)), "")
-            corrected = ",".join(closest if item == word and closest else item for item in types)
-            way = Way(
-                f"write {closest}" if closest else f"one of {', '.join(SPEC_TYPES)}",
-                {SPEC_TYPE: corrected} if closest else {},
-            )
+    for spec_type in types:
+        if spec_type not in SPEC_TYPES:
+            closest = next(iter(difflib.get_close_matches(spec_type.lower(), SPEC_TYPES, n=1)), "")
+            if closest:
+                corrected = ",".join(closest if other == spec_type else other for other in types)
+                way = Way(f"write {closest}", {SPEC_TYPE: corrected})
+            else:
+                way = Way(f"choose one of {', '.join(SPEC_TYPES)}")
             is_certain = case.build is not None and case.build <= flags.NEWEST_BUILD
-            sentence = f"{SPEC_TYPE} {one_line(word, max_chars=40)} is not a type of speculation."
+            sentence = f"{SPEC_TYPE} {one_line(spec_type, max_chars=40)} is not a type of speculation."
             yield Finding("error" if is_certain else "warning", sentence, (way,), HELP, SPEC_TYPE)
-        elif SPEC_TYPES[word] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
-            way = Way(f"mount a drafter and name its file as {DRAFT}")
-            yield Finding(
-                "error", f"{SPEC_TYPE} {word} needs a drafter, and {DRAFT} names none.", (way,), HELP, SPEC_TYPE
-            )
+        elif SPEC_TYPES[spec_type] and case.flag(DRAFT) is None and case.flag("hf-repo-draft") is None:
+            way = Way(f"mount a drafter and set {DRAFT} to its file")
+            sentence = f"{SPEC_TYPE} {spec_type} needs a drafter, but {DRAFT} is not set."
+            yield Finding("error", sentence, (way,), HELP, SPEC_TYPE)
     minimum, maximum = case.flag(MIN_DRAFTS), case.flag(MAX_DRAFTS)
     if isinstance(minimum, int) and isinstance(maximum, int) and minimum > maximum:
         way = Way("swap them", {MIN_DRAFTS: maximum, MAX_DRAFTS: minimum})
@@ -181,23 +178,23 @@ def speculation(case: Case) -> Iterator[Finding]:
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """llama-server does not start with an unknown option.
-    It says `error: invalid argument` and exits with code 1, after the previous server was stopped. The image's own help decides, and
-    without it the table of builds.
+    It prints `error: invalid argument` and exits with code 1, after the previous server was stopped. The rule uses the image's help
+    output, or else sparkwright's table of builds.
     """
     yield from unknown_flags(case, HELP, own=flags.TABLE.known)
 
 
 @rule(
     "flag-value",
-    sources=("the parser of b11549, asked with values of every kind; it reads 128k as 128",),
+    sources=("the parser of b11549, run with values of every kind; it reads 128k as 128",),
     example=ServerRequest({"model": "a.gguf", "ctx-size": "128k"}),
 )
 def flag_value(case: Case) -> Iterator[Finding]:
-    """A value must be one that llama-server reads as it was meant.
-    It refuses some with a usage text and exit code 1. Of a number it reads what it can: `128k` is 128, `1.5` is 1.
+    """A flag's value must be valid.
+    llama-server refuses some invalid values with a usage text and exit code 1, and misreads others: `128k` is 128, `1.5` is 1.
     """
-    for name in case.asked.flags:
-        if problem := flags.find_value_problem(case.asked.flags, name):
+    for name in case.request.flags:
+        if problem := flags.find_value_problem(case.request.flags, name):
             yield Finding("error", f"{name} {problem}.", (Way("correct or remove it"),), "llama-server's parser", name)
 
 
@@ -207,9 +204,9 @@ def flag_value(case: Case) -> Iterator[Finding]:
     example=ServerRequest({"model": "a.gguf"}),
 )
 def fit_shrinks(case: Case) -> Iterator[Finding]:
-    """Without ctx-size and n-gpu-layers, llama-server shrinks them until they fit, silently.
-    `fit` is on by default: when memory is short at the start, the context gets shorter or layers stay on the CPU, and only a verbose log
-    tells. With both given, or `fit: off`, a start that does not fit fails instead.
+    """llama-server silently reduces ctx-size and n-gpu-layers to fit into memory.
+    `fit` is on by default: if memory is short at startup, llama-server shortens the context or leaves layers on the CPU, which only a
+    verbose log shows. If both flags are set, or `fit: off`, it fails to start instead.
     """
     if flags.is_on(case.flag(flags.FIT)) is False:
         return
@@ -223,7 +220,7 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
             Way("set fit to off", {flags.FIT: False}),
         )
         sentence = (
-            f"{' and '.join(unset)} not set: llama-server may shrink {'them' if unset[1:] else 'it'} to fit, silently."
+            f"{' and '.join(unset)} not set: llama-server may silently reduce {'them' if unset[1:] else 'it'} to fit."
         )
         yield Finding("warning", sentence, ways, HELP, flags.FIT)
 
@@ -234,11 +231,11 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
     example=ServerRequest({"model": "a.gguf", "ctx-size": 8192, "n-gpu-layers": 20}),
 )
 def layers_on_cpu(case: Case) -> Iterator[Finding]:
-    """A number of layers leaves the others to the CPU.
-    On a GB10 both share one memory, so nothing is saved by that, and every token waits for the slower half.
+    """With a number for n-gpu-layers, the other layers run on the CPU.
+    On a GB10 CPU and GPU share the memory, so this saves nothing, and every token waits for the slower CPU.
     """
     layers = flags.parse_positive_integer(case.flag(flags.LAYERS))
-    if case.asked.platform == "gb10" and layers is not None and 0 < layers < MIN_ALL_LAYERS:
+    if case.request.platform == "gb10" and layers is not None and 0 < layers < MIN_ALL_LAYERS:
         sentence = f"n-gpu-layers {layers}: if the model has more layers, the rest run on the CPU."
         yield Finding("info", sentence, (Way("write all", {flags.LAYERS: "all"}),), "b11549's log", flags.LAYERS)
 
@@ -251,12 +248,12 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
     ),
 )
 def experts_per_token(case: Case) -> Iterator[Finding]:
-    """The number of experts for each token is part of how a model was trained.
-    More of them are slower and no better: their weights are scaled to a sum of 1, so each of the usual ones counts less.
+    """The number of experts per token should be the number that the model was trained with.
+    More experts are slower but no better: expert weights are scaled to a sum of 1, so each of the trained number counts less.
     """
     overrides = str(case.flag(OVERRIDES) or "")
     if "expert_used_count=" in overrides:
-        sentence = f"{OVERRIDES} {one_line(overrides, max_chars=80)} changes how many experts compute each token."
+        sentence = f"{OVERRIDES} {one_line(overrides, max_chars=80)} changes the number of experts per token."
         yield Finding("warning", sentence, (Way("remove it", {OVERRIDES: None}),), "the model's metadata", OVERRIDES)
 
 
@@ -267,7 +264,7 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
 )
 def quantised_v_cache(case: Case) -> Iterator[Finding]:
     """A quantised V cache needs flash attention.
-    With `flash-attn: off` llama-server loads the model and then ends with exit code 1.
+    With `flash-attn: off`, llama-server loads the model and then exits with code 1.
     """
     kind = case.flag("cache-type-v")
     if kind in (None, "f32", "f16", "bf16") or flags.is_on(case.flag("flash-attn")) is not False:
@@ -283,17 +280,17 @@ def quantised_v_cache(case: Case) -> Iterator[Finding]:
     example=ServerRequest({"model": "a.gguf", "ctx-size": 32768, "parallel": 4}),
 )
 def slot_context(case: Case) -> Iterator[Finding]:
-    """ctx-size is the context of all slots together.
-    With `parallel: 4` each request has a quarter of it, rounded up to 256 tokens. With `kv-unified` the slots share the whole.
+    """ctx-size is divided among all slots.
+    With `parallel: 4`, each request gets a quarter of it, rounded up to 256 tokens. With `kv-unified`, all slots share it instead.
     """
-    total, slots = flags.parse_positive_integer(case.flag(flags.CONTEXT)), flags.slots(case.asked.flags)
-    slot = flags.context(case.asked.flags)
-    if total is None or slot is None or slots < 2 or flags.has_unified_cache(case.asked.flags):
+    total, slots = flags.parse_positive_integer(case.flag(flags.CONTEXT)), flags.slots(case.request.flags)
+    slot = flags.context(case.request.flags)
+    if total is None or slot is None or slots < 2 or flags.has_unified_cache(case.request.flags):
         return
     uneven = "" if slot * slots == total else f"; together they take {slot * slots}"
-    way = Way(f"for {total} tokens a request, set ctx-size to {total * slots}", {flags.CONTEXT: None})
+    way = Way(f"for {total} tokens per request, set ctx-size to {total * slots}")
     sentence = f"ctx-size {total} over {slots} slots gives each request {slot} tokens{uneven}."
-    yield Finding("info", sentence, (Way(way.text),), "b11549, /props", flags.CONTEXT)
+    yield Finding("info", sentence, (way,), "b11549, /props", flags.CONTEXT)
 
 
 @rule(
@@ -305,26 +302,26 @@ def cuda12(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
     Its compute capability is 12.1. `server-cuda` is built with CUDA 12.8, which has no code for it; `server` has no GPU code at all.
     """
-    match = OFFICIAL_IMAGE.match(case.asked.image)
-    if case.asked.platform != "gb10" or match is None or "cuda13" in match["tag"]:
+    match = OFFICIAL_IMAGE.match(case.request.image)
+    if case.request.platform != "gb10" or match is None or "cuda13" in match["tag"]:
         return
     build = re.search(r"-b\d+$", match["tag"])
     replacement = f"ghcr.io/ggml-org/llama.cpp:server-cuda13{build[0] if build else ''}"
     defect = "is built with CUDA 12.8, without code for a GB10 (sm_121)" if "cuda" in match["tag"] else "has no CUDA"
-    sentence = f"{without_digest(case.asked.image)} {defect}."
+    sentence = f"{without_digest(case.request.image)} {defect}."
     yield Finding("warning", sentence, (Way(f"use {replacement}"),), "llama.cpp's docs/docker.md", "image")
 
 
 @rule(
     "newer-release",
-    sources=("sparkwright's tables: the newest build whose help and log were read",),
+    sources=("sparkwright's tables: the newest build whose options and log lines they cover",),
     example=ServerRequest({"model": "a.gguf"}),
     build=99999,
 )
 def newer_release(case: Case) -> Iterator[Finding]:
-    """The build is newer than the newest that sparkwright has read.
-    Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
-    proves is proved by the running server all the same.
+    """The build is newer than the newest build that sparkwright's tables cover.
+    Options are checked against the build's own `--help` only, and changes of log lines and metrics since then are unknown. The checks of
+    a deploy against the running server work as usual.
     """
     if case.build is not None and case.build > flags.NEWEST_BUILD:
         yield from shared_rules.newer_release(case.engine, f"b{flags.NEWEST_BUILD}", "build")
@@ -332,17 +329,17 @@ def newer_release(case: Case) -> Iterator[Finding]:
 
 @rule(
     "moving-tag",
-    sources=("llama.cpp docs/docker.md: tags without a build are pushed again with each build",),
+    sources=("llama.cpp docs/docker.md: tags without a build number are pushed again with each build",),
     example=ServerRequest({"model": "a.gguf"}, image="ghcr.io/ggml-org/llama.cpp:server-cuda13"),
 )
 def moving_tag(case: Case) -> Iterator[Finding]:
-    """A tag without a build may point to another image tomorrow.
-    spark.lock pins its digest, so that all hosts run the same image; the registry may delete what a tag pointed to.
+    """A tag without a build number may point to another image tomorrow.
+    spark.lock pins the digest, so that all hosts run the same image. However, the registry may delete an image that has lost its tag.
     """
-    match = OFFICIAL_IMAGE.match(case.asked.image)
+    match = OFFICIAL_IMAGE.match(case.request.image)
     if match is not None and not re.search(r"-b\d+$", match["tag"]):
-        replacement = f"the tag of a build, as {match['tag']}-b{flags.NEWEST_BUILD}"
-        yield from shared_rules.moving_tag(case.asked.image, replacement, "llama.cpp's docs/docker.md")
+        replacement = f"the tag of a build, e.g. {match['tag']}-b{flags.NEWEST_BUILD}"
+        yield from shared_rules.moving_tag(case.request.image, replacement, "llama.cpp's docs/docker.md")
 
 
 @rule(
@@ -351,8 +348,8 @@ def moving_tag(case: Case) -> Iterator[Finding]:
     example=ServerRequest({"model": "a.gguf", "api-key": "sk-1"}),
 )
 def api_key(case: Case) -> Iterator[Finding]:
-    """An API key among the flags is readable by every user of the host.
-    `server_key` in the recipe is passed in a file that only its container can read, and sparkwright's checks use it too.
+    """An API key in the flags is readable by every user of the host.
+    Use `server_key` in the recipe instead: it is passed in a file that only the container can read, and sparkwright's checks send it.
     """
     if case.flag(flags.KEY):
         way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {flags.KEY: None})
@@ -366,9 +363,9 @@ def api_key(case: Case) -> Iterator[Finding]:
 )
 def open_to_network(case: Case) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
-    llama-server allows requests from pages of all origins, too, where it has no key.
+    Without a key, llama-server also allows requests from web pages of all origins.
     """
-    yield from shared_rules.open_to_network(case.asked)
+    yield from shared_rules.open_to_network(case.request)
 
 
 @rule(
@@ -377,8 +374,8 @@ def open_to_network(case: Case) -> Iterator[Finding]:
     example=ServerRequest({"model": "a.gguf", "metrics": False}),
 )
 def no_metrics(case: Case) -> Iterator[Finding]:
-    """Without metrics a stalled server cannot be told from a busy one.
-    sparkwright adds --metrics; the health check compares the count of decoding steps between two looks.
+    """Without metrics, a stalled server looks like a busy one.
+    sparkwright adds --metrics; health checks compare the number of decoding steps with that of the previous check.
     """
     if case.flag(flags.METRICS) is False:
         way = Way("remove it", {flags.METRICS: None})
@@ -392,10 +389,10 @@ def no_metrics(case: Case) -> Iterator[Finding]:
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.
-    A container's loopback is not reachable from outside; checks do not ask over HTTPS or below a prefix.
+    A container's loopback is not reachable from outside, and sparkwright's checks use neither HTTPS nor a path prefix.
     """
     yield from unreachable_host(case, flags.HOST, (".sock",))
     yield from locking_flags(
         case, ("ssl-key-file", "ssl-cert-file", "api-prefix"), "over plain HTTP, without a prefix", HELP
     )
-    yield from wrong_published_port(case.asked, flags.port(case.asked.flags), flags.PORT)
+    yield from wrong_published_port(case.request, flags.port(case.request.flags), flags.PORT)

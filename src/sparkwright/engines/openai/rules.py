@@ -1,4 +1,4 @@
-"""Rules about recipes for a described server: contradictions between their parts, and what checks will not see."""
+"""Rules about recipes for a described server (`openai:`): contradictory settings, and problems that checks would miss."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ rule = RULES.rule
 
 @rule("memory-unknown", sources=("sparkwright's memory check",), example=ServerRequest({"served_name": "m"}))
 def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
-    """Without memory_gib nothing is checked against the host before a start.
-    No release knows what this server takes, so the check before a start says unknown, and a server that is too big fails, or takes
-    the host's last memory, after the previous one was stopped.
+    """Without memory_gib, the server's memory use cannot be checked before a start.
+    sparkwright cannot estimate the memory of such a server. One that is too big fails, or exhausts the host's memory, after the previous
+    server was stopped.
     """
     if request.flags and request.flags.get(flags.MEMORY) is None:
-        way = Way(f"set {flags.MEMORY} to what it takes: weights, KV cache and buffers, GiB")
-        sentence = f"{flags.MEMORY} is not set: the memory it will take is unknown before it starts."
+        way = Way(f"set {flags.MEMORY} to its memory use in GiB: weights, KV cache and buffers")
+        sentence = f"{flags.MEMORY} is not set: the server's memory use is unknown before it starts."
         yield Finding("warning", sentence, (way,), "sparkwright's memory check", flags.MEMORY)
 
 
@@ -40,14 +40,14 @@ def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest({"served_name": "m", "memory_gib": 8}),
 )
 def no_heartbeat(request: ServerRequest) -> Iterator[Finding]:
-    """Without a heartbeat a stalled server cannot be told from a busy one.
-    A heartbeat is a counter that moves at every step while anything is generated; one that moves when a request ends is `generated`
-    only. Without it every check asks for a token, and one that waits in a long queue counts as none.
+    """Without a heartbeat, a stalled server looks like a busy one.
+    A heartbeat is a counter that increases with every step while the server generates; a counter that increases when a request ends is
+    `generated` only. Without a heartbeat, every health check requests a token, and fails if the request waits in a long queue.
     """
     metrics = request.flags.get("metrics") or {}
     if request.flags and roles.HEARTBEAT not in metrics:
-        way = Way("name the counter under `metrics`, as heartbeat, if the server has one")
-        sentence = "no heartbeat is described: a check cannot tell a stall from a long queue."
+        way = Way("set `heartbeat` under `metrics` to such a counter, if the server has one")
+        sentence = "metrics has no heartbeat: a check cannot tell a stall from a long queue."
         yield Finding("info", sentence, (way,), "sparkwright's health check", "metrics")
 
 
@@ -57,14 +57,14 @@ def no_heartbeat(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--api-key", "hunter2-hunter2"]}),
 )
 def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
-    """A secret among the words of a command is readable by every user of the host.
-    `ps` and `docker inspect` show it, and so does the history.
+    """A secret in the command is readable by every user of the host.
+    `ps`, `docker inspect` and the deploy history show it.
     """
     words = flags.command_words(request.flags)
     for n, word in enumerate(words):
         name, equals, text = word.partition("=")
         if name.startswith("--") and is_secret(name.lstrip("-"), text if equals else "".join(words[n + 1 : n + 2])):
-            way = Way("remove it; `server_key`, with `key` in the section, hands it over as a file")
+            way = Way("remove it; set `server_key`, and `key` in the section, to pass it as a file")
             yield from key_in_arguments(name, way, DOCKER_SOURCE, flags.COMMAND)
 
 
@@ -75,7 +75,7 @@ def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
 )
 def open_to_network(request: ServerRequest) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
-    With `key` in its section a server takes `server_key`; one that knows no key stays on the loopback.
+    If the server supports a key, set `key` in its section, and `server_key`. Otherwise publish it on loopback only.
     """
     yield from shared_rules.open_to_network(request, has_key=bool(request.flags.get("key")))
 
@@ -86,18 +86,17 @@ def open_to_network(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest({"served_name": "m", "memory_gib": 8, "command": ["serve", "--host", "127.0.0.1"]}),
 )
 def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
-    """The server must listen on the port that the container publishes, on its outer address.
-    The words of its command are the recipe's own: nothing is added to them. trtllm-serve listens on the loopback unless it is told
-    otherwise.
+    """The server must listen on the port that the container publishes, and not only on loopback.
+    sparkwright adds nothing to the command in the recipe. trtllm-serve listens on loopback by default.
     """
     words, listening_port = flags.command_words(request.flags), flags.port(request.flags)
     host, port = str(flags.value(request.flags, flags.HOST) or ""), option_value(words, "--port")
     is_loopback_program = not host and any(word.rpartition("/")[2] in LOOPBACK_PROGRAMS for word in words)
     if (host.startswith(LOOPBACK_PREFIXES) or is_loopback_program) and request.container.get("network") != "host":
         sentence = f"{f'host {host}' if host else 'without --host it'} is reachable in its container only."
-        yield Finding("error", sentence, (Way("let its command say --host 0.0.0.0"),), DOCKER_SOURCE, flags.COMMAND)
+        yield Finding("error", sentence, (Way("add --host 0.0.0.0 to its command"),), DOCKER_SOURCE, flags.COMMAND)
     if port and port != str(listening_port):
-        sentence = f"its command says --port {port}, and `port` says {listening_port}."
+        sentence = f"the command has --port {port}, but `port` is {listening_port}."
         yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER_SOURCE, flags.COMMAND)
     else:
         yield from wrong_published_port(request, listening_port, flags.PORT)

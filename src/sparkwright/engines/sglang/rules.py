@@ -1,4 +1,4 @@
-"""Rules about recipes for SGLang, to find errors that SGLang reports late or not at all."""
+"""Rules that find errors in a recipe for SGLang which SGLang reports late or not at all."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from sparkwright.trust.image_name import without_digest
 from sparkwright.visible import one_line
 
 SOURCE = f"SGLang {flags.SOURCE_RELEASE}, source"
-#: flags that name something which SGLang fetches from the hub unless it is a path
+#: flags whose value SGLang downloads from the hub unless it is a path
 FETCHED_FLAGS: Mapping[str, ModelRole] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
 ADAPTERS = "lora-paths"
-#: older names of options that newer releases still take; older releases know the older name only
+#: former names of options; newer releases accept both names, older ones only the former
 FORMER_NAMES: Mapping[str, str] = {
     "grpc-http-sidecar-port": "smg-http-sidecar-port",
     "hierarchical-sparse-attention-extra-config": "hisparse-config",
 }
-#: worked on a GB10 with graphs, where 0.75 swapped (sglang #34872); the rest of the memory is the system's too
+#: worked on a GB10 with CUDA graphs, where 0.75 led to swapping (sglang #34872)
 SUGGESTED_MEMORY_SHARE = 0.7
-#: moving tags: all but those of a release
+#: all tags except those of releases
 MOVING_TAG = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
-#: allows a context above the model's own, at the user's risk
+#: allows a context longer than the model's, at the user's risk
 LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-#: an image's tag with CUDA 12
+#: an image built with CUDA 12, by its tag
 CUDA_12_IMAGE = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 
 
@@ -48,7 +48,7 @@ CUDA_12_IMAGE = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:[\w.-]*cu12\d")
 class Case(OptionCase):
     """The input of the rules."""
 
-    #: the model's longest sequence in tokens; None if not known
+    #: the model's maximum sequence length in tokens; None if unknown
     longest: int | None = None
 
     ENGINE, TITLE, HISTORY = "sglang", "SGLang", flags.HISTORY
@@ -57,11 +57,11 @@ class Case(OptionCase):
         return name, FORMER_NAMES.get(name, name)
 
     def is_before(self, release: str) -> bool:
-        """Return True if this engine may be older than a release; "" for the oldest. An unknown engine may be of any age."""
+        """Return True if this engine is older than a release, or of unknown age. "" means the oldest release."""
         return bool(release) and (self.release is None or Version(self.release) < Version(release))
 
     def is_after(self, release: str) -> bool:
-        """Return True if this engine is known to be newer than a release; "" for the oldest."""
+        """Return True if this engine is known to be newer than a release. "" means older than all releases."""
         return self.release is not None and (not release or Version(self.release) > Version(release))
 
 
@@ -71,8 +71,8 @@ RuleFunction = Callable[[Case], Iterable[Finding]]
 RULES: Rules[Case, Case] = Rules(
     describe_example=lambda case: {
         "engine": "sglang",
-        "flags": case.asked.flags,
-        "image": case.asked.image,
+        "flags": case.request.flags,
+        "image": case.request.image,
         "version": flags.SOURCE_RELEASE,
     }
 )
@@ -86,7 +86,7 @@ def rule(
     version: str = flags.SOURCE_RELEASE,
     longest: int | None = None,
 ) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule; see `Rules.rule`. version, longest: of its example."""
+    """Register a rule; see `Rules.rule`. `version` and `longest` belong to its example."""
     case = Case(replace(example, flags=flags.normalize(example.flags)), version, longest=longest)
     return RULES.rule(name, sources=sources, example=case)
 
@@ -94,63 +94,58 @@ def rule(
 @rule(
     "unknown-flag",
     sources=(
-        f"the parsers of {flags.HISTORY.releases[0]} to {flags.SOURCE_RELEASE}, asked without a GPU",
-        "an image's own help",
+        f"the parsers of {flags.HISTORY.releases[0]} to {flags.SOURCE_RELEASE}, run without a GPU",
+        "the image's help output",
     ),
     example=ServerRequest({"mamba-scheduler-strategy": "extra_buffer"}),
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """SGLang does not start with an unknown flag.
-    Its parser ends with exit code 2, after the previous server was stopped. Flags come, go and are renamed in nearly every release:
-    the image's own help decides, and without it the table of releases.
+    Its parser exits with code 2, after the previous server was stopped. Flags are added, removed and renamed in nearly every release.
+    The rule uses the image's help output, or else sparkwright's table of releases.
     """
     yield from unknown_flags(case, SOURCE)
 
 
 @rule("flag-value", sources=(SOURCE,), example=ServerRequest({"mem-fraction-static": 85}))
 def flag_value(case: Case) -> Iterator[Finding]:
-    """A value must be one that SGLang takes.
-    Its parser refuses some with exit code 2; others fail later, when the model is loaded.
+    """A flag's value must be valid.
+    SGLang's parser refuses some invalid values with exit code 2; others fail later, while the model is loaded.
     """
-    for name in case.asked.flags:
-        if problem := flags.find_value_problem(case.asked.flags, name):
+    for name in case.request.flags:
+        if problem := flags.find_value_problem(case.request.flags, name):
             yield Finding("error", f"{name} {problem}.", (Way("correct or remove it", {name: None}),), SOURCE, name)
 
 
 @rule("memory-unset", sources=(SOURCE,), example=ServerRequest({"sleep-on-idle": True}))
 def memory_unset(case: Case) -> Iterator[Finding]:
-    """Without mem-fraction-static the memory that SGLang will take is unknown.
-    It chooses a share from what is free when it starts, so the memory check before a start has nothing to hold against the host. The
-    share is of all memory, for weights and KV cache together: when SGLang says "Not enough memory. Please try to increase
-    --mem-fraction-static", the share is too small for the weights, and lowering it does not help.
+    """Without mem-fraction-static, SGLang's memory use cannot be checked before a start.
+    SGLang then chooses a share from the memory that is free when it starts. The share applies to all memory, for weights and KV cache
+    together: if SGLang fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the
+    weights, and lowering it does not help.
     """
     if case.flag(flags.MEMORY) is None:
         way = Way(
-            f"set {flags.MEMORY}, as {SUGGESTED_MEMORY_SHARE} for one server on a GB10",
+            f"set {flags.MEMORY}, e.g. to {SUGGESTED_MEMORY_SHARE} for one server on a GB10",
             {flags.MEMORY: SUGGESTED_MEMORY_SHARE},
         )
-        sentence = f"{flags.MEMORY} is not set: the memory it will take is unknown before it starts."
+        sentence = f"{flags.MEMORY} is not set: the server's memory use is unknown before it starts."
         yield Finding("warning", sentence, (way,), SOURCE, flags.MEMORY)
 
 
 @rule(
     "idle-spin",
-    sources=("reports of users: 97-101 % of a core without a request, 1.7 % with --sleep-on-idle, on a GB10",),
+    sources=("users' reports on a GB10: 97-101 % of a core without requests, 1.7 % with --sleep-on-idle",),
     example=ServerRequest({"mem-fraction-static": 0.8}),
 )
 def idle_spin(case: Case) -> Iterator[Finding]:
-    """An idle SGLang keeps one core busy unless it sleeps.
-    On a GB10 that is heat and power which the GPU could use.
+    """An idle SGLang keeps one core busy unless sleep-on-idle is set.
+    On a GB10, CPU and GPU share the power and cooling that this core uses.
     """
-    if case.asked.platform == "gb10" and case.flag(flags.SLEEP_ON_IDLE) is not True:
+    if case.request.platform == "gb10" and case.flag(flags.SLEEP_ON_IDLE) is not True:
         sentence = f"{flags.SLEEP_ON_IDLE} is not set: without requests SGLang keeps one core of the GB10 busy."
-        yield Finding(
-            "info",
-            sentence,
-            (Way(f"set {flags.SLEEP_ON_IDLE}", {flags.SLEEP_ON_IDLE: True}),),
-            "users' reports",
-            flags.SLEEP_ON_IDLE,
-        )
+        way = Way(f"set {flags.SLEEP_ON_IDLE}", {flags.SLEEP_ON_IDLE: True})
+        yield Finding("info", sentence, (way,), "users' reports", flags.SLEEP_ON_IDLE)
 
 
 @rule(
@@ -159,8 +154,8 @@ def idle_spin(case: Case) -> Iterator[Finding]:
     example=ServerRequest({"speculative-draft-model-path": "org/draft"}),
 )
 def downloads(case: Case) -> Iterator[Finding]:
-    """A model that SGLang downloads by itself is not pinned.
-    A name of the hub is fetched at every start as it stands there today, past spark.lock's hashes.
+    """A model that SGLang downloads at startup is not pinned.
+    SGLang fetches the current revision of a hub repository at every start, without checking spark.lock's hashes.
     """
     for name in FETCHED_FLAGS:
         model = case.flag(name)
@@ -180,15 +175,15 @@ def downloads(case: Case) -> Iterator[Finding]:
 class Algorithm:
     """A value of speculative-algorithm.
 
-    Releases were read in steps: it is absent in one and present in the next; between them it is not known.
+    Only some releases were read, so it is unknown which release between `absent_in` and `present_in` added the algorithm.
     """
 
-    #: newest release known without it
+    #: newest release that was read and lacks the algorithm
     absent_in: str = ""
-    #: oldest release known with it
-    there_in: str = ""
-    #: it needs speculative-draft-model-path; None if that depends on the model
-    drafter: bool | None = None
+    #: oldest release that was read and has the algorithm
+    present_in: str = ""
+    #: True if it needs speculative-draft-model-path; None if that depends on the model
+    needs_drafter: bool | None = None
 
 
 #: source: `SpeculativeAlgorithm` in srt/speculative/spec_info.py and the choices in srt/server_args.py of 0.5.6, 0.5.9, 0.5.11,
@@ -198,17 +193,17 @@ ALGORITHMS: dict[str, Algorithm] = {
     "EAGLE3": Algorithm(),
     "NEXTN": Algorithm(),
     "STANDALONE": Algorithm(),
-    "NGRAM": Algorithm(drafter=False),
-    "DFLASH": Algorithm("0.5.9", "0.5.11", drafter=True),
+    "NGRAM": Algorithm(needs_drafter=False),
+    "DFLASH": Algorithm("0.5.9", "0.5.11", needs_drafter=True),
     "FROZEN_KV_MTP": Algorithm("0.5.11", "0.5.13"),
     "DSPARK": Algorithm("0.5.13", "0.5.16"),
     "UNO": Algorithm("0.5.19", "0.5.23"),
 }
-#: from this release on a plugin may register another algorithm, and case does not matter
+#: from this release on, plugins may register other algorithms, and names are case-insensitive
 PLUGINS_SINCE = "0.5.13"
 ALGORITHM = "speculative-algorithm"
 DRAFT = "speculative-draft-model-path"
-#: given without speculative-num-steps they end a start with an AssertionError
+#: without speculative-num-steps, SGLang exits with an AssertionError if one of the flags is set
 STEPS, FLAGS_WITH_STEPS = "speculative-num-steps", ("speculative-eagle-topk", "speculative-num-draft-tokens")
 ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 
@@ -222,14 +217,14 @@ ALGORITHMS_WITH_STEPS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
     example=ServerRequest({ALGORITHM: "EAGEL3", DRAFT: "/models/drafter"}),
 )
 def speculation(case: Case) -> Iterator[Finding]:
-    """Speculative decoding needs an algorithm, and mostly a drafter, that this release knows.
-    A drafter proposes some tokens, and the model checks them in one step. SGLang exits with a ValueError or an AssertionError for an
-    unknown algorithm, for a missing drafter, and for numbers of which one is missing, after the previous server was stopped. Flags of
-    speculation without speculative-algorithm have no effect. docs/speculation.md says what to measure.
+    """Speculative decoding needs an algorithm that this release supports, and usually a drafter.
+    A drafter proposes tokens, and the model verifies them in one step. For an unknown algorithm, a missing drafter or an incomplete set
+    of numbers, SGLang exits with a ValueError or an AssertionError, after the previous server was stopped. Without
+    speculative-algorithm, the other flags of speculation have no effect. docs/speculation.md describes what to measure.
     """
     setting = case.flag(ALGORITHM)
-    tuned = (name for name in case.asked.flags if name.startswith("speculative-") and not name.startswith(DRAFT))
-    other_flags = [name for name in tuned if case.flag(name) not in (None, False)]
+    names = (name for name in case.request.flags if name.startswith("speculative-") and not name.startswith(DRAFT))
+    other_flags = [name for name in names if case.flag(name) not in (None, False)]
     if setting is None:
         for name in other_flags[:1]:
             way = Way(f"set {ALGORITHM}, or remove it", dict.fromkeys(other_flags))
@@ -238,20 +233,16 @@ def speculation(case: Case) -> Iterator[Finding]:
     is_old = case.release is not None and case.is_before(PLUGINS_SINCE)
     name = str(setting) if is_old else str(setting).upper()
     algorithm = ALGORITHMS.get(name)
-    if algorithm is None or case.is_before(algorithm.there_in):
+    if algorithm is None or case.is_before(algorithm.present_in):
         yield from _unavailable_algorithm(case, name, algorithm)
-    elif algorithm.drafter and case.flag(DRAFT) is None:
+    elif algorithm.needs_drafter and case.flag(DRAFT) is None:
         sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
         yield Finding("error", sentence, (Way("mount a drafter and name its path there"),), SOURCE, ALGORITHM)
-    incomplete = [with_step for with_step in FLAGS_WITH_STEPS if case.flag(with_step) is not None]
-    if (
-        name in ALGORITHMS_WITH_STEPS
-        and incomplete
-        and case.flag(STEPS) is None
-        and not case.flag("speculative-adaptive")
-    ):
-        sentence = f"{incomplete[0]} without {STEPS}: SGLang ends with an AssertionError."
-        yield Finding("error", sentence, (Way(f"set {STEPS} too", {STEPS: 1}),), SOURCE, incomplete[0])
+    needs_steps = [flag for flag in FLAGS_WITH_STEPS if case.flag(flag) is not None]
+    has_steps = case.flag(STEPS) is not None or case.flag("speculative-adaptive")
+    if name in ALGORITHMS_WITH_STEPS and needs_steps and not has_steps:
+        sentence = f"{needs_steps[0]} without {STEPS}: SGLang exits with an AssertionError."
+        yield Finding("error", sentence, (Way(f"set {STEPS} too", {STEPS: 1}),), SOURCE, needs_steps[0])
 
 
 def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -> Iterator[Finding]:
@@ -259,13 +250,11 @@ def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -
     if algorithm is not None:
         is_certain = case.release is not None and not case.is_after(algorithm.absent_in)
         severity: Severity = "error" if is_certain else "warning"
-        sentence = f"{ALGORITHM} {name} is in SGLang {algorithm.there_in} and later."
-        yield Finding(severity, sentence, (Way("take another algorithm or another image"),), SOURCE, ALGORITHM)
+        sentence = f"{ALGORITHM} {name} is in SGLang {algorithm.present_in} and later."
+        yield Finding(severity, sentence, (Way("use another algorithm or another image"),), SOURCE, ALGORITHM)
         return
     closest = next(iter(difflib.get_close_matches(name.upper(), ALGORITHMS, n=1)), "")
-    way = Way(
-        f"write {closest}" if closest else f"one of {', '.join(ALGORITHMS)}", {ALGORITHM: closest} if closest else {}
-    )
+    way = Way(f"write {closest}", {ALGORITHM: closest}) if closest else Way(f"choose one of {', '.join(ALGORITHMS)}")
     severity = "error" if case.release is not None and case.is_before(PLUGINS_SINCE) else "warning"
     sentence = f"{ALGORITHM} {one_line(name, max_chars=40)} is not an SGLang algorithm."
     yield Finding(severity, sentence, (way,), SOURCE, ALGORITHM)
@@ -273,8 +262,8 @@ def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -
 
 @rule("api-key-in-arguments", sources=(SOURCE,), example=ServerRequest({"api-key": "sk-1"}))
 def api_key(case: Case) -> Iterator[Finding]:
-    """An API key among the flags is readable by every user of the host.
-    `ps` and `docker inspect` show it. SGLang also prints all its arguments, the key among them, in its log, wherever it read them.
+    """An API key in the flags is readable by every user of the host.
+    `ps` and `docker inspect` show it. SGLang also prints all settings in its log, including a key that it read from elsewhere.
     """
     for name in flags.KEYS:
         if case.flag(name):
@@ -288,16 +277,16 @@ def api_key(case: Case) -> Iterator[Finding]:
     example=ServerRequest({}, open_to_network=True),
 )
 def open_to_network(case: Case) -> Iterator[Finding]:
-    """A server published beyond loopback without an API key is open to everyone on the network.
-    sparkwright can give SGLang no key: it prints the key in its log.
+    """A server published beyond loopback is open to everyone on the network.
+    sparkwright does not set an API key for SGLang, because SGLang prints the key in its log.
     """
-    yield from shared_rules.open_to_network(case.asked, has_key=False)
+    yield from shared_rules.open_to_network(case.request, has_key=False)
 
 
 @rule("no-metrics", sources=(SOURCE,), example=ServerRequest({"enable-metrics": False}))
 def no_metrics(case: Case) -> Iterator[Finding]:
-    """Without metrics a stalled server cannot be told from a busy one.
-    sparkwright adds --enable-metrics; the health check compares the count of decoded tokens between two looks.
+    """Without metrics, a stalled server looks like a busy one.
+    sparkwright adds --enable-metrics; health checks compare the number of decoded tokens with that of the previous check.
     """
     if case.flag(flags.METRICS) is False:
         way = Way("remove it", {flags.METRICS: None})
@@ -311,10 +300,10 @@ def no_metrics(case: Case) -> Iterator[Finding]:
 )
 def image_kernels(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
-    Its compute capability is 12.1, for which the kernels of SGLang's CUDA 12 packages have no code ("no kernel image is available").
+    Its compute capability is 12.1. The kernels in SGLang's CUDA 12 packages have no code for it ("no kernel image is available").
     """
-    if case.asked.platform == "gb10" and CUDA_12_IMAGE.match(case.asked.image):
-        sentence = f"{without_digest(case.asked.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
+    if case.request.platform == "gb10" and CUDA_12_IMAGE.match(case.request.image):
+        sentence = f"{without_digest(case.request.image)} is built with CUDA 12, without kernels for a GB10 (sm_121)."
         way = Way("use a release without -cu12 in its tag, e.g. lmsysorg/sglang:v0.5.23")
         yield Finding("warning", sentence, (way,), "SGLang's installation page", "image")
 
@@ -326,14 +315,14 @@ def image_kernels(case: Case) -> Iterator[Finding]:
     longest=131072,
 )
 def model_length(case: Case) -> Iterator[Finding]:
-    """context-length may not exceed the model's longest context.
-    SGLang derives it from the model's config and refuses more, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is 1; output beyond
-    it is garbage, or the GPU fails.
+    """context-length must not exceed the model's maximum context.
+    SGLang derives the maximum from the model's config and refuses a larger value, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is
+    set to 1. Output beyond the maximum is garbage, or the GPU fails.
     """
-    requested = flags.context(case.asked.flags)
+    requested = flags.context(case.request.flags)
     if case.longest is None or requested is None or requested <= case.longest or case.flag("json-model-override-args"):
         return
-    is_allowed = str(case.asked.env.get(LONG_CONTEXT_VARIABLE, "")).lower() in ("1", "true", "yes", "y")
+    is_allowed = str(case.request.env.get(LONG_CONTEXT_VARIABLE, "")).lower() in ("1", "true", "yes", "y")
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
     way = Way(f"lower {flags.CONTEXT} to {case.longest}", {flags.CONTEXT: case.longest})
     sentence = f"{flags.CONTEXT} {requested} exceeds the model's {case.longest}: {outcome}."
@@ -342,14 +331,14 @@ def model_length(case: Case) -> Iterator[Finding]:
 
 @rule(
     "newer-release",
-    sources=("sparkwright's tables: the newest release whose parser was asked",),
+    sources=("sparkwright's tables: the newest release whose parser they cover",),
     example=ServerRequest({}),
     version="99.0.0",
 )
 def newer_release(case: Case) -> Iterator[Finding]:
-    """The engine is newer than the newest release that sparkwright has read.
-    Options that its own `--help` lists are taken as they are; a log line or a metric that changed since is not known. What a deploy
-    proves is proved by the running server all the same.
+    """The engine is newer than the newest release that sparkwright's tables cover.
+    Options are checked against the engine's own `--help` only, and changes of log lines and metrics since then are unknown. The checks
+    of a deploy against the running server work as usual.
     """
     if case.is_after(flags.SOURCE_RELEASE):
         yield from shared_rules.newer_release(case.engine, flags.SOURCE_RELEASE)
@@ -357,16 +346,16 @@ def newer_release(case: Case) -> Iterator[Finding]:
 
 @rule(
     "moving-tag",
-    sources=("Docker Hub: latest and dev are re-pushed; the tags of models and of days are deleted later",),
+    sources=("Docker Hub: latest and dev are re-pushed; tags for single models and days are deleted later",),
     example=ServerRequest({}, image="lmsysorg/sglang:latest"),
 )
 def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag such as latest may point to another image tomorrow.
-    spark.lock pins its digest, so that all hosts run the same image; the registry may delete what a tag pointed to.
+    spark.lock pins the digest, so that all hosts run the same image. However, the registry may delete an image that has lost its tag.
     """
-    if MOVING_TAG.match(case.asked.image):
+    if MOVING_TAG.match(case.request.image):
         replacement = "the tag of a release, e.g. lmsysorg/sglang:v0.5.23"
-        yield from shared_rules.moving_tag(case.asked.image, replacement, "Docker Hub")
+        yield from shared_rules.moving_tag(case.request.image, replacement, "Docker Hub")
 
 
 @rule(
@@ -376,8 +365,8 @@ def moving_tag(case: Case) -> Iterator[Finding]:
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes, over HTTP.
-    SGLang listens on loopback unless it is told otherwise; sparkwright adds --host 0.0.0.0. Checks do not ask over HTTPS.
+    SGLang listens on loopback by default, so sparkwright adds --host 0.0.0.0. sparkwright's checks do not use HTTPS.
     """
     yield from unreachable_host(case, flags.HOST)
     yield from locking_flags(case, ("ssl-keyfile", "ssl-certfile"), "over plain HTTP", SOURCE)
-    yield from wrong_published_port(case.asked, flags.port(case.asked.flags), flags.PORT)
+    yield from wrong_published_port(case.request, flags.port(case.request.flags), flags.PORT)

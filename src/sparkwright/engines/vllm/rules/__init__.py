@@ -1,4 +1,4 @@
-"""Rules over flags, model and engine version, to find errors of a recipe before the engine reports them."""
+"""Rules that find errors in a recipe for vLLM before the engine reports them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def check(
 
     Args:
         request: the settings of the recipe.
-        architecture: of the model.
-        version: of the engine; None if not known yet.
-        listed: the options in the engine's own help; if given, this list decides which options exist, and its shapes which values
-            they take.
+        architecture: the model's architecture.
+        version: the engine's version; None if not known yet.
+        listed: the options in the engine's own help. If given, it decides which options exist, and its shapes which values are valid.
     """
     return RULES.check(Case(request, architecture, version, listed))

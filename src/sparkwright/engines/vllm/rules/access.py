@@ -1,4 +1,4 @@
-"""Rules about access to the server and its key, splits on a single host, and problems that clients see."""
+"""Rules about access to the server, its API key, parallelism on a single host, and problems that clients see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.engines.vllm.rules.rule import Case, Example, rule, severity_of
 from sparkwright.trust import process_option_rules
 from sparkwright.visible import one_line
 
-#: the oldest release whose log was seen to hide the key
+#: the oldest release whose log is known to mask the key
 LOG_HIDES_KEY_SINCE = "0.32.0"
 
 
@@ -23,14 +23,14 @@ LOG_HIDES_KEY_SINCE = "0.32.0"
     "api-key-in-arguments",
     sources=(
         "`docker inspect` and `ps` show a container's arguments to every user of the host's Docker socket",
-        f"sparkwright passes no secret {http.KEY_VARIABLE} to a container: without the flag the server would ask for no key",
+        f"sparkwright passes no secret {http.KEY_VARIABLE} to a container: without the flag the server would accept any client",
     ),
     example=Example({"api-key": "sk-1"}),
 )
 def api_key(case: Case) -> Iterator[Finding]:
-    """An API key among the flags is readable by every user of the host.
-    Arguments appear in `ps`, `docker inspect`, the recipe and the logs of older releases. `server_key` in the recipe is passed in the
-    engine's configuration file, which only its container can read, and sparkwright's checks use it too.
+    """An API key in the flags is readable by every user of the host.
+    Arguments appear in `ps`, `docker inspect`, the recipe and the logs of older releases. Use `server_key` in the recipe instead:
+    it is passed in the engine's configuration file, which only the container can read, and sparkwright's checks send it.
     """
     if case.flag(http.KEY_FLAG):
         way = Way("remove it and name its source in the recipe: `server_key: {env: SPARK_KEY}`", {http.KEY_FLAG: None})
@@ -46,23 +46,23 @@ def api_key(case: Case) -> Iterator[Finding]:
 )
 def open_to_network(case: Case) -> Iterator[Finding]:
     """A server published beyond loopback without an API key is open to everyone on the network.
-    Docker's published ports bypass ufw. `server_key` makes clients authenticate; `publish: loopback` limits the server to programs on
-    the host, such as a proxy or an ssh tunnel.
+    Docker's published ports bypass ufw. Set `server_key` to make clients authenticate, or `publish: loopback` to limit access to
+    programs on the host, such as a proxy or an SSH tunnel.
     """
-    yield from shared_rules.open_to_network(case.asked)
+    yield from shared_rules.open_to_network(case.request)
 
 
 def _is_loopback(host: Any) -> bool:
     return str(host).strip("[]").startswith(LOOPBACK_PREFIXES)
 
 
-#: options that make the server unreachable through a published port: for which values, and the outcome
+#: options that make the server unreachable through a published port: name, predicate on its value, consequence
 UNREACHABLE_OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("host", _is_loopback, "the server listens on its container's loopback only"),
     ("uds", bool, "the server listens on a Unix socket in its container, and on no port"),
     ("headless", lambda value: value is True, "a headless engine serves no HTTP requests"),
-    ("ssl-certfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
-    ("ssl-keyfile", bool, "the server takes HTTPS only, and every check of sparkwright asks it over HTTP"),
+    ("ssl-certfile", bool, "the server accepts HTTPS only, but sparkwright's checks use HTTP"),
+    ("ssl-keyfile", bool, "the server accepts HTTPS only, but sparkwright's checks use HTTP"),
 )
 
 
@@ -70,27 +70,25 @@ UNREACHABLE_OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     "out-of-reach",
     sources=(
         "docker's documentation: a published port leads to the container's own address, not to its loopback",
-        "vLLM 0.32.0, `vllm serve --help=all`: host, port, uds, headless, ssl-certfile; entrypoints/openai/api_server.py",
-        "the server listens on 8000 by default",
+        "vLLM 0.32.0, `vllm serve --help=all`: host, port (8000 by default), uds, headless, ssl-certfile; entrypoints/openai/api_server.py",
     ),
     example=Example({"host": "127.0.0.1"}),
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes.
-    Otherwise it starts, loads its model for minutes, and is never reachable: the deploy fails after the previous server was stopped. The
-    first of `container.ports` is the server's; a container's loopback is not reachable from outside, unless it is on the host's network. For HTTPS put a proxy in front.
+    Otherwise it loads its model for minutes and is never reachable: the deploy fails after the previous server was stopped. The first
+    entry of `container.ports` is the server's port. A container's loopback is not reachable from outside, except on the host's network.
+    For HTTPS, put a proxy in front of the server.
     """
-    intended = (
-        {"host"}
-        if process_option_rules.parse_network(case.asked.container.get("network") or "")[0] == process_option_rules.HOST
-        else set()
-    )
-    intended |= {"headless"} if case.flag("node-rank") else set()  # a cluster's worker has no API; its head has
+    network = process_option_rules.parse_network(case.request.container.get("network") or "")[0]
+    allowed = {"host"} if network == process_option_rules.HOST else set()
+    if case.flag("node-rank"):
+        allowed.add("headless")  # only the head of a cluster serves the API
     for name, applies, outcome in UNREACHABLE_OPTIONS:
-        if case.flag(name) is not None and applies(case.flag(name)) and name not in intended:
+        if case.flag(name) is not None and applies(case.flag(name)) and name not in allowed:
             way = Way("remove it", {name: None})
             yield Finding("error", f"{name}: {outcome}.", (way,), DOCKER_SOURCE, name)
-    yield from wrong_published_port(case.asked, flags.port(case.asked.flags), flags.PORT)
+    yield from wrong_published_port(case.request, flags.port(case.request.flags), flags.PORT)
 
 
 @rule(
@@ -101,10 +99,10 @@ def out_of_reach(case: Case) -> Iterator[Finding]:
     example=Example(server_key=True, version="0.19.1"),
 )
 def key_in_log(case: Case) -> Iterator[Finding]:
-    """Before 0.32, the engine may print its API key in its log when it starts.
-    Docker keeps that log on the host, readable by root and the docker group. sparkwright masks the key wherever it shows or stores the log.
+    """vLLM before 0.32 may print its API key in its log at startup.
+    Docker keeps the log on the host, readable by root and the docker group. sparkwright masks the key wherever it shows or stores the log.
     """
-    if case.asked.server_key and severity_of(case.within("", LOG_HIDES_KEY_SINCE)) is not None:
+    if case.request.server_key and severity_of(case.within("", LOG_HIDES_KEY_SINCE)) is not None:
         sentence = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
         way = Way("use an image with vLLM 0.32 or newer")
         yield Finding("warning", sentence, (way,), "a real start of 0.32.0", "server_key")
@@ -117,28 +115,28 @@ GID_INDEX = "NCCL_IB_GID_INDEX"
     "parallel",
     sources=(
         "vLLM 0.17.1 and newer: World size (2) is larger than the number of available GPUs (1) in this node",
-        "kubis.ai, gpt-oss-120b MXFP4 and Nemotron-3-Super-120B NVFP4 on one and two DGX Sparks (others' figures, not ours)",
-        "StorageReview on two DGX Sparks: pipeline parallelism gives more than tensor parallelism for many streams",
+        "kubis.ai, gpt-oss-120b MXFP4 and Nemotron-3-Super-120B NVFP4 on one and two DGX Sparks (not measured by this project)",
+        "StorageReview on two DGX Sparks: with many streams, pipeline parallelism has a higher throughput than tensor parallelism",
         "vLLM's documentation of parallelism and scaling; docs/parallel.md",
     ),
     example=Example({TENSOR: 2}),
 )
 def without_a_cluster(case: Case) -> Iterator[Finding]:
-    """A GB10 has one GPU: a model is split over several hosts by `parallel`, never by a flag.
-    `parallel: {tensor: 2}` splits every layer over two hosts that form a cluster (`cluster` in hosts/groups.yml). It makes a single stream
-    faster, by 1.2 to 1.4 times and not by 2, for every layer waits twice for the other host. Two Sparks with gpt-oss-120b gave 69.0 tok/s for
-    one stream (57.5 from one Spark), 231 in total for 8 streams (154), 472 for 32 (319). It needs attention heads that divide by the
-    number of hosts.
+    """A GB10 has one GPU: to split a model over several hosts, use `parallel` instead of vLLM's flags.
+    `parallel: {tensor: 2}` splits every layer over two hosts that form a cluster (`cluster` in hosts/groups.yml). A single stream becomes
+    1.2 to 1.4 times faster, less than twice because every layer waits twice for the other host. gpt-oss-120b on two Sparks (one Spark in
+    parentheses) reached 69.0 tok/s with one stream (57.5), 231 tok/s in total with 8 streams (154) and 472 with 32 (319). The number of
+    attention heads must be divisible by the number of hosts.
 
-    `parallel: {pipeline: 2}` gives each host half of the layers. A token passes through all of them in turn, so one stream is no faster; many
-    streams fill both hosts, and little goes over the cable. It has no limits but the number of layers and vLLM 0.20, so it is what three hosts
-    mostly need: few models have heads that divide by 3.
+    `parallel: {pipeline: 2}` puts half of the layers on each host. A single stream is no faster, because each token passes through all
+    layers in turn; many streams keep both hosts busy, with little network traffic. It needs vLLM 0.20, and at least as many layers as hosts. Three
+    hosts usually need it, because few models have a number of heads that is divisible by 3.
 
-    Two servers, one on each host, behind a gateway are for more requests of a model that fits on one host: one stream is as fast as on one host
-    (57.7 tok/s), 8 streams gave 178 in total, 32 gave 382, and 64 gave 568 where tensor parallelism gave 472. They fail and restart
-    one at a time; of a cluster, one host's failure ends all.
+    Two servers behind a gateway, one on each host, serve more requests if the model fits on one host: one stream is as fast as on one host
+    (57.7 tok/s), and the total was 178 tok/s with 8 streams, 382 with 32, and 568 with 64, where tensor parallelism reached 472. They fail
+    and restart independently, while the failure of one host stops a whole cluster.
     """
-    if case.asked.platform != "gb10" or case.flag(MEMBERS) not in (None, 1):
+    if case.request.platform != "gb10" or case.flag(MEMBERS) not in (None, 1):
         return
     sizes = {name: flags.parse_positive_integer(case.flag(name) or "") or 1 for name in (TENSOR, PIPELINE)}
     split = {name: size for name, size in sizes.items() if size > 1}
@@ -162,25 +160,25 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
 @rule(
     "gid-index",
     sources=(
-        "NCCL's documentation: unset, it takes for each adapter the RoCE v2 entry of its IPv4 address; empty means 0",
-        "reports of two Sparks whose index moved from 3 to 4 while they ran, and after a reboot",
+        "NCCL's documentation: if unset, NCCL uses the RoCE v2 entry of each adapter's IPv4 address; empty means 0",
+        "reports of two Sparks whose index changed from 3 to 4, while running and after a reboot",
     ),
     example=Example(env={GID_INDEX: "3"}),
 )
 def gid_index(case: Case) -> Iterator[Finding]:
-    """The index of an RDMA address is left to NCCL.
-    The table of an adapter's addresses changes with its links, and an index may differ between hosts and between the two halves of one card. One that
-    no longer fits lets members hang after the model was loaded, or fail with "ibv_modify_qp failed".
+    """NCCL should select the GID index of an RDMA address itself.
+    An adapter's GID table changes with its links, and an index may differ between hosts and between the two halves of a card. With a stale
+    index, cluster members hang after loading the model, or fail with "ibv_modify_qp failed".
     """
-    if GID_INDEX in case.asked.env:
-        sentence = f"{GID_INDEX} pins an address's index, which differs between hosts and moves."
+    if GID_INDEX in case.request.env:
+        sentence = f"{GID_INDEX} pins a GID index, which differs between hosts and changes over time."
         yield Finding("warning", sentence, (Way("remove it"),), "NCCL's documentation", "container.env")
 
 
 THINKING_SWITCH = "default-chat-template-kwargs"
-#: texts that are true in a Jinja template, though they mean no
+#: strings that mean false but are truthy in a Jinja template
 NEGATIVE_WORDS = ("false", "no", "off", "0")
-#: a parser among a model's files, as nano_v3_reasoning_parser.py
+#: a parser in the model's repository, such as nano_v3_reasoning_parser.py
 PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
 
 
@@ -193,17 +191,18 @@ PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])
     example=Example({"tool-call-parser": "qwen3_coder"}),
 )
 def tool_calls(case: Case) -> Iterator[Finding]:
-    """A tool-call parser and enable-auto-tool-choice need each other.
-    The parser alone is accepted and never used: requests with tools are refused, or the call comes back as text. With the switch
-    alone the engine refuses to start.
+    """tool-call-parser and enable-auto-tool-choice must be set together.
+    The parser alone is accepted but never used: requests with tools are refused, or the tool call is returned as text. With the switch
+    alone, the engine refuses to start.
     """
-    parser, auto = case.flag("tool-call-parser"), case.flag("enable-auto-tool-choice")
-    if parser and not auto:
+    parser, is_auto = case.flag("tool-call-parser"), case.flag("enable-auto-tool-choice")
+    if parser and not is_auto:
         way = Way("add enable-auto-tool-choice", {"enable-auto-tool-choice": True})
-        consequence = "the parser is never used, tool calls come back as text."
-        sentence = f"tool-call-parser without enable-auto-tool-choice: {consequence}"
+        sentence = (
+            "tool-call-parser without enable-auto-tool-choice: the parser is never used, tool calls come back as text."
+        )
         yield Finding("warning", sentence, (way,), "vLLM's documentation", "tool-call-parser")
-    if auto and not parser:
+    if is_auto and not parser:
         way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
         sentence = f"enable-auto-tool-choice without tool-call-parser: {case.engine} refuses to start."
         yield Finding("error", sentence, (way,), "a real start of 0.32.0", "enable-auto-tool-choice")
@@ -218,16 +217,19 @@ def tool_calls(case: Case) -> Iterator[Finding]:
     example=Example({"reasoning-parser": "qwen3"}),
 )
 def thinking(case: Case) -> Iterator[Finding]:
-    """A reasoning model spends max_tokens on reasoning first.
-    With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all tokens. Clients can turn
-    thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on the server can do so by default.
+    """A reasoning model spends max_tokens on its reasoning first.
+    With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all the tokens. Clients can turn
+    thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on it can be off by default.
     """
     kwargs = case.flag(THINKING_SWITCH)
     if not case.flag("reasoning-parser") or (isinstance(kwargs, Mapping) and "enable_thinking" in kwargs):
         return
     change = {THINKING_SWITCH: {"enable_thinking": False}}
-    possible = case.within("0.14.0")
-    ways = () if possible is False else (Way("turn thinking off by default; requests can still enable it", change),)
+    ways = (
+        ()
+        if case.within("0.14.0") is False
+        else (Way("turn thinking off by default; requests can still enable it", change),)
+    )
     sentence = "thinking is on: a request with a small max_tokens gets null content unless it turns thinking off."
     yield Finding("info", sentence, ways, "vLLM #31343", "reasoning-parser")
 
@@ -236,46 +238,41 @@ def thinking(case: Case) -> Iterator[Finding]:
     "parser-of-the-model",
     sources=(
         "nvidia/NVIDIA-Nemotron-3 model cards: the parser is a file of the model's own repository",
-        "model-serving-minefield 65, 70: a parser that no engine ships, and fields of a request that only this parser reads",
+        "model-serving-minefield 65, 70: a parser that no engine includes, and request fields that only this parser reads",
     ),
     example=Example(
         {"reasoning-parser": "deepseek_r1"}, pinned={"/models/m": ["config.json", "nano_v3_reasoning_parser.py"]}
     ),
 )
 def parser_of_the_model(case: Case) -> Iterator[Finding]:
-    """The model ships a parser of its own, and the server does not load it.
-    No engine has such a parser. Without it thinking arrives in the content, or the answer in the thinking, and the fields of a request
-    that only this parser reads do nothing: its source names them.
+    """The server does not load the parser that is part of the model's repository.
+    vLLM does not include such a parser. Without it, reasoning appears in the content or the answer in the reasoning, and the request
+    fields that only this parser reads (see its source) are ignored.
     """
-    for mount, files in case.asked.pinned.items():
+    for mount, files in case.request.pinned.items():
         for name in files:
             match = PARSER_FILE.fullmatch(name.rpartition("/")[2])
             flag = f"{match[1].lower()}-parser-plugin" if match else ""
             if match and case.flag(flag) is None:
                 path = f"{mount}/{name}"
-                sentence = f"the model ships {one_line(name, max_chars=80)}, and {flag} does not load it."
-                yield Finding(
-                    "warning",
-                    sentence,
-                    (Way(f"set {flag} to {one_line(path, max_chars=120)}", {flag: path}),),
-                    "spark.lock",
-                    flag,
-                )
+                sentence = f"the model ships {one_line(name, max_chars=80)}, but {flag} is not set."
+                way = Way(f"set {flag} to {one_line(path, max_chars=120)}", {flag: path})
+                yield Finding("warning", sentence, (way,), "spark.lock", flag)
 
 
 @rule(
     "template-value-as-text",
-    sources=("Jinja: a text that is not empty is true", "model-serving-minefield 57, on a GB10"),
+    sources=("Jinja: a non-empty string is true", "model-serving-minefield 57, on a GB10"),
     example=Example({THINKING_SWITCH: {"enable_thinking": "false"}}),
 )
 def template_value_as_text(case: Case) -> Iterator[Finding]:
-    """A chat template takes the text "false" for true.
-    Its conditions are Jinja's, for which every text that is not empty is true. In a recipe, write false without quotes.
+    """A chat template treats the string "false" as true.
+    In Jinja, every non-empty string is true. In a recipe, write false without quotes.
     """
     kwargs = case.flag(THINKING_SWITCH)
     for name, value in kwargs.items() if isinstance(kwargs, Mapping) else ():
         if isinstance(value, str) and value.strip().lower() in NEGATIVE_WORDS:
-            sentence = f'{THINKING_SWITCH}.{name} is the text "{value}", which the template takes for true.'
+            sentence = f'{THINKING_SWITCH}.{name} is the string "{value}", which the template treats as true.'
             way = Way(f"write {name}: false, without quotes", {THINKING_SWITCH: {**kwargs, name: False}})
             yield Finding("error", sentence, (way,), "Jinja's documentation", THINKING_SWITCH)
 
@@ -283,16 +280,16 @@ def template_value_as_text(case: Case) -> Iterator[Finding]:
 @rule(
     "config-file-switches",
     sources=(
-        "0.28.0 and 0.32.0, asked: a number in that file is heard, a false is not",
-        "#51573 repaired it in 0.28, but not for `vllm serve`",
+        "0.28.0 and 0.32.0, their parsers: a number in that file has an effect, a false has none",
+        "#51573 fixed it in 0.28, but not for `vllm serve`",
     ),
     example=Example({"config": "/etc/vllm.yaml"}),
 )
 def config_file(case: Case) -> Iterator[Finding]:
-    """--config drops every switch that is false.
-    `enable-chunked-prefill: false` in that file is silently ignored. Under `vllm:` in a recipe it becomes a flag and works.
+    """Switches set to false in a --config file are ignored.
+    vLLM silently drops `enable-chunked-prefill: false` in that file. Under `vllm:` in a recipe it becomes a flag and works.
     """
     if case.flag("config") is not None:
         sentence = "config: switches set to false in that file are silently ignored."
         way = Way("set the flags in the recipe", {"config": None})
-        yield Finding("warning", sentence, (way,), "0.28.0 and 0.32.0, asked", "config")
+        yield Finding("warning", sentence, (way,), "the parsers of 0.28.0 and 0.32.0", "config")

@@ -1,4 +1,4 @@
-"""Rules about images and their platforms: tags, builds without support for this GPU, and Ascend-vLLM."""
+"""Rules about images (tags, CUDA builds, Ascend-vLLM) and models (support, context length, downloads, plugins)."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ MOVING_TAGS = ("latest", "nightly")
     "cuda13-image",
     sources=(
         "vLLM #39878: releases are built with CUDA 13.0 from 0.20.0 on, with 12.9 before (-cu130 variants from 0.14 or so)",
-        "vLLM's maintainers on GB10 reports: use CUDA 13 on these devices; the cu129 images have no sm_121 target",
+        "vLLM's maintainers on reports from GB10 users: use CUDA 13 on these devices; the cu129 images have no sm_121 target",
     ),
     example=Example(image="vllm/vllm-openai:v0.17.1"),
 )
 def cuda13(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
     Its compute capability is 12.1. Images built with CUDA 12.9 contain no code for it: they fail with a missing kernel or, worse,
-    run slow fallbacks. The tag identifies the build here, not the engine's version.
+    run slow fallbacks. The rule reads the CUDA version from the image's tag.
     """
     tag = _official_tag(case)
     match = RELEASE_TAG.match(tag)
-    if case.asked.platform != "gb10" or not tag:
+    if case.request.platform != "gb10" or not tag:
         return
     variant = match["rest"] if match else tag
     is_old = match is not None and (int(match["major"]), int(match["minor"])) < CUDA13_SINCE and "cu130" not in variant
@@ -63,25 +63,25 @@ def cuda13(case: Case) -> Iterator[Finding]:
     example=Example(image="vllm/vllm-openai:cu130-nightly"),
 )
 def frozen_nightly(case: Case) -> Iterator[Finding]:
-    """The tag cu130-nightly has not moved since April 2026.
-    It was pushed from January to 23 April 2026; `nightly` is the CUDA 13 build now. Pulling it today gives a build between 0.19
-    and 0.20, whatever a guide says.
+    """The tag cu130-nightly has not been updated since April 2026.
+    It was pushed from January to 23 April 2026, and is a build between 0.19 and 0.20, although some guides still recommend it. The
+    CUDA 13 build is now `nightly`.
     """
     if FROZEN_TAG.match(_official_tag(case)):
-        sentence = f"{_image_reference(case)} has not moved since April 2026: it is an old build, not a nightly."
+        sentence = f"{_image_reference(case)} has not been updated since April 2026: it is an old build, not a nightly."
         way = Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
         yield Finding("warning", sentence, (way,), "vLLM's image pipeline")
 
 
 @rule(
     "newer-release",
-    sources=("sparkwright's tables: the newest release whose options, models and log lines were read",),
+    sources=("sparkwright's tables: the newest release whose options, models and log lines they cover",),
     example=Example(image="vllm/vllm-openai:v99.0.0", version="99.0.0"),
 )
 def newer_release(case: Case) -> Iterator[Finding]:
-    """The engine is newer than the newest release that sparkwright has read.
-    Options that its own `--help` lists are taken as they are, and judged by no table; a default, a log line or a metric that changed
-    since is not known. What a deploy proves is proved by the running server all the same.
+    """The engine is newer than the newest release that sparkwright's tables cover.
+    Options are checked against the engine's own `--help` only, and changes of defaults, log lines and metrics since then are unknown.
+    The checks of a deploy against the running server work as usual.
     """
     if case.version is not None and case.version.release[:2] > Version(options.NEWEST).release[:2]:
         note = ", its defaults as those of that release"
@@ -95,23 +95,23 @@ def newer_release(case: Case) -> Iterator[Finding]:
 )
 def moving_tag(case: Case) -> Iterator[Finding]:
     """A tag such as latest may point to another image tomorrow.
-    spark.lock pins its digest, so that all hosts run the same image; but a nightly is deleted from the registry after two weeks, and
-    then only hosts that already have it can serve it.
+    spark.lock pins the digest, so that all hosts run the same image. However, the registry deletes a nightly after two weeks, and then
+    only hosts that already have the image can run it.
     """
     if _official_tag(case) in MOVING_TAGS:
-        yield from shared_rules.moving_tag(case.asked.image, "the tag of a release", "vLLM's image pipeline")
+        yield from shared_rules.moving_tag(case.request.image, "the tag of a release", "vLLM's image pipeline")
 
 
 def _image_reference(case: Case) -> str:
-    return without_digest(case.asked.image)
+    return without_digest(case.request.image)
 
 
 def _official_tag(case: Case) -> str:
-    match = OFFICIAL_IMAGE.match(case.asked.image)
+    match = OFFICIAL_IMAGE.match(case.request.image)
     return match["tag"] if match else ""
 
 
-SOURCE = "Ascend-vLLM's guide to its features and scheduler"
+ASCEND_SOURCE = "Ascend-vLLM's guide to its features and scheduler"
 CHUNKED_SCHEDULER = {
     prediction.ASCEND_CONFIG: {
         prediction.ASCEND_SCHEDULER: {prediction.SCHEDULER_ENABLED: True, prediction.SCHEDULER_CHUNKED: True}
@@ -121,51 +121,51 @@ CHUNKED_SCHEDULER = {
 
 @rule(
     "ascend-exclusive",
-    sources=(SOURCE,),
+    sources=(ASCEND_SOURCE,),
     example=Example({"enable-prefix-caching": True, **CHUNKED_SCHEDULER}, platform="ascend"),
 )
 def exclusive(case: Case) -> Iterator[Finding]:
-    """On Ascend chunked prefill excludes prefix caching and a quantised KV cache.
-    Turn one of them off; Ascend's scheduler disables chunked prefill unless chunked_prefill_enabled is set.
+    """On Ascend, chunked prefill cannot be combined with prefix caching or a quantised KV cache.
+    Turn one of them off. Ascend's scheduler disables chunked prefill unless chunked_prefill_enabled is set.
     """
-    if case.asked.platform != "ascend" or case.effective.chunked_prefill is not True:
+    if case.request.platform != "ascend" or case.effective.chunked_prefill is not True:
         return
     off = Way(
-        "turn chunked prefill off", prediction.set_ascend_scheduler(case.asked.flags, enabled=True, chunked=False)
+        "turn chunked prefill off", prediction.set_ascend_scheduler(case.request.flags, enabled=True, chunked=False)
     )
     if case.flag("enable-prefix-caching") is True:
         ways = (off, Way("turn prefix caching off", {"enable-prefix-caching": False}))
         sentence = "chunked prefill and prefix caching exclude each other on Ascend."
-        yield Finding("error", sentence, ways, SOURCE, "enable-prefix-caching")
+        yield Finding("error", sentence, ways, ASCEND_SOURCE, "enable-prefix-caching")
     if str(case.flag("kv-cache-dtype") or "auto") != "auto":
         ways = (off, Way("use an unquantised KV cache", {"kv-cache-dtype": None}))
         sentence = "chunked prefill and a quantised KV cache exclude each other on Ascend."
-        yield Finding("error", sentence, ways, SOURCE, "kv-cache-dtype")
+        yield Finding("error", sentence, ways, ASCEND_SOURCE, "kv-cache-dtype")
 
 
 @rule(
     "ascend-budget",
-    sources=(SOURCE,),
+    sources=(ASCEND_SOURCE,),
     example=Example({"max-num-batched-tokens": 1000, "max-model-len": 4096}, platform="ascend"),
 )
 def budget(case: Case) -> Iterator[Finding]:
-    """On Ascend max-num-batched-tokens must be a multiple of 256, and at least max-model-len.
-    Its kernels process blocks of 256 tokens, and its scheduler does not split prompts.
+    """On Ascend, max-num-batched-tokens must be a multiple of 256 and at least max-model-len.
+    Ascend's kernels process blocks of 256 tokens, and its scheduler does not split prompts.
     """
     effective = case.effective
-    if case.asked.platform != "ascend" or effective.budget is None:
+    if case.request.platform != "ascend" or effective.budget is None:
         return
     minimum = max(prediction.ASCEND_BUDGET_STEP, effective.max_model_len or 0)
     rounded = -(-max(minimum, effective.budget) // prediction.ASCEND_BUDGET_STEP) * prediction.ASCEND_BUDGET_STEP
     if rounded != effective.budget:
         sentence = f"max-num-batched-tokens {effective.budget} must be a multiple of {prediction.ASCEND_BUDGET_STEP} and at least {minimum} on Ascend."
         way = Way(f"set it to {rounded}", {"max-num-batched-tokens": rounded})
-        yield Finding("error", sentence, (way,), SOURCE, "max-num-batched-tokens")
+        yield Finding("error", sentence, (way,), ASCEND_SOURCE, "max-num-batched-tokens")
 
 
 @rule(
     "ascend-scheduler",
-    sources=(SOURCE,),
+    sources=(ASCEND_SOURCE,),
     example=Example(
         {
             "enable-chunked-prefill": True,
@@ -175,34 +175,34 @@ def budget(case: Case) -> Iterator[Finding]:
     ),
 )
 def scheduler(case: Case) -> Iterator[Finding]:
-    """Ascend's own scheduler turns chunked prefill off.
-    ascend_scheduler_config.enabled does so unless chunked_prefill_enabled is set with it; --enable-chunked-prefill is then ignored.
+    """Ascend's own scheduler disables chunked prefill.
+    If ascend_scheduler_config.enabled is set without chunked_prefill_enabled, --enable-chunked-prefill is ignored.
     """
-    if case.asked.platform != "ascend" or not prediction.ascend_scheduler(case.asked.flags).get(
+    if case.request.platform != "ascend" or not prediction.ascend_scheduler(case.request.flags).get(
         prediction.SCHEDULER_ENABLED
     ):
         return
     if case.flag("enable-chunked-prefill") is True and case.effective.chunked_prefill is False:
-        change = prediction.set_ascend_scheduler(case.asked.flags, enabled=True, chunked=True)
+        change = prediction.set_ascend_scheduler(case.request.flags, enabled=True, chunked=True)
         sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
         way = Way("also set chunked_prefill_enabled", {prediction.ASCEND_CONFIG: change[prediction.ASCEND_CONFIG]})
-        yield Finding("error", sentence, (way,), SOURCE, prediction.ASCEND_CONFIG)
+        yield Finding("error", sentence, (way,), ASCEND_SOURCE, prediction.ASCEND_CONFIG)
 
 
-#: allows a length above the model's own, at the user's risk. source: the engine's own error message names it.
+#: allows a context longer than the model's, at the user's risk. Source: the engine's error message names it
 LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-
 
 SPECULATION_FLAG = speculation.FLAG
 ADAPTERS = "lora-modules"
 OVERRIDES, EXPERTS = "hf-overrides", "num_experts_per_tok"
 PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
-#: variables with a local copy of the vocabulary of gpt-oss; openai_harmony, as vLLM 0.32.0 installs it, reads the first
+#: variables that name a folder with the vocabulary of gpt-oss; the openai_harmony of vLLM 0.32.0 reads the first
 VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 #: values of `speculative-config.model` that name a method
 METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
-#: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
+#: roles of the models that flags and keys name, as in spark.lock
 MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
+#: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
 FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
 
 
@@ -210,14 +210,14 @@ FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{
     "downloads",
     sources=(
         "vLLM 0.32.0, config/speculative.py: `model` is a path or a name on the hub",
-        "sgl-project/sglang 35860: a draft's repository counts for the supply chain",
+        "sgl-project/sglang 35860: a draft model's repository is part of the supply chain",
     ),
     example=Example({SPECULATION_FLAG: {"method": "dflash", "model": "org/draft", "num_speculative_tokens": 8}}),
 )
 def downloads(case: Case) -> Iterator[Finding]:
-    """A model that vLLM downloads by itself is not pinned.
-    A name of the hub is fetched at every start as it stands there that day, past spark.lock's hashes, and a host without internet
-    (or with HF_HUB_OFFLINE=1) does not start. A path in the container is pinned by its mount.
+    """A model that vLLM downloads at startup is not pinned.
+    vLLM fetches the current revision of a hub repository at every start, without checking spark.lock's hashes, and does not start on a
+    host without internet (or with HF_HUB_OFFLINE=1). Mount a pinned model and use its path in the container instead.
     """
     for name in FETCHED_FLAGS:
         model = _flag_or_key(case, name)
@@ -225,9 +225,9 @@ def downloads(case: Case) -> Iterator[Finding]:
             flag, _, key = name.partition(".")
             path = f"/models/{model.rpartition('/')[2]}"
             mounted = {**(speculation.speculative_config(case) or {}), key: path} if key else path
-            way = Way(f"mount its folder (`container.volumes`) and write its path there, as {path}", {flag: mounted})
+            way = Way(f"mount its folder (`container.volumes`) and use its path there, e.g. {path}", {flag: mounted})
             role = MODEL_ROLES.get(name)
-            ways = (*((Way(pin_model_fix(role, one_line(model, max_chars=80))),) if role else ()), way)
+            ways = (Way(pin_model_fix(role, one_line(model, max_chars=80))), way) if role else (way,)
             sentence = f"{name.replace('.', ' ')} {model} is downloaded when it starts, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
     for name, adapter in parse_adapters(case.flag(ADAPTERS)):
@@ -235,9 +235,13 @@ def downloads(case: Case) -> Iterator[Finding]:
             sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
             ways = (Way(pin_adapter_fix(name, one_line(adapter, max_chars=80))),)
             yield Finding("error", sentence, ways, "vLLM 0.32.0", ADAPTERS)
-    offline = case.asked.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
-    if case.architecture.model_type == "gpt_oss" and offline and not any(map(case.asked.env.get, VOCABULARY_VARIABLES)):
-        sentence = f"the vocabulary of gpt-oss is downloaded when it starts, with HF_HUB_OFFLINE too: {VOCABULARY_VARIABLES[0]} is not set."
+    is_offline = case.request.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    has_vocabulary = any(map(case.request.env.get, VOCABULARY_VARIABLES))
+    if case.architecture.model_type == "gpt_oss" and is_offline and not has_vocabulary:
+        sentence = (
+            "the vocabulary of gpt-oss is downloaded when it starts, even with HF_HUB_OFFLINE: "
+            f"{VOCABULARY_VARIABLES[0]} is not set."
+        )
         way = Way(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY_VARIABLES[0]} to its path")
         yield Finding("warning", sentence, (way,), "openai_harmony", "env")
 
@@ -245,27 +249,29 @@ def downloads(case: Case) -> Iterator[Finding]:
 @rule(
     "plugin-unpinned",
     sources=(
-        "vLLM 0.32.0, tool_parsers and reasoning: --tool-parser-plugin and --reasoning-parser-plugin import a Python file by its path",
+        "vLLM 0.32.0, tool_parsers and reasoning: --tool-parser-plugin and --reasoning-parser-plugin import a Python file by path",
         "nvidia/NVIDIA-Nemotron-3 model cards: the parser is a file of the model's own repository",
     ),
     example=Example({"tool-parser-plugin": "/plugins/parser.py"}, container={"volumes": ["~/plugins:/plugins:ro"]}),
 )
 def plugin_unpinned(case: Case) -> Iterator[Finding]:
-    """A parser that is imported from a file is code, and must be pinned as the image is.
-    A file of the model's own repository is pinned by its commit, one of the recipe's `files:` by its content, one of the image by the
-    digest. A file from a folder of the host is not: whoever writes there runs code in the server at its next start.
+    """A parser plugin is code, and must be pinned like the image.
+    A file in the model's repository is pinned by the commit, a file in the recipe's `files:` by its content, and a file in the image by
+    the digest. A file in a folder of the host is not pinned: anyone who can write there can run code in the server at its next start.
     """
-    volumes = [str(volume).split(":")[1] for volume in case.asked.container.get("volumes") or () if ":" in str(volume)]
+    volumes = [
+        str(volume).split(":")[1] for volume in case.request.container.get("volumes") or () if ":" in str(volume)
+    ]
     for flag in PLUGINS:
         plugin = case.flag(flag)
         if not isinstance(plugin, str) or not plugin:
             continue
         path = posixpath.normpath(plugin)
-        mount = next((mount for mount in case.asked.pinned if path.startswith(f"{mount}/")), "")
-        files, plugin_text = case.asked.pinned.get(mount, ()), one_line(plugin, max_chars=120)
-        ways = (Way("write it into the project and mount it with `files:`"), Way("build it into the image"))
+        mount = next((mount for mount in case.request.pinned if path.startswith(f"{mount}/")), "")
+        files, plugin_text = case.request.pinned.get(mount, ()), one_line(plugin, max_chars=120)
+        ways = (Way("put it into the project and mount it with `files:`"), Way("build it into the image"))
         if mount and files and path.removeprefix(f"{mount}/") not in files:
-            sentence = f"{flag} {plugin_text} is not a file of the pinned commit: the server does not start."
+            sentence = f"{flag} {plugin_text} is not in the pinned commit: the server does not start."
             yield Finding("error", sentence, ways, "spark.lock", flag)
         elif not mount and any(path.startswith(f"{posixpath.normpath(volume)}/") for volume in volumes):
             sentence = f"{flag} {plugin_text} is code that runs in the server, and spark.lock does not pin it."
@@ -285,9 +291,9 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
     ),
 )
 def stretched_context(case: Case) -> Iterator[Finding]:
-    """A context beyond the trained length is stretched, and answers about it are weaker.
-    With rope scaling (yarn and its like) a model accepts prompts that are longer than any it was trained on. Whether it finds what
-    stands in them is a matter of the model; `expect.probes` with a long prompt tells.
+    """A context beyond the trained length degrades answers.
+    With rope scaling (such as yarn) a model accepts prompts longer than those it was trained on. How well it finds information in
+    them depends on the model; check with a long prompt in `expect.probes`.
     """
     trained, context = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
     if trained and context and context > trained:
@@ -307,9 +313,9 @@ def stretched_context(case: Case) -> Iterator[Finding]:
     example=Example({OVERRIDES: {EXPERTS: 16}}, model={**DENSE_MODEL, "num_experts": 128, EXPERTS: 8}),
 )
 def experts_per_token(case: Case) -> Iterator[Finding]:
-    """The number of experts for each token is part of how a model was trained.
-    More of them are slower and no better: their weights are scaled to a sum of 1, so each of the usual ones counts less. Nothing in the
-    log tells it.
+    """The number of experts per token should be the number that the model was trained with.
+    More experts are slower but no better: expert weights are scaled to a sum of 1, so each of the trained number counts less. The log
+    does not show the change.
     """
     overrides = case.flag(OVERRIDES)
     try:
@@ -318,23 +324,22 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
         return
     if not isinstance(override_config, Mapping):
         return
-    inner = override_config.get("text_config")
-    places = (override_config, inner if isinstance(inner, Mapping) else {})
-    requested = next((place[EXPERTS] for place in places if EXPERTS in place), None)
+    text_config = override_config.get("text_config")
+    configs = (override_config, text_config if isinstance(text_config, Mapping) else {})
+    requested = next((config[EXPERTS] for config in configs if EXPERTS in config), None)
     config = case.architecture.config
     trained = config.get(EXPERTS) or (config.get("text_config") or {}).get(EXPERTS)
     if requested is not None and trained and requested != trained:
         remaining = {
             key: value for key, value in override_config.items() if key not in (EXPERTS, "text_config")
         } or None
-        sentence = f"{OVERRIDES}: {one_line(str(requested), max_chars=20)} experts for each token, and the model was trained with {trained}."
-        yield Finding(
-            "warning", sentence, (Way("remove it", {OVERRIDES: remaining}),), "the model's config.json", OVERRIDES
-        )
+        sentence = f"{OVERRIDES}: {one_line(str(requested), max_chars=20)} experts per token, but the model was trained with {trained}."
+        way = Way("remove it", {OVERRIDES: remaining})
+        yield Finding("warning", sentence, (way,), "the model's config.json", OVERRIDES)
 
 
 def _flag_or_key(case: Case, name: str) -> Any:
-    """Return the value of a flag, or of a key of `speculative-config`, as "speculative-config.model"."""
+    """Return the value of a flag, or of a key such as "speculative-config.model"."""
     flag, _, key = name.partition(".")
     return (speculation.speculative_config(case) or {}).get(key) if key else case.flag(flag)
 
@@ -344,15 +349,15 @@ def _flag_or_key(case: Case, name: str) -> Any:
     sources=(
         "vLLM's model registries from 0.10.2 to 0.33.0, read from their wheels",
         "#34110: Qwen3.5 is in 0.17.0 and later, 0.16.0 lacks it",
-        "vLLM's registry: what it has no model for, it tries with Transformers' own, which no recurrent model has there",
+        "vLLM's registry: for other architectures it tries the implementation in Transformers, which has no recurrent models",
     ),
     example=Example({}, model=HYBRID_MODEL, version="0.16.0"),
 )
 def architecture_support(case: Case) -> Iterator[Finding]:
     """The engine must support the model's architecture.
-    A model newer than the engine is refused ("Model architectures [...] are not supported"), and so are a few that later
-    releases dropped. A dense model that vLLM lacks may still load by Transformers' own code, which is slower, if the image's
-    Transformers is new enough.
+    vLLM refuses models that are newer than itself ("Model architectures [...] are not supported"), and a few that later releases
+    dropped. A dense model that vLLM does not implement may still run with the implementation in Transformers, which is slower, if the
+    image's version of Transformers is new enough.
     """
     name = case.architecture.name
     if case.version is None or is_supported(name, str(case.version)) is not False:
@@ -361,7 +366,7 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     is_dropped = support.until is not None and at_least(case.version, support.until)
     release = support.until if is_dropped else support.since
     is_dense = case.architecture.kind == "dense" and not is_dropped
-    verb = "no longer loads" if is_dropped else "has no model of its own for" if is_dense else "cannot load"
+    verb = "no longer loads" if is_dropped else "does not implement" if is_dense else "cannot load"
     sentence = f"vLLM {case.version} {verb} {name} ({describe_support(name)})."
     ways = (Way(f"use an image with vLLM {release}{'' if is_dropped else ' or newer'}"),) if release else ()
     yield Finding("warning" if is_dense else "error", sentence, ways, "vLLM's model registries")
@@ -373,9 +378,9 @@ def architecture_support(case: Case) -> Iterator[Finding]:
     example=Example({"max-model-len": 200000}, model=DENSE_MODEL),
 )
 def model_length(case: Case) -> Iterator[Finding]:
-    """max-model-len may not exceed the model's longest context.
-    The engine derives the longest context from the model's config and refuses more, unless the environment variable
-    VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden; output beyond it is garbage.
+    """max-model-len must not exceed the model's maximum context.
+    The engine derives the maximum from the model's config and refuses a larger value, unless the environment variable
+    VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden. Output beyond the maximum is garbage.
     """
     effective, longest = case.effective, case.architecture.max_position_embeddings
     if (
@@ -385,7 +390,7 @@ def model_length(case: Case) -> Iterator[Finding]:
         or case.flag("hf-overrides") is not None
     ):
         return
-    is_allowed = LONG_CONTEXT_VARIABLE in case.asked.env
+    is_allowed = LONG_CONTEXT_VARIABLE in case.request.env
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
     way = Way(f"lower max-model-len to {longest}", {"max-model-len": longest})
     sentence = f"max-model-len {effective.max_model_len} exceeds the model's {longest}: {outcome}."

@@ -1,4 +1,4 @@
-"""Rules about options: unknown ones, those that are accepted and ignored, and values that are refused."""
+"""Rules about unknown options, options without effect, and invalid values."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sparkwright.engines.vllm.versions import at_least, within
 @rule(
     "unknown-flag",
     sources=(
-        "the engine's own `vllm serve --help=all` where its image prints it",
-        "else the table in engines/vllm/option_history.py",
+        "`vllm serve --help=all` of the image, if it prints it",
+        "otherwise the table in engines/vllm/option_history.py",
     ),
     example=Example({"swap-space": 4}),
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
-    """The engine does not start with an unknown option.
-    Options are added, removed and renamed in nearly every release; argparse exits with "unrecognized arguments" and code 2, which a
-    restart policy turns into a crash loop. The engine's own list decides; without it, the table of releases does.
+    """vLLM does not start with an unknown option.
+    Options are added, removed and renamed in nearly every release. argparse exits with "unrecognized arguments" and code 2, which a
+    restart policy turns into a crash loop. The rule uses the engine's own help output, or else sparkwright's table of releases.
     """
-    for flag, value in case.asked.flags.items():
+    for flag, value in case.request.flags.items():
         if value is None:
             continue
         status = find_existence(flag.removeprefix("no-"), case.release, case.listed)
@@ -54,21 +54,21 @@ def _replace_flag(flag: str, value: Any, status: Existence, listed: Collection[s
     change: dict[str, Any] = {flag: None}
     if status.instead.startswith("enable-") and value is not False:
         change[status.instead.partition(":")[0]] = False
-    replaced = status.instead and not status.instead.startswith("nothing")
-    return Way(f"write {status.instead} instead" if replaced else "remove it", change)
+    has_successor = status.instead and not status.instead.startswith("nothing")
+    return Way(f"write {status.instead} instead" if has_successor else "remove it", change)
 
 
 @rule(
     "switch-with-value",
-    sources=("the help of 0.32.0: these take no value", "0.32.0, a real start: unrecognized arguments: False"),
+    sources=("the help of 0.32.0: switches take no value", "0.32.0, a real start: unrecognized arguments: False"),
     example=Example({"enable-chunked-prefill": "False"}),
 )
 def switch_with_value(case: Case) -> Iterator[Finding]:
     """A switch takes no value.
-    `enable-chunked-prefill: "False"` becomes `--enable-chunked-prefill False`, and the engine exits with unrecognized
-    arguments. In a recipe, write a switch as true or false, without quotes.
+    `enable-chunked-prefill: "False"` becomes `--enable-chunked-prefill False`, and the engine exits with "unrecognized
+    arguments". In a recipe, set a switch to true or false, without quotes.
     """
-    for flag, value in case.asked.flags.items():
+    for flag, value in case.request.flags.items():
         option = option_values.find_option(flag, case.listed)
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
@@ -85,10 +85,10 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
 )
 def unread_variable(case: Case) -> Iterator[Finding]:
     """An environment variable that vLLM does not read has no effect.
-    Variables are removed and renamed without a word in the log of most releases, and many became flags. A mistyped one is never
-    missed.
+    Variables are removed, renamed or replaced by flags, and most releases log no warning. vLLM does not report a misspelled variable
+    either.
     """
-    for name, value in case.asked.env.items():
+    for name, value in case.request.env.items():
         unread = environment.find_unread(name, case.version)
         if unread is None:
             continue
@@ -101,14 +101,15 @@ def unread_variable(case: Case) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredFlag:
-    """A flag that is accepted and has no effect, or not the expected one."""
+    """A flag that vLLM accepts but that has no effect, or not the expected one."""
 
     flag: str
     applies: Callable[[Any, Case], bool]
     since: str
-    #: first release in which this no longer holds; empty if it still does
+    #: first release in which the flag works or is refused; empty if it is still ignored
     until: str
-    sentence: str
+    #: predicate of the finding's sentence
+    outcome: str
     source: str
 
 
@@ -151,20 +152,20 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
 
 @rule(
     "ignored-flag",
-    sources=tuple(dict.fromkeys(f"{row.flag}: {row.source}" for row in IGNORED_FLAGS)),
+    sources=tuple(dict.fromkeys(f"{ignored.flag}: {ignored.source}" for ignored in IGNORED_FLAGS)),
     example=Example({"enable-chunked-prefill": False}, version="0.11.0"),
 )
 def ignored_flag(case: Case) -> Iterator[Finding]:
-    """Some flags are accepted and have no effect.
-    The running settings then differ from the recipe, and only the engine's config dump shows it.
+    """vLLM accepts some flags but ignores them.
+    The running settings then differ from the recipe, which only the engine's config dump shows.
     """
-    for row in IGNORED_FLAGS:
-        value = case.flag(row.flag)
-        if value is None or not row.applies(value, case) or not case.within(row.since, row.until):
+    for ignored in IGNORED_FLAGS:
+        value = case.flag(ignored.flag)
+        if value is None or not ignored.applies(value, case) or not case.within(ignored.since, ignored.until):
             continue
-        sentence = f"{row.flag}: {str(value).lower()} {row.sentence} ({case.engine})."
-        way = Way("remove it", {row.flag: None})
-        yield Finding("warning", sentence, (way,), row.source, row.flag)
+        sentence = f"{ignored.flag}: {str(value).lower()} {ignored.outcome} ({case.engine})."
+        way = Way("remove it", {ignored.flag: None})
+        yield Finding("warning", sentence, (way,), ignored.source, ignored.flag)
 
 
 @rule(
@@ -175,13 +176,15 @@ def ignored_flag(case: Case) -> Iterator[Finding]:
 def kv_scales(case: Case) -> Iterator[Finding]:
     """--calculate-kv-scales does not work on a recurrent hybrid.
     Scales computed from the first batch are wrong for models with recurrent layers. Before 0.19 they were used and degraded the
-    output; from 0.19 on the engine warns and uses 1.0; 0.28 removed the option.
+    output; from 0.19 on the engine logs a warning and uses 1.0; 0.28 removed the option.
     """
     if not case.hybrid or case.flag("calculate-kv-scales") is not True or case.within("0.28.0"):
         return
     is_wrong = case.within("", "0.19.0")
-    outcome = "has no effect on a recurrent model (wrong scales before 0.19)"
-    outcome = "degrades the output of a recurrent model" if is_wrong else outcome
+    if is_wrong:
+        outcome = "degrades the output of a recurrent model"
+    else:
+        outcome = "has no effect on a recurrent model (wrong scales before 0.19)"
     sentence = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
     way = Way("remove it", {"calculate-kv-scales": None})
     yield Finding("error" if is_wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")
@@ -189,7 +192,7 @@ def kv_scales(case: Case) -> Iterator[Finding]:
 
 #: values covered by a separate rule
 COVERED_ELSEWHERE = {("mamba-cache-mode", "all")}
-#: a parser's name is checked only if this is on
+#: switches without which vLLM does not check a parser's name
 PARSER_SWITCHES = {"tool-call-parser": "enable-auto-tool-choice"}
 #: the release after the last one whose choices are all known
 FIRST_UNKNOWN_RELEASE = "0.33.0.dev0"
@@ -198,65 +201,57 @@ FIRST_UNKNOWN_RELEASE = "0.33.0.dev0"
 @rule(
     "flag-value",
     sources=(
-        "the engine's own `vllm serve --help=all` where its image prints it: choices, switches, lists",
+        "`vllm serve --help=all` of the image, if it prints it: choices, switches, lists",
         "the parser of 0.32.0, for every option; the same options are numbers in 0.11.2, 0.22.1 and 0.32.0",
-        "ranges: the fields of vLLM's config classes (engines/vllm/options.json names them)",
+        "ranges: the fields of vLLM's config classes (listed in engines/vllm/options.json)",
     ),
     example=Example({"max-num-seqs": -3}),
 )
 def flag_value(case: Case) -> Iterator[Finding]:
-    """A value must be one that the engine accepts.
-    Its parser exits with "invalid choice" or "invalid int value" and code 2, its configuration with a validation error and
-    code 1, both after the previous server was stopped. The image's own help decides about choices. Without it the tables of
-    0.32.0 do, and what may differ in this release is a warning.
+    """A flag's value must be valid.
+    For an invalid value, vLLM's parser exits with "invalid choice" or "invalid int value" and code 2, or its configuration with a
+    validation error and code 1, in both cases after the previous server was stopped. Choices are read from the image's help output, or
+    else from the tables for 0.32.0; a value that this release may accept is a warning.
     """
-    for name, value in case.asked.flags.items():
+    for name, value in case.request.flags.items():
         option = option_values.find_option(name, case.listed)
         if option is None or (isinstance(value, str) and (name, value) in COVERED_ELSEWHERE):
             continue
         invalid = option_values.find_misfit(name, value, option)
-        severity = (
-            severity_of(_is_refused(case, name, invalid)) if invalid and _is_checked(case, name, invalid) else None
+        if invalid is None or not _is_checked(case, name, invalid):
+            continue
+        severity = severity_of(_is_refused(case, name, invalid))
+        if severity is None:
+            continue
+        outcome = "refuses to start" if severity == "error" else "may refuse to start"
+        way = (
+            Way(f"write {name}: {invalid.near}", {name: invalid.near}) if invalid.near else Way("correct or remove it")
         )
-        if invalid and severity:
-            yield _build_finding(case, name, invalid, severity == "error")
-
-
-def _build_finding(case: Case, name: str, invalid: InvalidValue, certain: bool) -> Finding:
-    outcome = "refuses to start" if certain else "may refuse to start"
-    way = Way(f"write {name}: {invalid.near}", {name: invalid.near}) if invalid.near else Way("correct or remove it")
-    source = "vLLM's config classes" if invalid.sort == "range" else "the engine's help and parser"
-    sentence = f"{name} {invalid.why}: {case.engine} {outcome}."
-    return Finding("error" if certain else "warning", sentence, (way,), source, name)
+        source = "vLLM's config classes" if invalid.sort == "range" else "the engine's help and parser"
+        yield Finding(severity, f"{name} {invalid.why}: {case.engine} {outcome}.", (way,), source, name)
 
 
 def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
-    """Return True if the engine validates this value: names that plugins can add are validated late, and not always."""
+    """Return True if the engine validates this value; it ignores or accepts some names that plugins can add."""
     if invalid.sort != "name":
         return True
     switch = PARSER_SWITCHES.get(name)
-    return case.flag(option_values.known_options()[name].plugin) is None and (
-        switch is None or case.flag(switch) is True
-    )
+    has_plugin = case.flag(option_values.known_options()[name].plugin) is not None
+    return not has_plugin and (switch is None or case.flag(switch) is True)
 
 
 def _is_refused(case: Case, name: str, invalid: InvalidValue) -> bool | None:
-    """Return True if this engine refuses the value, None if another release may accept it, False if nothing is known of this
-    release."""
-    has_own_shapes = bool(case.listed) and isinstance(case.listed, Mapping)
+    """Return True if this release refuses the value, None if it may accept it, False if nothing is known about it."""
+    has_shapes = bool(case.listed) and isinstance(case.listed, Mapping)
     is_table_release = within(case.version, options.TABLE_RELEASE, FIRST_UNKNOWN_RELEASE) is True
     if invalid.sort == "choice":
-        return has_own_shapes or is_table_release or None
+        return has_shapes or is_table_release or None
     if invalid.sort == "name":
-        return (
-            is_table_release
-            or (has_own_shapes and option_values.known_options()[name].listed)
-            or (None if invalid.near else False)
-        )
+        is_listed = has_shapes and option_values.known_options()[name].listed
+        return is_table_release or is_listed or (None if invalid.near else False)
     if invalid.sort == "kind":
-        everywhere = name in options.anchor_options(options.OLDEST_ANCHOR) and name in options.anchor_options(
-            options.MIDDLE_ANCHOR
-        )
-        return has_own_shapes or everywhere or at_least(case.version, options.TABLE_RELEASE) or None
+        anchors = (options.OLDEST_ANCHOR, options.MIDDLE_ANCHOR)
+        is_in_all_releases = all(name in options.anchor_options(anchor) for anchor in anchors)
+        return has_shapes or is_in_all_releases or at_least(case.version, options.TABLE_RELEASE) or None
     since = option_values.known_options()[name].since
     return (case.version is None and since == options.OLDEST) or at_least(case.version, since) or None

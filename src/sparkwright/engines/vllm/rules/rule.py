@@ -1,4 +1,4 @@
-"""Rules take a Case and yield Findings; their names, titles and reasons are data for `invoke explain`."""
+"""The input of vLLM's rules and their registry, which `invoke explain` reads too."""
 
 from __future__ import annotations
 
@@ -19,31 +19,30 @@ from sparkwright.engines.vllm.prediction import VllmRequest, predict_effective
 class Case:
     """The input of the rules."""
 
-    asked: VllmRequest
+    request: VllmRequest
     architecture: Architecture
-    #: of the engine; None if not known
+    #: the engine's version; None if unknown
     version: Version | None
-    #: the options in the engine's own help, with their shapes (flag_shapes) where known; empty: only the tables apply
+    #: options in the engine's own help, mapped to their shapes (flag_shapes) if known; if empty, only the tables apply
     listed: Collection[str] = ()
 
     @property
     def effective(self) -> Effective:
-        return predict_effective(self.asked, self.architecture, self.version)
+        return predict_effective(self.request, self.architecture, self.version)
 
     @property
     def release(self) -> Version | None:
-        """The engine's version, else the version in its official image's tag. For the options that a release has, not for its
-        behaviour."""
-        return self.version or versions.parse_image_tag(self.asked.image)
+        """The engine's version, or else the one in the tag of an official image; only good for which options exist."""
+        return self.version or versions.parse_image_tag(self.request.image)
 
     @property
     def hybrid(self) -> bool:
-        """True if the model has recurrent layers beside attention."""
+        """True if the model has both recurrent and attention layers."""
         return self.architecture.kind == "recurrent"
 
     def flag(self, name: str) -> Any:
         """See `VllmRequest.flag`."""
-        return self.asked.flag(name)
+        return self.request.flag(name)
 
     def within(self, since: str = "", until: str = "") -> bool | None:
         """See `versions.within`."""
@@ -56,14 +55,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Example(VllmRequest):
-    """A case for which the rule has a finding; a test checks that."""
+    """A request for which the rule reports a finding; a test checks that."""
 
-    #: the keys of a config.json that matter
+    #: the relevant keys of config.json
     model: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = "0.32.0"
 
     def case(self) -> Case:
-        """Return the example as a Case."""
         return Case(self, classify(self.model), versions.parse(self.version))
 
 
@@ -77,7 +75,7 @@ def _describe_example(example: Example) -> dict[str, Any]:
     }
 
 
-#: a finding about the expected chunked prefill is explained by the rule that most often is its reason
+#: a mismatch of the expected chunked prefill is explained by its most frequent cause
 RULES: Rules[Case, Example] = Rules(
     Example.case, _describe_example, {EXPECTED_RULE: "prefix-caching-needs-chunked-prefill"}
 )
@@ -94,7 +92,7 @@ def conjunction(*facts: bool | None) -> bool | None:
     return False if False in facts else None if None in facts else True
 
 
-#: models for the examples: only the keys that decide their kind
+#: models for the examples, with only the keys that decide their kind
 HYBRID_MODEL: dict[str, Any] = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",

@@ -1,4 +1,4 @@
-"""Rules about the memory that CPU and GPU share, and about chunked prefill, blocks, token budget and sequences, which must fit into it."""
+"""Rules about memory, chunked prefill, blocks, the token budget and the number of sequences."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SAFE_MEMORY_SHARE = 0.85
     example=Example({"max-num-seqs": 8}),
 )
 def memory_utilization(case: Case) -> Iterator[Finding]:
-    """gpu-memory-utilization is a share of the memory that the host needs too.
-    On a GB10 CPU and GPU share 119.7 GiB, with the system, the page cache and every other process. The default was 0.9 and is 0.92,
-    which a Spark can rarely provide, and memory that the engine takes is missing on the host, up to the loss of sshd. 0.80 to 0.85
-    works; `memory-budget` tells of a share that does not.
+    """The default of gpu-memory-utilization is too high for memory that CPU and GPU share.
+    On a GB10 the engine, the system, the page cache and all other processes share 119.7 GiB. The default is 0.92 (0.9 before 0.20),
+    which a Spark can rarely provide. The host may run out of memory, until even sshd is killed. 0.80 to 0.85 works; the rule
+    `memory-budget` reports a share that is too high.
     """
-    if case.asked.platform != "gb10" or case.flag(flags.KV_BYTES) is not None:
+    if case.request.platform != "gb10" or case.flag(flags.KV_BYTES) is not None:
         return
     if case.flag(flags.MEMORY_UTILIZATION) is None:
         default_share = case.effective.memory_utilization
@@ -38,52 +38,53 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
 
 
 LOAD_FORMAT, LOAD_STRATEGY = "load-format", "safetensors-load-strategy"
-#: load formats, each with the package that it needs
+#: packages that load formats need
 LOADER_PACKAGES = {
     "fastsafetensors": "fastsafetensors",
     "instanttensor": "instanttensor",
     "runai_streamer": "runai-model-streamer",
     "runai_streamer_sharded": "runai-model-streamer",
 }
-#: effect of a strategy on memory that the GPU also needs
+#: effects of load strategies on the memory that CPU and GPU share
 MEMORY_EFFECTS = {
-    "eager": "reads each file into memory whole before its weights are made, so it is there twice for a while",
-    "prefetch": "fills the page cache with all files while they load, and CUDA counts the page cache as taken",
+    "eager": "reads each file completely before creating its weights, which temporarily takes its size twice",
+    "prefetch": "fills the page cache with all files while they load, and CUDA counts the page cache as used memory",
 }
 
 
 @rule(
     "weights-loading",
     sources=(
-        "vLLM 0.32.0, config/load.py: unset, files are mapped, and prefetched on NFS where they fit into 90 % of the memory",
-        "vLLM 0.32.0, model_loader/weight_utils.py: three loaders are packages of their own",
+        "vLLM 0.32.0, config/load.py: if unset, files are mapped, and prefetched on NFS if they fit into 90 % of the memory",
+        "vLLM 0.32.0, model_loader/weight_utils.py: three loaders are separate packages",
         "NVIDIA's playbooks for DGX Spark: the page cache counts against CUDA's free memory",
     ),
     example=Example({LOAD_STRATEGY: "prefetch"}),
 )
 def weights_loading(case: Case) -> Iterator[Finding]:
-    """On a disk of the host leave load-format and safetensors-load-strategy out: the files are mapped, and nothing is held twice.
-    On a network file system (NFS) that is slow; there the engine prefetches by itself where the model fits into 90 % of the memory.
-    Other loaders are faster in some reports, need a package in the image, and fail at the load without it.
+    """For models on a local disk, leave load-format and safetensors-load-strategy unset.
+    By default the engine maps the files, so that no weight is in memory twice. Mapping is slow on a network file system (NFS), where the
+    engine prefetches the files if the model fits into 90 % of the memory. Other loaders are faster in some reports, but need a package
+    in the image and fail without it.
     """
     strategy, loader = case.flag(LOAD_STRATEGY), case.flag(LOAD_FORMAT)
-    if case.asked.platform == "gb10" and strategy in MEMORY_EFFECTS:
+    if case.request.platform == "gb10" and strategy in MEMORY_EFFECTS:
         sentence = f"{LOAD_STRATEGY} {strategy} {MEMORY_EFFECTS[strategy]}."
-        yield _leave_out("warning", sentence, LOAD_STRATEGY)
+        yield _remove_flag("warning", sentence, LOAD_STRATEGY)
     if loader in LOADER_PACKAGES:
         sentence = f"{LOAD_FORMAT} {loader} needs {LOADER_PACKAGES[loader]} in the image; without it the load fails."
-        yield _leave_out("info", sentence, LOAD_FORMAT)
+        yield _remove_flag("info", sentence, LOAD_FORMAT)
     if loader == "dummy":
-        yield _leave_out("warning", f"{LOAD_FORMAT} dummy serves random weights; it is for profiling.", LOAD_FORMAT)
+        yield _remove_flag("warning", f"{LOAD_FORMAT} dummy serves random weights; it is for profiling.", LOAD_FORMAT)
 
 
-def _leave_out(severity: Severity, sentence: str, flag: str) -> Finding:
-    return Finding(severity, sentence, (Way("leave it out", {flag: None}),), "vLLM 0.32.0", flag)
+def _remove_flag(severity: Severity, sentence: str, flag: str) -> Finding:
+    return Finding(severity, sentence, (Way("remove it", {flag: None}),), "vLLM 0.32.0", flag)
 
 
-#: there is no report of a GB10 with memory for more than its default
+#: vLLM's default; nobody has reported a GB10 with memory for the states of more sequences
 DEFAULT_MAX_SEQS = int(prediction.DEFAULTS[prediction.MAX_NUM_SEQS][0].value)
-#: effect of a block over the budget, by certainty
+#: consequence of a block over the budget, by severity
 OVER_BUDGET_OUTCOMES = {
     "error": "refuses to start",
     "warning": "refuses to start before 0.27",
@@ -101,10 +102,10 @@ OVER_BUDGET_OUTCOMES = {
     example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID_MODEL, version="0.17.1"),
 )
 def block_over_budget(case: Case) -> Iterator[Finding]:
-    """With prefix caching, a hybrid's block must fit in max-num-batched-tokens (0.17 to 0.26).
-    A hybrid's attention block is enlarged to the size of a recurrent layer's state: 2096 tokens for Qwen3.5-35B-A3B
-    with an fp8 KV cache, 1056 with bf16. In cache mode align the scheduler advances by complete blocks, and a GB10's default budget
-    is 2048. 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse to start, later releases advance within a block, slowly.
+    """With prefix caching, a block of a hybrid model must fit into max-num-batched-tokens.
+    vLLM enlarges the attention blocks of a hybrid to the size of a recurrent layer's state: 2096 tokens for Qwen3.5-35B-A3B with an fp8
+    KV cache, 1056 with bf16. In cache mode `align` the scheduler advances by whole blocks, and the default budget on a GB10 is 2048. If
+    a block is larger, 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse to start, and later releases are slow.
     """
     effective = case.effective
     if (
@@ -133,8 +134,8 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     example=Example({"max-num-seqs": 512, "max-num-batched-tokens": 256}),
 )
 def seqs_over_budget(case: Case) -> Iterator[Finding]:
-    """max-num-seqs may not exceed max-num-batched-tokens.
-    Each running sequence needs at least one token per step; the engine refuses more sequences than tokens.
+    """max-num-seqs must not exceed max-num-batched-tokens.
+    Each running sequence needs at least one token per step, so the engine refuses to start with more sequences than tokens.
     """
     effective = case.effective
     if effective.budget is None or effective.max_num_seqs <= effective.budget:
@@ -146,8 +147,8 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
             {"max-num-batched-tokens": effective.max_num_seqs},
         ),
     )
-    exceeds = f"max-num-seqs {effective.max_num_seqs} exceeds max-num-batched-tokens {effective.budget}"
-    sentence = f"{exceeds}: {case.engine} refuses to start."
+    comparison = f"max-num-seqs {effective.max_num_seqs} exceeds max-num-batched-tokens {effective.budget}"
+    sentence = f"{comparison}: {case.engine} refuses to start."
     yield Finding("error", sentence, ways, "vLLM's SchedulerConfig", "max-num-seqs")
 
 
@@ -157,13 +158,13 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
     example=Example({"max-num-seqs": 1024, "max-num-batched-tokens": 8192}, model=HYBRID_MODEL, mamba_blocks=969),
 )
 def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
-    """Each running sequence of a recurrent model needs a block for its state.
-    The number of blocks is only known once the weights are loaded; the engine refuses more sequences than blocks. If an earlier
-    log of this host has the number, it decides.
+    """max-num-seqs must not exceed the number of Mamba cache blocks.
+    Each running sequence of a recurrent model needs a block for its state, and the engine refuses to start with more sequences than
+    blocks. The number of blocks is known once the weights are loaded; the rule uses the number in an earlier log of the host, if any.
     """
     if case.architecture.kind not in ("recurrent", "attention_free"):
         return
-    seqs, blocks = case.effective.max_num_seqs, case.asked.mamba_blocks
+    seqs, blocks = case.effective.max_num_seqs, case.request.mamba_blocks
     limit = DEFAULT_MAX_SEQS if blocks is None else blocks
     if seqs <= limit:
         return
@@ -182,30 +183,34 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
         "#55041: `all` deprecated; the help of 0.32.0: choices align and none",
         "source of 0.33.0: the option has no effect",
         "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
-        "0.28.0, asked: `all` is still used for a Mamba2 model that asks for it",
+        "0.28.0, its parser: `all` still has an effect if set explicitly for a Mamba2 model",
     ),
     example=Example({"mamba-cache-mode": "all"}, model=HYBRID_MODEL),
 )
 def mamba_cache_mode(case: Case) -> Iterator[Finding]:
-    """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed.
-    The mode follows from prefix caching and the model. `all` was for the Mamba2 family, by default until 0.27; other hybrids fell
-    back to `align` with a warning. 0.28 uses it only where it is asked for, 0.32 refuses it.
+    """--mamba-cache-mode all never worked for Gated DeltaNet, and was removed in 0.32.
+    The mode follows from prefix caching and the model. `all` was the default for the Mamba2 family until 0.27; other hybrids fell back to
+    `align` with a warning. 0.28 uses it only if set explicitly, and 0.32 refuses to start with it.
     """
     if case.flag("mamba-cache-mode") != "all":
         return
     is_refused = case.within(prediction.ALL_REFUSED_SINCE)
     severity = severity_of(is_refused) or "warning"
-    is_used = case.effective.mamba_cache_mode == "all"
-    accepted = "uses it, and 0.32 and later refuse it" if is_used else "ignores it here or falls back to align"
-    outcome = "refuses it (choices are align and none)" if is_refused else accepted
-    outcome = "may refuse it" if is_refused is None else outcome
+    if is_refused is None:
+        outcome = "may refuse it"
+    elif is_refused:
+        outcome = "refuses it (choices are align and none)"
+    elif case.effective.mamba_cache_mode == "all":
+        outcome = "uses it, and 0.32 and later refuse it"
+    else:
+        outcome = "ignores it here or falls back to align"
     sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
     way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
     yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
 
 
 def _next_power_of_two(tokens: int) -> int:
-    """Return the next power of two, at least 4096."""
+    """Return the smallest power of two that is at least `tokens` and at least 4096."""
     return max(4096, 1 << (tokens - 1).bit_length())
 
 
@@ -224,9 +229,9 @@ PREFIX_CACHING_OFF = Way("turn prefix caching off", {"enable-prefix-caching": Fa
 )
 def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     """Prefix caching on a recurrent hybrid needs chunked prefill.
-    A recurrent layer's state can only be cached at the end of a block, so prompts must be split at block boundaries, which is
-    what chunked prefill does. The engine refuses to start with prefix caching on and chunked prefill off. From 0.28 on prefix caching
-    is on by default for these models, so turning chunked prefill off alone is refused.
+    The state of a recurrent layer can only be cached at the end of a block, so chunked prefill must split prompts at block boundaries.
+    The engine refuses to start with prefix caching on and chunked prefill off. Since prefix caching is on by default for these models
+    from 0.28 on, chunked prefill cannot be turned off alone.
     """
     effective = case.effective
     if not case.hybrid or effective.chunked_prefill is not False or effective.mamba_cache_mode in ("none", "all"):
@@ -249,12 +254,12 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     ),
 )
 def unchunked_budget(case: Case) -> Iterator[Finding]:
-    """With chunked prefill off, a whole prompt must fit in one step.
-    A prompt that cannot be split takes one step, so max-num-batched-tokens must be at least max-model-len; the engine refuses
-    less. If it is not set the engine raises it, and with it the memory for a step.
+    """With chunked prefill off, max-num-batched-tokens must be at least max-model-len.
+    A whole prompt must then fit into one step, and the engine refuses a smaller budget. If max-num-batched-tokens is not set, the engine
+    raises it, and with it the memory for a step.
     """
     effective, length = case.effective, case.effective.max_model_len
-    if effective.chunked_prefill is not False or length is None or case.asked.platform == "ascend":
+    if effective.chunked_prefill is not False or length is None or case.request.platform == "ascend":
         return
     severity = severity_of(case.within(CHUNKED_PREFILL_OPTIONAL_SINCE))
     if (
@@ -280,21 +285,21 @@ def unchunked_budget(case: Case) -> Iterator[Finding]:
     "explicit-chunked-prefill",
     sources=(
         "vLLM 0.11.0, 0.17.1, 0.33.0: None and True give the same SchedulerConfig",
-        "the claim: a blog post of March 2026, 47 -> 5.7 tok/s, not reproduced",
+        "a blog post of March 2026 claims that the flag slowed a server down from 47 to 5.7 tok/s; not reproduced",
     ),
     example=Example({"enable-chunked-prefill": True}, model=HYBRID_MODEL),
 )
 def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
-    """--enable-chunked-prefill changes nothing on a recurrent model.
-    Chunked prefill is on by default for every generative model in every release that can load a recurrent hybrid, so the
-    settings are the same with and without the flag, and it cannot be why a server is slow. To check, compare the config dumps
-    of both starts, then measure the decode rate of both.
+    """--enable-chunked-prefill has no effect on a recurrent model.
+    Chunked prefill is on by default for generative models in every release that can load a recurrent hybrid. The settings are the
+    same with and without the flag, so it cannot make a server slow. To check this, start the server with and without it, and compare
+    the config dumps and decode rates.
     """
     if not case.hybrid or case.flag("enable-chunked-prefill") is not True:
         return
     sentence = (
-        "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model;"
-        " a claim that it slows down a recurrent model needs a measurement."
+        "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model."
+        " Measure before blaming it for a slow server."
     )
     way = Way("remove it", {"enable-chunked-prefill": None})
     yield Finding("info", sentence, (way,), "vLLM's source; equal config dumps", "enable-chunked-prefill")

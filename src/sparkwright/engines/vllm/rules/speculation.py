@@ -1,4 +1,4 @@
-"""Rules about speculative decoding: its method and keys by release, its drafter, and the effects of a quantised model."""
+"""Rules about speculative decoding: methods and keys by release, the drafter, and quantised models."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ FLAG = "speculative-config"
 TOKENS_KEY = "num_speculative_tokens"
 TOKENS_PER_BATCH_KEY = "num_speculative_tokens_per_batch_size"
 SOURCE = "vLLM, config/speculative.py by release"
-#: formats of 4 bits whose lists of exceptions decide how the drafter is loaded
+#: 4-bit formats whose exclude list decides how the drafter is loaded
 FOUR_BIT_FORMATS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "quark", "compressed-tensors")
 MAX_SHOWN_CHARS = 60
-#: booleans of vLLM's configuration
+#: spellings that vLLM's configuration accepts as booleans
 BOOLEAN_WORDS = frozenset("true false 1 0 1.0 0.0 yes no on off y n t f".split())
 #: methods without a default number of tokens
 METHODS_WITHOUT_DEFAULT = ("mtp", "ngram", "ngram_gpu")
@@ -38,11 +38,11 @@ MODEL_WITH_MTP: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigError:
-    """An error in `speculative-config` that vLLM refuses."""
+    """An error in `speculative-config`."""
 
     why: str
     way: Way
-    #: this release refuses it; None if not known
+    #: True if this release refuses to start with it; None if unknown
     certain: bool | None = True
 
 
@@ -54,7 +54,9 @@ def speculative_config(case: Case) -> dict[str, Any] | None:
             value = json.loads(value)
         except ValueError:
             return None
-    dotted = {name.partition(".")[2]: held for name, held in case.asked.flags.items() if name.startswith(f"{FLAG}.")}
+    prefix = f"{FLAG}."
+    flags = case.request.flags
+    dotted = {name.removeprefix(prefix): flags[name] for name in flags if name.startswith(prefix)}
     if not isinstance(value, Mapping) and not dotted:
         return None
     return {**(value if isinstance(value, Mapping) else {}), **dotted}
@@ -64,20 +66,20 @@ def speculative_config(case: Case) -> dict[str, Any] | None:
     "speculation",
     sources=(
         "vLLM, config/speculative.py of 23 releases from 0.11.2 to 0.33.0 (engines/vllm/speculation.py)",
-        "vllm-project/vllm 47277: a drafter with good acceptance that makes a server slower",
+        "vllm-project/vllm 47277: a drafter with a good acceptance rate that makes a server slower",
         "docs/speculation.md: what to measure, and how",
     ),
     example=Example({FLAG: {"method": "eagle_3", "model": "/models/drafter", TOKENS_KEY: 3}}),
 )
 def speculation_config(case: Case) -> Iterator[Finding]:
-    """Speculative decoding needs a method, a drafter and a number of tokens that this release knows.
-    A drafter proposes some tokens, and the model checks them in one step: the text is the model's own, and arrives faster when most
-    proposals are accepted. The drafter is layers of the model itself (mtp), a second model (eagle3, dflash, draft_model), or the
-    text so far (ngram, suffix). vLLM exits with a validation error for an unknown method, an unknown key or a value of another type,
+    """Speculative decoding needs a method, a drafter and a number of tokens that this release supports.
+    A drafter proposes tokens, and the model verifies them in one step: the output is that of the model, and faster if most proposals are
+    accepted. The drafter is a set of layers in the model itself (mtp), a second model (eagle3, dflash, draft_model), or a lookup in the
+    text so far (ngram, suffix). vLLM exits with a validation error for an unknown method, an unknown key or a value of the wrong type,
     after the previous server was stopped.
 
-    How much it brings depends on model, prompt and load: the acceptance by position in the smoke test, and
-    `bench.sweep --flag speculative-config.num_speculative_tokens --values unset,1,2,3`, tell. docs/speculation.md has the whole.
+    The speedup depends on model, prompt and load. To measure it, see the acceptance by position in the smoke test, or run
+    `bench.sweep --flag speculative-config.num_speculative_tokens --values unset,1,2,3`. Details are in docs/speculation.md.
     """
     config = speculative_config(case)
     if config is None:
@@ -92,26 +94,23 @@ def speculation_config(case: Case) -> Iterator[Finding]:
 
 
 def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield keys that the release lacks, and values of the wrong kind."""
+    """Yield errors for keys that the release lacks, and for values of the wrong kind."""
     for name, value in config.items():
         key = KEYS.get(name)
+        remaining = {other: config[other] for other in config if other != name}
         if key is None:
             closest = next(iter(difflib.get_close_matches(name, KEYS, n=1)), "")
-            change = {
-                **{other: held for other, held in config.items() if other != name},
-                **({closest: value} if closest else {}),
-            }
+            change = {**remaining, closest: value} if closest else remaining
             way = Way(f"write {closest}" if closest else f"remove {name}", {FLAG: change})
-            yield ConfigError(
-                f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not one of its keys", way, _is_fully_known(case)
-            )
+            shown_name = one_line(name, max_chars=MAX_SHOWN_CHARS)
+            yield ConfigError(f"{shown_name} is not one of its keys", way, _is_fully_known(case))
             continue
         is_available = within(case.release, key.since, key.until)
         if is_available is not True and (key.since or key.until):
             history = (
                 f"was removed in {key.until}" if _is_removed(case, key.until) else f"came with {key.since or key.until}"
             )
-            way = Way(f"remove {name}", {FLAG: {other: held for other, held in config.items() if other != name}})
+            way = Way(f"remove {name}", {FLAG: remaining})
             yield ConfigError(f"{name} {history}", way, None if is_available is None else True)
         elif requirement := _check_key_value(key, value):
             got = one_line(repr(value), max_chars=MAX_SHOWN_CHARS)
@@ -119,20 +118,17 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield a method that the release lacks."""
+    """Yield an error for a method that the release lacks."""
     name = config.get("method")
     if not isinstance(name, str):
         return
     method = METHODS.get(name)
     if method is None:
         closest = next(iter(difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)), "")
-        change = {FLAG: {**config, "method": closest}} if closest else {}
-        way = Way(
-            f"write method: {closest}"
-            if closest
-            else f"choose one of {', '.join(name for name, method in METHODS.items() if method.now)}",
-            change,
-        )
+        if closest:
+            way = Way(f"write method: {closest}", {FLAG: {**config, "method": closest}})
+        else:
+            way = Way(f"choose one of {', '.join(name for name, method in METHODS.items() if method.now)}")
         yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", way, _is_fully_known(case))
         return
     is_available = within(case.release, method.since, method.until)
@@ -140,22 +136,22 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
         history = f"was removed in {method.until}" if _is_removed(case, method.until) else f"came with {method.since}"
         yield ConfigError(
             f"method {name} {history}",
-            Way("take another method or another image"),
+            Way("use another method or another image"),
             None if is_available is None else True,
         )
 
 
 def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield a missing second model, and an impossible number of tokens."""
+    """Yield errors for a missing second model and for impossible numbers of tokens."""
     name, method = _resolve_method(config)
-    tokens, has_own_layers = _parse_number(config.get(TOKENS_KEY)), config.get("model") is None
-    if has_own_layers and (not name or (method is not None and method.drafter == "second model")):
+    tokens, has_no_model = _parse_number(config.get(TOKENS_KEY)), config.get("model") is None
+    if has_no_model and (not name or (method is not None and method.drafter == "second model")):
         subject = f"method {name}" if name else "a config without `method`"
         yield ConfigError(
             f"{subject} needs a drafter, named by `model`", Way("mount a drafter and name its path as `model`")
         )
     elif (
-        has_own_layers
+        has_no_model
         and name in METHODS_WITHOUT_DEFAULT
         and config.get(TOKENS_KEY) is None
         and not config.get(TOKENS_PER_BATCH_KEY)
@@ -165,7 +161,7 @@ def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigErro
             Way(f"write {TOKENS_KEY}: 1, and measure more", {FLAG: {**config, TOKENS_KEY: 1}}),
         )
     layers = config_parts.count_prediction_layers(case.architecture.config)
-    if has_own_layers and name == "mtp" and tokens and layers and tokens > layers and tokens % layers:
+    if has_no_model and name == "mtp" and tokens and layers and tokens > layers and tokens % layers:
         multiple = int(tokens - tokens % layers)
         reason = f"{TOKENS_KEY} {tokens:g} is not a multiple of the model's {layers} prediction layers"
         yield ConfigError(reason, Way(f"write {multiple}", {FLAG: {**config, TOKENS_KEY: multiple}}))
@@ -176,7 +172,7 @@ def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigErro
 
 
 def _resolve_method(config: Mapping[str, Any]) -> tuple[str, speculation.SpeculationMethod | None]:
-    """Return vLLM's own name of the method, and its entry in the table; "" if none is named."""
+    """Return vLLM's current name of the method ("" if the config names none), and its entry in the table."""
     name = str(config.get("method") or ("ngram" if config.get("model") in ("ngram", "[ngram]") else ""))
     method = METHODS.get(name)
     return (method.now if method and method.now else name), method
@@ -188,9 +184,9 @@ def _resolve_method(config: Mapping[str, Any]) -> tuple[str, speculation.Specula
     example=Example({FLAG: {"method": "mtp", TOKENS_KEY: 2}}, model=DENSE_MODEL),
 )
 def speculation_without_layers(case: Case) -> Iterator[Finding]:
-    """Multi-token prediction needs layers that were trained for it.
-    They are part of the model (num_nextn_predict_layers, mtp_num_hidden_layers, num_mtp_modules in its config.json); a model without
-    them cannot be served with the method mtp.
+    """Multi-token prediction needs a model with prediction layers.
+    These layers are trained with the model (num_nextn_predict_layers, mtp_num_hidden_layers or num_mtp_modules in its config.json). A
+    model without them cannot be served with the method mtp.
     """
     config = speculative_config(case) or {}
     method = METHODS.get(str(config.get("method") or ""))
@@ -203,7 +199,7 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
         and not config_parts.count_prediction_layers(case.architecture.config)
     ):
         name = case.architecture.name or "the model"
-        sentence = f"{FLAG}: {name} has no layers to predict with, so no {config['method']}."
+        sentence = f"{FLAG}: {name} has no prediction layers, which {config['method']} needs."
         way = Way("remove it, or name a draft model", {FLAG: None})
         yield Finding("error", sentence, (way,), "vLLM 0.32.0", FLAG)
 
@@ -211,9 +207,9 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
 @rule(
     "quantised-drafter",
     sources=(
-        "vllm-project/vllm 38650 and Model-Optimizer 1124: an NVFP4 checkpoint with a BF16 drafter that its exclude_modules leaves out",
-        "sgl-project/sglang 36158: an MXFP4 checkpoint of which no exclude entry names mtp.*; the drafter's weights do not fit",
-        "vllm-project/vllm 36331, 36872: an acceptance near 0 with damaged drafters of NVFP4 checkpoints",
+        "vllm-project/vllm 38650 and Model-Optimizer 1124: an NVFP4 checkpoint with a BF16 drafter that is missing from exclude_modules",
+        "sgl-project/sglang 36158: an MXFP4 checkpoint without an exclude entry for mtp.*; the shapes of the drafter's weights do not match",
+        "vllm-project/vllm 36331, 36872: an acceptance rate near 0 with damaged drafters of NVFP4 checkpoints",
     ),
     example=Example(
         {FLAG: {"method": "mtp", TOKENS_KEY: 1}},
@@ -221,10 +217,10 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
     ),
 )
 def quantised_drafter(case: Case) -> Iterator[Finding]:
-    """A model of 4 bits must say that its prediction layers are not.
-    Most makers leave the layers of multi-token prediction in BF16. The engine builds them as the quantisation config says: where no
-    entry of its exceptions (`ignore`, `exclude_modules`, `exclude`, `modules_to_not_convert`) names them, they are built with 4 bits, and
-    loading fails, or the acceptance is near 0 and speculation only costs time. The smoke test's acceptance by position tells.
+    """The quantisation config of a 4-bit model must exclude its prediction layers.
+    Most publishers leave the layers for multi-token prediction in BF16. If the exclude list (`ignore`, `exclude_modules`, `exclude` or
+    `modules_to_not_convert`) does not name them, the engine builds them with 4 bits: loading fails, or the acceptance rate is near 0 and
+    speculation only costs time. The smoke test shows the acceptance by position.
     """
     config, model = speculative_config(case) or {}, case.architecture.config
     if (
@@ -239,15 +235,15 @@ def quantised_drafter(case: Case) -> Iterator[Finding]:
         and config_parts.has_prediction_exceptions(quantisation) is False
     ):
         sentence = (
-            f"{FLAG}: the model's quantisation ({quantisation['quant_method']}) excepts no prediction layers, so its drafter is "
+            f"{FLAG}: the model's quantisation ({quantisation['quant_method']}) does not exclude the prediction layers, so the drafter is "
             "built with 4 bits: loading fails, or few proposals are accepted."
         )
-        way = Way("read the acceptance in the smoke test; remove it where that is near 0", {FLAG: None})
+        way = Way("check the acceptance in the smoke test; if it is near 0, remove it", {FLAG: None})
         yield Finding("warning", sentence, (way,), "vLLM #38650", FLAG)
 
 
 def _is_fully_known(case: Case) -> bool | None:
-    """Return True if all keys and methods of the release are known, else None."""
+    """Return True if the tables cover the release, or else None."""
     return within(case.version, "", speculation.FIRST_UNKNOWN_RELEASE) or None
 
 
@@ -256,9 +252,9 @@ def _is_removed(case: Case, until: str) -> bool:
 
 
 def _check_key_value(key: speculation.SpeculationKey, value: Any) -> str:
-    """Return what a key's value must be; "" if it is valid, or null.
+    """Return the requirement that a value violates, such as "a whole number"; "" if it is valid or null.
 
-    vLLM's configuration converts values: "2", 2.0 and true are whole numbers to it, and "yes" is true (a run of 0.32.0).
+    vLLM's configuration converts values: it accepts "2", 2.0 and true as whole numbers, and "yes" as true (a run of 0.32.0).
     """
     if value is None or not key.kind:
         return ""
@@ -273,7 +269,7 @@ def _check_key_value(key: speculation.SpeculationKey, value: Any) -> str:
 
 
 def _parse_number(value: Any) -> float | None:
-    """Return a value as a number; None if it is not one."""
+    """Return a value as a finite number, or None."""
     try:
         number = float(value)
     except (TypeError, ValueError):
