@@ -79,4 +79,4 @@ def test_an_expectation_that_it_cannot_be_asked_is_refused_before_any_host_is(de
     (described.root / "recipes/described.yml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     result = described.run("deploy", "--host", "sandbox")
     assert result.code == 5
-    assert "an OpenAI-compatible server cannot be asked for chunked_prefill" in result.out + result.err
+    assert "an OpenAI-compatible server has no switch for chunked_prefill" in result.out + result.err

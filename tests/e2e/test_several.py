@@ -120,12 +120,12 @@ def test_two_that_cannot_fit_are_refused_with_the_table(both: SandboxProject) ->
         both.edit(f"recipes/{VECTORS}.yml", "utilization: 0.2", "utilization: 0.05")
     assert result.code == 5
     table = [line.split()[1:3] for line in result.out.splitlines() if line.strip().startswith("|")]
-    names = ["GPU's", "host's", "compile", "/dev/shm", "qwen35", "the", "reserve", "together", "MemTotal"]
+    names = ["GPU's", "host's", "compile", "/dev/shm", "qwen35", "the", "reserve", "total", "MemTotal"]
     assert [name for _, name in table[1 : len(names) + 1]] == names
     size = {name: float(size.strip("()")) for size, name in table[1 : len(names) + 1]}
     assert size["GPU's"] == round(0.2 * TOTAL_GIB, 1)
     assert size["qwen35"] == pytest.approx(0.72 * TOTAL_GIB + size["host's"], abs=0.2), "as measured, both sides"
-    assert size["together"] == pytest.approx(sum(size[name] for name in names[:-2] if name != "/dev/shm"), abs=0.3)
+    assert size["total"] == pytest.approx(sum(size[name] for name in names[:-2] if name != "/dev/shm"), abs=0.3)
     assert start_times(both) == before
 
 

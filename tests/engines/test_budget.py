@@ -82,7 +82,7 @@ def test_what_was_measured_takes_the_place_of_what_is_assumed() -> None:
     memory_budget = build_budget(memory, StartFacts(learned=learned, warm=True))
     assert sizes(memory_budget)["host's side"] == 5.0 and sizes(memory_budget)["beyond that on the GPU"] == 1.0
     assert not any(row.assumed for row in memory_budget.rows)
-    assert "held 900000 tokens at its last start, 6.9 requests" in memory_budget.lines()[-1]
+    assert "held 900000 tokens, 6.9 full-length requests" in memory_budget.lines()[-1]
     other = build_budget(memory, StartFacts(learned=dataclasses.replace(learned, same=False), warm=True))
     assert "beyond that on the GPU" not in sizes(other) and other.kv_tokens is None
     assert "other arguments of this image" in "\n".join(other.lines())

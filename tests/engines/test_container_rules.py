@@ -153,7 +153,7 @@ def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str
         "container.log_driver": "log-not-kept",
     }
     assert any(
-        f"port {loaded_recipe.engine.http.port}," in line
+        f"port {loaded_recipe.engine.http.port} and" in line
         for line in findings.plan_warnings(loaded_recipe, resolve_settings(loaded_recipe, NOTHING))
     )
 

@@ -23,23 +23,23 @@ EXPECTED_RULE = "expected-chunked-prefill"
 class ServerRequest:
     """The settings of a recipe that concern the engine."""
 
-    #: of the engine, by canonical name
+    #: the engine's flags by canonical name
     flags: Mapping[str, Any] = field(default_factory=dict)
     #: REPOSITORY:TAG
     image: str = ""
     platform: Platform = "gb10"
     env: Mapping[str, str] = field(default_factory=dict)
-    #: the server reads an API key from a file and asks clients for it
+    #: the server reads an API key from a file and requires it from clients
     server_key: bool = False
-    #: the server has no API key and is published beyond the host
+    #: the server has no API key and is reachable from other hosts
     open_to_network: bool = False
-    #: published port of the container; 0 if none is published, None if not known
+    #: published port of the container; 0 if no port is published, None if unknown
     published: int | None = None
-    #: scheduler settings on Ascend, by the recipe's keys; None for none
+    #: scheduler settings on Ascend, by recipe key; None on other platforms
     ascend: Mapping[str, bool] | None = None
-    #: options of `docker run`, by their names in a recipe; empty if not known
+    #: options of `docker run` by recipe key; empty if unknown
     container: Mapping[str, Any] = field(default_factory=dict)
-    #: mounted folders whose files spark.lock pins, with the files' paths below them
+    #: mounted folders with files that spark.lock pins, each with the relative paths of these files
     pinned: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -47,18 +47,18 @@ class ServerRequest:
 class Decision:
     """The decision about chunked prefill for one start."""
 
-    #: as they are rendered
+    #: the flags to start the engine with
     flags: Mapping[str, Any]
     #: what the engine's log must report with these flags
     expected: PrefillExpectation
-    #: message for the user, empty for none
+    #: message for the user; may be empty
     note: str = ""
     finding: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The settings of an engine after its defaults are applied. None, or 0 for max_num_seqs, means not known."""
+    """The settings of an engine after its defaults are applied. None, or 0 for max_num_seqs, means unknown."""
 
     chunked_prefill: bool | None = None
     prefix_caching: bool | None = None
@@ -74,7 +74,7 @@ class Effective:
 
 
 class Kind(Protocol):
-    """The kind of a model."""
+    """The kind of a model's architecture."""
 
     @property
     def kind(self) -> str:
@@ -82,16 +82,16 @@ class Kind(Protocol):
 
     @property
     def sentence(self) -> str:
-        """The kind in half a sentence, with the model's name."""
+        """The model's name and kind as a phrase for messages."""
 
     @property
     def max_position_embeddings(self) -> int | None:
-        """The longest sequence in tokens; None if not known."""
+        """Longest sequence in tokens; None if unknown."""
 
 
 @dataclass(frozen=True)
 class UnknownKind:
-    """A model whose kind is not known here."""
+    """A model of unknown kind."""
 
     sentence: str
     max_position_embeddings: int | None = None
@@ -101,19 +101,19 @@ class UnknownKind:
 class Advice(Protocol):
     """The rules of one engine about recipes.
 
-    In every method, `model` is the part of config.json that `essence` keeps, and `version` is None while it is not known.
+    In every method, `model` is the part of config.json that `essence` returns, and `version` is None if unknown.
     """
 
     @property
     def CHUNKED_PREFILL(self) -> str:
-        """The flag that turns chunked prefill on and off; "" if there is none."""
+        """The flag that turns chunked prefill on and off; empty if the engine has none."""
 
     @property
     def RULES(self) -> Sequence[Rules[Any, Any]]:
-        """The rules, to list and to explain them."""
+        """The rules, for lists and explanations."""
 
     def version(self, text: str | None) -> Version | None:
-        """Return the version in a text, in the engine's own format; None if it holds none."""
+        """Return the version in a text that uses the engine's version format; None if there is none."""
 
     def kind(self, model: Mapping[str, Any]) -> Kind:
         """Return the kind of a model."""
@@ -129,24 +129,23 @@ class Advice(Protocol):
         wanted: PrefillExpectation,
         impossible: ImpossiblePolicy,
     ) -> Decision:
-        """Return the flags that give the wanted chunked prefill, or the reason why that is impossible."""
+        """Return the flags for the wanted chunked prefill, or the reason why it is impossible."""
 
     def check(
         self, request: ServerRequest, model: Mapping[str, Any], version: Version | None, listed: Collection[str] = ()
     ) -> list[Finding]:
-        """Return all findings, errors first. listed: the options in the engine's own help, with their shapes where known."""
+        """Return all findings, errors first. listed: the options in the help of the engine's image, with their shapes if known."""
 
     def effective(self, request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
         """Return the settings that follow from flags, model and version."""
 
     def memory(self, flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-        """Return the memory model of a server. locked: the model as spark.lock holds it, empty while it is not pinned."""
+        """Return the memory model of a server. locked: the model's entry in spark.lock, empty if it is not pinned."""
 
     def chunked_prefill_arms(
         self, flags: Mapping[str, Any], model: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return the flags to change for chunked prefill on and off, with nothing else different; None if there is no such
-        switch."""
+        """Return two sets of flag changes that differ only in chunked prefill, on and off; None if the engine has no switch."""
 
 
 def decide_without_switch(
@@ -154,11 +153,11 @@ def decide_without_switch(
 ) -> Decision:
     """Return the decision about chunked prefill for an engine without a switch for it.
 
-    title: the engine's name. why: a clause that says what the engine does instead.
+    title: the engine's name. why: a clause about the engine's fixed behaviour.
     """
     if expected == "any":
         return Decision(request.flags, "any")
-    sentence = f"{title} cannot be asked for chunked_prefill: {why}."
+    sentence = f"{title} has no switch for chunked_prefill: {why}."
     if impossible == "refuse":
         return Decision(request.flags, "any", "", Finding("error", sentence, rule=EXPECTED_RULE))
     return Decision(request.flags, "any", why, Finding("info", sentence, rule=EXPECTED_RULE))

@@ -1,8 +1,7 @@
-"""Paths that clients of the engines use, and the place of the model's name in each.
+"""API paths for clients of the engines, and the place of the model's name in their requests.
 
-A gateway routes the paths that an engine of its group serves, and nothing else: paths that load adapters, put a server to sleep
-or profile it are not for clients. From the route tables of the engines' packages: vLLM 0.10.2 to 0.33.0, SGLang 0.5.6 to 0.5.23,
-and llama-server b11549.
+A gateway routes only the paths that an engine of its group serves, not the administrative ones that load adapters, put a server to
+sleep or profile it. Source: the route tables of vLLM 0.10.2 to 0.33.0, SGLang 0.5.6 to 0.5.23, and llama-server b11549.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses"
 
-#: place of the model's name in a request: `json`, a JSON body; `form`, a field of a multipart form; `response`, nowhere: the path
-#: names a response, which only the server that made it has
+#: place of the model's name in a request: `json`, a JSON body; `form`, a field of a multipart form; `response`, none: the path has
+#: the ID of a response, which is stored only on the server that generated it
 ModelPlace = Literal["json", "form", "response"]
-#: placeholder in a path for the name of a response
+#: placeholder in a path for the ID of a response
 RESPONSE_ID = "{id}"
 
 
@@ -27,7 +26,7 @@ class ApiPath:
     """A path of an engine's HTTP API."""
 
     path: str
-    #: the first release that is known to serve it; empty if every supported release does
+    #: oldest release known to serve the path; empty if every supported release serves it
     since: str = ""
     method: str = "POST"
     model: ModelPlace = "json"
@@ -54,8 +53,8 @@ TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translatio
 
 
 def first_release(table: Iterable[ApiPath], path: str) -> str:
-    """Return the first release that serves a path; empty if every supported one does, or none is known to."""
-    return next((served.since for served in table if served.path == path), "")
+    """Return the oldest release that serves a path; empty if all supported releases do, or the path is not in the table."""
+    return next((api_path.since for api_path in table if api_path.path == path), "")
 
 
 def merge_paths(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
@@ -68,5 +67,5 @@ def merge_paths(tables: Iterable[Iterable[ApiPath]]) -> tuple[ApiPath, ...]:
 
 
 def list_paths(table: Iterable[ApiPath]) -> tuple[str, ...]:
-    """Return the paths as text."""
-    return tuple(served.path for served in table)
+    """Return the paths as strings."""
+    return tuple(api_path.path for api_path in table)

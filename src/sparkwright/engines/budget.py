@@ -1,5 +1,7 @@
-"""Memory budget of a start: rows that add up to the memory that a host must have, each with its source. Pure; the same on laptop
-and host."""
+"""Memory budget of a start: the uses of a host's memory, each with its size and the source of that size.
+
+Pure functions, used on both laptop and host.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,11 @@ from sparkwright.units import GIB, MINUTE_FORMAT, format_gib, format_time
 #: owner of a row: the server to start, other servers, the host itself
 RowOwner = Literal["server", "other", "host"]
 HOST_SIDE = "host's side"
-#: the assumed host's side is at most MemTotal / 17: it was never measured on a machine smaller than a GB10
+#: the host side is assumed to be at most MemTotal / 17, as it was never measured on a machine smaller than a GB10
 HOST_SIDE_DIVISOR = 17
-#: smaller weights have no row of their own
+#: weights smaller than this get no separate row
 MIN_SHOWN_BYTES = GIB // 20
 ASSUMED_NOTE = "assumed, never measured on this host"
-
 
 _COUNT_SHAPE = number_between(0, MAX_NUMBER)
 ROW_SHAPE: dict[str, Any] = {
@@ -40,7 +41,7 @@ BUDGET_SHAPE: dict[str, Any] = {
     "rows": [ROW_SHAPE],
     **dict.fromkeys(("available_bytes", "kv_tokens", "full_requests"), (None, _COUNT_SHAPE)),
 }
-#: shape with the sums, as programs get it
+#: shape of a budget as JSON, with its sums
 BUDGET_JSON_SHAPE: dict[str, Any] = {
     **BUDGET_SHAPE,
     "need_bytes": _COUNT_SHAPE,
@@ -50,16 +51,16 @@ BUDGET_JSON_SHAPE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table."""
+    """One use of memory."""
 
     name: str
     size_bytes: int
     #: source of the size, as a clause
     source: str
     about: RowOwner = "server"
-    #: neither measured nor documented: a figure on the safe side
+    #: a conservative estimate, neither measured nor documented
     assumed: bool = False
-    #: a limit for growth, shown but not added
+    #: an upper limit: shown, but not included in the sums
     at_most: bool = False
 
 
@@ -68,19 +69,19 @@ class MeasuredStart:
     """Figures of an earlier verified start on the same host; see host/records/start_memory.py."""
 
     host_bytes: int | None = None
-    #: bytes on the GPU's side: the larger of the engine's log and its memory model
+    #: bytes on the GPU's side: the larger figure of the engine's log and its memory model
     gpu_bytes: int | None = None
     peak_bytes: int = 0
     #: time of that start, seconds since the epoch
     at: float = 0.0
-    #: image, model and arguments are the same; else only the image is
+    #: image, model and arguments are the same; otherwise only the image is
     same: bool = True
     kv_tokens: int | None = None
     full_requests: float | None = None
 
     @property
     def source(self) -> str:
-        """The source of the figures, as a clause."""
+        """The source of these figures, as a clause."""
         qualifier = "" if self.same else " with another model or other arguments of this image"
         return f"measured {format_time(self.at, MINUTE_FORMAT)}{qualifier}"
 
@@ -93,9 +94,9 @@ class StartFacts:
     learned: MeasuredStart | None = None
     #: the last similar cold start whose compile cache is gone
     learned_cold: MeasuredStart | None = None
-    #: the compile cache of an earlier start is there
+    #: an earlier start left a compile cache
     warm: bool = False
-    #: limit of its /dev/shm, bytes; 0 for none; see shm_source
+    #: size limit of /dev/shm; 0 if unlimited
     shm_bytes: int = 0
     shm_source: str = ""
 
@@ -115,48 +116,41 @@ class Budget:
 
     @property
     def need_bytes(self) -> int:
-        """The sum of all rows that are not limits."""
+        """Bytes needed: the sum of all rows except limits."""
         return sum(row.size_bytes for row in self.rows if not row.at_most)
 
     @property
     def left_bytes(self) -> int:
-        """The bytes left beyond the reserve; below 0 the server does not fit."""
+        """Bytes left beyond the reserve; negative if the server does not fit."""
         return self.total_bytes - self.need_bytes
 
     @property
     def limits_bytes(self) -> int:
-        """The bytes that the server may use beyond `need_bytes` while it serves."""
+        """Bytes that the server may use in addition to `need_bytes` while it runs."""
         return sum(row.size_bytes for row in self.rows if row.at_most and row.about == "server")
 
     @property
     def fits(self) -> bool:
-        """True if the rows add up to no more than the host has."""
+        """True if the host has all the needed memory."""
         return self.left_bytes >= 0
 
     def of(self, about: RowOwner) -> int:
-        """Return the bytes of one kind of rows, without limits."""
+        """Return the bytes that one owner needs, without limits."""
         return sum(row.size_bytes for row in self.rows if row.about == about and not row.at_most)
 
     def lines(self) -> list[str]:
-        """Return the table as text: size in GiB, purpose and source."""
-        width = max((len(row.name) for row in self.rows), default=0)
+        """Return the lines of a table with size in GiB, use and source."""
         left = f"{format_gib(self.left_bytes)} left" if self.fits else f"{format_gib(-self.left_bytes)} too much"
         now = f", {format_gib(self.available_bytes)} available now" if self.available_bytes is not None else ""
-        rows = [*map(_format_cells, self.rows), (format_gib(self.need_bytes), "together", left)]
+        rows = [("GiB", "memory", "source"), *map(_format_cells, self.rows)]
+        rows.append((format_gib(self.need_bytes), "total", left))
         rows.append((format_gib(self.total_bytes), "MemTotal", f"this host{now}"))
-        width = max(width, len("together"))
-        table = [f"{'GiB':>7}  {'memory':<{width}}  source"]
-        return (
-            table
-            + [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows]
-            + self._kv_cache_lines()
-        )
-
-    def _kv_cache_lines(self) -> list[str]:
-        if not self.kv_tokens:
-            return []
-        requests = f", {self.full_requests:g} requests of full length at once" if self.full_requests else ""
-        return [f"The KV cache held {self.kv_tokens} tokens at its last start{requests}."]
+        width = max(len(name) for _, name, _ in rows)
+        lines = [f"{size:>7}  {name:<{width}}  {source}".rstrip() for size, name, source in rows]
+        if self.kv_tokens:
+            requests = f", {self.full_requests:g} full-length requests at a time" if self.full_requests else ""
+            lines.append(f"At its last start the KV cache held {self.kv_tokens} tokens{requests}.")
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         """Return the budget as plain JSON, for events, `--json` and the API."""
@@ -172,26 +166,17 @@ class Budget:
 
     @classmethod
     def of_json(cls, data: Any) -> Budget:
-        """Return the budget that `to_json` made. Raises ValueError for any other value."""
-        data_fields = validate(data, BUDGET_SHAPE, "budget")
-        rows = tuple(Row(**{name: row[name] for name in ROW_SHAPE}) for row in data_fields["rows"])
-        return cls(
-            data_fields["total_bytes"],
-            rows,
-            data_fields["available_bytes"],
-            data_fields["kv_tokens"],
-            data_fields["full_requests"],
-        )
+        """Return the budget in the output of `to_json`. Raises ValueError if its shape is wrong."""
+        checked = validate(data, BUDGET_SHAPE, "budget")
+        rows = tuple(Row(**{name: row[name] for name in ROW_SHAPE}) for row in checked["rows"])
+        return cls(**{**{name: checked[name] for name in BUDGET_SHAPE}, "rows": rows})
 
 
 def _format_cells(row: Row) -> tuple[str, str, str]:
-    source = f"{ASSUMED_NOTE}: {row.source}" if row.assumed and row.name == HOST_SIDE else row.source
-    source = f"assumed: {source}" if row.assumed and row.name != HOST_SIDE else source
-    return (
-        (f"({format_gib(row.size_bytes)})", row.name, f"at most: {source}")
-        if row.at_most
-        else (format_gib(row.size_bytes), row.name, source)
-    )
+    size, source = format_gib(row.size_bytes), row.source
+    if row.assumed:
+        source = f"{ASSUMED_NOTE if row.name == HOST_SIDE else 'assumed'}: {source}"
+    return (f"({size})", row.name, f"at most: {source}") if row.at_most else (size, row.name, source)
 
 
 def build(
@@ -207,36 +192,31 @@ def build(
     """Return the budget of one start.
 
     Args:
-        memory: The engine's memory model.
         total_bytes: MemTotal of the host.
-        start: Facts about this start.
         reserve_bytes: Memory that must stay free.
         others: Rows of other servers on the host.
-        own: The row of the host itself; None if not known.
+        own: Row of the host's own processes; None if unknown.
         available_bytes: MemAvailable now.
     """
     rows = list(engine_rows(memory, total_bytes, start))
-    rows += _start_check_rows(
-        memory, total_bytes, sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes
-    )
-    rows += [*others, *([own] if own else ())]
+    counted_bytes = sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes
+    rows += [*_start_check_rows(memory, total_bytes, counted_bytes), *others, *([own] if own else ())]
     rows.append(Row("reserve", reserve_bytes, "reserve_gib", "host"))
     learned = start.learned if start.learned and start.learned.same else MeasuredStart()
-    tokens = learned.kv_tokens, learned.full_requests
-    return Budget(total_bytes, tuple(rows), available_bytes, *tokens)
+    return Budget(total_bytes, tuple(rows), available_bytes, learned.kv_tokens, learned.full_requests)
 
 
 def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator[Row]:
-    """Yield the rows of the server itself: its engine on both sides, its compile peak, its /dev/shm."""
+    """Yield the rows of the server to start: its engine on both sides, its compile peak and its /dev/shm."""
     yield from _share_rows(memory, total_bytes)
     for part in memory.parts:
         if not part.host:
-            when = ", taken as it serves" if part.later else ""
+            when = ", allocated while it serves" if part.later else ""
             yield Row(part.name, part.size_bytes, f"{part.source}{when}", assumed=part.assumed)
     learned = start.learned
     if learned is not None and learned.same and (learned.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
-        extra = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
-        yield Row("beyond that on the GPU", extra, f"CUDA graphs, say: by its log, {learned.source}")
+        extra_bytes = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
+        yield Row("beyond that on the GPU", extra_bytes, f"such as CUDA graphs: its log, {learned.source}")
     yield from _host_side_rows(memory, total_bytes, start)
     if memory.compiles:
         yield _compile_row(memory, total_bytes, start)
@@ -261,16 +241,16 @@ def _host_side_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iter
     if learned is not None and learned.host_bytes is not None:
         yield Row(HOST_SIDE, learned.host_bytes, learned.source)
     elif memory.host_bytes:
-        size = min(memory.host_bytes, total_bytes // HOST_SIDE_DIVISOR)
-        yield Row(HOST_SIDE, size, "5.4 to 6.7 GiB elsewhere", assumed=True)
+        size_bytes = min(memory.host_bytes, total_bytes // HOST_SIDE_DIVISOR)
+        yield Row(HOST_SIDE, size_bytes, "5.4 to 6.7 GiB elsewhere", assumed=True)
     else:
-        yield from (
-            Row(HOST_SIDE, part.size_bytes, part.source, assumed=part.assumed) for part in memory.parts if part.host
-        )
+        for part in memory.parts:
+            if part.host:
+                yield Row(HOST_SIDE, part.size_bytes, part.source, assumed=part.assumed)
 
 
 def _compile_row(memory: Memory, total_bytes: int, start: StartFacts) -> Row:
-    """Return the row for the temporary peak of a cold start, which compiles before its KV cache exists."""
+    """Return the row for the temporary peak of a cold start, which compiles before it allocates its KV cache."""
     name = "compile peak"
     if start.warm:
         return Row(name, 0, "the compile cache is warm")
@@ -279,36 +259,39 @@ def _compile_row(memory: Memory, total_bytes: int, start: StartFacts) -> Row:
         return Row(name, cold.peak_bytes, f"a cold start, {cold.source}")
     weights = memory.weights_bytes
     peak = max(0, weights + min(weights, COMPILE_BYTES) - memory.gpu_bytes(total_bytes))
-    return Row(name, peak, "a cold start compiles before it takes its KV cache", assumed=True)
+    return Row(name, peak, "a cold start compiles before it allocates its KV cache", assumed=True)
 
 
 def _start_check_rows(memory: Memory, total_bytes: int, counted_bytes: int) -> list[Row]:
-    """Return a row for memory that must be available at a start beyond what is counted, though the engine does not take it."""
-    missing = int(memory.start_share * total_bytes) - counted_bytes
-    source = f"the engine wants {memory.start_share:g} of {format_gib(total_bytes)} GiB available, and does not take it"
-    return [Row("start-up check", missing, source)] if missing > 0 else []
+    """Return a row if the engine's start-up check requires more available memory than the counted bytes."""
+    missing_bytes = int(memory.start_share * total_bytes) - counted_bytes
+    source = (
+        f"the engine requires {memory.start_share:g} of {format_gib(total_bytes)} GiB available, but does not use all"
+    )
+    return [Row("start-up check", missing_bytes, source)] if missing_bytes > 0 else []
 
 
 def format_largest_fit(memory: Memory, budget: Budget) -> str:
-    """Return the flag and its largest value with which a too large server fits, as "FLAG VALUE"; empty if none does."""
+    """Return the largest setting with which the server fits, as "FLAG VALUE"; empty if none does."""
     fit = memory.largest_fit(budget.total_bytes, memory.engine_bytes(budget.total_bytes) + budget.left_bytes)
     return f"{fit[0]} {fit[1]:g}" if fit else ""
 
 
-#: MemTotal of a GB10 of 2026; 119.7 GiB on one of 2025
+#: MemTotal of a GB10 made in 2026; those made in 2025 have 119.7 GiB
 GB10_BYTES = int(121.7 * GIB)
 #: DGX OS, its desktop and the driver, before anything is served
 SYSTEM_ROW = Row("the system", 6 * GIB, "DGX OS, its desktop and the driver", "host", assumed=True)
-#: proposed size of /dev/shm: a server on one GPU exchanges little there
+#: proposed size of /dev/shm, which a server on one GPU hardly uses
 SHM_SIZE, SHM_BYTES = "1gb", GIB
 GB10_SOURCE = "reports of GB10 users"
 
 
 @dataclass(frozen=True)
 class BudgetCase:
-    """The input of the rule: an engine's memory model, and the container's options by their names in a recipe."""
+    """The input of the rule."""
 
     memory: Memory
+    #: options of `docker run` by recipe key
     container: Mapping[str, Any] = field(default_factory=dict)
     platform: Platform = "gb10"
 
@@ -332,9 +315,9 @@ rule = RULES.rule
 )
 def memory_budget(case: BudgetCase) -> Iterator[Finding]:
     """A server must leave the host its memory reserve.
-    On a GB10 CPU and GPU share 119.7 to 121.7 GiB. An engine takes its share of all of it, and its processes, CUDA's context and
-    the driver take 5 to 7 GiB more on the host's side; what is written to /dev/shm is the same memory, up to `shm_size`. What is
-    missing then is missing for the system, up to the loss of sshd: no limit of Docker sees what CUDA takes.
+    On a GB10, CPU and GPU share 119.7 to 121.7 GiB. An engine takes its share of the total, and its processes, the CUDA context and
+    the driver take 5 to 7 GiB more on the host's side. Files in /dev/shm use the same memory, up to `shm_size`. If too little is left,
+    the system runs out of memory, and even sshd may stop responding. Docker's memory limits do not cover CUDA allocations.
     """
     if case.platform != "gb10" or not case.memory.known:
         return
@@ -343,10 +326,10 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
     excess_bytes = budget.need_bytes + shm_bytes - budget.total_bytes
     if excess_bytes <= 0:
         return
-    parts = f"{format_gib(budget.of('server'))} GiB for the engine on both sides, {format_gib(SYSTEM_ROW.size_bytes)} of the system, {RESERVE_GIB} reserve"
+    parts = f"{format_gib(budget.of('server'))} GiB for the engine, {format_gib(SYSTEM_ROW.size_bytes)} for the system, {RESERVE_GIB} reserve"
     parts += f", {format_gib(shm_bytes)} in /dev/shm" if shm_bytes else ""
-    subject = f"{case.memory.flag} {case.memory.value:g}" if case.memory.flag else "what it takes"
-    sentence = f"{subject} leaves too little of the shared memory for the host: {parts} are {format_gib(excess_bytes)} GiB more than a GB10 has."
+    subject = f"{case.memory.flag} {case.memory.value:g}" if case.memory.flag else "the engine"
+    sentence = f"{subject} leaves too little of the shared memory for the host: {parts}; {format_gib(excess_bytes)} GiB more than a GB10 has."
     flag = "container.shm_size" if excess_bytes <= shm_bytes - SHM_BYTES else case.memory.flag
     yield Finding(
         "warning", sentence, tuple(_list_ways(case.memory, budget, excess_bytes, shm_bytes)), GB10_SOURCE, flag
@@ -354,13 +337,13 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
 
 
 def on_gb10(memory: Memory, shm_bytes: int = 0) -> Budget:
-    """Return the budget of a server alone on a GB10 without any measurements; its /dev/shm is a limit."""
+    """Return the budget of the only server on a GB10, without measurements. shm_bytes: added as a limit."""
     start = StartFacts(shm_bytes=shm_bytes, shm_source="shm_size")
     return build(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, own=SYSTEM_ROW)
 
 
 def _shm_bytes(container: Mapping[str, Any]) -> int:
-    """Return the size that `shm_size` allows; 0 if it is not set, or invalid, which is refused elsewhere."""
+    """Return `shm_size` in bytes; 0 if it is not set or invalid (which is refused elsewhere)."""
     try:
         return parse_size(str(container.get("shm_size") or "0"))
     except SparkwrightError:
@@ -368,7 +351,7 @@ def _shm_bytes(container: Mapping[str, Any]) -> int:
 
 
 def _list_ways(memory: Memory, budget: Budget, excess_bytes: int, shm_bytes: int) -> Iterator[Way]:
-    """Yield what to set: a smaller /dev/shm if that suffices, else the largest share or context that fits together with one."""
+    """Yield the fix: a smaller /dev/shm if that suffices, otherwise the largest share or context that fits along with it."""
     if excess_bytes <= shm_bytes - SHM_BYTES:
         yield Way(f"set shm_size to {SHM_SIZE}")
         return

@@ -1,4 +1,4 @@
-"""The caches of an engine: its prefix cache, as it reports about it and as a test proves it, and its compile caches."""
+"""The caches of an engine: reports about its prefix cache, the verdict of the prefix-cache test, and its compile caches."""
 
 from __future__ import annotations
 
@@ -16,47 +16,41 @@ if TYPE_CHECKING:
 
 
 class PrefixCache(Protocol):
-    """A reader of one engine's reports about its prefix cache. cache: the labels of its metric about it."""
+    """A reader of an engine's reports about its prefix cache. cache: the labels of the engine's cache metric."""
 
     def block_tokens(self, cache: Mapping[str, str]) -> int:
-        """Return the block size in which prefixes hit, in tokens; 0 if the engine reports none."""
+        """Return the number of tokens in a cached block; 0 if the engine does not report it."""
 
     def is_off(self, cache: Mapping[str, str]) -> bool | None:
-        """Return True if the engine reports that prefix caching is off; None if it reports nothing."""
+        """Return True if the engine reports that prefix caching is off; None if it does not report that."""
 
     def is_hybrid(self, cache: Mapping[str, str]) -> bool:
-        """Return True if the cache holds recurrent states too."""
+        """Return True if the cache also contains recurrent states."""
 
     def why(self, version: Version | None) -> tuple[str, str]:
-        """Return why a recurrent model may not hit, as a sentence to append, and what helps; empty strings if nothing is known."""
+        """Return the reason why a recurrent model may miss, as a sentence to append, and the fix; empty strings if unknown."""
 
 
 class UnreportedPrefixCache:
-    """The reader for an engine that reports nothing about its prefix cache."""
+    """The PrefixCache of an engine that reports nothing about it."""
 
     def block_tokens(self, cache: Mapping[str, str]) -> int:
-        """See PrefixCache."""
         return 0
 
     def is_off(self, cache: Mapping[str, str]) -> bool | None:
-        """See PrefixCache."""
         return None
 
     def is_hybrid(self, cache: Mapping[str, str]) -> bool:
-        """See PrefixCache."""
         return False
 
     def why(self, version: Version | None) -> tuple[str, str]:
-        """See PrefixCache."""
         return "", ""
 
 
-# The test of the prefix cache: the length of the prefix, and the verdict on the hits.
-#
-# An engine's own reports, and reasons why a recurrent model may not hit there, are in its folder. Counters are in tokens.
+# The test of the prefix cache: the length of the prefix, and the verdict on the hits. Counters are in tokens.
 
 PREFIX_CACHE_CONCEPT = "the prefix cache"
-#: least cached share of the tokens in whole blocks of the prefix at which the cache works
+#: the cache works if at least this share of the tokens in whole blocks of the prefix is cached
 MIN_HIT_SHARE = 0.5
 
 Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
@@ -68,9 +62,8 @@ class PrefixMeasurement:
 
     ttft_s: float
     prompt_tokens: int
-    #: increase of the server's counter, tokens; None without counters
+    #: increase of the server's counters, in tokens; None if it has no counters
     queries: float | None
-    #: increase of the server's counter, tokens; None without counters
     hits: float | None
 
 
@@ -81,26 +74,26 @@ class PrefixCacheVerdict:
     verdict: Verdict
     sentence: str
     fix: str = ""
-    #: cached share, at the best repeated request, of the tokens in whole blocks of the prefix (of the prompt, if their number is
-    #: not known)
+    #: largest cached share at a repeated request, of the tokens in whole blocks of the prefix (of the prompt, if the number of
+    #: tokens in the prefix is unknown)
     share: float | None = None
 
 
 def recipe_line(engine: str) -> str:
-    """Return the line of a recipe that turns prefix caching on; empty if the engine has no flag for it."""
+    """Return the recipe line that turns prefix caching on; empty if the engine has no flag for it."""
     name = next(iter(concept_flags(engine, PREFIX_CACHE_CONCEPT)), "")
     return f"{name}: {str(not name.startswith('disable-')).lower()} in the recipe" if name else ""
 
 
 def is_requested(engine: str, flags: Mapping[str, Any]) -> bool:
-    """Return True if flags, under their own names, turn prefix caching on: its flag is on, or the one that disables it is off."""
+    """Return True if flags, by canonical name, turn prefix caching on: its flag is on, or the flag that disables it is off."""
     names = concept_flags(engine, PREFIX_CACHE_CONCEPT)
     return any(flags.get(name) is not name.startswith("disable-") for name in names if flags.get(name) is not None)
 
 
 def off_verdict(engine: str) -> PrefixCacheVerdict:
     """Return the verdict on a server that reports that prefix caching is off."""
-    return PrefixCacheVerdict("off", "the engine says that it is off", recipe_line(engine))
+    return PrefixCacheVerdict("off", "the engine reports that it is off", recipe_line(engine))
 
 
 def evaluate_prefix_cache(
@@ -116,32 +109,29 @@ def evaluate_prefix_cache(
 ) -> PrefixCacheVerdict:
     """Return the verdict on repeated requests with the same prefix, the first of them cold.
 
-    engine: its name. prefix_tokens: the least number of tokens in the prefix alone.
+    engine: the engine's name. prefix_tokens: minimum number of tokens in the prefix.
     """
     if reports.is_off(cache):
         return off_verdict(engine)
-    repeated = [sighting for sighting in measurements[1:] if sighting.hits is not None]
+    repeated = [measurement for measurement in measurements[1:] if measurement.hits is not None]
     if not repeated:
         return PrefixCacheVerdict("unknown", "the server has no counters of its prefix cache")
-    cached_tokens, prompt_tokens = max((observation.hits or 0, observation.prompt_tokens) for observation in repeated)
+    cached_tokens, prompt_tokens = max((measurement.hits or 0, measurement.prompt_tokens) for measurement in repeated)
     expected_tokens = prefix_tokens // block_tokens * block_tokens
-    if (
-        cached_tokens > expected_tokens
-    ):  # the tokenizer made more tokens of the prefix than it has words; the prompt is no shorter
+    # prefix_tokens counts words; if the tokenizer made more tokens of them, the prompt is the upper bound
+    if cached_tokens > expected_tokens:
         expected_tokens = prompt_tokens // block_tokens * block_tokens
     share = cached_tokens / expected_tokens if expected_tokens else 0.0
-    cold, warm = measurements[0].ttft_s, min(sighting.ttft_s for sighting in measurements[1:])
-    times = f"first token after {cold * 1000:.0f} ms cold, {warm * 1000:.0f} ms warm"
-    counted = f"{cached_tokens:.0f} of {expected_tokens} cached tokens" + (
-        f" in blocks of {block_tokens}" if block_tokens > 1 else ""
-    )
+    cold_s, warm_s = measurements[0].ttft_s, min(measurement.ttft_s for measurement in measurements[1:])
+    times = f"first token after {cold_s * 1000:.0f} ms cold, {warm_s * 1000:.0f} ms warm"
+    blocks = f" in blocks of {block_tokens}" if block_tokens > 1 else ""
+    counted = f"{cached_tokens:.0f} of {expected_tokens} cached tokens{blocks}"
     if share >= MIN_HIT_SHARE:
         return PrefixCacheVerdict("hits", f"{counted}; {times}", share=share)
-    message = f"{counted} although seen {len(measurements)} times; {times}"
     is_recurrent = hybrid or reports.is_hybrid(cache)
     why, fix = reports.why(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
-    verdict: Verdict = "few hits" if cached_tokens else "no hits"
-    return PrefixCacheVerdict(verdict, f"{message}{why}", fix, share)
+    message = f"{counted} although sent {len(measurements)} times; {times}{why}"
+    return PrefixCacheVerdict("few hits" if cached_tokens else "no hits", message, fix, share)
 
 
 def prefix_length_tokens(block_tokens: int) -> int:
@@ -149,14 +139,14 @@ def prefix_length_tokens(block_tokens: int) -> int:
     return math.ceil(2.25 * block_tokens) + 32
 
 
-# Compile caches of an engine: their location in the container, and what their contents depend on.
+# Compile caches of an engine.
 #
-# A new container starts without them, unless the folders are kept on the host. They hold code that the engine runs,
-# made for one image, one model and one set of arguments; nothing else ever gets them.
+# A new container starts without them unless the folders are kept on the host. They contain code that the engine runs, compiled for
+# one image, one model and one set of arguments, and are never shared with any other combination.
 
-#: mount point in the container of the folder that the host keeps for it
+#: mount point in the container of its cache folder on the host
 CACHE_MOUNT = "/var/cache/sparkwright"
-#: the host's folder for the caches, below the user's home; see host/containers/compile_caches.py
+#: the host's folder for all caches, below the user's home; see host/containers/compile_caches.py
 HOST_FOLDER = ".local/share/sparkwright/compile-caches"
 #: below the folder of a key: LIVE_FOLDER/NAME/CACHE_FOLDER is mounted at CACHE_MOUNT in the container NAME
 LIVE_FOLDER, CACHE_FOLDER = "live", "cache"
@@ -166,13 +156,13 @@ LIVE_FOLDER, CACHE_FOLDER = "live", "cache"
 class CompileCaches:
     """The compile caches of one engine."""
 
-    #: environment variables, each with the folder below CACHE_MOUNT that it is set to
+    #: environment variables, each set to this folder below CACHE_MOUNT
     variables: Mapping[str, str]
-    #: ends of the folders that hold the caches without these variables: a recipe that mounts one keeps its caches itself
+    #: path endings of the cache folders without these variables; a recipe that mounts such a folder manages its caches itself
     usual: tuple[str, ...]
-    #: flags that change nothing of what is compiled
+    #: flags that do not affect the compiled code
     indifferent: frozenset[str]
-    #: folders of the container that no variable moves, each with the name of its own folder on the host
+    #: folders of the container that no variable can move, each with the name of its folder on the host
     places: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -181,13 +171,12 @@ class CompileCaches:
         return {name: f"{CACHE_MOUNT}/{folder}" for name, folder in self.variables.items()}
 
     def sources(self, live: str) -> dict[str, str]:
-        """Return the folders of the host that a container mounts, by mount point.
+        """Return the host folders that a container mounts, by mount point.
 
-        They lie side by side: a container that could write to the folder above one of them could put a link in its place, and its
-        next start would mount whatever the link names.
+        None is inside another: a container that can write to the parent of a mounted folder could replace that folder with a link,
+        and the next start would mount the link's target.
 
-        Args:
-            live: The folder above them on the host, see `live_folder_path`.
+        live: their parent folder on the host, see `live_folder_path`.
         """
         return {
             CACHE_MOUNT: f"{live}/{CACHE_FOLDER}",
@@ -195,37 +184,35 @@ class CompileCaches:
         }
 
     def is_kept_by_recipe(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
-        """Return True if a recipe keeps the caches itself: it sets one of the variables, or mounts a folder over their usual
-        places.
+        """Return True if a recipe manages the caches: it sets one of the variables, or mounts a folder over a default location.
 
         mounted: folders of the container.
         """
         return any(name in env for name in self.variables) or any(map(self._is_cache_folder, mounted))
 
     def _is_cache_folder(self, folder: str) -> bool:
-        inside = folder.rstrip("/")
-        above = (item.rpartition("/")[0] for item in self.usual)
-        within = any(f"{item}/" in f"{inside}/" for item in self.usual)
-        return within or inside in ("/root", CACHE_MOUNT) or any(item and inside.endswith(item) for item in above)
+        path = folder.rstrip("/")
+        parents = (ending.rpartition("/")[0] for ending in self.usual)
+        is_within = any(f"{ending}/" in f"{path}/" for ending in self.usual)
+        return (
+            is_within or path in ("/root", CACHE_MOUNT) or any(parent and path.endswith(parent) for parent in parents)
+        )
 
     def relevant_flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags that may affect what is compiled."""
+        """Return the flags that may affect the compiled code."""
         return {name: value for name, value in flags.items() if name not in self.indifferent}
 
 
 def live_folder_path(home: str, key: str, container: str) -> str:
-    """Return the folder above a container's cache folders for a key; no container mounts the folder itself.
+    """Return the parent of a container's cache folders; it is never mounted itself, nor shared by two containers.
 
-    Args:
-        home: The home folder of the host's user.
-        key: See `compile_cache_key`.
-        container: The name of the container. Two containers never share a folder.
+    home: the home folder of the host's user. key: see `compile_cache_key`. container: its name.
     """
     return f"{home}/{HOST_FOLDER}/{key}/{LIVE_FOLDER}/{container}"
 
 
 def compile_cache_key(inputs: Mapping[str, Any]) -> str:
-    """Return the name of the folder for what was compiled from these inputs; any other value gives another folder."""
+    """Return the name of the folder for the code compiled from these inputs, unique to them."""
     text = json.dumps(inputs, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

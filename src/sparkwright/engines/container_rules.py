@@ -1,5 +1,4 @@
-"""Rules about a recipe's container, for any engine: options that weaken the isolation from the host, or hide the evidence of a
-server's health."""
+"""Rules about a recipe's container, for all engines: options that weaken the isolation from the host, or disable the log."""
 
 from __future__ import annotations
 
@@ -35,14 +34,14 @@ def _build_warning(sentence: str, way: str, option: str) -> Finding:
     example=ServerRequest(container={"privileged": True}),
 )
 def root_on_the_host(request: ServerRequest) -> Iterator[Finding]:
-    """With these options, whoever breaks into the server is root on the host.
-    Engines read prompts, templates and model files that strangers wrote, and some run code that comes with a model. `gpus` and
-    `devices` give a container its GPU and its adapters without any of this; RDMA needs `devices: [/dev/infiniband]` and
+    """With these options, an attacker who takes over the server is root on the host.
+    Engines read prompts, templates and model files written by strangers, and some run code that comes with a model. `gpus` and
+    `devices` give a container its GPU and network adapters without these options; RDMA needs `devices: [/dev/infiniband]` and
     `cap_add: [IPC_LOCK]` or a `memlock` limit.
     """
     container = request.container
     if container.get("privileged"):
-        sentence = "privileged: the container can do on the host what root can."
+        sentence = "privileged: the container has root's rights on the host."
         yield _build_warning(sentence, "remove it; name what it needs in `devices` and `cap_add`", "privileged")
     yield from _danger_findings(request, "root")
 
@@ -62,9 +61,9 @@ def _danger_findings(request: ServerRequest, kind: DangerKind) -> Iterator[Findi
     example=ServerRequest(container={"volumes": ["~/.ssh:/root/.ssh:ro"]}),
 )
 def data_of_the_host(request: ServerRequest) -> Iterator[Finding]:
-    """A container is given data or ways of the host that a server does not need.
-    Whoever breaks into a server has what its container has. A model server needs its model's folder, a cache and its port: neither the
-    keys in a home, nor a terminal, nor another proxy or hub.
+    """A container has access to data or settings of the host that a server does not need.
+    An attacker who takes over a server can use everything that its container can. A model server needs its model's folder, a cache and
+    its port, but no keys from a home folder, no terminal, and no other proxy or hub.
     """
     yield from _danger_findings(request, "data")
 
@@ -79,9 +78,9 @@ def data_of_the_host(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest(container={"env": {"LD_PRELOAD": "/opt/x.so"}}),
 )
 def code_of_others(request: ServerRequest) -> Iterator[Finding]:
-    """The server runs code that is neither the image's nor the engine's.
-    The image is pinned by its digest. Code that a variable, a flag or the model's repository brings in runs with all that the container
-    has: read it first, or build it into an image. A model's own code is pinned with its commit by spark.lock, and still is a stranger's.
+    """The server runs code from outside the image.
+    The image is pinned by its digest. Code that a variable, a flag or the model's repository adds runs with all rights of the container:
+    read it first, or build it into an image. spark.lock pins the commit of a model's code, but strangers wrote it.
     """
     yield from _danger_findings(request, "code")
 
@@ -95,12 +94,12 @@ def code_of_others(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest(container={"security_opt": ["seccomp=unconfined"]}),
 )
 def unconfined(request: ServerRequest) -> Iterator[Finding]:
-    """Without Docker's profiles, every system call of the kernel is open to the container.
-    Holes in the kernel are mostly in calls that the default seccomp profile blocks. An engine that needs one of them usually works with
+    """Without Docker's profiles, the container can use every system call of the kernel.
+    Most kernel vulnerabilities are in calls that the default seccomp profile blocks. An engine that needs such a call usually works with
     a single capability, e.g. `cap_add: [SYS_NICE]` for NUMA placement or `SYS_PTRACE` for a profiler.
     """
-    for item in security_option_rules.unconfined_options(request.container.get("security_opt") or ()):
-        sentence = f"security_opt: {item} turns a protection of the host off."
+    for option in security_option_rules.unconfined_options(request.container.get("security_opt") or ()):
+        sentence = f"security_opt: {option} turns off a protection of the host."
         yield _build_warning(sentence, "remove it, or add the capability that it needs", "security_opt")
 
 
@@ -113,21 +112,21 @@ def unconfined(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest(container={"pid": "host"}),
 )
 def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
-    """A container that shares the host's processes or network is not kept apart from them.
+    """A container that shares the host's processes or network is not isolated from them.
     With `pid: host` it can read the command line and, as root, the memory of the host's processes. With `network: host` it reaches services
-    that listen on the host's loopback only, and every port that the engine opens, its own coordination among them, is open on the host's
-    addresses. Engines that span several hosts need the host's network; a single server does not.
+    that listen only on the host's loopback, and every port that the engine opens, including those for internal coordination, is open on the
+    host's addresses. Engines that span several hosts need the host's network; a single server does not.
     """
     container = request.container
     if container.get("pid") == "host":
-        sentence = "pid: host: the container sees the processes of the host, and can end them."
+        sentence = "pid: host: the container can see and kill the processes of the host."
         yield _build_warning(sentence, "remove it", "pid")
     if (
         process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST
         and request.open_to_network
     ):
-        own = f"port {request.published}, and each other" if request.published else "each port"
-        sentence = f"network: host: {own} that the engine opens, is open on the host's addresses."
+        ports = f"port {request.published} and every other port" if request.published else "every port"
+        sentence = f"network: host: {ports} that the engine opens is open on the host's addresses."
         yield _build_warning(sentence, OPEN_WAY_OF_HOST, "network")
 
 
@@ -137,37 +136,35 @@ def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
     example=ServerRequest(container={"log_driver": "none"}),
 )
 def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
-    """Without a log, much of what a deploy proves stays unknown.
-    Expectations such as `chunked_prefill` are read from the engine's log, and so are the stages of a start and the reason of a death.
+    """Without a log, a deploy cannot verify all that it should.
+    The engine's log shows whether expectations such as `chunked_prefill` are met, the stages of a start, and the reason for a crash.
     """
     if request.container.get("log_driver") == "none":
-        sentence = "log_driver: none: Docker keeps no log, so nothing can be read of a start or a death."
+        sentence = "log_driver: none: Docker keeps no log, so starts and crashes cannot be analysed."
         yield _build_warning(sentence, "remove it; limit the log's size with `log_options`", "log_driver")
 
 
-# Mounts, devices, capabilities, variables and flags that give a server more access than it needs, each with a
-# sentence for the user.
+# Mounts, devices, capabilities, variables and flags that give a server more access than it needs.
 #
-# One table, read by `lint`, by `plan` and by `recipe.import`. Sources: capabilities(7), mem(4), ld.so(8), environ(7),
-# docker's documentation ("Docker daemon attack surface"), vLLM's and SGLang's documentation of each flag and
-# variable.
+# `lint`, `plan` and `recipe.import` use these tables. Sources: capabilities(7), mem(4), ld.so(8), environ(7), docker's documentation
+# ("Docker daemon attack surface"), vLLM's and SGLang's documentation of each flag and variable.
 
-#: greatest length of a value in a sentence
+#: maximum length of a recipe's value in a message
 MAX_SHOWN_CHARS = 80
 DangerKind = Literal["root", "data", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class Danger:
-    """A row of the table of dangers."""
+    """A setting that gives a server too much access."""
 
-    #: pattern of the value: a path of the host, a device, a capability, a variable or a flag
+    #: pattern of a host path, device, capability, variable or flag
     pattern: re.Pattern[str]
-    #: the access that it gives: the rest of a sentence that begins with the value
-    sentence: str
+    #: the rest of a sentence that begins with the setting
+    why: str
     #: fix, as a clause
     fix: str = "remove it"
-    #: root: equal to root on the host; data: reads or changes data that is not the server's; code: runs third-party code
+    #: root: equal to root on the host; data: access to other data than the server's; code: runs third-party code
     kind: DangerKind = "root"
     #: a read-only mount is harmless
     only_writable: bool = False
@@ -180,9 +177,9 @@ class DetectedDanger:
     kind: DangerKind
     #: `container.volumes`, or a flag's name
     option: str
-    #: line of the recipe: `volumes: /:/host`
+    #: the setting as the recipe has it: `volumes: /:/host`
     value: str
-    #: the access that it gives, the rest of a sentence that begins with the value
+    #: the rest of a sentence that begins with `value`
     why: str
     fix: str
 
@@ -193,14 +190,14 @@ class DetectedDanger:
 
 
 def _danger(
-    pattern: str, sentence: str, fix: str = "remove it", kind: DangerKind = "root", *, only_writable: bool = False
+    pattern: str, why: str, fix: str = "remove it", kind: DangerKind = "root", *, only_writable: bool = False
 ) -> Danger:
-    return Danger(re.compile(pattern), sentence, fix, kind, only_writable)
+    return Danger(re.compile(pattern), why, fix, kind, only_writable)
 
 
 _HOME = r"(?:~|/root|/home/[^/]{1,64})"
 _ONE_FOLDER = "mount the one folder that it needs, read-only"
-#: folders of the host, by their shortest path; the first match wins
+#: folders of the host as normalized paths; the first match wins
 DANGEROUS_MOUNTS: tuple[Danger, ...] = (
     _danger(r"/", "gives the container every file of the host, which is as good as root on the host", _ONE_FOLDER),
     _danger(
@@ -215,18 +212,18 @@ DANGEROUS_MOUNTS: tuple[Danger, ...] = (
     ),
     _danger(
         r"/var/lib(?:/(?:docker|containerd|kubelet)(?:/.*)?)?|/var/spool(?:/cron(?:/.*)?)?",
-        "gives the container what the host runs as root: the files of all containers, its timed jobs",
+        "gives the container things that the host runs as root: the files of all containers, cron jobs",
         _ONE_FOLDER,
     ),
     _danger(
         r"/(?:boot|bin|sbin|usr|lib|lib64)(?:/.*)?",
-        "is writable, and holds programs that the host runs as root",
+        "is writable, and contains programs that the host runs as root",
         "add `:ro`, or remove it",
         only_writable=True,
     ),
     _danger(
         r"/(?:proc|sys)(?:/.*)?",
-        "is writable: settings of the host's kernel",
+        "is writable: the container can change settings of the host's kernel",
         "add `:ro`, or remove it",
         only_writable=True,
     ),
@@ -240,14 +237,14 @@ DANGEROUS_MOUNTS: tuple[Danger, ...] = (
     _danger(
         _HOME
         + r"/(?:\.bashrc|\.profile|\.bash_profile|\.zshrc|\.config/(?:systemd|autostart)|\.local|\.local/bin)(?:/.{0,4096})?",
-        "is writable, and holds what the user runs at the next login",
+        "is writable, and contains programs and scripts that run at the user's next login",
         "add `:ro`, or remove it",
         "data",
         only_writable=True,
     ),
     _danger(
         _HOME + r"|/home",
-        "gives the container all of a home: keys, tokens, and what its owner runs",
+        "gives the container a whole home folder: keys, tokens, and programs that its owner runs",
         _ONE_FOLDER,
         "data",
     ),
@@ -257,16 +254,16 @@ DANGEROUS_DEVICES: tuple[Danger, ...] = (
     _danger(r"/dev/(?:mem|kmem|port)", "is the memory of the host"),
     _danger(
         r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|dm-|md|loop|mapper/|disk/|nbd)\S*",
-        "is a disk of the host, without its files' rights",
+        "is a disk of the host, and bypasses its file permissions",
     ),
     _danger(
         r"/dev/(?:kmsg|console|tty\d*|input(?:/\S*)?|uinput|hidraw\d*)",
-        "shows what is typed or logged on the host",
+        "shows the host's keyboard input, consoles or kernel log",
         kind="data",
     ),
     _danger(
         r"/dev/(?:vfio(?:/\S*)?|cpu(?:/\S*)?|ipmi\d*|watchdog\d*|sg\d+|bsg(?:/\S*)?)",
-        "drives hardware of the host directly",
+        "controls hardware of the host directly",
     ),
     _danger(r"/dev", "is every device of the host", "name the device that it needs"),
 )
@@ -276,11 +273,11 @@ DANGEROUS_CAPABILITIES: tuple[Danger, ...] = (
         "is as good as root on the host",
         "remove it, or add only the capabilities that it needs",
     ),
-    _danger("DAC_READ_SEARCH", "reads any file of the host whose disk the container has a file of"),
-    _danger("BPF|PERFMON", "reads memory of the host's kernel"),
+    _danger("DAC_READ_SEARCH", "can read every file on any disk of the host that the container has a file from"),
+    _danger("BPF|PERFMON", "can read memory of the host's kernel"),
     _danger(
         "SYS_BOOT|SYS_TIME|MAC_ADMIN|MAC_OVERRIDE|LINUX_IMMUTABLE|SYSLOG|AUDIT_CONTROL",
-        "changes or reads the host, not the container",
+        "can change or read the host, not only the container",
         kind="data",
     ),
 )
@@ -290,29 +287,29 @@ DANGEROUS_VARIABLES: tuple[Danger, ...] = (
     _danger(r"LD_(?:PRELOAD|AUDIT)", "loads a library into each program of the container", _BUILD_INTO_IMAGE, "code"),
     _danger(
         r"LD_LIBRARY_PATH|PYTHON(?:PATH|HOME|STARTUP|USERBASE)|PATH|NODE_PATH|NODE_OPTIONS|PERL5(?:LIB|OPT)|RUBYOPT|BASH_ENV|ENV",
-        "says where the container's programs take code from",
+        "sets where the container's programs load code from",
         _BUILD_INTO_IMAGE,
         "code",
     ),
     _danger(
         r"(?:PIP|UV)_(?:EXTRA_)?INDEX_URL|UV_INDEX|UV_DEFAULT_INDEX|PIP_CONFIG_FILE|PIP_TRUSTED_HOST",
-        "says where packages are installed from",
+        "sets where packages are installed from",
         _BUILD_INTO_IMAGE,
         "code",
     ),
     _danger(
         r"(?i:https?_proxy|all_proxy)|HF_ENDPOINT|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_NO_VERIFY|PYTHONHTTPSVERIFY",
-        "leads what the container downloads and sends through another server, or trusts other certificates",
+        "redirects the container's traffic through another server, or makes it trust other certificates",
         "remove it; the host downloads the model",
         "data",
     ),
     _danger(
         r"VLLM_ALLOW_INSECURE_SERIALIZATION|SGLANG_ALLOW_\w{0,60}PICKLE\w{0,60}",
-        "lets whoever reaches the engine's inner ports run code in it",
+        "lets anyone who can reach the engine's internal ports run code in it",
         kind="code",
     ),
     _danger(r"VLLM_ALLOW_RUNTIME_LORA_UPDATING", "lets clients load files of the container as adapters", kind="data"),
-    _danger(r"VLLM_SERVER_DEV_MODE", "opens endpoints for developers to every client", kind="data"),
+    _danger(r"VLLM_SERVER_DEV_MODE", "opens developer endpoints to every client", kind="data"),
     _danger(r"VLLM_PLUGINS", "names packages whose code the engine runs at its start", _BUILD_INTO_IMAGE, "code"),
 )
 #: flags by name; a flag that is off or empty does not count
@@ -320,13 +317,13 @@ DANGEROUS_FLAGS: tuple[Danger, ...] = (
     _danger(
         "trust-remote-code",
         "runs Python code that comes with the model",
-        "remove it, if the engine knows the architecture",
+        "remove it if the engine supports the architecture",
         "code",
     ),
     _danger(
         r"(?:tool-parser|reasoning-parser)-plugin|custom-weight-loader|middleware|worker-cls|worker-extension-cls|scheduler-cls"
         r"|logits-processors|io-processor-plugin|custom-pipeline-class",
-        "runs Python code that is not the engine's",
+        "runs Python code from outside the engine",
         _BUILD_INTO_IMAGE,
         "code",
     ),
@@ -334,16 +331,14 @@ DANGEROUS_FLAGS: tuple[Danger, ...] = (
     _danger("enable-custom-logit-processor", "runs code that clients send", kind="code"),
     _danger("allowed-local-media-path", "lets clients read files of the container below that folder", kind="data"),
 )
-#: values of `load-format` that are unpickled
+#: values of `load-format` for weights that are unpickled
 _PICKLED_FORMATS = frozenset({"pt", "pickle", "npcache"})
 
 
 def find_dangers(container: Mapping[str, Any], flags: Mapping[str, Any]) -> Iterator[DetectedDanger]:
     """Yield the dangers of a recipe.
 
-    Args:
-        container: options of `docker run`, by their names in a recipe.
-        flags: of the engine, by their names.
+    container: options of `docker run` by recipe key. flags: the engine's flags by canonical name.
     """
     for volume in container.get("volumes") or ():
         yield from _find_mount_danger(str(volume))
@@ -363,7 +358,7 @@ def find_dangers(container: Mapping[str, Any], flags: Mapping[str, Any]) -> Iter
     if str(flags.get("load-format")) in _PICKLED_FORMATS:
         why = "unpickles the weights, and so runs code that comes with the model"
         yield DetectedDanger(
-            "code", "load-format", f"--load-format {flags['load-format']}", why, "take weights as safetensors"
+            "code", "load-format", f"--load-format {flags['load-format']}", why, "use weights in safetensors format"
         )
 
 
@@ -376,7 +371,7 @@ def _find_mount_danger(volume: str) -> Iterator[DetectedDanger]:
     recipe_line = f"volumes: {one_line(volume, max_chars=MAX_SHOWN_CHARS)}"
     for danger in DANGEROUS_MOUNTS:
         if danger.pattern.fullmatch(path) and not (danger.only_writable and "ro" in modes):
-            yield DetectedDanger(danger.kind, "container.volumes", recipe_line, danger.sentence, danger.fix)
+            yield DetectedDanger(danger.kind, "container.volumes", recipe_line, danger.why, danger.fix)
             return
     yield from _find_first(DANGEROUS_DEVICES, path, "container.volumes", recipe_line)
 
@@ -384,5 +379,5 @@ def _find_mount_danger(volume: str) -> Iterator[DetectedDanger]:
 def _find_first(table: tuple[Danger, ...], value: str, option: str, recipe_line: str) -> Iterator[DetectedDanger]:
     for danger in table:
         if danger.pattern.fullmatch(value):
-            yield DetectedDanger(danger.kind, option, recipe_line, danger.sentence, danger.fix)
+            yield DetectedDanger(danger.kind, option, recipe_line, danger.why, danger.fix)
             return

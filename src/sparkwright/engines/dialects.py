@@ -1,6 +1,6 @@
 """The APIs through which servers generate text, by their names in recipes.
 
-A probe, a gateway's proof and a check of a client's settings write their request as a chat, and read the answer as a chat's.
+Probes and checks use the chat format: a dialect converts a chat request to its API, and the API's answer to a chat answer.
 """
 
 from __future__ import annotations
@@ -12,30 +12,26 @@ from typing import Any, Protocol
 from sparkwright.engines import api_paths, messages_api, openai_api
 from sparkwright.trust.bounds import count_or_none
 
-# OpenAI's Responses API as servers of open models implement it: conversion of chat requests to it, and of its answers to chats.
+# Conversion to and from OpenAI's Responses API, as servers of open models implement it.
 #
-# Read in vLLM 0.32.0 (entrypoints/openai/responses) and from the answers of vLLM 0.32.0 and llama-server b11549. Clients such
-# as Codex take each item from the event that ends it, so a stream is assembled from those.
+# Sources: vLLM 0.32.0 (entrypoints/openai/responses), and answers of vLLM 0.32.0 and llama-server b11549. Like Codex and other
+# clients, `assemble_responses` takes each item of a stream from its final event.
 
 #: the types of the events that begin and end a stream
-FIRST_EVENT, LAST_EVENTS = (
-    "response.created",
-    frozenset(("response.completed", "response.incomplete", "response.failed")),
-)
-#: in one answer
+FIRST_EVENT = "response.created"
+LAST_EVENTS = frozenset(("response.completed", "response.incomplete", "response.failed"))
+#: output items in one answer
 MAX_ITEMS = 64
-#: keys of a chat request that have another form here
+#: keys of a chat request that this API names or formats differently
 CONVERTED_KEYS = frozenset(
     ("messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "stream_options")
 )
 
 
 def convert_to_responses(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]:
-    """Return a chat request in this API's form.
+    """Return a chat request in this API's format.
 
-    Args:
-        chat: a request for /v1/chat/completions.
-        thinks: whether it asks for thinking, as Codex does; None, and False, where that is not said.
+    chat: a request for /v1/chat/completions. thinks: request thinking, as Codex does.
     """
     body = {name: value for name, value in chat.items() if name not in CONVERTED_KEYS}
     body["input"] = [item for message in chat["messages"] for item in _convert_items(message)]
@@ -62,7 +58,7 @@ def _convert_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def convert_responses_answer(body: Any) -> dict[str, Any]:
-    """Return a whole answer in the form of a chat's; an invalid answer has no choices."""
+    """Return a complete answer in chat format; without choices if it is invalid."""
     if not isinstance(body, dict) or not isinstance(body.get("output"), list):
         return {"choices": []}
     items = [item for item in body["output"][:MAX_ITEMS] if isinstance(item, dict)]
@@ -73,26 +69,24 @@ def convert_responses_answer(body: Any) -> dict[str, Any]:
         message["tool_calls"] = calls
     is_incomplete = body.get("status") == "incomplete"
     reason = "length" if is_incomplete else "tool_calls" if calls else "stop"
-    usage = body.get("usage")
-    row = usage if isinstance(usage, dict) else {}
+    usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
     counts = {
-        "prompt_tokens": count_or_none(row.get("input_tokens")),
-        "completion_tokens": count_or_none(row.get("output_tokens")),
+        "prompt_tokens": count_or_none(usage.get("input_tokens")),
+        "completion_tokens": count_or_none(usage.get("output_tokens")),
     }
     return {"choices": [{"message": message, "finish_reason": reason}], "usage": counts}
 
 
-def _join_text(items: Sequence[Mapping[str, Any]], kind: str, part: str) -> str | None:
-    """Return the text of the items of a kind, from their parts of a kind."""
-    contents = [item.get("content") for item in items if item.get("type") == kind]
-    parts = [value for content in contents if isinstance(content, list) for value in content]
-    texts = [value.get("text") for value in parts if isinstance(value, dict) and value.get("type") == part]
+def _join_text(items: Sequence[Mapping[str, Any]], item_type: str, part_type: str) -> str | None:
+    contents = [item.get("content") for item in items if item.get("type") == item_type]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == part_type]
     return "".join(text for text in texts if isinstance(text, str)) or None
 
 
 def _join_summary(items: Sequence[Mapping[str, Any]]) -> str | None:
     summaries = [item.get("summary") for item in items if item.get("type") == "reasoning"]
-    parts = [value for summary in summaries if isinstance(summary, list) for value in summary]
+    parts = [part for summary in summaries if isinstance(summary, list) for part in summary]
     return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict)) or None
 
 
@@ -102,16 +96,16 @@ def _convert_call(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assemble_responses(events: Sequence[Any]) -> dict[str, Any]:
-    """Return the events of a stream in the form of a chat's whole answer, assembled as clients do it."""
-    rows = [event for event in events if isinstance(event, dict)]
-    items = [row.get("item") for row in rows if row.get("type") == "response.output_item.done"]
-    final_event = next((row for row in reversed(rows) if row.get("type") in LAST_EVENTS), {})
-    last = final_event.get("response")
-    return convert_responses_answer({**(last if isinstance(last, dict) else {}), "output": items})
+    """Return a streamed answer as a complete chat answer, assembled as clients do it."""
+    events = [event for event in events if isinstance(event, dict)]
+    items = [event.get("item") for event in events if event.get("type") == "response.output_item.done"]
+    last_event: Mapping[str, Any] = next((event for event in reversed(events) if event.get("type") in LAST_EVENTS), {})
+    response = last_event.get("response")
+    return convert_responses_answer({**(response if isinstance(response, dict) else {}), "output": items})
 
 
 class RequestConverter(Protocol):
-    """A converter of a chat request to an API's own form. thinks: the request asks for thinking; None if it does not say."""
+    """A function that converts a chat request to another API. thinks: request thinking; None leaves it to the server."""
 
     def __call__(self, chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]: ...
 
@@ -123,17 +117,17 @@ class Dialect:
     name: str
     path: str
     request: RequestConverter
-    #: converts a whole answer to a chat's
+    #: converts a complete answer to a chat answer
     answer: Callable[[Any], dict[str, Any]]
-    #: converts the events of a stream to a chat's whole answer
+    #: converts the events of a stream to a complete chat answer
     assembled: Callable[[Sequence[Any]], dict[str, Any]]
-    #: the type of a stream's first event; empty if events have no types
+    #: type of a stream's first event; empty if events have no types
     first: str = ""
-    #: the types of the event that ends a stream; empty if `[DONE]` does
+    #: types of the event that ends a stream; empty if `[DONE]` ends it
     last: frozenset[str] = frozenset()
 
     def disorder(self, events: Sequence[Any]) -> str:
-        """Return the error in the order of a stream's events, as a clause; empty for none."""
+        """Return the error in the order of a stream's events as a clause; empty if the order is right."""
         kinds = [event.get("type") for event in events if isinstance(event, dict)]
         if not self.first or not kinds or kinds[0] == self.first:
             return ""
@@ -167,6 +161,6 @@ RESPONSES = Dialect(
     FIRST_EVENT,
     LAST_EVENTS,
 )
-#: the APIs besides chat, by the names of their probes
+#: the APIs other than chat, by the names of their probes
 OTHER_DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (MESSAGES, RESPONSES)}
 BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (CHAT, MESSAGES, RESPONSES)}

@@ -1,21 +1,21 @@
-"""The interface of an engine: what each must answer. The rest of sparkwright uses engines through it alone.
+"""The interface of an engine, through which all other packages use it.
 
-An engine is a folder here. A file has the same name in each folder, and `Engine` below lists the values that it holds:
+Each engine has a folder here, with these files. `Engine` below lists the values that it reads from them.
 
-    http.py         how the server is asked, and its API key
-    flags.py        the command that starts it, and how commands written elsewhere are read
-    log.py          the format of its log, and the causes of slowness that the log tells
+    http.py         the HTTP interface of the server, and its API key
+    flags.py        the command that starts it, and the import of commands written elsewhere
+    log.py          the format of its log, and the causes of slowness that the log shows
     advice.py       findings about a recipe (the rules are in rules.py), and the memory that the engine needs
-    options.json    its options, a row each (option_table.py); other releases' are in option_history.json, or releases.json
-    image.py        the engine's version and options, as an image tells them
+    options.json    its options (option_table.py); those of other releases are in option_history.json or releases.json
+    image.py        the version and options of the engine in an image
     caches.py       its prefix cache and its compile caches
-    files.py        the files of a repository that it needs
-    parallel.py     one model on several hosts; member_log.py reads the log of one of them
+    files.py        the files that it needs from a repository
+    parallel.py     one model on several hosts; member_log.py reads the log of a cluster member
 
-NEEDED_FILES are in every folder. Files are imported on first use: a health check needs http.py alone.
+NEEDED_FILES are in every folder. Files are imported on first use: a health check imports only http.py.
 
-An engine with description.py is known from its recipe alone: its values are made from that description, which travels with the
-container as a label.
+If the folder has a description.py, the recipe describes the engine: its values are built from that description, which is also
+a label of the container.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 #: names in recipes
 Name = Literal["vllm", "llama_cpp", "sglang", "openai"]
-#: names for people
+#: display names
 TITLES: dict[str, str] = {
     "vllm": "vLLM",
     "llama_cpp": "llama.cpp",
@@ -55,26 +55,26 @@ TITLES: dict[str, str] = {
 DEFAULT_ENGINE = "vllm"
 #: engines by the `owned_by` of the models that their servers list
 ENGINES_BY_OWNER = {"vllm": "vllm", "llamacpp": "llama_cpp", "sglang": "sglang"}
-#: label with the engine of a container; a container without it runs vLLM, which was the first engine
+#: label with the engine of a container; a container without this label runs vLLM, the first supported engine
 ENGINE_LABEL = "sparkwright.engine"
 #: label with the description of a described server, as JSON
 DESCRIPTION_LABEL = "sparkwright.engine.description"
 #: label with the task of a container that does not generate text
 TASK_LABEL = "sparkwright.task"
 TASKS: tuple[Task, ...] = get_args(Task)
-#: files without which an engine can't be served with
+#: files that every engine that can serve has
 NEEDED_FILES = ("http", "flags", "log", "advice")
 P = TypeVar("P")
 
 
 class EnginePart(Generic[P]):
-    """A value in a file of the engine's folder, or the file itself: a module whose functions are the value's.
+    """A value in a file of the engine's folder, or the file's module.
 
-    For an engine with a description it is the result of the file's function described_VALUE, if there is one.
+    If the file has a function described_VALUE, the value is its result for the engine's description.
     """
 
     def __init__(self, file: str, value: str = "", default: Any = None) -> None:
-        """Name the file and the value in it. default: of an engine that has no such file, or no such value in it."""
+        """Name the file and the value in it. default: used if the engine lacks the file or the value."""
         self._file, self._value, self._default = file, value, default
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -106,55 +106,55 @@ class EnginePart(Generic[P]):
 class Engine:
     """An inference engine."""
 
-    #: name of its folder, as recipes write it
+    #: name of its folder, also used in recipes
     name: str
-    #: name for people
+    #: display name
     title: str
-    #: description from the recipe, as the container's label holds it; empty for the defaults
+    #: description from the recipe, as the text of the container's label; empty for the defaults
     described: str = ""
-    #: task that the server has
+    #: task of the server
     task: Task = GENERATE
 
     #: the HTTP interface of a server that generates text; see `http`
     _http: ClassVar[EnginePart[Http]] = EnginePart("http", "HTTP")
-    #: the API key in a file; None if the engine reads none from a file
+    #: the API key file; None if the engine cannot read its key from a file
     key: ClassVar[EnginePart[ServerKey | None]] = EnginePart("http", "SERVER_KEY")
     #: the flags of its command line
     flags: ClassVar[EnginePart[Flags]] = EnginePart("flags")
-    #: the model and the flags of the words of a command that starts the server
+    #: returns the model and the flags in the words of a server's command
     command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parse_command")
-    #: the differences between recipes written elsewhere and ours; None if recipes for this engine can't be imported
+    #: data to convert foreign recipes; None if recipes for this engine can't be imported
     imports: ClassVar[EnginePart[ImportTable | None]] = EnginePart("flags", "IMPORTS")
-    #: the flags that decide about tasks
+    #: the flags that select the server's task
     task_flags: ClassVar[EnginePart[TaskFlags]] = EnginePart("flags", "TASK_FLAGS", TaskFlags())
-    #: the flags that cause what probes find
+    #: the flags that affect the results of probes
     probe_flags: ClassVar[EnginePart[ProbeFlags]] = EnginePart("flags", "PROBE_FLAGS", ProbeFlags())
     #: the format of its log
     log: ClassVar[EnginePart[LogFormat]] = EnginePart("log", "LOG")
     #: the detectors (slowness.Detector) of causes of slowness that only this engine has
     causes: ClassVar[EnginePart[tuple[Callable[[Any], Iterator[Any]], ...]]] = EnginePart("log", "DETECTORS", ())
-    #: the rules about its recipes, and the settings that it will derive from them
+    #: the rules about its recipes, and the settings that the engine derives from them
     advice: ClassVar[EnginePart[Advice]] = EnginePart("advice")
     #: the reader of its images; None if images report nothing
     image: ClassVar[EnginePart[Image | None]] = EnginePart("image")
-    #: the reader of what the engine reports about its prefix cache
+    #: the reader of the engine's reports about its prefix cache
     prefix_cache: ClassVar[EnginePart[PrefixCache]] = EnginePart("caches", default=UnreportedPrefixCache())
-    #: the compile caches; None if none are known
+    #: the compile caches; None if the engine is not known to have any
     caches: ClassVar[EnginePart[CompileCaches | None]] = EnginePart("caches", "CACHES")
     #: the choice of files from a repository; None if the engine serves the whole folder
     files: ClassVar[EnginePart[Files | None]] = EnginePart("files")
-    #: serving one model from several hosts; None if the engine, or this release of sparkwright, can't
+    #: serving one model from several hosts; None if the engine or this release of sparkwright does not support it
     parallel: ClassVar[EnginePart[Parallel | None]] = EnginePart("parallel")
-    #: the reader of a cluster member's log, without the rest of `parallel`; None if the engine has none
+    #: the reader of a cluster member's log; None if the engine has none. Separate from `parallel` to import less
     member: ClassVar[EnginePart[Callable[[LogText], MemberLog] | None]] = EnginePart("member_log", "member")
-    #: the reader of descriptions; None for an engine that needs none
+    #: the reader of descriptions; None if the recipe does not describe the engine
     _descriptions: ClassVar[EnginePart[Any]] = EnginePart("description")
 
     @cached_property
     def http(self) -> Http:
         """The HTTP interface of its server."""
-        found = self._http
-        return found if self.task == GENERATE else replace(found, task=self.task, roles={**found.roles, **found.unlike})
+        http = self._http
+        return http if self.task == GENERATE else replace(http, task=self.task, roles={**http.roles, **http.unlike})
 
     @property
     def served(self) -> bool:
@@ -163,7 +163,7 @@ class Engine:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels that name a container's engine and task; vLLM that generates text needs none."""
+        """The container labels with the engine and the task; empty for vLLM that generates text."""
         task = {TASK_LABEL: str(self.task)} if self.task != GENERATE else {}
         if self.name == DEFAULT_ENGINE:
             return task
@@ -175,31 +175,30 @@ class Engine:
         return self._descriptions is not None
 
     def with_section(self, section: Mapping[str, Any]) -> Engine:
-        """Return this engine with the description in its section of a recipe; unchanged if the engine needs no description."""
+        """Return this engine with the description in a recipe's section; unchanged if the engine needs no description."""
         return replace(self, described=self._descriptions.render_label(section)) if self.needs_description else self
 
     @property
     def description(self) -> Mapping[str, Any]:
-        """The recipe's description of the server, by the section's keys; empty if there is none or the engine needs none."""
-        found: Mapping[str, Any] = self._descriptions.parse_label(self.described) if self.described else {}
-        return found
+        """The recipe's description of the server by its keys there; empty if there is none."""
+        description: Mapping[str, Any] = self._descriptions.parse_label(self.described) if self.described else {}
+        return description
 
     def find_mistakes(self, section: Mapping[str, Any]) -> Iterable[tuple[tuple[str | int, ...], str]]:
-        """Return the mistakes in a section that describes an engine, each as its place in the section and the reason ("must be
-        ...")."""
-        found: Iterable[tuple[tuple[str | int, ...], str]] = (
+        """Return the mistakes in a recipe's description, each with its place in the section and the reason ("must be ...")."""
+        mistakes: Iterable[tuple[tuple[str | int, ...], str]] = (
             self._descriptions.find_mistakes(section) if self.needs_description else ()
         )
-        return found
+        return mistakes
 
     def version_in_image(self, config: Mapping[str, Any]) -> str | None:
-        """Return the engine's version in an image's Config; None if it holds none."""
+        """Return the engine's version in an image's Config; None if the Config does not contain it."""
         return self.image.version_of(config) if self.image else None
 
 
 @lru_cache
 def _import_file(engine: str, file: str) -> Any:
-    """Return a file of an engine's folder; None if it has none."""
+    """Return the module of a file in an engine's folder; None if there is no such file."""
     folder = f"{__package__}.{engine}"
     exists = find_spec(folder) is not None and find_spec(f"{folder}.{file}") is not None
     return import_module(f"{folder}.{file}") if exists else None
@@ -217,35 +216,33 @@ def list_served() -> tuple[Engine, ...]:
 
 
 def get_or_default(name: object) -> Engine:
-    """Return the engine that a file or a label names; the default engine for an unknown name."""
+    """Return the engine of a name from a file or a label; the default engine if the name is unknown."""
     return get_engine(name if isinstance(name, str) and name in TITLES else DEFAULT_ENGINE)
 
 
 def detect_from_models(answer: Any) -> Engine:
-    """Return the engine of a server without labels, by the owner of the models that it lists."""
-    rows = answer.get("data") if isinstance(answer, dict) else None
-    owners = [row.get("owned_by") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return get_engine(
-        next(
-            (ENGINES_BY_OWNER[owner] for owner in owners if isinstance(owner, str) and owner in ENGINES_BY_OWNER),
-            DEFAULT_ENGINE,
-        )
-    )
+    """Return the engine of a server without labels, by the owner of its models. answer: from the path that lists them."""
+    models = answer.get("data") if isinstance(answer, dict) else None
+    owners = [model.get("owned_by") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
+    known_owners = (owner for owner in owners if isinstance(owner, str) and owner in ENGINES_BY_OWNER)
+    owner = next(known_owners, None)
+    return get_engine(ENGINES_BY_OWNER[owner] if owner else DEFAULT_ENGINE)
 
 
 def from_labels(labels: Mapping[str, Any] | None) -> Engine:
-    """Return the engine of a container or of a spec, by its labels; the default engine for an unknown name."""
-    engine = get_or_default((labels or {}).get(ENGINE_LABEL))
-    described, task = (labels or {}).get(DESCRIPTION_LABEL), (labels or {}).get(TASK_LABEL)
+    """Return the engine and task in the labels of a container or a spec; the default engine if its name is unknown."""
+    labels = labels or {}
+    engine = get_or_default(labels.get(ENGINE_LABEL))
+    described, task = labels.get(DESCRIPTION_LABEL), labels.get(TASK_LABEL)
     if isinstance(described, str) and engine.needs_description:
         engine = replace(engine, described=described)
-    return next((replace(engine, task=item) for item in TASKS if item == task), engine)
+    return replace(engine, task=task) if task in TASKS else engine
 
 
 class Image(Protocol):
     """Commands that print the version and the options of an image's engine, and readers of their output.
 
-    Options are shapes by name, as one release of the engine lists them; they are stored as the difference from a known release.
+    Options are mapped to their shapes, and stored as the difference from a known release.
     """
 
     @property
@@ -257,7 +254,7 @@ class Image(Protocol):
         """The program and arguments that list the options."""
 
     def version_of(self, config: Mapping[str, Any]) -> str | None:
-        """Return the version in an image's Config; None if it holds none."""
+        """Return the version in an image's Config; None if the Config does not contain it."""
 
     def parse_version(self, text: str) -> str | None:
         """Return the version in the output of ASK_VERSION."""
@@ -266,10 +263,13 @@ class Image(Protocol):
         """Return the options in the output of ASK_OPTIONS; empty if it is not a list of options."""
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
-        """Return the options as they are stored: as the difference from a known release."""
+        """Return the options as the difference from a known release."""
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
-        """Return True if `restore_options` can use the stored difference, or the image listed no options; else run the image again."""
+        """Return True if `restore_options` can use the stored difference, or the image listed no options.
+
+        Otherwise the options must be read from the image again.
+        """
 
     def restore_options(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
         """Return the options from a stored difference; empty if none was stored."""
@@ -279,9 +279,9 @@ class Image(Protocol):
 class ChosenFiles:
     """The files selected from a repository."""
 
-    #: the files that are needed, as they were passed in
+    #: the needed rows of the input
     rows: tuple[Mapping[str, Any], ...]
-    #: flags that name the files, the model's among them, each with the path below the model's folder
+    #: flags that name a file, including the model, each with the path below the model's folder
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -289,8 +289,8 @@ class ChosenFiles:
 class EmbeddedChat:
     """The chat template and the sampling defaults in a model's file."""
 
-    template: str  #: "" for none
-    sampling: Mapping[str, float] = field(default_factory=dict)  #: by the names of a request
+    template: str  #: empty if the file has none
+    sampling: Mapping[str, float] = field(default_factory=dict)  #: by request key
 
 
 class Files(Protocol):
@@ -298,7 +298,7 @@ class Files(Protocol):
 
     @property
     def NEEDED(self) -> str:
-        """The kind of file that serves as the model, as "one GGUF file"; shown for a recipe that names none."""
+        """The kind of file to name as the model, such as "one GGUF file"; for messages about a recipe without it."""
 
     @property
     def SUFFIX(self) -> str:
@@ -306,20 +306,20 @@ class Files(Protocol):
 
     @property
     def BEGINNING_BYTES(self) -> int:
-        """The number of bytes at the beginning of a model's file that `config_of` needs."""
+        """Number of bytes at the beginning of a model's file that `config_of` needs."""
 
     def config_of(self, beginning: bytes) -> dict[str, Any] | None:
-        """Return the model's shape from the beginning of its file, as the lock keeps it; None if the file does not hold it."""
+        """Return the model's architecture for the lock from the beginning of its file; None if it is not there."""
 
     def adapter_of(self, beginning: bytes) -> dict[str, Any] | None:
-        """Return the lock's entry about a LoRA adapter from the beginning of its file; None if the file is none."""
+        """Return the lock's entry for a LoRA adapter from the beginning of its file; None if the file is not an adapter."""
 
     @property
     def HEADER_BYTES(self) -> int:
-        """The greatest number of bytes at the beginning of a model's file that `chat_of` needs."""
+        """Maximum number of bytes at the beginning of a model's file that `chat_of` needs."""
 
     def chat_of(self, beginning: bytes) -> EmbeddedChat | None:
-        """Return the chat template and the sampling defaults from the beginning of a model's file; None if it ends before them."""
+        """Return the chat template and sampling defaults from the beginning of a model's file; None if it is too short."""
 
     def select_files(
         self, files: Sequence[Mapping[str, Any]], pattern: str, mmproj: str = "", draft: str = "", repository: str = ""
@@ -328,11 +328,11 @@ class Files(Protocol):
 
         Args:
             files: rows with path and size_bytes.
-            pattern: of the model's file.
+            pattern: pattern of the model's file.
             mmproj: pattern of the projector.
             draft: pattern of the draft model.
             repository: its name, for messages.
 
         Raises:
-            Refused: no file matches, or more than one model; the message lists the models with their sizes.
+            Refused: no file matches, or more than one model does; the message lists the models with their sizes.
         """

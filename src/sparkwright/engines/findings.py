@@ -23,14 +23,14 @@ class Way:
 class Finding:
     """A problem in a recipe."""
 
-    #: error: the engine refuses to start, or the result is wrong
+    #: error means that the engine refuses to start or generates wrong output
     severity: Severity
     sentence: str
     ways_out: tuple[Way, ...] = ()
     source: str = ""
-    #: the flag concerned, to find the line in the recipe
+    #: the flag concerned, to find its line in the recipe
     flag: str = ""
-    #: name of the rule; filled in when a rule is registered
+    #: name of the rule; set by the registry
     rule: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Finding:
         return {**asdict(self), "ways_out": [asdict(way) for way in self.ways_out], "flag": self.flag or None}
 
 
-#: type of an engine's cases, and of the examples of its rules
+#: types of the cases that an engine's rules check, and of the rules' examples
 C = TypeVar("C")
 E = TypeVar("E")
 
@@ -47,14 +47,13 @@ E = TypeVar("E")
 class Rule(Generic[C, E]):
     """A rule that reports findings about a recipe."""
 
-    #: the name that its findings carry
     name: str
     title: str
     #: why the rule applies
     reason: str
     #: references for the reason
     sources: tuple[str, ...]
-    #: a case for which the rule has a finding
+    #: a recipe with a finding
     example: E
     #: the rule's function
     findings: Callable[[C], Iterable[Finding]]
@@ -62,7 +61,7 @@ class Rule(Generic[C, E]):
 
 @dataclass(frozen=True, slots=True)
 class RuleExplanation:
-    """A rule with its explanation and its finding for an example."""
+    """The explanation of a rule, with an example and the finding about it."""
 
     name: str
     title: str
@@ -92,8 +91,8 @@ class Rules(dict[str, Rule[C, E]]):
 
         Args:
             case: converts an example to a case.
-            describe_example: returns the fields of Explained that describe an example.
-            aliases: other names under which rules are explained.
+            describe_example: returns the fields of RuleExplanation for an example.
+            aliases: further names of rules, accepted by `explain_rule`.
         """
         super().__init__()
         self._case, self._describe_example, self._aliases = case, describe_example, aliases or {}
@@ -101,14 +100,15 @@ class Rules(dict[str, Rule[C, E]]):
     def rule(
         self, name: str, *, sources: Iterable[str], example: E
     ) -> Callable[[Callable[[C], Iterable[Finding]]], Callable[[C], Iterable[Finding]]]:
-        """Register a rule. Its docstring is its title (first line) and its reason (the rest, in paragraphs)."""
+        """Register a rule. The first line of its docstring is the title, the remaining paragraphs are the reason."""
 
         def register(findings: Callable[[C], Iterable[Finding]]) -> Callable[[C], Iterable[Finding]]:
             def label_findings(case: C) -> Iterator[Finding]:
                 return (replace(finding, rule=name) for finding in findings(case))
 
-            title, _, reason = (findings.__doc__ or "").strip().partition("\n")
-            self[name] = Rule(name, title.strip(), _paragraphs(reason), tuple(sources), example, label_findings)
+            title, _, text = (findings.__doc__ or "").strip().partition("\n")
+            reason = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+            self[name] = Rule(name, title.strip(), reason, tuple(sources), example, label_findings)
             return findings
 
         return register
@@ -131,8 +131,3 @@ class Rules(dict[str, Rule[C, E]]):
         return RuleExplanation(
             rule.name, rule.title, rule.reason, rule.sources, finding, **self._describe_example(rule.example)
         )
-
-
-def _paragraphs(text: str) -> str:
-    """Return a text with its lines joined, one line per paragraph."""
-    return "\n\n".join(" ".join(word.split()) for word in text.split("\n\n"))
