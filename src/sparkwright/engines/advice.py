@@ -91,7 +91,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True)
 class UnknownKind:
-    """A model of unknown kind."""
+    """A model whose architecture is unknown."""
 
     sentence: str
     max_position_embeddings: int | None = None
