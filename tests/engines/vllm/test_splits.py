@@ -61,7 +61,7 @@ def test_what_parallel_is_explained_with() -> None:
     assert [paragraph[:25] for paragraph in paragraphs[1:4]] == [
         "`parallel: {tensor: 2}` s",
         "`parallel: {pipeline: 2}`",
-        "Two servers, one on each ",
+        "Two servers behind a gate",
     ]
     assert "69.0 tok/s" in paragraphs[1] and "568" in paragraphs[3]
 
