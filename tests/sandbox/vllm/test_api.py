@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -315,6 +316,22 @@ def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., Runnin
     server.engine.stop()
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         answer.read()
+
+
+def test_a_stream_ends_with_an_error_when_a_rank_of_its_group_is_lost(serve: Callable[..., RunningServer]) -> None:
+    server = serve()
+    assert server.engine.group is not None
+    link, peer = socket.socketpair()
+    server.engine.group.links.append(link)
+    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    line.request(
+        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+    )
+    answer = line.getresponse()
+    assert answer.readline()
+    peer.close()
+    error, end = answer.read().split(b"\n\n")[-3:-1]
+    assert b"EngineCore encountered an issue" in error and end == b"data: [DONE]"
 
 
 SPECULATIVE = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')

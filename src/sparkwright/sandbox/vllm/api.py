@@ -324,7 +324,7 @@ class VllmApi(ModelApi):
             yield from super().answer_events(answer, tokens, spec)
         except GroupBroken:
             self.engine.die()
-            yield from answer.broken()
+            yield from answer.abort_events()
 
     def _body(self) -> dict[str, Any]:
         body = self.body()
