@@ -48,7 +48,7 @@ class Haproxy(Process):
     `argv` is the command line after `haproxy`.
     """
 
-    usual_holder = "haproxy"
+    default_holder = "haproxy"
 
     def serve(self) -> int:
         folder = self._folder_of(CONFIG_FOLDER)
@@ -58,7 +58,7 @@ class Haproxy(Process):
             )
         with (
             subprocess.Popen(
-                [find_executable(), *self._argv],
+                [find_executable(), *self.argv],
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

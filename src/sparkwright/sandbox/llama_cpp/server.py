@@ -136,7 +136,7 @@ def _parse_number(value: Any, default: int) -> int:
 class LlamaCounters(Counters):
     """The counters of a llama-server. Observed on b11549: tokens are added when a request ends, decodes at each step."""
 
-    at_end = True
+    counts_at_end = True
 
     def text(self) -> bytes:
         """Return the /metrics page."""
@@ -167,7 +167,7 @@ class LlamaServer(Process):
     `argv` is the command line after `llama-server`.
     """
 
-    usual_holder = "llama-server"
+    default_holder = "llama-server"
 
     config: Config
     counters: LlamaCounters
@@ -198,7 +198,7 @@ class LlamaServer(Process):
         ]
 
     def _start_and_serve(self) -> int:
-        self.config = self.limits = build_config(self._argv)
+        self.config = self.limits = build_config(self.argv)
         self.loaded, self.cache, self.counters = False, PromptCache(1), LlamaCounters()
         self._log_line(f"srv          init: build_info: {self.version}")
         if not self.config.keys:
@@ -216,7 +216,7 @@ class LlamaServer(Process):
             return self.write_last_lines([failed, model, NOT_LOADED_LINE], 1)
         self.write_log((wait_s, self._stamp_line("I", line)) for wait_s, line in self._loading(size_bytes))
         self.set_gpu_memory(size_bytes + self.config.kv_bytes)
-        if self.wait_while_held():
+        if self.wait_while_start_hangs():
             return self._code
         self.loaded = True
         self._log_line("srv          init: model loaded")

@@ -33,7 +33,7 @@ class ModelApi(Handler):
 
     @property
     def engine(self) -> Any:
-        """The process that it is the API of."""
+        """The process whose API this is."""
         return self.server.owner  # type: ignore[attr-defined]
 
     def send(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
@@ -47,11 +47,11 @@ class ModelApi(Handler):
         self.engine.log_access(f"INFO:     {line} {status} {HTTPStatus(status).phrase}")
 
     def is_authorized(self, keys: Collection[str]) -> bool:
-        """Return True if the request has one of the server's keys, or if it has none."""
+        """Return True if the request has one of the keys, or if no keys are configured."""
         scheme, _, key = (self.headers.get("Authorization") or "").partition(" ")
         return not keys or (scheme.lower() == "bearer" and key in keys)
 
-    def gone(self) -> bool:
+    def has_disconnected(self) -> bool:
         """Return True if the client has disconnected."""
         try:
             return bool(wait_for_readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
@@ -68,25 +68,24 @@ class ModelApi(Handler):
         max_tokens: int | None,
         thinking_tokens: int,
     ) -> Request:
-        """Return a request for a text.
+        """Return a request to generate text.
 
         Args:
-            body: the request.
-            prompt: its ids.
+            body: JSON of the HTTP request.
+            prompt: token ids.
             token_limit: maximum number of tokens that the server allows.
-            spec: the answer that it calls for.
-            max_tokens: maximum number of tokens that it asks for.
-            thinking_tokens: number of thinking tokens of its model.
+            spec: the requested answer.
+            max_tokens: maximum of the request; None if it sets none.
+            thinking_tokens: number of thinking tokens before the answer.
         """
-        natural_tokens, compared = (
-            natural_length(body, max_tokens, thinking_tokens),
-            body.get("logprobs") is True and not body.get("stream"),
-        )
+        stop_after_tokens = natural_length(body, max_tokens, thinking_tokens)
+        with_logprobs = body.get("logprobs") is True and not body.get("stream")
         if spec.quick:
             thinking_tokens = 0 if spec.words else QUICK_THINKING_TOKENS * bool(thinking_tokens)
-            natural_tokens, compared = len(spec.words) or thinking_tokens + QUICK_ANSWER_TOKENS, True
+            stop_after_tokens, with_logprobs = len(spec.words) or thinking_tokens + QUICK_ANSWER_TOKENS, True
         words = spec.words or (adapter_words(spec.adapter) if spec.adapter and not self.engine.damaged else ())
-        return Request(prompt, max_tokens or token_limit, natural_tokens, thinking_tokens, self.gone, compared, words)
+        limit = max_tokens or token_limit
+        return Request(prompt, limit, stop_after_tokens, thinking_tokens, self.has_disconnected, with_logprobs, words)
 
     def write(self, answer: Any, request: Request, spec: AnswerSpec, *, streamed: bool) -> None:
         """Generate a text and send it in the shape of an answer, in events if `streamed`."""
@@ -176,7 +175,7 @@ class ChatAnswer(ABC):
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the JSON of an answer that is not streamed."""
-        reason = "tool_calls" if calls else tokens[-1].reason
+        reason = "tool_calls" if calls else tokens[-1].finish_reason
         choice = {"index": 0, "message": self.message(tokens, calls), "finish_reason": reason, **self.of_choice}
         return {**self.base_fields("chat.completion"), "choices": [choice], "usage": self.usage(len(tokens))}
 
@@ -185,7 +184,7 @@ class ChatAnswer(ABC):
         count, reason = 0, None
         yield self._event(self.opening, None, 0)
         for token in tokens:
-            count, reason = token.count, token.reason
+            count, reason = token.count, token.finish_reason
             if not calls:
                 name = self.reasoning if token.kind == "reasoning" else "content"
                 yield self._event({name: token.text}, None, count)

@@ -21,87 +21,78 @@ DAMAGED_WORDS = tuple(reversed(ANSWER_WORDS))  # answer of a model with damaged 
 GARBLED_WORDS = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
-SHARED_RATE = 0.75  # rate of each stream, as a share, when one more stream runs
-#: length of a deep prompt, tokens, and its share of the rate with the fault
+SHARED_RATE = 0.75  # each further stream multiplies the rate of all streams by this
+#: the fault slow-at-depth multiplies the rate by DEEP_RATE for prompts of at least this length
 DEEP_PROMPT_TOKENS, DEEP_RATE = 4096, 0.2
 POLL_S = 0.05  # interval of the checks for a disconnected client
-ANSWER_TOKENS = 64  # length of an answer behind its thinking, tokens
+ANSWER_TOKENS = 64  # length of an answer after its thinking
 
 
 class Aborted(ConnectionResetError):
-    """The client disconnected, or the engine stops."""
+    """The client disconnected, or the engine is stopping."""
 
 
 class GroupBroken(Exception):
-    """A member of the engine's group is gone."""
+    """Another rank of the engine's group has exited."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request for a text."""
+    """A request to generate text."""
 
     #: token ids
     prompt: list[int]
-    #: maximum number of tokens
-    most: int
-    #: number of tokens after which it ends by itself
-    own: int
-    #: how many of its first tokens are thinking
-    thought: int
-    #: returns True if the client has disconnected
-    gone: Callable[[], bool]
-    #: the client compares texts with log probabilities: all tokens come at once
-    compared: bool = False
-    #: words after the thinking; empty for the default ones
+    max_tokens: int
+    #: number of tokens after which the model ends the answer
+    stop_after_tokens: int
+    #: number of thinking tokens at the beginning of the answer
+    thinking_tokens: int
+    has_disconnected: Callable[[], bool]
+    #: the client requested log probabilities: every token is sent in a piece of its own, in an instant sandbox without delay
+    with_logprobs: bool = False
+    #: words of the answer after the thinking; empty for the default ones
     words: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that it will have."""
-        return min(self.most, self.own)
+        """Number of tokens to generate."""
+        return min(self.max_tokens, self.stop_after_tokens)
 
     @property
-    def reason(self) -> str:
-        """The finish reason that it will have."""
-        return "length" if self.most <= self.own else "stop"  # its own end came first
+    def finish_reason(self) -> str:
+        return "length" if self.max_tokens <= self.stop_after_tokens else "stop"
 
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of a generated text."""
+    """A piece of generated text."""
 
     #: content or reasoning
     kind: str
     text: str
-    #: tokens so far, including this piece
+    #: tokens generated so far, including this piece
     count: int
-    #: finish reason; set on the last piece only
-    reason: str | None
+    #: set on the last piece only
+    finish_reason: str | None
 
 
 def natural_length(body: Mapping[str, Any], max_tokens: int | None, thinking_tokens: int = 0) -> int:
-    """Return the number of tokens after which an answer ends by itself: a measurement has the end ignored, other clients do not.
-
-    Args:
-        body: the request.
-        max_tokens: maximum number of tokens.
-        thinking_tokens: number of thinking tokens.
-    """
+    """Return the number of tokens after which the model ends an answer: max_tokens if the request sets ignore_eos."""
     return max_tokens if max_tokens and body.get("ignore_eos") else ANSWER_TOKENS + thinking_tokens
 
 
 def adapter_words(name: str) -> tuple[str, ...]:
-    """Return the words of an adapter's answers: the model's own, from another one on."""
+    """Return the words of an adapter's answers: the model's words, starting at another one."""
     start = 1 + sum(name.encode()) % (len(ANSWER_WORDS) - 1)
     return ANSWER_WORDS[start:] + ANSWER_WORDS[:start]
 
 
 def generate(engine: Process, request: Request) -> Iterator[Token]:
-    """Yield the tokens on a fixed schedule: a late token does not delay the next. Raises Aborted, Broken."""
-    arrived_s, reason, generated = time.monotonic(), "abort", 0
+    """Yield the tokens on a fixed schedule: a late token does not delay the next. Raises Aborted or GroupBroken."""
+    arrived_s, finish_reason, generated = time.monotonic(), "abort", 0
     words = GARBLED_WORDS if engine.garbled else request.words or (DAMAGED_WORDS if engine.damaged else ANSWER_WORDS)
     try:
-        with _hold_slot(engine, request):
+        with _reserve_slot(engine, request):
             cached = engine.cache.lookup(request.prompt)
             engine.counters.add_prompt(len(request.prompt), cached)
             last_s, due_s = arrived_s, _compute_prompt(engine, request, len(request.prompt) - cached)
@@ -112,72 +103,72 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
                     step_tokens = engine.counters.step() if n > 1 else 1
                 last_s, streams = _count_token(engine, n, arrived_s, last_s)
                 generated, step_tokens, pending = n, step_tokens - 1, pending + word
-                if step_tokens and not request.compared and n not in (request.tokens, request.thought):
+                if step_tokens and not request.with_logprobs and n not in (request.tokens, request.thinking_tokens):
                     continue  # a step's tokens come in one piece
-                finish = request.reason if n == request.tokens else None
-                yield Token("reasoning" if n <= request.thought else "content", pending, n, finish)
+                kind = "reasoning" if n <= request.thinking_tokens else "content"
+                yield Token(kind, pending, n, request.finish_reason if n == request.tokens else None)
                 pending = ""
-                if not step_tokens and not (request.compared and engine.instant):
+                if not step_tokens and not (request.with_logprobs and engine.instant):
                     rate = _step_rate(engine, len(request.prompt))
                     due_s = max(due_s + 1 / rate / SHARED_RATE ** min(streams - 1, 6), time.monotonic() - 0.5)
-            reason = request.reason
+            finish_reason = request.finish_reason
     finally:
-        engine.counters.count_request(reason, generated, time.monotonic() - arrived_s)
+        engine.counters.count_request(finish_reason, generated, time.monotonic() - arrived_s)
 
 
 def _step_rate(engine: Process, prompt_tokens: int) -> float:
-    """Return the steps per second of one stream behind a prompt of this many tokens."""
+    """Return the steps per second of one stream after a prompt of this length."""
     is_slowed = engine.fault() == "slow-at-depth" and prompt_tokens >= DEEP_PROMPT_TOKENS
     return engine.tok_per_s * engine.counters.gain * (DEEP_RATE if is_slowed else 1)
 
 
 def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
-    """Wait for a step. Return its time: a prompt that is computed meanwhile delays it."""
+    """Wait for a step and return its time, which is later than due_s if a prompt is being computed."""
     _wait_until(engine, request, due_s)
-    if not first and (late_s := engine.steps.after(due_s)) > due_s:
-        _wait_until(engine, request, late_s)
-        return late_s
+    if not first and (delayed_s := engine.steps.delay(due_s)) > due_s:
+        _wait_until(engine, request, delayed_s)
+        return delayed_s
     return due_s
 
 
 def _compute_prompt(engine: Process, request: Request, tokens: int) -> float:
     """Compute a prompt, in chunks if chunked prefill is on. Return the time at which its first token is due."""
-    while not engine.steps.turn.acquire(timeout=POLL_S):
+    while not engine.steps.prefill_lock.acquire(timeout=POLL_S):
         _check_stop(engine, request)
     try:
         now_s, limits = time.monotonic(), engine.limits
         while tokens > 0:
             chunk = min(limits.budget, tokens) if limits.chunked_prefill else tokens
-            engine.steps.now = (now_s, now_s + chunk / PREFILL_TOK_PER_S)
-            now_s, tokens = engine.steps.now[1], tokens - chunk
+            engine.steps.current = (now_s, now_s + chunk / PREFILL_TOK_PER_S)
+            now_s, tokens = engine.steps.current[1], tokens - chunk
             _wait_until(engine, request, now_s)
         return now_s + PREFILL_S
     finally:
-        engine.steps.turn.release()
+        engine.steps.prefill_lock.release()
 
 
 @contextmanager
-def _hold_slot(engine: Process, request: Request) -> Iterator[None]:
-    """Wait for a free slot."""
-    metrics, tokens = engine.counters, len(request.prompt) + request.tokens
-    while engine.fault() == "wedge":  # a stopped engine core takes no request, so that its front end counts none
+def _reserve_slot(engine: Process, request: Request) -> Iterator[None]:
+    """Wait for a free slot, and occupy it inside the block."""
+    counters, tokens = engine.counters, len(request.prompt) + request.tokens
+    while engine.fault() == "wedge":  # a hung engine core accepts no requests, so its front end counts none
         _check_stop(engine, request)
         time.sleep(POLL_S)
-    with metrics.mutex:
-        metrics.waiting += 1
+    with counters.mutex:
+        counters.waiting += 1
     try:
         while not _take_slot(engine, tokens):
             _check_stop(engine, request)
             time.sleep(POLL_S)
     finally:
-        with metrics.mutex:
-            metrics.waiting -= 1
+        with counters.mutex:
+            counters.waiting -= 1
     try:
         yield
     finally:
-        with metrics.mutex:
-            metrics.running -= 1
-            metrics.held_tokens -= tokens
+        with counters.mutex:
+            counters.running -= 1
+            counters.held_tokens -= tokens
 
 
 def _take_slot(engine: Process, tokens: int) -> bool:
@@ -190,7 +181,7 @@ def _take_slot(engine: Process, tokens: int) -> bool:
 
 
 def _wait_until(engine: Process, request: Request, due_s: float) -> None:
-    """Wait for a token's time, which never comes in a wedged engine."""
+    """Wait until due_s, or forever in a wedged engine. Raises Aborted or GroupBroken."""
     _check_stop(engine, request)
     while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
         if engine.stopped.wait(min(max(left_s, 0.001), POLL_S) if left_s > 0 else POLL_S):
@@ -202,36 +193,36 @@ def _wait_until(engine: Process, request: Request, due_s: float) -> None:
 def _check_stop(engine: Process, request: Request) -> None:
     if engine.peer_lost:
         raise GroupBroken
-    if engine.stopped.is_set() or request.gone():
+    if engine.stopped.is_set() or request.has_disconnected():
         raise Aborted
 
 
 def _count_token(engine: Process, n: int, arrived_s: float, last_s: float) -> tuple[float, int]:
-    """Count a token. Return its time and the number of streams."""
+    """Count a token. Return its time and the number of running streams."""
     now_s = time.monotonic()
     engine.counters.count_token(n, now_s - (arrived_s if n == 1 else last_s))
     return now_s, engine.counters.running
 
 
 class PromptCache:
-    """A cache of the last prompts: a prompt's beginning that one of them has too is not computed again.
+    """A cache of the most recent prompts: a prefix shared with one of them is not computed again.
 
     Args:
-        prompts: how many of them are kept; 0 for none.
+        max_prompts: number of prompts to cache; 0 disables the cache.
     """
 
-    def __init__(self, prompts: int) -> None:
-        self._seen: deque[Sequence[int]] = deque(maxlen=prompts)
+    def __init__(self, max_prompts: int) -> None:
+        self._prompts: deque[Sequence[int]] = deque(maxlen=max_prompts)
         self._mutex = threading.Lock()
 
     def lookup(self, prompt: Sequence[int]) -> int:
-        """Return the number of leading tokens that are cached. At least one token is always computed again."""
+        """Return the number of cached leading tokens, then cache the prompt. At least one token is always computed."""
         with self._mutex:
-            cached = max((_shared_prefix(prompt, other) for other in self._seen), default=0)
-            self._seen.append(prompt)
+            cached = max((_shared_prefix(prompt, other) for other in self._prompts), default=0)
+            self._prompts.append(prompt)
         return max(0, min(cached, len(prompt) - 1))
 
 
 def _shared_prefix(prompt: Sequence[int], other: Sequence[int]) -> int:
-    differing = (n for n, (mine, yours) in enumerate(zip(prompt, other, strict=False)) if mine != yours)
+    differing = (n for n, (left, right) in enumerate(zip(prompt, other, strict=False)) if left != right)
     return next(differing, min(len(prompt), len(other)))

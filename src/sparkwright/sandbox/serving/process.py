@@ -1,4 +1,4 @@
-"""One run of a simulated server of any engine: its memory, its counters, its faults and its end."""
+"""One run of a simulated server of any engine: its memory, counters, faults and exit."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 class Counters:
-    """The counters that every engine has.
+    """The counters of every engine.
 
     Attributes:
         mutex: held while a counter is changed.
-        held_tokens: tokens of running requests.
-        prompt, computed_tokens, cached_tokens: tokens of prompts; how many were computed, and found in the cache.
-        steps: prompts and tokens that were computed.
-        decoded: tokens behind the first of their request, which is part of the prefill.
-        generated: tokens of answers.
-        seconds: time of the requests that ended.
+        held_tokens: KV cache tokens reserved by running requests.
+        prompt, computed_tokens, cached_tokens: prompt tokens, and how many of them were computed or cached.
+        steps: prompts and tokens computed.
+        decoded: generated tokens except the first of each request, which the prefill computes.
+        generated: generated tokens.
+        seconds: total duration of finished requests.
     """
 
-    #: generated tokens are added when their request ends
-    at_end = False
+    #: generated tokens are counted when their request ends, instead of one by one
+    counts_at_end = False
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
@@ -44,12 +44,6 @@ class Counters:
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
     def add_prompt(self, tokens: int, cached: int) -> None:
-        """Count the prompt of a request.
-
-        Args:
-            tokens: of the prompt.
-            cached: how many of them the cache held.
-        """
         with self.mutex:
             self.prompt += tokens
             self.computed_tokens += tokens - cached
@@ -58,65 +52,57 @@ class Counters:
 
     @property
     def gain(self) -> float:
-        """The rate of its steps, as a share of the usual one."""
+        """Factor on the rate of steps."""
         return 1.0
 
     def step(self) -> int:
-        """Begin a step of one request. Return the number of tokens that it generates."""
+        """Begin a decode step of one request. Return the number of tokens that it generates."""
         return 1
 
     def count_token(self, count: int, after_s: float) -> None:
         """Count a token of a request.
 
         Args:
-            count: tokens of this request so far.
-            after_s: seconds since its arrival or the previous token.
+            count: tokens of the request so far.
+            after_s: seconds since the previous token, or since the request arrived.
         """
         del after_s
         with self.mutex:
             self.steps += 1
             self.decoded += count > 1
-            self.generated += not self.at_end
+            self.generated += not self.counts_at_end
 
-    def count_request(self, reason: str, tokens: int, seconds: float) -> None:
-        """Count the end of a request.
-
-        Args:
-            reason: finish reason.
-            tokens: that it generated.
-            seconds: since its arrival.
-        """
+    def count_request(self, finish_reason: str, tokens: int, seconds: float) -> None:
+        """Count a finished request with its generated tokens and its duration."""
         with self.mutex:
-            self.finished[reason] += 1
-            self.generated += tokens * self.at_end
+            self.finished[finish_reason] += 1
+            self.generated += tokens * self.counts_at_end
             self.seconds += seconds
 
 
 CHARS_PER_TOKEN = 4
-MAX_CHARS_PER_TOKEN = 17  # maximum characters of a token, for the real engine's bound on a prompt's characters
+MAX_CHARS_PER_TOKEN = 17  # characters of the longest token; vLLM bounds a prompt's characters by it
 VOCABULARY_SIZE = 151_643
-MESSAGE_START, MESSAGE_END = VOCABULARY_SIZE + 1, VOCABULARY_SIZE + 2  # around a message
+MESSAGE_START, MESSAGE_END = VOCABULARY_SIZE + 1, VOCABULARY_SIZE + 2
 
 
 class Tokenizer:
-    """A tokenizer. Ids that it has never returned have no text."""
+    """A tokenizer that assigns ids as texts are encoded; all other ids decode to an empty text."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
         self._mutex = threading.Lock()
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
         with self._mutex:
             return [self._id(text[start : start + CHARS_PER_TOKEN]) for start in range(0, len(text), CHARS_PER_TOKEN)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
         with self._mutex:
-            return "".join(self._texts.get(index, "") for index in ids)
+            return "".join(self._texts.get(token_id, "") for token_id in ids)
 
     def chat(self, messages: Sequence[Any]) -> list[int]:
-        """Return the ids of a conversation in the chat template's form, up to the assistant's turn."""
+        """Return the ids of a rendered chat template, up to the assistant's turn."""
         ids: list[int] = []
         for message in messages:
             role, content = (
@@ -141,62 +127,60 @@ def _content_text(content: Any) -> str:
     return str(content or "")
 
 
-GPU_TOK_PER_S = 47.0  # tokens a second of one stream: Qwen3.5-35B-A3B FP8 on a GB10
+GPU_TOK_PER_S = 47.0  # one stream of Qwen3.5-35B-A3B FP8 on a GB10
 SLOW_TOK_PER_S = 5.7
-CPU_TOK_PER_S = 2.9  # rate on a Spark's twenty cores
-#: memory that an engine takes on the host's side, on top of its share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
+CPU_TOK_PER_S = 2.9  # on a Spark's twenty cores
+#: host memory of an engine in addition to its GPU share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
 HOST_SIDE_BYTES = int(5.5 * GIB)
-#: memory that a cold start takes temporarily beyond that
+#: temporary memory of a start without compile cache
 COMPILE_PEAK_BYTES = 2 * GIB
 SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
-#: faults in which a start, or another program during it, takes all of the memory
+#: faults in which a start, or another program during a start, exhausts the memory
 OTHER_PROGRAM = "other-program"
 GROWING_FAULTS = ("overshoot", OTHER_PROGRAM, "unkillable")
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 class Limits(Protocol):
-    """The limits that bound a server's requests.
-
-    Attributes:
-        budget: prompt tokens computed in one step.
-    """
+    """The settings that limit concurrent requests and prefill."""
 
     @property
     def max_num_seqs(self) -> int: ...
     @property
-    def budget(self) -> int: ...
+    def budget(self) -> int:
+        """Prompt tokens computed in one step."""
+
     @property
     def chunked_prefill(self) -> bool: ...
 
 
 class Cache(Protocol):
-    """A prefix cache: `lookup` returns the number of a prompt's leading tokens that are cached."""
+    """A prefix cache."""
 
-    def lookup(self, prompt: Sequence[int]) -> int: ...
+    def lookup(self, prompt: Sequence[int]) -> int:
+        """Return the number of a prompt's leading tokens that are cached, then cache the prompt."""
 
 
 class Process(ABC):
     """The process of a simulated server.
 
     Args:
-        argv: command-line arguments.
+        argv: command-line arguments after the program's name.
         api: handler of its HTTP API.
         version: version of the engine.
         log: called with each line of its log.
         folder_of: returns the host path of a path in the container.
-        listen: address and port to listen on.
-        on_host: uses the host's network, so that it listens on the port of its own arguments.
-        pool: memory that it claims from; None claims none.
-        holder: name of its claim on the pool.
+        listen: address and port to listen on; None for those of `argv`.
+        on_host: uses the host's network, so it listens on the port of `argv`.
+        pool: memory to claim from; None claims none.
+        holder: name of its claim on the pool; empty for `default_holder`.
         fault: returns the name of the active fault, or an empty string.
-        on_gpu: called with the bytes of GPU memory that it holds.
+        on_gpu: called with its GPU memory, bytes, whenever that changes.
         env: environment variables of its container.
     """
 
-    usual_holder = "server"
-    #: exit code of a crash
+    default_holder = "server"
     crash_code = 1
 
     def __init__(
@@ -223,18 +207,18 @@ class Process(ABC):
         self.device = "cuda"
         self.damaged = False
         self.garbled = False
-        self.steps = Steps()
+        self.steps = PrefillSteps()
         self.tokenizer = Tokenizer()
         self.limits: Limits
         self.cache: Cache
         self.counters: Counters
-        self._argv = list(argv)
+        self.argv = list(argv)
         self._api = api
         self._folder_of = folder_of
         self._listen, self._on_host = listen, on_host
         self.env = dict(env or {})
         self._pool = pool
-        self._holder = f"{holder or self.usual_holder} {secrets.token_hex(4)}"
+        self._holder = f"{holder or self.default_holder} {secrets.token_hex(4)}"
         self._on_gpu = on_gpu
         self._code = 0
         self._stuck = False
@@ -242,34 +226,29 @@ class Process(ABC):
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
 
     @property
-    def argv(self) -> list[str]:
-        """The command-line arguments."""
-        return list(self._argv)
-
-    @property
     def instant(self) -> bool:
-        """True if delays that prove nothing are skipped. False while a fault is active."""
+        """True if delays are skipped; never while a fault is active."""
         return self._instant and not self.fault()
 
     @property
     def peer_lost(self) -> bool:
-        """True if a member of its group is gone, so that it can't compute anything."""
+        """True if another rank of its group has exited, so that it can't compute anything."""
         return False
 
     @property
     def tok_per_s(self) -> float:
-        """The decode rate of one stream, tok/s."""
+        """Decode rate of a single stream."""
         if self.device == "cpu":
             return CPU_TOK_PER_S
-        return SLOW_TOK_PER_S if self.stale or self.fault() in ("slow", "power") else GPU_TOK_PER_S
+        return SLOW_TOK_PER_S if self.has_stale_cache or self.fault() in ("slow", "power") else GPU_TOK_PER_S
 
     @property
-    def stale(self) -> bool:
-        """True if it runs a bad compile cache of an earlier start, which slows it down."""
+    def has_stale_cache(self) -> bool:
+        """True if the compile cache of an earlier start slows the engine down."""
         return False
 
     def run(self) -> int:
-        """Start, serve until stopped, and return the exit code."""
+        """Start, serve until stopped, release all resources, and return the exit code."""
         self.device = "cpu" if self.fault() == "cpu-only" else "cuda"
         self.damaged = self.fault() == "other-text"
         self.garbled = self.fault() == "garbled"
@@ -285,19 +264,19 @@ class Process(ABC):
 
     @abstractmethod
     def serve(self) -> int:
-        """Start and serve as the engine does. Return the exit code."""
+        """Start and serve until stopped. Return the exit code."""
 
     @abstractmethod
     def stop_log(self) -> Sequence[str]:
-        """Return the last log lines after a request to stop."""
+        """Return the last log lines of a graceful stop."""
 
     @abstractmethod
     def exit_log(self) -> Sequence[str]:
-        """Return the last log lines of an end by itself with exit code 0."""
+        """Return the last log lines before an unrequested exit with code 0."""
 
     @abstractmethod
     def crash_log(self) -> Sequence[str]:
-        """Return the last log lines of an end by itself with `crash_code`."""
+        """Return the last log lines of a crash, which exits with `crash_code`."""
 
     def stop(self) -> None:
         """Stop gracefully, as on SIGTERM."""
@@ -313,7 +292,7 @@ class Process(ABC):
         self.stopped.set()
 
     def die(self) -> None:
-        """Exit with code 0 although it should run, as a real engine did on its first request."""
+        """Exit with code 0 without having been stopped, as a real engine did on its first request."""
         if self.dead:
             return
         self.dead = True
@@ -321,17 +300,17 @@ class Process(ABC):
         threading.Timer(0.1, self.stopped.set).start()
 
     def crash(self) -> None:
-        """Exit as on an error of its own."""
+        """Exit as after an unhandled error."""
         self._code = self.write_last_lines(self.crash_log(), self.crash_code)
         self.stopped.set()
 
     def bind(self, host: str, port: int) -> Server:
-        """Bind its port, which refuses connections until the server is started. Raises OSError."""
+        """Bind the port; it refuses connections until the server is started. Raises OSError."""
         address = self._listen or (host, port)
         if self._listen and self._on_host:
             address = (self._listen[0], port)
         elif self._listen and host in LOOPBACK_HOSTS:
-            address = (self._listen[0], 0)  # its container's own loopback: the published port leads elsewhere
+            address = (self._listen[0], 0)  # a container's own loopback is not published
         self._server = Server(address[1], self._api, self, host=address[0])
         return self._server
 
@@ -340,37 +319,37 @@ class Process(ABC):
         if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, size_bytes):
-            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # it waits for the memory of its previous run
+            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # wait for the memory of the previous run
                 return False
         if self.fault() in GROWING_FAULTS:
             self._stuck = self.fault() == "unkillable"
-            holder = f"beside {self._holder}" if self.fault() == OTHER_PROGRAM else self._holder
+            holder = f"other program {self._holder}" if self.fault() == OTHER_PROGRAM else self._holder
             threading.Thread(target=self._grow, args=(holder,), daemon=True).start()
         return True
 
     def adjust_memory(self, size_bytes: int) -> None:
-        """Take this much more memory without a check; a negative size releases some."""
+        """Add to the claimed memory without a check; a negative size releases some."""
         if self._pool is not None:
             self._pool.add(self._holder, size_bytes)
 
     def _grow(self, holder: str) -> None:
-        """Take the rest of the memory during the start, as this or another program, until the process ends."""
+        """Grow a holder's memory until the process ends or the host runs out."""
         assert self._pool is not None
         self._pool.grow(holder, OVERSHOOT_BYTES_PER_S, self.stopped)
         self._pool.release(holder, after_s=LINGER_S)
 
     @property
     def free_bytes(self) -> int:
-        """Return the bytes of memory that it can still claim."""
+        """Memory that can still be claimed."""
         return self._pool.available if self._pool else TOTAL_BYTES
 
     def set_gpu_memory(self, size_bytes: int) -> None:
-        """Set the GPU memory that it holds."""
+        """Report the GPU memory in use."""
         if self.device == "cuda":
             self._on_gpu(size_bytes)
 
-    def wait_while_held(self) -> bool:
-        """Wait while the start is slow. Return True if it was stopped meanwhile."""
+    def wait_while_start_hangs(self) -> bool:
+        """Wait while a fault prolongs the start. Return True if the process was stopped."""
         while self.fault() in ("slow-start", *GROWING_FAULTS) and not self.stopped.wait(POLL_S):
             pass
         return self.stopped.is_set()
@@ -380,34 +359,34 @@ class Process(ABC):
         self.log(line)
 
     def serve_until_stopped(self) -> int:
-        """Serve until it is stopped. Return the exit code."""
+        """Block until stopped. Return the exit code."""
         while not self.stopped.wait(LEAK_POLL_S):
             if self.fault() == "leak" and self._pool is not None:
                 self._pool.add(self._holder, int(LEAK_BYTES_PER_S * LEAK_POLL_S))
         return self._code
 
     def write_log(self, lines: Iterable[tuple[float, str]]) -> None:
-        """Write log lines, each after its delay in seconds."""
+        """Write (delay in seconds, line) pairs, each line after its delay."""
         for wait_s, line in lines:
             if wait_s and not self._instant and self.stopped.wait(wait_s):
                 return
             self.log(line)
 
     def write_last_lines(self, lines: Iterable[str], code: int) -> int:
-        """Write log lines at once. Return the code."""
+        """Write log lines without delay. Return the code."""
         for line in lines:
             self.log(line)
         return code
 
 
-class Steps:
-    """The current step. One prompt is computed at a time, a chunk a step, and tokens are delivered after the step."""
+class PrefillSteps:
+    """The prefill step in progress: one chunk of one prompt. Tokens of other requests are sent after it."""
 
     def __init__(self) -> None:
-        self.turn = threading.Lock()
-        self.now = (0.0, 0.0)  # beginning and end of the current step
+        self.prefill_lock = threading.Lock()
+        self.current = (0.0, 0.0)  # beginning and end
 
-    def after(self, due_s: float) -> float:
-        """Return the time at which a token is delivered that is due at `due_s`."""
-        began_s, ends_s = self.now
+    def delay(self, due_s: float) -> float:
+        """Return the time at which a token due at `due_s` is sent."""
+        began_s, ends_s = self.current
         return ends_s if began_s <= due_s < ends_s else due_s

@@ -23,7 +23,7 @@ class SglangCounters(Counters):
         cache_tokens: tokens that its KV cache holds.
     """
 
-    at_end = True
+    counts_at_end = True
 
     def __init__(self, model: str, cache_tokens: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class SglangServer(Process):
     `argv` is the command line after `sglang serve`.
     """
 
-    usual_holder = "sglang"
+    default_holder = "sglang"
     crash_code = 0
 
     config: Config
@@ -118,7 +118,7 @@ class SglangServer(Process):
 
     def _start_and_serve(self) -> int:
         self.status = "starting"
-        arguments = parse_arguments(self._argv)
+        arguments = parse_arguments(self.argv)
         settings = self.config = self.limits = build_config(arguments, self._folder_of(str(arguments["model_path"])))
         self.write_log(start_log.argument_lines(settings))
         server = self.bind(settings.asked["host"], settings.asked["port"])
@@ -133,7 +133,7 @@ class SglangServer(Process):
         self.adjust_memory(HOST_SIDE_BYTES + start_log.GRAPH_BYTES)
         self.set_gpu_memory(settings.static_bytes)
         self.write_log(start_log.cache_lines(settings, free - settings.static_bytes, self.device))
-        if self.wait_while_held():
+        if self.wait_while_start_hangs():
             return self._code
         self.cache = PromptCache(0 if settings.asked["disable_radix_cache"] else MAX_CACHED_PROMPTS)
         self.counters = SglangCounters(settings.name, settings.kv_tokens)

@@ -161,8 +161,8 @@ class ChatShape:
     def token_choices(self, token: Token) -> list[dict[str, Any]]:
         """Return the choices of a token's chunk."""
         choice: dict[str, Any] = {"index": 0, "delta": {token.kind: token.text}, "logprobs": None}
-        ended = {"stop_reason": None} if token.reason else {}
-        return [{**choice, "finish_reason": token.reason, **ended, "token_ids": None}]
+        ended = {"stop_reason": None} if token.finish_reason else {}
+        return [{**choice, "finish_reason": token.finish_reason, **ended, "token_ids": None}]
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
         """Return the whole answer in one choice.
@@ -177,7 +177,7 @@ class ChatShape:
         message |= {"audio": None, "function_call": None, "reasoning": thought or None}
         if calls:
             message["tool_calls"] = calls
-        reason = "tool_calls" if calls else tokens[-1].reason
+        reason = "tool_calls" if calls else tokens[-1].finish_reason
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
         if top is not None:
             choice["logprobs"] = {"content": [token_logprobs(token.text, top) for token in tokens]}
@@ -197,14 +197,25 @@ class CompletionShape:
 
     def token_choices(self, token: Token) -> list[dict[str, Any]]:
         """Return the choices of a token's chunk."""
-        choice = {"index": 0, "text": token.text, "logprobs": None, "finish_reason": token.reason, "stop_reason": None}
+        choice = {
+            "index": 0,
+            "text": token.text,
+            "logprobs": None,
+            "finish_reason": token.finish_reason,
+            "stop_reason": None,
+        }
         return [{**choice, "prompt_token_ids": None, "token_ids": None}]
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
         """Return the whole answer in one choice."""
         del calls, top
         choice = {"index": 0, "text": "".join(token.text for token in tokens), "logprobs": None}
-        choice |= {"finish_reason": tokens[-1].reason, "stop_reason": None, "token_ids": None, "prompt_logprobs": None}
+        choice |= {
+            "finish_reason": tokens[-1].finish_reason,
+            "stop_reason": None,
+            "token_ids": None,
+            "prompt_logprobs": None,
+        }
         return {**choice, "prompt_token_ids": None, "routed_experts": None}
 
 
@@ -253,7 +264,7 @@ class Answer:
             count = token.count
             if calls:
                 continue
-            last = {"system_fingerprint": self.fingerprint} if token.reason and not self.usage else {}
+            last = {"system_fingerprint": self.fingerprint} if token.finish_reason and not self.usage else {}
             yield _encode_chunk(
                 header, self.shape.token_choices(token), self._usage(count) if self.usage_each else None, last
             )

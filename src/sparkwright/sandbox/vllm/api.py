@@ -250,7 +250,7 @@ class VllmApi(ModelApi):
             engine.die()
             raise BadRequest(500, *ENGINE_DEAD_ERROR)
         while engine.fault() == "wedge":
-            if self.gone() or engine.stopped.wait(POLL_S):
+            if self.has_disconnected() or engine.stopped.wait(POLL_S):
                 raise Aborted
         tokens = len(engine.tokenizer.encode(text))
         engine.counters.add_prompt(tokens, 0)

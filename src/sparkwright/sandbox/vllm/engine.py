@@ -150,7 +150,7 @@ class Engine(Process):
     `argv` is the command line after `vllm serve`.
     """
 
-    usual_holder = "vllm"
+    default_holder = "vllm"
 
     config: Config
     arguments: Arguments
@@ -204,7 +204,7 @@ class Engine(Process):
             self.die()
 
     def _start_and_serve(self) -> int:
-        arguments = parse_arguments(command_line.expand_config_file(self._argv, self._folder_of), self.version)
+        arguments = parse_arguments(command_line.expand_config_file(self.argv, self._folder_of), self.version)
         self.group = Group.from_arguments(arguments)
         self.write_log(() if self.headless else startup.banner_lines(arguments, self.version))
         server = None if self.headless else self.bind(arguments.text("host", "0.0.0.0"), arguments.number("port", 8000))
@@ -244,8 +244,8 @@ class Engine(Process):
         return "MARLIN" if self.fault() == "weight-only" else "FLASHINFER_CUTLASS"
 
     @property
-    def stale(self) -> bool:
-        """True if it runs a bad compile cache of an earlier start, which slows it down."""
+    def has_stale_cache(self) -> bool:
+        """True if the compile cache of an earlier start slows the engine down."""
         return self.warm and self.fault() == "stale-cache"
 
     @property
@@ -284,7 +284,7 @@ class Engine(Process):
         self.warm = compiled is not None and compiled.exists()
         self._compile_and_cache()
         save_compile_cache(compiled)
-        if self.wait_while_held():
+        if self.wait_while_start_hangs():
             return self._code or SIGTERM_EXIT_CODE
         cache = PrefixCache(self.config)
         self.cache, self.metrics = (

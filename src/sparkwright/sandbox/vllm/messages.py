@@ -178,7 +178,7 @@ def _tool_use_block(call: Mapping[str, Any], arguments: Any) -> dict[str, Any]:
 
 
 def _stop_reason(tokens: Sequence[Token], calls: Sequence[Any]) -> str:
-    return "tool_use" if calls else STOP_REASONS.get(str(tokens[-1].reason if tokens else "stop"), "end_turn")
+    return "tool_use" if calls else STOP_REASONS.get(str(tokens[-1].finish_reason if tokens else "stop"), "end_turn")
 
 
 def _encode_event(kind: str, **fields: Any) -> bytes:

@@ -138,9 +138,9 @@ class Metrics(Counters):
         with self.mutex:
             (self.first_token if count == 1 else self.between).add(after_s)
 
-    def count_request(self, reason: str, tokens: int, seconds: float) -> None:
-        super().count_request(reason, tokens, seconds)
-        if reason != "abort":
+    def count_request(self, finish_reason: str, tokens: int, seconds: float) -> None:
+        super().count_request(finish_reason, tokens, seconds)
+        if finish_reason != "abort":
             with self.mutex:
                 self.end_to_end.add(seconds)
         with self.mutex:

@@ -123,7 +123,7 @@ class ResponseAnswer:
         return self._response_body([], status, None, cut=False)
 
     def _final_response(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
-        is_cut = bool(tokens) and tokens[-1].reason == "length"
+        is_cut = bool(tokens) and tokens[-1].finish_reason == "length"
         thought = sum(token.kind == "reasoning" for token in tokens)
         per_turn: list[int] = []
         input_details = {"cached_tokens": 0, "cache_write_tokens": 0}
