@@ -63,7 +63,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
     ("DGX OS", "memory", {"/proc/meminfo": TOO_SMALL}, "warning", "7.2 GiB less than on other GB10", "Dashboard"),
     ("fabric", "fabric", {"/etc/hostname": "spark1\n"}, "ok", "no link is up", ""),
     ("fabric", "fabric p1s0f1", LINK, "ok", "enp1s0f1np1 and enP2p1s0f1np1: 200 Gb/s, MTU 9000, 192.168.100.1/24", ""),
-    ("fabric", "fabric p1s0f1", {**LINK, f"{TWIN}/state": "1: DOWN\n"}, "warning", "its twin is up", "enP2p1s0f1np1 up"),
+    ("fabric", "fabric p1s0f1", {**LINK, f"{TWIN}/state": "1: DOWN\n"}, "warning", "the other half is up", "enP2p1s0f1np1 up"),
     ("fabric", "fabric p1s0f1", {**LINK, f"{TWIN}/rate": "100 Gb/sec (4X EDR)\n"}, "warning", "100 Gb/s", ""),
     ("fabric", "fabric p1s0f1", {**LINK, "/sys/class/net/enp1s0f1np1/mtu": "1500\n"}, "warning", "MTU 1500", "mtu 9000"),
     ("fabric", "fabric p1s0f1", {**LINK, "ip": "exit 1"}, "warning", "has no IPv4 address", ""),
@@ -142,7 +142,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "earlyoom",
         {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-m\0" + "20\0"},
         "bad",
-        "leaves 18.0 GiB",
+        "leaves at most 18.0 GiB",
         "EARLYOOM_ARGS",
     ),
     ("earlyoom", "earlyoom", {**EARLYOOM, "/proc/77/cmdline": "earlyoom\0-M\0" + "8388608\0"}, "warning", "8.0 GiB", '"-m 1"'),
@@ -164,30 +164,30 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "not synchronized yet",
         "",
     ),
-    ("port", "port", {}, "ok", "no port is needed: the head of the cluster answers requests", ""),
+    ("port", "port", {}, "ok", "a worker needs no port: the head of the cluster answers requests", ""),
     ("Ollama", "Ollama", {}, "ok", "Ollama is not running", ""),
     ("GPU power", "GPU power", {"nvidia-smi": SMI.format("97, 630, 22.4", "")}, "bad", "97 % busy at 630 MHz and 22 W", "unplug"),
     ("GPU power", "GPU power", {"nvidia-smi": SMI.format("97, 2405, 61.0", "")}, "ok", "97 % busy at 2405 MHz", ""),
     ("GPU power", "GPU power", {"nvidia-smi": SMI.format("3, 208, 4.0", "")}, "ok", "3 % busy", ""),
-    ("GPU power", "GPU power", {"nvidia-smi": SMI.format("[N/A], [N/A], [N/A]", "")}, "unknown", "no utilization", ""),
+    ("GPU power", "GPU power", {"nvidia-smi": SMI.format("[N/A], [N/A], [N/A]", "")}, "unknown", "does not report utilization", ""),
     (
         "idle engine",
         "idle engine",
         {"nvidia-smi": SMI.format("0, 208, 9", "77"), "/proc/77/stat": STAT},
         "ok",
-        "0% of a core",
+        "0% of a CPU core",
         "",
     ),
     ("GPU heat", "GPU heat", {"nvidia-smi": "echo '61, 2405, Not Active, Not Active'"}, "ok", "61 °C, no clock cap", ""),
     ("GPU heat", "GPU heat", {"nvidia-smi": "echo '61, [N/A], [N/A], [N/A]'"}, "ok", "61 °C", ""),
-    ("GPU heat", "GPU heat", {"nvidia-smi": "echo '[N/A], [N/A], [N/A], [N/A]'"}, "unknown", "no temperature", ""),
-    ("GPU heat", "GPU heat", {"nvidia-smi": None}, "unknown", "no temperature", ""),
+    ("GPU heat", "GPU heat", {"nvidia-smi": "echo '[N/A], [N/A], [N/A], [N/A]'"}, "unknown", "does not report the temperature", ""),
+    ("GPU heat", "GPU heat", {"nvidia-smi": None}, "unknown", "does not report the temperature", ""),
     (
         "GPU heat",
         "GPU heat",
         {"nvidia-smi": "echo '84, 1500, Not Active, Active'"},
         "warning",
-        "84 °C, slowed down by heat, no clock cap",
+        "84 °C, thermal throttling, no clock cap",
         "clock_cap_mhz: 2000 in its vars, then invoke provision --host spark1",
     ),
     (
@@ -203,7 +203,7 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "GPU heat",
         {"nvidia-smi": "echo '60, 2405, Not Active, Not Active'", **CAPPED},
         "warning",
-        "which is not in effect: it runs at 2405 MHz",
+        "which is not in effect: the GPU runs at 2405 MHz",
         "sudo systemctl restart sparkwright-clock-cap.service",
     ),
     (
@@ -211,11 +211,11 @@ CASES: list[tuple[str, str, dict[str, str | None], str, str, str]] = [
         "idle engine",
         {"nvidia-smi": SMI.format("0, 208, 9", "77, VLLM::EngineCore, 104140"), "/proc/77/stat": STAT},
         "ok",
-        "0% of a core",
+        "0% of a CPU core",
         "",
     ),
     ("idle engine", "idle engine", {"nvidia-smi": SMI.format("95, 2400, 60", "77")}, "ok", "not idle now", ""),
-    ("idle engine", "idle engine", {"nvidia-smi": SMI.format("0, 208, 9", "78")}, "unknown", "not readable", ""),
+    ("idle engine", "idle engine", {"nvidia-smi": SMI.format("0, 208, 9", "78")}, "unknown", "cannot read the CPU time", ""),
     ("shared memory", "shared memory", {"/dev/shm/.sandbox": None}, "unknown", "no /dev/shm", ""),
     ("updates", "updates", {OTA: "echo 'checking'; echo '2 updates are available'"}, "ok", "2 updates are available", ""),
     ("updates", "updates", {OTA: "echo 'no network' >&2; exit 3"}, "unknown", r"\(exit 3\): no network", OTA),
@@ -404,7 +404,7 @@ def test_a_process_that_polls_on_an_idle_gpu_is_seen_and_its_share_of_a_core_tol
         later = gpu._cpu_ticks(value, str(spinning.pid))
         assert later is not None
         assert later > ticks
-        assert re.match(r"\d+% of a core without a request", findings.evidence)
+        assert re.match(r"\d+% of a CPU core while the GPU is idle", findings.evidence)
         assert (findings.verdict == "warning") == (int(findings.evidence.partition("%")[0]) > 70)
     finally:
         spinning.kill()
@@ -425,7 +425,7 @@ def test_what_killed_engines_left_in_shared_memory_is_counted(tmp_path: Path, mo
     monkeypatch.setattr(known_facts, "SHM_WARNING_BYTES", 50_000)
     findings = tree.find_findings(value, "shared memory")["shared memory"]
     assert findings.verdict == "warning"
-    assert "remove what no process uses" in findings.fix
+    assert "remove files that no process uses" in findings.fix
 
 
 SERVES = IntendedServer(recipe="qwen", container="qwen35", port=8000, model_dir="/home/ops/models/qwen35-hf")
@@ -451,7 +451,7 @@ def test_another_start_of_the_recipes_server_is_told_with_its_line(
     (tmp_path / place).write_text(text)
     findings = tree.find_findings(host, "other starts")["other starts"]
     assert findings.verdict == "warning" and findings.evidence.startswith(evidence)
-    assert "it brings back settings that the recipe has not" in findings.evidence
+    assert "its settings may differ from the recipe's" in findings.evidence
 
 
 def test_files_that_start_no_such_server_are_none_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

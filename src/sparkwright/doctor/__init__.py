@@ -1,5 +1,5 @@
-"""The host's side of `invoke doctor`, which checks a host's setup and changes nothing, and of `invoke diagnose`.
+"""The host's side of `invoke doctor`, which checks a host's setup without changing it, and of `invoke diagnose`.
 
-host.py has the host as the checks see it, their findings, and the few fixes that sparkwright may apply. known.py has known facts
-about DGX Sparks, with their sources. The checks are in checks/, and the diagnosis of a server in diagnosis/.
+host.py: the inspected host, findings, and the fixes that sparkwright may apply. known_facts.py: facts about DGX Sparks, with
+their sources. checks/: the checks of a host. diagnosis/: the diagnosis of a server.
 """

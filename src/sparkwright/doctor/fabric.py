@@ -1,10 +1,10 @@
-"""The fast links of a host, as reported by the kernel: RDMA adapters with their interfaces, rates and addresses."""
+"""The fast network links of a host, as reported by the kernel: RDMA adapters with their interfaces, rates and addresses."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
@@ -13,15 +13,14 @@ from sparkwright.doctor.host import Host
 
 ADAPTERS = "/sys/class/infiniband"
 INTERFACES = "/sys/class/net"
-#: limits, which are higher than on any Spark
+#: limits, higher than the numbers on any Spark
 MAX_ADAPTERS, MAX_GIDS, MAX_ADDRESSES = 16, 64, 8
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 RATE = re.compile(r"(\d{1,4}(?:\.\d)?) Gb/sec")
 FIRMWARE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,6}")
-#: an IPv4 address as written in a GID, ::ffff:a.b.c.d
+#: a GID that stands for an IPv4 address, ::ffff:a.b.c.d
 MAPPED_GID = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})")
-#: name of an adapter: a ConnectX port of a Spark has two PCI functions, such as rocep1s0f1 and its twin roceP2p1s0f1 in PCI
-#: domain 2
+#: name of an adapter; a ConnectX port of a Spark has two PCI functions, such as rocep1s0f1 and roceP2p1s0f1 in PCI domain 2
 TWIN_NAME = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
 
 
@@ -32,7 +31,6 @@ class Link:
     adapter: str
     interface: str
     active: bool
-    #: of the link
     rate_gbps: float = 0.0
     mtu: int = 0
     carrier: bool | None = None
@@ -46,7 +44,7 @@ class Link:
 
     @property
     def port(self) -> str:
-        """The part of the name that the twins share, or the whole name if it is not derived from the PCI path."""
+        """The PCI path in the adapter's name, which both halves of a port share; the whole name if it contains no path."""
         match = TWIN_NAME.fullmatch(self.adapter)
         return match["path"] if match else self.adapter
 
@@ -62,15 +60,18 @@ def list_links(host: Host) -> list[Link]:
 
 
 def group_by_port(links: list[Link]) -> dict[str, list[Link]]:
-    """Return the links by port, the one in PCI domain 0 first."""
+    """Return the links by port. The link in PCI domain 0 comes first."""
     by_port: dict[str, list[Link]] = {}
-    for item in sorted(links, key=lambda link: "P" in link.adapter.removeprefix("roce")):
-        by_port.setdefault(item.port, []).append(item)
+    for link in sorted(links, key=lambda link: "P" in link.adapter.removeprefix("roce")):
+        by_port.setdefault(link.port, []).append(link)
     return by_port
 
 
 def has_active_twin(interface: str, links: Sequence[Link]) -> bool:
-    """Return True if an interface that is down is half of a port whose other half is up, which halves the ranks' rate."""
+    """Return True if the interface is one half of a port whose other half is up.
+
+    If the interface is down, the ranks then communicate at half the rate.
+    """
     down = next((link for link in links if link.interface == interface), None)
     return down is not None and any(link.active and link.port == down.port for link in links if link is not down)
 
@@ -79,10 +80,8 @@ def _read_link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) 
     adapter_path = f"{ADAPTERS}/{adapter}"
     interface = next((name for name in host.list_folder(f"{adapter_path}/device/net") if NAME.fullmatch(name)), "")
     interface_path = f"{INTERFACES}/{interface}"
-    rate, firmware = (
-        RATE.match(_read_line(host, f"{adapter_path}/ports/1/rate")),
-        FIRMWARE.fullmatch(_read_line(host, f"{adapter_path}/fw_ver")),
-    )
+    rate = RATE.match(_read_line(host, f"{adapter_path}/ports/1/rate"))
+    firmware = FIRMWARE.fullmatch(_read_line(host, f"{adapter_path}/fw_ver"))
     carrier = _read_line(host, f"{interface_path}/carrier")
     return Link(
         adapter=adapter,
@@ -101,39 +100,38 @@ def _read_link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) 
 def gid_index(host: Host, adapter: str, address: str) -> int | None:
     """Return the current index of an address's RoCE v2 GID in an adapter's table, or None."""
     gids = _read_gids(host, f"{ADAPTERS}/{adapter}").items()
-    return next((index for index, found in gids if found == address), None)
+    return next((index for index, gid_address in gids if gid_address == address), None)
 
 
 def _read_gids(host: Host, adapter_path: str) -> dict[int, str]:
     """Return the addresses of an adapter's RoCE v2 GIDs, by index."""
     addresses = {}
-    for n in [name for name in host.list_folder(f"{adapter_path}/ports/1/gids") if name.isdigit()][:MAX_GIDS]:
-        mapped = MAPPED_GID.fullmatch(_read_line(host, f"{adapter_path}/ports/1/gids/{n}"))
-        if mapped and _read_line(host, f"{adapter_path}/ports/1/gid_attrs/types/{n}") == "RoCE v2":
-            addresses[int(n)] = str(IPv4Address(int(mapped[1] + mapped[2], 16)))
+    for index in [name for name in host.list_folder(f"{adapter_path}/ports/1/gids") if name.isdigit()][:MAX_GIDS]:
+        mapped = MAPPED_GID.fullmatch(_read_line(host, f"{adapter_path}/ports/1/gids/{index}"))
+        if mapped and _read_line(host, f"{adapter_path}/ports/1/gid_attrs/types/{index}") == "RoCE v2":
+            addresses[int(index)] = str(IPv4Address(int(mapped[1] + mapped[2], 16)))
     return addresses
 
 
 def _read_pci_speed(host: Host, device_path: str) -> str:
-    speed, width = (
-        _read_line(host, f"{device_path}/current_link_speed"),
-        _parse_number(_read_line(host, f"{device_path}/current_link_width")),
-    )
+    speed = _read_line(host, f"{device_path}/current_link_speed")
+    width = _parse_number(_read_line(host, f"{device_path}/current_link_width"))
     return f"{speed} x{width}" if re.fullmatch(r"[\d.]{1,5} GT/s PCIe", speed) and width else ""
 
 
 def addresses_by_interface(host: Host) -> dict[str, tuple[str, ...]]:
-    """Return the IPv4 addresses by interface, as printed by `ip`; empty if it fails."""
+    """Return the IPv4 addresses with prefix lengths by interface, as printed by `ip`; empty if it fails."""
     try:
         rows = json.loads(host.read_output("ip", "-j", "-4", "addr") or "[]")
-        return {row["ifname"]: tuple(_cidrs(row.get("addr_info") or ())) for row in rows}
+        return {
+            row["ifname"]: tuple(
+                IPv4Interface((address["local"], address["prefixlen"])).with_prefixlen
+                for address in (row.get("addr_info") or ())[:MAX_ADDRESSES]
+            )
+            for row in rows
+        }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
-
-
-def _cidrs(rows: Any) -> Iterator[str]:
-    for row in rows[:MAX_ADDRESSES]:
-        yield IPv4Interface((row["local"], row["prefixlen"])).with_prefixlen
 
 
 def _read_line(host: Host, path: str) -> str:
@@ -146,21 +144,19 @@ def _parse_number(text: str) -> int:
 
 #: size of the IPv4 and ICMP headers of a ping
 PING_HEADER_BYTES = 28
-#: sends two packets a second apart, with two seconds for each answer
+#: two packets a second apart, with two seconds for each answer
 PING_COMMAND = ("ping", "-n", "-q", "-c", "2", "-W", "2", "-M", "do")
 PING_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkPath:
-    """The network path to a peer."""
-
     peer: str
     #: interface of the route; empty if unknown
     interface: str = ""
     #: MTU of that interface
     mtu: int = 0
-    #: True if a frame of that size came back unfragmented; None if that could not be tested
+    #: True if a frame of that size came back unfragmented; None if that was not tested
     reached: bool | None = None
 
 
@@ -170,14 +166,12 @@ def probe_path(host: Host, address: IPv4Address) -> NetworkPath:
     interface = str(_find_route(host, peer).get("dev") or "")
     if not NAME.fullmatch(interface):
         return NetworkPath(peer)
-    mtu_text = (host.read(f"{INTERFACES}/{interface}/mtu") or "").strip()
-    mtu = int(mtu_text) if mtu_text.isdecimal() and len(mtu_text) < 8 else 0
+    mtu = _parse_number(_read_line(host, f"{INTERFACES}/{interface}/mtu"))
     if mtu <= PING_HEADER_BYTES:
         return NetworkPath(peer, interface)
-    answer = host.run_program(
-        *PING_COMMAND, "-s", str(min(mtu, 65535) - PING_HEADER_BYTES), "-I", interface, peer, timeout_s=PING_TIMEOUT_S
-    )
-    return NetworkPath(peer, interface, mtu, None if answer is None else answer.ok)
+    size = str(min(mtu, 65535) - PING_HEADER_BYTES)
+    result = host.run_program(*PING_COMMAND, "-s", size, "-I", interface, peer, timeout_s=PING_TIMEOUT_S)
+    return NetworkPath(peer, interface, mtu, None if result is None else result.ok)
 
 
 def _find_route(host: Host, peer: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""The host as the checks see it, with its files, programs, Docker Engine and intended server; findings; and fixes."""
+"""The inspected host, with its files, programs, Docker Engine and intended server; findings of the checks; and fixes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GB10 = "GB10"
 
 @dataclass(frozen=True, slots=True)
 class IntendedServer:
-    """The server that the host should run; all fields are empty for a host without a recipe."""
+    """The server that the host's recipe describes; empty for a host without a recipe."""
 
     #: name of the host, for commands on the laptop
     name: str = ""
@@ -31,20 +31,20 @@ class IntendedServer:
     image: str = ""
     #: platforms of the locked image; None if they are not in the lock
     platforms: tuple[str, ...] | None = None
-    #: share of the memory that the engine takes
+    #: the engine's share of the memory
     utilization: float | None = None
     #: memory that must stay free in addition to the engine's
     reserve_bytes: int = 0
     ipc: str = ""
     model_dir: str = ""
     ollama: str = ""
-    #: memory that the recipe's server takes, see project/recipe/scope.engine_memory
+    #: memory that the recipe's server needs, see project/recipe/scope.engine_memory
     engine_memory: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Host:
-    """The host as the checks see it. An answer of None means unknown, not good."""
+    """A host to inspect. Methods return None for values that can't be determined."""
 
     context: Context
     #: the login user
@@ -52,7 +52,7 @@ class Host:
     server: IntendedServer = field(default_factory=IntendedServer)
 
     def read(self, path: str) -> str | None:
-        """Return the content of a system file, or None if it does not exist or is not readable."""
+        """Return the content of a file, or None if it does not exist or is not readable."""
         try:
             return self.context.machine.path(path).read_text(errors="replace")
         except OSError:
@@ -65,7 +65,7 @@ class Host:
         return {name.strip(): value.strip().strip("\"'") for name, _, value in pairs}
 
     def rows(self, path: str) -> list[list[str]]:
-        """Return the fields of each line of a file like /etc/passwd; empty if there is no file."""
+        """Return the colon-separated fields of each line of a file like /etc/passwd; empty if there is no file."""
         return [line.split(":") for line in (self.read(path) or "").splitlines()]
 
     def path_exists(self, path: str) -> bool:
@@ -85,7 +85,7 @@ class Host:
     def run_program(self, *argv: str, timeout_s: float = PROGRAM_TIMEOUT_S) -> CompletedCommand | None:
         """Run a program and return its result, or None if it is missing or does not finish in time.
 
-        If the files are below another root, programs of this machine are not run.
+        On a host that is simulated below another root, only programs below that root are run.
         """
         machine = self.context.machine
         program = argv[0]
@@ -129,12 +129,12 @@ class Host:
         """Return the Docker Engine's /info, or None if it does not answer."""
         try:
             info: dict[str, Any] = self.context.docker().api.info()
-        except Exception:  # it is refused, down or restarting; the check `docker` reports the reason
+        except Exception:  # Docker denies access, is down or restarting; the check `docker` reports the reason
             return None
         return info
 
     def memory(self) -> dict[str, int] | None:
-        """Return the values in /proc/meminfo, in bytes."""
+        """Return the values in /proc/meminfo, in bytes; None if it is not readable."""
         try:
             return self.context.machine.meminfo()
         except (OSError, ValueError):
@@ -161,34 +161,31 @@ class Finding:
 
     check: str
     verdict: Verdict
-    #: the observation, or the reason why there is none
+    #: the observation, or why it could not be made
     evidence: str
-    #: the command that fixes it; empty if there is none
+    #: the command that fixes the problem; empty if there is none
     fix: str = ""
-    #: source that documents why it matters
+    #: source of the requirement
     source: str = ""
-    #: name in `FIXES`, if sparkwright may apply the fix
+    #: name in `FIXES`; empty if sparkwright may not apply the fix
     repair: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-# The fixes that sparkwright may apply by itself.
+# The fixes that `doctor --fix` applies.
 #
-# Each is an idempotent command, run as root, that restarts no engine and installs nothing. Packages are left to the DGX
-# Dashboard.
+# Each is an idempotent command, run as root, that restarts no engine and installs nothing. The DGX Dashboard updates packages.
 
 USER_PLACEHOLDER = "{user}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A fix for a host's setup."""
-
-    #: description of the change
+    #: what the command does
     description: str
-    #: the command, where {user} stands for the login user
+    #: the command; {user} stands for the login user
     argv: tuple[str, ...]
 
     def command(self, user: str) -> list[str]:

@@ -9,11 +9,8 @@ from sparkwright.units import GB, GIB
 
 @dataclass(frozen=True, slots=True)
 class KnownFact:
-    """A known fact."""
-
     #: a clause for the evidence; empty if there is nothing to warn about
     text: str
-    #: source of the fact
     source: str
 
 
@@ -25,7 +22,7 @@ PLAYBOOKS = "NVIDIA dgx-spark-playbooks"
 RELEASES: dict[str, KnownFact] = {
     "7.2.3": KnownFact("", PLAYBOOKS),
     "7.3.1": KnownFact("", PLAYBOOKS),
-    "7.5.0": KnownFact("some hosts boot with about 7.2 GiB less memory with it", "NVIDIA developer forum 383222"),
+    "7.5.0": KnownFact("with this release, some hosts boot with 7.2 GiB less memory", "NVIDIA developer forum 383222"),
 }
 RELEASE_MAJOR = 7
 
@@ -34,70 +31,65 @@ GB10_MEMORY_BYTES = int(119.7 * GIB)
 MEMORY_SLACK_BYTES = 3 * GIB
 MEMORY_SOURCE = "NVCheckup README; NVIDIA developer forum 383222"
 
-#: driver branches; there are no reports about others
+#: driver branches for which there are reports
 DRIVERS: dict[int, KnownFact] = {
     580: KnownFact("", NVCHECKUP),
-    590: KnownFact("CUDA graph bugs are reported with it", "NVCheckup README"),
+    590: KnownFact("CUDA graph bugs are reported for this branch", NVCHECKUP),
 }
 DRIVER_PAIR = KnownFact("an `apt upgrade` can leave driver and GSP firmware mismatched", NVCHECKUP)
 OPEN_MODULE = KnownFact("a GB10 needs the open kernel modules", NVCHECKUP)
 
 
-#: kernels by major.minor, with reports about the fast network
+#: kernels by major.minor version, with reports about the fast network
 KERNELS: dict[str, KnownFact] = {
     "6.11": KnownFact("", WIKI),
     "6.14": KnownFact("", WIKI),
-    "6.17": KnownFact("RoCE at 13 to 16 Gb/s is reported with it", WIKI),
-    "7.0": KnownFact("", "NVIDIA NV-Kernels PR 590, 591"),  # its effect on RDMA memory has its own check
+    "6.17": KnownFact("RoCE at only 13 to 16 Gb/s is reported for this kernel", WIKI),
+    "7.0": KnownFact("", "NVIDIA NV-Kernels PR 590, 591"),  # the check of RDMA memory covers its effect
 }
 
 #: rate of a ConnectX-7 port, which two PCI functions share
 LINK_GBPS = 200
 JUMBO_MTU = 9000
 BOTH_TWINS = KnownFact(
-    "one of them alone carries about half the rate (98 instead of 161 Gb/s)", "tonyd2wild, 2x DGX Spark, PR 35"
+    "one half of a port carries about half the rate (98 instead of 161 Gb/s)", "tonyd2wild, 2x DGX Spark, PR 35"
 )
-SLOW_LINK = KnownFact("decode of a cluster is some 2 % slower, the first token more", "NVIDIA developer forum 373146")
+SLOW_LINK = KnownFact("a cluster decodes about 2 % slower, and prefills slower still", "NVIDIA developer forum 373146")
 JUMBO = KnownFact("NCCL reaches 19 to 21 instead of 24 GB/s", "NVIDIA dgx-spark-playbooks issues 25, 102")
 PCI_WIDTH = KnownFact("a port of a Spark has four lanes", "NVIDIA developer forum 367853")
-TWIN_ADDRESSES = KnownFact("each half of a port needs one, in a subnet of its own", PLAYBOOKS)
-ROCE_GID = KnownFact("the ranks of a cluster cannot reach it by RDMA", "sparkrun issue 327")
+TWIN_ADDRESSES = KnownFact("each half of a port needs an address in a separate subnet", PLAYBOOKS)
+ROCE_GID = KnownFact("the ranks of a cluster cannot reach this address by RDMA", "sparkrun issue 327")
 CMA = KnownFact(
-    "this kernel reserves it and RDMA memory cannot be registered (ibv_reg_mr: Cannot allocate memory)",
+    "this kernel reserves CMA, and RDMA memory cannot be registered (ibv_reg_mr: Cannot allocate memory)",
     "NVIDIA NV-Kernels PR 590; NVIDIA developer forum 383023",
 )
 CMA_LOST_BYTES = 4 * GIB
-NIC_FIRMWARE = KnownFact(
-    "an update reached one half of the port only",
-    "NVIDIA developer forum 367853",
-)
+NIC_FIRMWARE = KnownFact("an update reached only one half of the port", "NVIDIA developer forum 367853")
 
-#: sign of a failed negotiation of the power supply: 500 to 850 MHz at 15 to 30 W, where a healthy GPU draws at least 45 W
 LOW_POWER = KnownFact(
     "stuck in a low-power state, without an error",
     "eugr/spark-vllm-docker issue 260; model-serving-minefield PR 55; MiaAI-Lab DSpark-2x issue 146",
 )
-BUSY_PERCENT, LOW_CLOCK_MHZ, LOW_POWER_W = 90.0, 1400.0, 40.0
 
-#: tolerance for a clock above its cap, because clocks have steps of 15 MHz and are read with a delay
+#: tolerance for a clock above its cap: clocks have steps of 15 MHz and are read with a delay
 CAP_SLACK_MHZ = 50.0
 HEAT = KnownFact(
-    "it lowers its clock, and the server is slower", "MiaAI-Lab DSpark-2x issue 146; rwlove/home-ops PR 13053"
+    "a hot GPU lowers its clock, which slows the server", "MiaAI-Lab DSpark-2x issue 146; rwlove/home-ops PR 13053"
 )
 
 IDLE_SPIN = KnownFact(
-    "it polls, and its heat is the GPU's, too",
+    "the engine polls, and the CPU's heat warms the GPU",
     "vLLM PR 51950; hasso5703/dgx-spark-qwen38 PR 4; MiaAI-Lab DSpark-2x issue 79",
 )
 IDLE_PERCENT, SPIN_SHARE = 5.0, 0.7
 
-BUDGET = KnownFact("the engine takes memory on the host's side too", "llamastash PR 81; vllm #46307, #56824")
-SHM = KnownFact("it counts as used memory until it is removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
+BUDGET = KnownFact("the engine also uses memory outside the GPU's share", "llamastash PR 81; vllm #46307, #56824")
+SHM = KnownFact("files there use memory until they are removed", "tmpfs(5); tonyd2wild, 2x DGX Spark, issue 31")
 SHM_WARNING_BYTES = 2 * GIB
-#: minimum that NGC's containers need; Docker's default is 64 MiB
+#: minimum for NGC's containers; Docker's default is 64 MiB
 SHM_MIN_BYTES = GIB
 SHM_SMALL = KnownFact(
-    "processes of the engine exchange data there (`ipc: host`)",
+    "the engine's processes exchange data there (`ipc: host`)",
     "the start-up note of NVIDIA's NGC containers; vLLM's documentation",
 )
 
@@ -106,10 +98,8 @@ OTA_SOURCE = f"{PLAYBOOKS}; NVCheckup README"
 DOCKER_GROUP = KnownFact("by default the user is not in the docker group", PLAYBOOKS)
 LIVE_LOGIN = KnownFact("a login session keeps its groups, and so does a shared ssh connection", PLAYBOOKS)
 TOOLKIT = KnownFact("nvidia-container-toolkit is preinstalled", PLAYBOOKS)
-CDI = KnownFact(
-    "containers get the libraries of the driver that the specification names", "NVIDIA Container Toolkit, CDI"
-)
-#: version from which a service updates the specification
+CDI = KnownFact("containers get the driver libraries that the specification lists", "NVIDIA Container Toolkit, CDI")
+#: first version of the toolkit with a service that updates the specification
 CDI_REFRESH_SINCE = (1, 18)
 CDI_REFRESH = "nvidia-cdi-refresh.service"
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
@@ -117,21 +107,21 @@ CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 REMOVE_IPC = KnownFact("a user's shared memory is removed at the last logout", "logind.conf(5), RemoveIPC=")
 FIRST_ORDINARY_UID = 1000
 
-LOCALE = KnownFact("programs warn and fall back to C", "locale(7); sparkwright itself runs everything with LC_ALL=C")
+LOCALE = KnownFact("programs warn and fall back to C", "locale(7); sparkwright itself runs programs with LC_ALL=C")
 AVAHI = KnownFact("an avahi bug increments the name (-2, -3 ... -528)", NVCHECKUP)
 OWN_NAME = KnownFact("sudo and inference engines resolve the hostname", "hostname(7), sudo(8)")
 
-#: default of earlyoom(1), which terminates processes when memory AND swap are below this share, and kills them at half of it
+#: default of earlyoom(1), which sends SIGTERM when memory AND swap are below this share, and SIGKILL below half of it
 EARLYOOM_DEFAULT_PERCENT = 10.0
 EARLYOOM = KnownFact(
-    "it chooses by resident memory, 2 GiB of an engine on a GB10: it ends somebody else and frees little, or ends the server",
+    "it selects by resident memory, only 2 GiB for an engine on a GB10: it kills another process and frees little, or the server",
     "earlyoom(1); SGLang cookbook for DGX Spark; vLLM #54200",
 )
 
 SWAP_USED_BYTES = 2 * GIB
 SWAP = KnownFact("weights in swap decode slowly; never swapoff with a model loaded", WIKI)
 
-#: free space below which a disk is low; an image of 20 GB takes twice that while it is unpacked
+#: limits of the free space; an image of 20 GB takes twice that while it is unpacked
 DISK_LOW_BYTES = 50 * GB
 DISK_CRITICAL_BYTES = 5 * GB
 DISK_NEED = "a vLLM image takes about 20 GB, and the same again while unpacking"
@@ -140,7 +130,7 @@ CLOCK = KnownFact("with a wrong clock TLS and tokens are rejected", "timedatectl
 CLOCK_WARNING_S = 30.0
 CLOCK_BAD_S = 300.0
 
-OLLAMA = KnownFact("it shares memory with the engine", "NVIDIA dgx-spark-playbooks; NemoClaw #2638")
-OLLAMA_OPEN = KnownFact("it has no authentication", "Ollama's FAQ, OLLAMA_HOST")
-OTHER_START = KnownFact("it brings back settings that the recipe has not", "model-serving-minefield 53, 104")
+OLLAMA = KnownFact("Ollama shares memory with the engine", "NVIDIA dgx-spark-playbooks; NemoClaw #2638")
+OLLAMA_OPEN = KnownFact("Ollama has no authentication", "Ollama's FAQ, OLLAMA_HOST")
+OTHER_START = KnownFact("its settings may differ from the recipe's", "model-serving-minefield 53, 104")
 PLATFORM = KnownFact("an image for another platform fails with `exec format error`", "ComfyUI-Nvidia-Docker #96")

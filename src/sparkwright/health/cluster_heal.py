@@ -31,7 +31,7 @@ from sparkwright.visible import one_line
 #: the number of check intervals that the head waits, in which each member checks at least once
 WAIT_INTERVALS = 2
 #: how long the runs of members that have agreed wait for each other, in seconds
-JOIN_TIMEOUT_S = 60.0
+HEAL_JOIN_TIMEOUT_S = 60.0
 AGREE_TIMEOUT_S = 30.0
 MAX_REASON_CHARS = 300
 
@@ -122,7 +122,7 @@ class HealVote:
             for host in self.cluster.members
         }
         return Decision(
-            replace(decision.plan, cluster=replace(self.cluster, join_s=JOIN_TIMEOUT_S)),
+            replace(decision.plan, cluster=replace(self.cluster, join_s=HEAL_JOIN_TIMEOUT_S)),
             {**decision.secrets, TOKEN_SECRET: token},
             why="; ".join(f"{host}: {why}" for host, why in reasons.items() if why),
         )

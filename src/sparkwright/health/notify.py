@@ -88,7 +88,7 @@ def build_message(record: Record, host: str, before: str) -> dict[str, Any]:
 def run_command(argv: tuple[str, ...], message: dict[str, Any]) -> None:
     """Run the user's command without a shell, with the message on standard input and the state in its environment.
 
-    Raises NotTold.
+    Raises NotificationFailed.
     """
     env = {
         **os.environ,
@@ -111,7 +111,7 @@ def run_command(argv: tuple[str, ...], message: dict[str, Any]) -> None:
 
 
 def post_with_retries(url: str, message: Post, *, pause: Callable[[float], None] = time.sleep) -> None:
-    """POST the message, with a few retries within a limited time, except after a 4xx. Raises NotTold."""
+    """POST the message, with a few retries within a limited time, except after a 4xx. Raises NotificationFailed."""
     from tenacity import (
         RetryError,
         Retrying,

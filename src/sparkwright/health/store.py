@@ -135,7 +135,7 @@ def try_heal_lock(state: StateFolder) -> Iterator[bool]:
 
 
 def write_record(state: StateFolder, record: Record, redactor: Redactor | None = None) -> None:
-    """Append to the history and replace the latest record, hiding the secrets that `hidden` knows. Raises OSError."""
+    """Append to the history and replace the latest record, with secrets redacted. Raises OSError."""
     redactor = redactor or Redactor()
     row = {
         key: value if key in FIXED_FIELDS else redactor.redact_value(value) for key, value in record.to_json().items()

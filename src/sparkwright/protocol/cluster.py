@@ -38,7 +38,7 @@ def _members(value: Any) -> tuple[str, ...]:
 
 
 #: how long the runs of a deploy wait for each other to join, seconds; all plans are sent within that time
-JOIN_TIMEOUT_S = 120.0
+DEFAULT_JOIN_TIMEOUT_S = 120.0
 #: how long a run that has joined waits for the others at a barrier, seconds: one of them may download meanwhile
 BARRIER_TIMEOUT_S = 600.0
 
@@ -54,7 +54,7 @@ _SHAPE = {
     "members": _members,
     "address": _address,
     "port": _integer(1, 65535),
-    "join_s": shapes.OptionalField(shapes.number_between(0.1, 86_400), JOIN_TIMEOUT_S),
+    "join_s": shapes.OptionalField(shapes.number_between(0.1, 86_400), DEFAULT_JOIN_TIMEOUT_S),
     "beat_s": shapes.OptionalField(shapes.number_between(0.05, 60), 5.0),
 }
 
@@ -79,7 +79,7 @@ class Cluster:
     #: where the head's runner listens
     port: int
     #: how long to wait for the runs of all members, seconds
-    join_s: float = JOIN_TIMEOUT_S
+    join_s: float = DEFAULT_JOIN_TIMEOUT_S
     #: seconds between two heartbeats; a member that is silent for MAX_MISSED_HEARTBEATS times as long is lost
     beat_s: float = 5.0
 

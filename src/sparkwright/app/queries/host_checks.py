@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,8 @@ from sparkwright.console.events import tables
 from sparkwright.console.events.lines import budget_lines
 from sparkwright.console.events.live_lines import print_line
 from sparkwright.console.terminal import build_console
-from sparkwright.doctor.checks import operating_system
+from sparkwright.doctor.checks import format_counts, operating_system
+from sparkwright.doctor.checks.registry import SERVER_CHECKS
 from sparkwright.doctor.host import FIXES
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member
@@ -27,9 +28,6 @@ from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
 
 COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
-
-#: checks that are made for each server of a machine; all others concern the machine
-SERVER_CHECKS = ("port", "image platform", "memory budget")
 
 
 @dataclass
@@ -224,9 +222,7 @@ def _print_reports(reports: Sequence[HostReport]) -> None:
             print_line(console, "changed", f"fixed: {name}: {FIXES[name].description}")
         for message in host_report.failed_repairs:
             print_line(console, "failed", f"not fixed: {message}")
-        counts = Counter(row["verdict"] for row in host_report.findings)
-        counted = ", ".join(f"{counts[name]} {name}" for name in ("bad", "warning", "unknown", "ok") if counts[name])
-        console.print(f"{host_report.host}: {counted}")
+        console.print(f"{host_report.host}: {format_counts(row['verdict'] for row in host_report.findings)}")
 
 
 def _finding_row(finding: Mapping[str, Any]) -> dict[str, Any]:

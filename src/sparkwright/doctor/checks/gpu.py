@@ -9,7 +9,11 @@ from collections.abc import Iterator
 
 from sparkwright import defaults
 from sparkwright.doctor import known_facts
+from sparkwright.doctor.checks.registry import register_check
 from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, find_version, version_tuple
+from sparkwright.health.judging.observation import Limits
+from sparkwright.health.judging.questions import is_power_starved
+from sparkwright.health.record import Gpu
 from sparkwright.host import nvidia_smi, settings_table
 
 DRIVER_NAME = "driver"
@@ -18,6 +22,7 @@ FIRMWARE_FOLDER = "/lib/firmware/nvidia"
 DASHBOARD_FIX = "Finish the update in the DGX Dashboard (http://localhost:11000 on the host), then `sudo reboot`."
 
 
+@register_check(DRIVER_NAME)
 def check_driver(host: Host) -> Iterator[Finding]:
     result = host.run_program(*nvidia_smi.query_command(nvidia_smi.IDENTITY_VALUES))
     loaded_line = next((line for line in (host.read(LOADED_DRIVER_PATH) or "").splitlines() if "NVRM" in line), "")
@@ -28,19 +33,14 @@ def check_driver(host: Host) -> Iterator[Finding]:
         return
     gpu = host.gpu()
     if gpu is None:
-        reason = f"nvidia-smi: {(result.out + result.err).strip()[:200]}" if result else "nvidia-smi is not installed"
+        evidence = f"nvidia-smi: {(result.out + result.err).strip()[:200]}" if result else "nvidia-smi is not installed"
         verdict: Verdict = "bad" if loaded else "unknown"
-        yield Finding(DRIVER_NAME, verdict, reason, DASHBOARD_FIX if loaded else "nvidia-smi", known_facts.NVCHECKUP)
+        yield Finding(DRIVER_NAME, verdict, evidence, DASHBOARD_FIX if loaded else "nvidia-smi", known_facts.NVCHECKUP)
         return
     yield _driver_finding(*gpu)
     if loaded_line and GB10 in gpu[0] and "Open" not in loaded_line:
-        yield Finding(
-            DRIVER_NAME,
-            "bad",
-            f"{LOADED_DRIVER_PATH}: {known_facts.OPEN_MODULE.text}",
-            DASHBOARD_FIX,
-            known_facts.OPEN_MODULE.source,
-        )
+        fact = known_facts.OPEN_MODULE
+        yield Finding(DRIVER_NAME, "bad", f"{LOADED_DRIVER_PATH}: {fact.text}", DASHBOARD_FIX, fact.source)
     yield _firmware_finding(gpu[1], loaded, host.list_folder(FIRMWARE_FOLDER))
 
 
@@ -48,8 +48,7 @@ def _driver_finding(name: str, driver: str) -> Finding:
     fact = known_facts.DRIVERS.get(version_tuple(driver)[0]) if version_tuple(driver) else None
     label = f"{name}, driver {driver}"
     if fact is None:
-        newest = ", ".join(map(str, known_facts.DRIVERS))
-        evidence = f"{label}: not a branch known to sparkwright ({newest})"
+        evidence = f"{label}: not a branch known to sparkwright ({', '.join(map(str, known_facts.DRIVERS))})"
         return Finding(DRIVER_NAME, "unknown", evidence, source=known_facts.NVCHECKUP)
     if fact.text:
         return Finding(DRIVER_NAME, "warning", f"{label}: {fact.text}", DASHBOARD_FIX, fact.source)
@@ -57,7 +56,7 @@ def _driver_finding(name: str, driver: str) -> Finding:
 
 
 def _firmware_finding(driver: str, loaded: str, folders: list[str]) -> Finding:
-    """Compare the driver with its GSP firmware, whose folder is named after its version."""
+    """Compare the driver with the GSP firmware, whose folders are named after its versions."""
     firmware = [
         name for name in folders if find_version(name) == name and version_tuple(name)[0] >= min(known_facts.DRIVERS)
     ]
@@ -76,61 +75,56 @@ def _firmware_finding(driver: str, loaded: str, folders: list[str]) -> Finding:
 TOOLKIT_NAME = "container toolkit"
 HOOK_PATH = "/usr/bin/nvidia-container-runtime-hook"
 CONFIGURE_COMMAND = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
-#: a library of the driver, whose name ends with the version
+#: driver library in a CDI specification; its name ends with the driver's version
 DRIVER_LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
 
 
+@register_check(TOOLKIT_NAME)
 def check_toolkit(host: Host) -> Iterator[Finding]:
     result = host.run_program("nvidia-ctk", "--version")
     version = find_version(result.out) if result is not None else ""
     runtimes = (host.engine_info() or {}).get("Runtimes") or {}
-    hook = host.path_exists(HOOK_PATH) or "nvidia" in runtimes
-    gpu = host.gpu()
-    if not version and not hook:
+    has_hook = host.path_exists(HOOK_PATH) or "nvidia" in runtimes
+    gpu, source = host.gpu(), known_facts.TOOLKIT.source
+    if not version and not has_hook:
         verdict: Verdict = "bad" if gpu else "unknown"
         evidence = f"neither nvidia-ctk nor its hook is installed{'' if gpu else ', and no GPU found'}"
-        yield Finding(
-            TOOLKIT_NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", known_facts.TOOLKIT.source
-        )
+        yield Finding(TOOLKIT_NAME, verdict, evidence, "sudo apt install nvidia-container-toolkit", source)
         return
-    label = f"NVIDIA Container Toolkit {version or 'of an unknown version'}"
-    if not hook and gpu:
-        yield Finding(
-            TOOLKIT_NAME,
-            "bad",
-            f"{label}; not configured as a Docker runtime",
-            CONFIGURE_COMMAND,
-            known_facts.TOOLKIT.source,
-        )
+    label = f"NVIDIA Container Toolkit {version or '(unknown version)'}"
+    if not has_hook and gpu:
+        evidence = f"{label}; not configured as a Docker runtime"
+        yield Finding(TOOLKIT_NAME, "bad", evidence, CONFIGURE_COMMAND, source)
     else:
-        yield Finding(TOOLKIT_NAME, "ok", label, source=known_facts.TOOLKIT.source)
+        yield Finding(TOOLKIT_NAME, "ok", label, source=source)
     if gpu:
         yield _cdi_finding(host, gpu[1], version)
 
 
 def _cdi_finding(host: Host, driver: str, version: str) -> Finding:
-    """Check the CDI specification by the driver that it names, because its date may only be that of a copy."""
-    specs = _cdi_drivers(host)
-    has_refresh = version_tuple(version) >= known_facts.CDI_REFRESH_SINCE
-    refresh = has_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
-    repair = "CDI service" if refresh else "CDI"
+    """Check the CDI specification by the driver version that it lists; its date may be the date of a copy."""
+    fact, drivers = known_facts.CDI, _cdi_drivers(host)
+    supports_refresh = version_tuple(version) >= known_facts.CDI_REFRESH_SINCE
+    has_refresh = supports_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
+    repair = "CDI service" if has_refresh else "CDI"
     fix = FIXES[repair].manual_command(host.user)
-    path, spec_driver = next(((path, found) for path, found in specs.items() if found not in ("", driver)), ("", ""))
-    if spec_driver:
-        evidence = f"{path} is for driver {spec_driver}, but {driver} is installed: {known_facts.CDI.text}"
-        is_generated = path.startswith(("/run", "/var/run")) if refresh else path == "/etc/cdi/nvidia.yaml"
-        if is_generated:  # that command writes this file
-            return Finding("CDI", "bad", evidence, fix, known_facts.CDI.source, repair)
-        return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", known_facts.CDI.source)
-    if any(specs.values()):
-        return Finding("CDI", "ok", f"{', '.join(specs)} is for driver {driver}", source=known_facts.CDI.source)
-    if specs:
-        return Finding("CDI", "unknown", f"{', '.join(specs)} lists no driver libraries", fix, known_facts.CDI.source)
-    return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=known_facts.CDI.source)
+    outdated = [path for path, version in drivers.items() if version not in ("", driver)]
+    if outdated:
+        path = outdated[0]
+        evidence = f"{path} is for driver {drivers[path]}, but {driver} is installed: {fact.text}"
+        is_generated = path.startswith(("/run", "/var/run")) if has_refresh else path == "/etc/cdi/nvidia.yaml"
+        if is_generated:  # the repair writes this file
+            return Finding("CDI", "bad", evidence, fix, fact.source, repair)
+        return Finding("CDI", "bad", evidence, f"sudo nvidia-ctk cdi generate --output={path}", fact.source)
+    if any(drivers.values()):
+        return Finding("CDI", "ok", f"{', '.join(drivers)} is for driver {driver}", source=fact.source)
+    if drivers:
+        return Finding("CDI", "unknown", f"{', '.join(drivers)} lists no driver libraries", fix, fact.source)
+    return Finding("CDI", "ok", "no CDI specification: `--gpus` uses the toolkit's hook", source=fact.source)
 
 
 def _cdi_drivers(host: Host) -> dict[str, str]:
-    """Return the paths of NVIDIA's specifications, with the drivers that they name ("" for none)."""
+    """Return the driver version that each NVIDIA specification lists, by path; empty if it lists none."""
     drivers: dict[str, str] = {}
     for folder in known_facts.CDI_FOLDERS:
         for name in host.list_folder(folder):
@@ -139,7 +133,7 @@ def _cdi_drivers(host: Host) -> dict[str, str]:
                 match = DRIVER_LIBRARY.search(text)
                 drivers[f"{folder}/{name}"] = match[1] if match else ""
     if "/var/run/cdi/nvidia.yaml" in drivers:
-        drivers.pop("/run/cdi/nvidia.yaml", None)  # the same folder on most systems
+        drivers.pop("/run/cdi/nvidia.yaml", None)  # /var/run is a link to /run on most systems
     return drivers
 
 
@@ -149,20 +143,22 @@ POWER_NAME = "GPU power"
 def gpu_load(host: Host) -> tuple[float, float, float] | None:
     """Return the utilization in percent, the SM clock in MHz and the power in watts; None if one of them is unknown."""
     match tuple(host.gpu_figures(nvidia_smi.LOAD_VALUES).values()):
-        case (float(used), float(clock), float(power)):
-            return used, clock, power
+        case (float(utilization), float(clock), float(power)):
+            return utilization, clock, power
     return None
 
 
+@register_check(POWER_NAME)
 def check_power(host: Host) -> Iterator[Finding]:
     fact, load = known_facts.LOW_POWER, gpu_load(host)
     if load is None:
-        yield Finding(POWER_NAME, "unknown", "nvidia-smi returned no utilization, clock and power", source=fact.source)
+        evidence = "nvidia-smi does not report utilization, clock and power"
+        yield Finding(POWER_NAME, "unknown", evidence, source=fact.source)
         return
-    used, clock, power = load
-    summary = f"{used:.0f} % busy at {clock:.0f} MHz and {power:.0f} W"
-    if used > known_facts.BUSY_PERCENT and clock < known_facts.LOW_CLOCK_MHZ and power < known_facts.LOW_POWER_W:
-        fix = "shut down, unplug the power supply for a minute, and start again; a restart does not help"
+    utilization, clock, power = load
+    summary = f"{utilization:.0f} % busy at {clock:.0f} MHz and {power:.0f} W"
+    if is_power_starved(Gpu(power_w=power, clock_mhz=clock, utilization_percent=utilization), Limits()):
+        fix = "shut down, unplug the power supply for a minute, and start again; a reboot does not help"
         yield Finding(POWER_NAME, "bad", f"{summary}: {fact.text}", fix, fact.source)
     else:
         yield Finding(POWER_NAME, "ok", summary, source=fact.source)
@@ -177,24 +173,25 @@ def clock_cap_mhz(host: Host) -> int | None:
     return int(match[1]) if match else None
 
 
+@register_check(HEAT_NAME)
 def check_heat(host: Host) -> Iterator[Finding]:
     """Check the GPU's temperature and clock cap.
 
-    Values that the driver does not report ("[N/A]") are skipped. Without a temperature the result is unknown.
+    Values that the driver does not report ("[N/A]") are skipped. The verdict is unknown without a temperature.
     """
     fact, clock_cap = known_facts.HEAT, clock_cap_mhz(host)
     values = host.gpu_figures(nvidia_smi.HEAT_VALUES)
     celsius, clock = values.get("temperature_c"), values.get("clock_mhz")
     if celsius is None:
-        yield Finding(HEAT_NAME, "unknown", "nvidia-smi returned no temperature", source=fact.source)
+        yield Finding(HEAT_NAME, "unknown", "nvidia-smi does not report the temperature", source=fact.source)
         return
     is_throttled = nvidia_smi.SLOWDOWN_ACTIVE in host.gpu_cells(nvidia_smi.HEAT_VALUES).values()
-    summary = f"{celsius:.0f} °C{', slowed down by heat' if is_throttled else ''}"
+    summary = f"{celsius:.0f} °C{', thermal throttling' if is_throttled else ''}"
     summary += f", clock cap {clock_cap} MHz" if clock_cap else ", no clock cap"
     if clock_cap and clock is not None and clock > clock_cap + known_facts.CAP_SLACK_MHZ:
-        fix = f"sudo systemctl restart {settings_table.CLOCK_UNIT}"
+        evidence = f"{summary}, which is not in effect: the GPU runs at {clock:.0f} MHz"
         yield Finding(
-            HEAT_NAME, "warning", f"{summary}, which is not in effect: it runs at {clock:.0f} MHz", fix, fact.source
+            HEAT_NAME, "warning", evidence, f"sudo systemctl restart {settings_table.CLOCK_UNIT}", fact.source
         )
     elif is_throttled or celsius >= defaults.HOT_GPU_C:
         name = host.server.name or "HOST"
@@ -212,6 +209,7 @@ UTIME_FIELD, STIME_FIELD = 11, 12
 MAX_PROCESSES = 64
 
 
+@register_check(IDLE_NAME)
 def check_idle(host: Host) -> Iterator[Finding]:
     fact, load = known_facts.IDLE_SPIN, gpu_load(host)
     rows = host.read_output(*nvidia_smi.PROCESSES_COMMAND)
@@ -230,33 +228,27 @@ def check_idle(host: Host) -> Iterator[Finding]:
 
 def _spin_finding(host: Host, pids: list[str]) -> Finding:
     fact = known_facts.IDLE_SPIN
-    before = {pid: _cpu_ticks(host, pid) for pid in pids}
+    ticks_before = {pid: _cpu_ticks(host, pid) for pid in pids}
     began_s = time.monotonic()
     time.sleep(SAMPLE_S)
-    took_s = time.monotonic() - began_s
+    duration_s = time.monotonic() - began_s
     shares = [
-        (after - old) / os.sysconf("SC_CLK_TCK") / took_s
-        for pid, old in before.items()
-        if old is not None and (after := _cpu_ticks(host, pid)) is not None
+        (after - before) / os.sysconf("SC_CLK_TCK") / duration_s
+        for pid, before in ticks_before.items()
+        if before is not None and (after := _cpu_ticks(host, pid)) is not None
     ]
     if not shares:
-        return Finding(
-            IDLE_NAME, "unknown", "the CPU time of the processes on the GPU is not readable", source=fact.source
-        )
-    summary = f"{max(shares):.0%} of a core without a request on the GPU"
+        evidence = "cannot read the CPU time of the processes on the GPU"
+        return Finding(IDLE_NAME, "unknown", evidence, source=fact.source)
+    summary = f"{max(shares):.0%} of a CPU core while the GPU is idle"
     if max(shares) > known_facts.SPIN_SHARE:
-        return Finding(
-            IDLE_NAME,
-            "warning",
-            f"{summary}: {fact.text}",
-            "invoke lint (names the flag, if there is one)",
-            fact.source,
-        )
+        fix = "invoke lint (names the flag, if there is one)"
+        return Finding(IDLE_NAME, "warning", f"{summary}: {fact.text}", fix, fact.source)
     return Finding(IDLE_NAME, "ok", summary, source=fact.source)
 
 
 def _cpu_ticks(host: Host, pid: str) -> int | None:
-    """Return a process's CPU time in clock ticks; None if it is gone or hidden."""
+    """Return a process's CPU time in clock ticks; None if it has exited or is hidden."""
     fields = (host.read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     try:
         return int(fields[UTIME_FIELD]) + int(fields[STIME_FIELD])

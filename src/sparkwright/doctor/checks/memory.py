@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sparkwright import units
 from sparkwright.doctor import known_facts
+from sparkwright.doctor.checks.registry import register_check
 from sparkwright.doctor.host import Finding, Host
 from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget
@@ -21,6 +22,7 @@ BUDGET_NAME = "memory budget"
 GUARD_NAME, WAKE_NAME = "memory guard", "wake on request"
 
 
+@register_check(BUDGET_NAME, per_server=True)
 def check_memory(host: Host) -> Iterator[Finding]:
     """Yield the findings about the recipe's memory budget and about sparkwright's services on the host."""
     yield from _check_budget(host)
@@ -30,23 +32,22 @@ def check_memory(host: Host) -> Iterator[Finding]:
 
 
 def _guard_finding(host: Host) -> Finding:
-    """Check the memory guard, without which nothing stops a growing server before the host goes down."""
-    source, state = known_facts.BUDGET.source, host.context.state
-    if service_guard.is_running(state):
-        return Finding(GUARD_NAME, "ok", "it runs", source=source)
-    evidence = "the memory guard is not running: a server that grows while it serves would take the host down"
-    return Finding(
-        GUARD_NAME, "warning", evidence, f"invoke health.install --host {host.server.name or 'HOST'}", source
-    )
+    """Check the memory guard, which stops a growing server before the host runs out of memory."""
+    source = known_facts.BUDGET.source
+    if service_guard.is_running(host.context.state):
+        return Finding(GUARD_NAME, "ok", "running", source=source)
+    evidence = "not running: a server whose memory use grows would take the host down"
+    fix = f"invoke health.install --host {host.server.name or 'HOST'}"
+    return Finding(GUARD_NAME, "warning", evidence, fix, source)
 
 
 def _check_wake(host: Host) -> Iterator[Finding]:
-    """Yield the state of the wake service, unless requests can't wake any verified server on this host."""
+    """Check the wake service, if requests can wake a server on this host."""
     state = host.context.state
-    waking = [server.server for server in state.servers() if restart_plans.read_wake(server).get("on_request")]
-    if not waking:
+    sleepers = [server.server for server in state.servers() if restart_plans.read_wake(server).get("on_request")]
+    if not sleepers:
         return
-    names = " and ".join(waking)
+    names = " and ".join(sleepers)
     if turns.is_service_running(state):
         yield Finding(WAKE_NAME, "ok", f"a request wakes {names}")
         return
@@ -63,26 +64,18 @@ def _check_budget(host: Host) -> Iterator[Finding]:
     if memory_budget is None:
         yield Finding(BUDGET_NAME, "unknown", "/proc/meminfo is not readable, or Docker does not answer", source=source)
         return
-    engine = memory_budget.of("server")
-    if not engine:
-        yield Finding(
-            BUDGET_NAME, "unknown", f"it is not known how much memory {host.server.recipe} takes", source=source
-        )
+    engine_bytes = memory_budget.of("server")
+    if not engine_bytes:
+        yield Finding(BUDGET_NAME, "unknown", f"the memory need of {host.server.recipe} is unknown", source=source)
         return
-    need = f"{host.server.recipe} takes {format_gib(engine)} GiB on both sides"
+    need, left_bytes = f"{host.server.recipe} needs {format_gib(engine_bytes)} GiB", memory_budget.left_bytes
     if memory_budget.fits:
-        yield Finding(
-            BUDGET_NAME,
-            "ok",
-            f"{need}; {format_gib(memory_budget.left_bytes)} of {format_gib(memory_budget.total_bytes)} GiB left",
-            source=source,
-        )
+        evidence = f"{need}; {format_gib(left_bytes)} of {format_gib(memory_budget.total_bytes)} GiB left"
+        yield Finding(BUDGET_NAME, "ok", evidence, source=source)
         return
-    lower = budget.format_largest_fit(_intended_server(host).memory, memory_budget)
-    hint = f" ({lower} fits)" if lower else ""
-    evidence = (
-        f"{need}: {format_gib(-memory_budget.left_bytes)} GiB more than this host has{hint}: {known_facts.BUDGET.text}"
-    )
+    largest_fit = budget.format_largest_fit(_intended_server(host).memory, memory_budget)
+    hint = f" ({largest_fit} fits)" if largest_fit else ""
+    evidence = f"{need}: {format_gib(-left_bytes)} GiB more than this host has{hint}: {known_facts.BUDGET.text}"
     yield Finding(BUDGET_NAME, "bad", evidence, source=source)
 
 
@@ -105,6 +98,7 @@ def _intended_server(host: Host) -> PlannedServer:
 SWAP_NAME = "swap"
 
 
+@register_check(SWAP_NAME)
 def check_swap(host: Host) -> Iterator[Finding]:
     memory = host.memory()
     if memory is None or "SwapTotal" not in memory:
@@ -125,6 +119,7 @@ SHM_FOLDER = "/dev/shm"
 BLOCK_BYTES = 512
 
 
+@register_check(SHM_NAME)
 def check_shm(host: Host) -> Iterator[Finding]:
     fact = known_facts.SHM
     if not host.path_exists(SHM_FOLDER):
@@ -132,29 +127,21 @@ def check_shm(host: Host) -> Iterator[Finding]:
         return
     used_bytes = sum(_file_bytes(host, f"{SHM_FOLDER}/{name}") for name in host.list_folder(SHM_FOLDER))
     size_bytes = _shm_size_bytes(host)
-    summary = (
-        f"{format_gib(used_bytes)} GiB in {SHM_FOLDER}"
-        if size_bytes is None
-        else f"{format_gib(used_bytes)} of {format_gib(size_bytes)} GiB in {SHM_FOLDER}"
-    )
+    capacity = "" if size_bytes is None else f" of {format_gib(size_bytes)}"
+    summary = f"{format_gib(used_bytes)}{capacity} GiB in {SHM_FOLDER}"
     if size_bytes is not None and size_bytes < known_facts.SHM_MIN_BYTES and host.server.ipc == "host":
         small_fact = known_facts.SHM_SMALL
         fix = f"sudo mount -o remount,size=50% {SHM_FOLDER} (and in /etc/fstab)"
         yield Finding(SHM_NAME, "warning", f"{summary}: {small_fact.text}", fix, small_fact.source)
     elif used_bytes > known_facts.SHM_WARNING_BYTES:
-        yield Finding(
-            SHM_NAME,
-            "warning",
-            f"{summary}: {fact.text}",
-            f"ls -lS {SHM_FOLDER}; remove what no process uses",
-            fact.source,
-        )
+        fix = f"ls -lS {SHM_FOLDER}; remove files that no process uses"
+        yield Finding(SHM_NAME, "warning", f"{summary}: {fact.text}", fix, fact.source)
     else:
         yield Finding(SHM_NAME, "ok", summary, source=fact.source)
 
 
 def _shm_size_bytes(host: Host) -> int | None:
-    """Return the capacity of /dev/shm; None if it can't be read, or on a simulated host, where the folder is on a disk."""
+    """Return the capacity of /dev/shm; None if it can't be read, and on a simulated host, where the folder is on a disk."""
     if host.context.machine.root:
         return None
     try:
@@ -165,7 +152,7 @@ def _shm_size_bytes(host: Host) -> int | None:
 
 
 def _file_bytes(host: Host, path: str) -> int:
-    """Return the memory that a file takes; 0 if it is gone."""
+    """Return the memory that a file uses; 0 if it was removed."""
     try:
         return host.context.machine.path(path).lstat().st_blocks * BLOCK_BYTES
     except OSError:
@@ -176,24 +163,20 @@ EARLYOOM_NAME = "earlyoom"
 EARLYOOM_CONFIG = "/etc/default/earlyoom"
 
 
+@register_check(EARLYOOM_NAME)
 def check_earlyoom(host: Host) -> Iterator[Finding]:
-    source = known_facts.EARLYOOM.source
-    running = host.processes("earlyoom")
-    memory = host.memory()
-    if not running:
-        init_visible = host.read("/proc/1/comm") is not None  # a /proc that hides other users' processes hides init too
-        reason = "earlyoom is not running" if init_visible else "cannot list processes"
-        yield Finding(EARLYOOM_NAME, "ok" if init_visible else "unknown", reason, source=source)
+    source, memory = known_facts.EARLYOOM.source, host.memory()
+    processes = host.processes("earlyoom")
+    if not processes:
+        if host.read("/proc/1/comm") is None:  # this /proc hides the processes of other users
+            yield Finding(EARLYOOM_NAME, "unknown", "cannot list processes", source=source)
+        else:
+            yield Finding(EARLYOOM_NAME, "ok", "earlyoom is not running", source=source)
     elif memory is None:
-        yield Finding(EARLYOOM_NAME, "unknown", "it is running, but /proc/meminfo is not readable", source=source)
-    elif (limit := threshold_bytes(running[0][1:], memory["MemTotal"])) is None:
-        yield Finding(
-            EARLYOOM_NAME,
-            "unknown",
-            f"cannot parse its options: {' '.join(running[0])}",
-            f"cat {EARLYOOM_CONFIG}",
-            source,
-        )
+        yield Finding(EARLYOOM_NAME, "unknown", "running, but /proc/meminfo is not readable", source=source)
+    elif (limit := threshold_bytes(processes[0][1:], memory["MemTotal"])) is None:
+        evidence = f"cannot parse its options: {' '.join(processes[0])}"
+        yield Finding(EARLYOOM_NAME, "unknown", evidence, f"cat {EARLYOOM_CONFIG}", source)
     else:
         yield _earlyoom_finding(host, limit, memory["MemTotal"])
 
@@ -203,46 +186,44 @@ def threshold_bytes(words: Sequence[str], total: int) -> int | None:
 
     Returns None if its options can't be parsed.
     """
-    value, kind = "", "-m"
+    value, option = "", "-m"
     for index, word in enumerate(words):
         if word in ("-m", "-M"):
-            value, kind = (words[index + 1] if index + 1 < len(words) else "?"), word
-        elif word.startswith(("-m", "-M")) and len(word) > 2:
-            value, kind = word[2:], word[:2]
+            value, option = (words[index + 1] if index + 1 < len(words) else "?"), word
+        elif word.startswith(("-m", "-M")):
+            value, option = word[2:], word[:2]
     if not value:
         return int(total * known_facts.EARLYOOM_DEFAULT_PERCENT / 100)
     try:
         number = float(value.partition(",")[0])
     except ValueError:
         return None
-    return int(total * number / 100 if kind == "-m" else number * 1024)
+    return int(total * number / 100 if option == "-m" else number * 1024)
 
 
 def _earlyoom_finding(host: Host, limit: int, total: int) -> Finding:
-    source, summary = known_facts.EARLYOOM.source, f"it kills processes below {format_gib(limit)} GiB available"
-    share = host.server.utilization
+    fact, summary = known_facts.EARLYOOM, f"it kills processes below {format_gib(limit)} GiB available"
+    share, reserve_bytes = host.server.utilization, host.server.reserve_bytes
     if share is None:
-        return Finding(
-            EARLYOOM_NAME, "unknown", f"{summary}; without a recipe the free memory is unknown", source=source
-        )
+        evidence = f"{summary}; without a recipe the free memory is unknown"
+        return Finding(EARLYOOM_NAME, "unknown", evidence, source=fact.source)
     left_bytes = int(total * (1 - share))
-    percent = max(1, int(100 * host.server.reserve_bytes / 2 / total))
-    fix = (
-        f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {EARLYOOM_CONFIG} && sudo systemctl restart "
-        "earlyoom"
-    )
-    recipe = f"the recipe {host.server.recipe} leaves {format_gib(left_bytes)} GiB at most"
+    percent = max(1, int(100 * reserve_bytes / 2 / total))
+    edit = f"sudo sed -i 's/^EARLYOOM_ARGS=.*/EARLYOOM_ARGS=\"-m {percent}\"/' {EARLYOOM_CONFIG}"
+    fix = f"{edit} && sudo systemctl restart earlyoom"
+    free_memory = f"the recipe {host.server.recipe} leaves at most {format_gib(left_bytes)} GiB"
     if limit >= left_bytes:
-        return Finding(EARLYOOM_NAME, "bad", f"{summary}, and {recipe}: {known_facts.EARLYOOM.text}", fix, source)
-    if limit >= host.server.reserve_bytes:
-        reserve = f"a deploy may leave only {format_gib(host.server.reserve_bytes)} GiB available (reserve_gib)"
-        return Finding(EARLYOOM_NAME, "warning", f"{summary}, and {reserve}: {known_facts.EARLYOOM.text}", fix, source)
-    return Finding(EARLYOOM_NAME, "ok", f"{summary}; {recipe}", source=source)
+        return Finding(EARLYOOM_NAME, "bad", f"{summary}, and {free_memory}: {fact.text}", fix, fact.source)
+    if limit >= reserve_bytes:
+        reserve = f"a deploy may leave only {format_gib(reserve_bytes)} GiB available (reserve_gib)"
+        return Finding(EARLYOOM_NAME, "warning", f"{summary}, and {reserve}: {fact.text}", fix, fact.source)
+    return Finding(EARLYOOM_NAME, "ok", f"{summary}; {free_memory}", source=fact.source)
 
 
 DISK_NAME = "disk"
 
 
+@register_check(DISK_NAME)
 def check_disk(host: Host) -> Iterator[Finding]:
     machine = host.context.machine
     folders = {"models": machine.expand(host.server.model_dir or "~")}
@@ -250,11 +231,11 @@ def check_disk(host: Host) -> Iterator[Finding]:
     if root and not machine.sandbox:
         folders["images"] = Path(str(root))
     devices: set[int] = set()
-    yield from filter(None, (_disk_finding(host, what, folder, devices) for what, folder in folders.items()))
+    yield from filter(None, (_disk_finding(host, content, folder, devices) for content, folder in folders.items()))
 
 
 def _disk_finding(host: Host, content: str, folder: Path, devices: set[int]) -> Finding | None:
-    """Return the finding about a disk, or None if the disk was already checked."""
+    """Return the finding about a folder's disk, or None if it is already among the checked devices, to which it is added."""
     try:
         existing = next(parent for parent in (folder, *folder.parents) if _exists(parent))
         device = existing.stat().st_dev

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from sparkwright.doctor import fabric, known_facts
+from sparkwright.doctor.checks.registry import register_check
 from sparkwright.doctor.fabric import Link
 from sparkwright.doctor.host import Finding, Host, Verdict
 from sparkwright.errors import SparkwrightError
@@ -17,16 +18,16 @@ FABRIC_NAME = "fabric"
 RDMA_MEMORY_NAME = "RDMA memory"
 
 
+@register_check(FABRIC_NAME)
 def check_fabric(host: Host) -> Iterator[Finding]:
     adapters = fabric.list_links(host)
     up = {port: links for port, links in fabric.group_by_port(adapters).items() if any(link.active for link in links)}
     if not up:
         verdict: Verdict = "ok" if adapters else "unknown"  # a Spark has adapters even if no cable is plugged in
-        summary = "no link is up" if adapters else "no RDMA adapter seen"
-        yield Finding(
-            FABRIC_NAME, verdict, f"{summary}: needed only for a model over several hosts", source=known_facts.PLAYBOOKS
-        )
-        # with a low limit, the driver's allocations fail too
+        summary = "no link is up" if adapters else "no RDMA adapter found"
+        evidence = f"{summary}: needed only for a model on several hosts"
+        yield Finding(FABRIC_NAME, verdict, evidence, source=known_facts.PLAYBOOKS)
+        # the driver's own allocations fail, too, if the kernel reserves this memory
         yield from (finding for finding in check_rdma_memory(host) if finding.verdict == "bad")
         return
     for port, port_links in up.items():
@@ -40,17 +41,18 @@ def check_fabric(host: Host) -> Iterator[Finding]:
 
 def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
     """Yield the problems of a port as (verdict, evidence, fix, source)."""
-    up = [link for link in links if link.active]
     down = [link.adapter for link in links if not link.active]
     if down:
         fact = known_facts.BOTH_TWINS
-        yield "warning", f"{', '.join(down)} is down, its twin is up: {fact.text}", _bring_up(links), fact.source
+        interface = next((link.interface for link in links if not link.active and link.interface), "")
+        fix = f"sudo ip link set {interface} up" if interface else ""
+        yield "warning", f"{', '.join(down)} is down, the other half is up: {fact.text}", fix, fact.source
     versions = {link.adapter: link.firmware for link in links if link.firmware}
     if len(set(versions.values())) > 1:
         fact = known_facts.NIC_FIRMWARE
         versions_text = ", ".join(f"{name} has firmware {version}" for name, version in versions.items())
         yield "warning", f"{versions_text}: {fact.text}", "fwupdmgr get-updates", fact.source
-    for link in up:
+    for link in filter(lambda link: link.active, links):
         if 0 < link.rate_gbps < known_facts.LINK_GBPS:
             fact = known_facts.SLOW_LINK
             yield "warning", f"{link.adapter}: {link.rate_gbps:.0f} Gb/s: {fact.text}", "", fact.source
@@ -61,25 +63,15 @@ def port_problems(links: list[Link]) -> Iterator[tuple[Verdict, str, str, str]]:
         if link.pci.endswith((" x1", " x2")):
             fact = known_facts.PCI_WIDTH
             yield "warning", f"{link.adapter}: {link.pci}: {fact.text}", "fwupdmgr get-updates", fact.source
-        without_gid = [
-            found for found in (address.partition("/")[0] for address in link.addresses) if found not in link.gids
-        ]
+        addresses = (address.partition("/")[0] for address in link.addresses)
+        without_gid = [address for address in addresses if address not in link.gids]
         if not link.addresses:
             fact = known_facts.TWIN_ADDRESSES
             yield "warning", f"{link.interface} has no IPv4 address: {fact.text}", "", fact.source
         elif without_gid:
             fact = known_facts.ROCE_GID
-            yield (
-                "bad",
-                f"{link.adapter} has no RoCE v2 GID for {without_gid[0]}: {fact.text}",
-                "sudo reboot",
-                fact.source,
-            )
-
-
-def _bring_up(links: list[Link]) -> str:
-    name = next((link.interface for link in links if not link.active and link.interface), "")
-    return f"sudo ip link set {name} up" if name else ""
+            evidence = f"{link.adapter} has no RoCE v2 GID for {without_gid[0]}: {fact.text}"
+            yield "bad", evidence, "sudo reboot", fact.source
 
 
 def _format_links(links: list[Link]) -> str:
@@ -89,7 +81,7 @@ def _format_links(links: list[Link]) -> str:
 
 
 def check_rdma_memory(host: Host) -> Iterator[Finding]:
-    """Check for a kernel that reserves its CMA and reports more of it as free than exists."""
+    """Check for a kernel that reserves the CMA (contiguous memory) and reports more of it as free than exists."""
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()[:100]
     meminfo, fact = host.memory() or {}, known_facts.CMA
     if "CmaFree" not in meminfo or "CmaTotal" not in meminfo:
@@ -99,9 +91,8 @@ def check_rdma_memory(host: Host) -> Iterator[Finding]:
     is_kho_off = "kho=off" in (host.read("/proc/cmdline") or "").split()
     if re.match(r"7\.0\.", release) and free > total + known_facts.CMA_LOST_BYTES and not is_kho_off:
         evidence = f"{release}: CmaFree {free / GIB:.1f} GiB of CmaTotal {total / GIB:.2f} GiB: {fact.text}"
-        yield Finding(
-            RDMA_MEMORY_NAME, "bad", evidence, "add kho=off to the kernel command line and reboot", fact.source
-        )
+        fix = "add kho=off to the kernel command line and reboot"
+        yield Finding(RDMA_MEMORY_NAME, "bad", evidence, fix, fact.source)
     else:
         yield Finding(RDMA_MEMORY_NAME, "ok", f"{release}: CmaTotal {total / GIB:.2f} GiB", source=fact.source)
 
@@ -110,6 +101,7 @@ NAMES_NAME = "names"
 NUMBERED_NAME = re.compile(r"^(.*)-(\d{1,4})$")
 
 
+@register_check(NAMES_NAME)
 def check_names(host: Host) -> Iterator[Finding]:
     hostname = (host.read("/proc/sys/kernel/hostname") or host.read("/etc/hostname") or "").strip()
     yield _own_name_finding(host, hostname)
@@ -132,7 +124,7 @@ def _own_name_finding(host: Host, hostname: str) -> Finding:
 
 
 def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
-    """Check the name that avahi-daemon took, according to its process title: avahi-daemon: running [spark-2.local]."""
+    """Check the name that avahi-daemon announces, from its process title: avahi-daemon: running [spark-2.local]."""
     titles = " ".join(word for words in host.processes("avahi-daemon") for word in words)
     match = re.search(r"running \[([^\]]{1,255})\]", titles)
     if not match:
@@ -140,17 +132,16 @@ def _check_avahi(host: Host, hostname: str) -> Iterator[Finding]:
     announced = match[1].removesuffix(".local")
     numbered = NUMBERED_NAME.match(announced)
     if numbered and numbered[1] == hostname:
-        fix = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
+        edit = "sudo sed -i 's/^#\\?allow-interfaces=.*/allow-interfaces=enP7s7/' /etc/avahi/avahi-daemon.conf"
+        fix = f"{edit} && sudo systemctl restart avahi-daemon"
         evidence = f"avahi announces {match[1]} instead of {hostname}.local: {known_facts.AVAHI.text}"
-        yield Finding(
-            "avahi", "warning", evidence, f"{fix} && sudo systemctl restart avahi-daemon", known_facts.AVAHI.source
-        )
+        yield Finding("avahi", "warning", evidence, fix, known_facts.AVAHI.source)
     else:
-        yield Finding("avahi", "ok", f"{match[1]}", source=known_facts.AVAHI.source)
+        yield Finding("avahi", "ok", match[1], source=known_facts.AVAHI.source)
 
 
 def _hub_name_finding(host: Host) -> Finding:
-    """Check that the name of the hub, or of the proxy to it, can be resolved, unless it is an address."""
+    """Check that the name of the hub, or of the proxy to it, can be resolved."""
     machine = host.context.machine
     proxy = machine.env.get("HTTPS_PROXY") or machine.env.get("https_proxy") or ""
     name = urlsplit(proxy if "://" in proxy else machine.hub_url).hostname or ""
@@ -167,10 +158,11 @@ def _hub_name_finding(host: Host) -> Finding:
 PORTS_NAME = "port"
 
 
+@register_check(PORTS_NAME, per_server=True)
 def check_ports(host: Host) -> Iterator[Finding]:
     server = host.server
     if not server.port and server.recipe:
-        yield Finding(PORTS_NAME, "ok", "no port is needed: the head of the cluster answers requests")
+        yield Finding(PORTS_NAME, "ok", "a worker needs no port: the head of the cluster answers requests")
         return
     if not server.port:
         yield Finding(PORTS_NAME, "unknown", "the host has no recipe, so no port to check")

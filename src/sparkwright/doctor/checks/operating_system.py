@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.doctor import known_facts
+from sparkwright.doctor.checks.registry import register_check
 from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, version_tuple
 from sparkwright.units import format_gib
 from sparkwright.visible import one_line
@@ -15,6 +16,7 @@ RELEASE_NAME = "DGX OS"
 DASHBOARD_FIX = "Update it in the DGX Dashboard (http://localhost:11000 on the host)."
 
 
+@register_check(RELEASE_NAME)
 def check_release(host: Host) -> Iterator[Finding]:
     release = host.assignments("/etc/dgx-release")
     gpu = host.gpu()
@@ -38,9 +40,8 @@ def _release_finding(version: str, evidence: str) -> Finding:
     newest = list(known_facts.RELEASES)[-1]
     source = known_facts.RELEASES.get(version, known_facts.RELEASES[newest]).source
     if version_tuple(version)[0] < known_facts.RELEASE_MAJOR:
-        return Finding(
-            RELEASE_NAME, "bad", f"{evidence}: older than DGX OS {known_facts.RELEASE_MAJOR}", DASHBOARD_FIX, source
-        )
+        evidence = f"{evidence}: older than DGX OS {known_facts.RELEASE_MAJOR}"
+        return Finding(RELEASE_NAME, "bad", evidence, DASHBOARD_FIX, source)
     if version_tuple(version) > version_tuple(newest):
         return Finding(RELEASE_NAME, "unknown", f"{evidence}: newer than {newest}, the newest known to sparkwright")
     return Finding(RELEASE_NAME, "ok", evidence, source=source)
@@ -53,12 +54,11 @@ def _check_memory_size(host: Host, version: str) -> Iterator[Finding]:
         return
     total = memory["MemTotal"]
     summary = f"MemTotal {format_gib(total)} GiB"
-    if total < known_facts.GB10_MEMORY_BYTES - known_facts.MEMORY_SLACK_BYTES:
-        known_release = known_facts.RELEASES.get(version)
-        reason = f" ({known_release.text})" if known_release and known_release.text else ""
-        evidence = (
-            f"{summary}: {format_gib(known_facts.GB10_MEMORY_BYTES - total)} GiB less than on other GB10 hosts{reason}"
-        )
+    missing_bytes = known_facts.GB10_MEMORY_BYTES - total
+    if missing_bytes > known_facts.MEMORY_SLACK_BYTES:
+        fact = known_facts.RELEASES.get(version)
+        reason = f" ({fact.text})" if fact and fact.text else ""
+        evidence = f"{summary}: {format_gib(missing_bytes)} GiB less than on other GB10 hosts{reason}"
         yield Finding("memory", "warning", evidence, DASHBOARD_FIX, known_facts.MEMORY_SOURCE)
     else:
         yield Finding("memory", "ok", summary, source=known_facts.MEMORY_SOURCE)
@@ -67,6 +67,7 @@ def _check_memory_size(host: Host, version: str) -> Iterator[Finding]:
 KERNEL_NAME = "kernel"
 
 
+@register_check(KERNEL_NAME)
 def check_kernel(host: Host) -> Iterator[Finding]:
     release = (host.read("/proc/sys/kernel/osrelease") or "").strip()
     match = re.match(r"\d+\.\d+", release)
@@ -76,7 +77,7 @@ def check_kernel(host: Host) -> Iterator[Finding]:
         yield Finding(KERNEL_NAME, "unknown", f"{summary}: not a known kernel of DGX OS 7", source=known_facts.WIKI)
     elif fact.text and (links := _fast_links(host)):
         evidence = f"{release}: {fact.text}, and {', '.join(links)} is up"
-        yield Finding(KERNEL_NAME, "warning", evidence, "ib_write_bw (between two Sparks) tells", fact.source)
+        yield Finding(KERNEL_NAME, "warning", evidence, "ib_write_bw (between two Sparks)", fact.source)
     else:
         yield Finding(KERNEL_NAME, "ok", release, source=fact.source)
     if host.path_exists("/run/reboot-required") or host.path_exists("/var/run/reboot-required"):
@@ -98,24 +99,21 @@ OTA_TIMEOUT_S = 20.0
 MAX_OUTPUT_CHARS = 160
 
 
+@register_check(UPDATES_NAME)
 def check_updates(host: Host) -> Iterator[Finding]:
-    """Show the program's output without a verdict, because its exit codes are not documented."""
+    """Show the output of NVIDIA's program without judging it, because its exit codes are not documented."""
     result = host.run_program(OTA_PROGRAM, timeout_s=OTA_TIMEOUT_S)
+    source = known_facts.OTA_SOURCE
     if result is None:
-        yield Finding(
-            UPDATES_NAME, "unknown", f"{OTA_PROGRAM} is not installed or does not answer", source=known_facts.OTA_SOURCE
-        )
+        yield Finding(UPDATES_NAME, "unknown", f"{OTA_PROGRAM} is not installed or does not answer", source=source)
         return
     lines = [line.strip() for line in (result.out or result.err).splitlines() if line.strip()]
     last_line = one_line(lines[-1], max_chars=MAX_OUTPUT_CHARS) if lines else "no output"
     evidence = f"{OTA_PROGRAM} (exit {result.code}): {last_line}"
-    yield Finding(
-        UPDATES_NAME,
-        "ok" if result.ok else "unknown",
-        evidence,
-        "" if result.ok else OTA_PROGRAM,
-        known_facts.OTA_SOURCE,
-    )
+    if result.ok:
+        yield Finding(UPDATES_NAME, "ok", evidence, source=source)
+    else:
+        yield Finding(UPDATES_NAME, "unknown", evidence, OTA_PROGRAM, source)
 
 
 CLOCK_NAME = "clock"
@@ -123,6 +121,7 @@ CLOCK_OFFSET_NAME = "clock beside the laptop's"
 SYNCHRONIZED_PATH = "/run/systemd/timesync/synchronized"
 
 
+@register_check(CLOCK_NAME)
 def check_clock(host: Host) -> Iterator[Finding]:
     source, fix = known_facts.CLOCK.source, FIXES["clock"].manual_command(host.user)
     if host.path_exists(SYNCHRONIZED_PATH):
@@ -135,17 +134,16 @@ def check_clock(host: Host) -> Iterator[Finding]:
     elif fields.get("NTP") == "no":
         yield Finding(CLOCK_NAME, "warning", "not synchronized: NTP is off", fix, source, "clock")
     elif fields:
-        yield Finding(
-            CLOCK_NAME, "warning", "NTP is on but has not synchronized yet", "timedatectl timesync-status", source
-        )
+        evidence = "NTP is on but has not synchronized yet"
+        yield Finding(CLOCK_NAME, "warning", evidence, "timedatectl timesync-status", source)
     else:
         yield Finding(CLOCK_NAME, "unknown", "synchronization status unknown", "timedatectl", source)
 
 
 def compare_clocks(host_s: float, laptop_s: float, user: str) -> Finding:
-    """Compare the clocks of the host and the laptop, in seconds since the epoch at the same moment.
+    """Compare the clocks of the host and the laptop, read at the same moment, in seconds since the epoch.
 
-    It is not decided which one is right.
+    Either of them may be wrong.
     """
     offset_s, source = host_s - laptop_s, known_facts.CLOCK.source
     if abs(offset_s) <= known_facts.CLOCK_WARNING_S:
@@ -163,31 +161,35 @@ SYSTEMD_FOLDERS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/u
 FALSE_VALUES = ("no", "n", "false", "f", "off", "0")
 
 
+@register_check(SESSION_NAME)
 def check_session(host: Host) -> Iterator[Finding]:
     if not any(host.path_exists(folder) for folder in ("/lib/systemd/systemd", "/run/systemd/system", LOGIND_CONFIG)):
         yield Finding(SESSION_NAME, "unknown", "systemd is not running")
         return
     lingers = host.path_exists(f"/var/lib/systemd/linger/{host.user}")
-    value, where = _remove_ipc(host)
+    remove_ipc, origin = _remove_ipc(host)
     uid = _uid(host)
-    is_ordinary_user = uid is None or uid >= known_facts.FIRST_ORDINARY_UID
     source = known_facts.REMOVE_IPC.source
-    if lingers or not is_ordinary_user:
-        system = f"{host.user} is a system user, exempt from RemoveIPC"
-        why = f"linger is enabled for {host.user}" if lingers else system
-        yield Finding(SESSION_NAME, "ok", f"{why}: nothing is removed at logout", source=source)
+    if lingers:
+        evidence = f"linger is enabled for {host.user}: nothing is removed at logout"
+        yield Finding(SESSION_NAME, "ok", evidence, source=source)
         return
-    consequence = "user services stop at the last logout"
-    if value not in FALSE_VALUES:
-        shares = ", and the recipe's container has `ipc: host`" if host.server.ipc == "host" else ""
-        consequence = f"{known_facts.REMOVE_IPC.text}{shares}"
-    evidence, fix = f"{where}; linger is off for {host.user}: {consequence}", FIXES["linger"].manual_command(host.user)
-    yield Finding(SESSION_NAME, "warning", evidence, fix, "loginctl(1)" if value in FALSE_VALUES else source, "linger")
+    if uid is not None and uid < known_facts.FIRST_ORDINARY_UID:
+        evidence = f"{host.user} is a system user, exempt from RemoveIPC: nothing is removed at logout"
+        yield Finding(SESSION_NAME, "ok", evidence, source=source)
+        return
+    if remove_ipc in FALSE_VALUES:
+        consequence, source = "user services stop at the last logout", "loginctl(1)"
+    else:
+        ipc_host = ", and the recipe's container has `ipc: host`" if host.server.ipc == "host" else ""
+        consequence = f"{known_facts.REMOVE_IPC.text}{ipc_host}"
+    evidence = f"{origin}; linger is off for {host.user}: {consequence}"
+    yield Finding(SESSION_NAME, "warning", evidence, FIXES["linger"].manual_command(host.user), source, "linger")
 
 
 def _remove_ipc(host: Host) -> tuple[str, str]:
-    """Return the value of RemoveIPC and its source. The last file by name counts, and the default is yes."""
-    drop_ins = {  # a file in /etc overrides those of the same name elsewhere
+    """Return the value of RemoveIPC and its source. The last file by name takes precedence; the default is yes."""
+    drop_ins = {  # a file in /etc overrides files of the same name elsewhere
         name: f"{folder}/logind.conf.d/{name}"
         for folder in reversed(SYSTEMD_FOLDERS)
         for name in host.list_folder(f"{folder}/logind.conf.d")
@@ -210,6 +212,7 @@ LOCALE_FILES = ("/etc/locale.conf", "/etc/default/locale")
 BUILT_IN_LOCALES = ("c", "posix", "")
 
 
+@register_check(LANGUAGE_NAME)
 def check_language(host: Host) -> Iterator[Finding]:
     source = known_facts.LOCALE.source
     locale, origin = _login_locale(host)
@@ -230,7 +233,7 @@ def check_language(host: Host) -> Iterator[Finding]:
 
 
 def _login_locale(host: Host) -> tuple[str, str]:
-    """Return the locale of a login and its source. The locale that ssh sends overrides the host's files."""
+    """Return the locale of a login and its source. A locale that ssh sends overrides the host's files."""
     if not host.context.machine.root:
         for name in ("LC_CTYPE", "LANG"):
             if os.environ.get(name) and os.environ[name] != _configured_locale(host)[0]:
@@ -247,5 +250,5 @@ def _configured_locale(host: Host) -> tuple[str, str]:
 
 
 def _normalize_locale(name: str) -> str:
-    """Normalize a locale's name: en_US.UTF-8 and en_US.utf8 are the same."""
+    """Normalize a locale's name, because en_US.UTF-8 and en_US.utf8 are the same."""
     return name.lower().replace("-", "").strip()

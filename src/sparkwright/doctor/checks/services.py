@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.doctor import known_facts
+from sparkwright.doctor.checks.registry import register_check
 from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host import ollama, root_runtime
@@ -24,64 +25,49 @@ DOCKER_NAME = "docker"
 DOCKER_GROUP = "docker"
 
 
+@register_check(DOCKER_NAME)
 def check_docker(host: Host) -> Iterator[Finding]:
-    gid, members = _docker_group(host)
-    member = host.user in members
-    live = gid in _session_groups(host)
     try:
         version = host.context.docker().api.version()["Version"]
     except SparkwrightError as error:
-        yield _unusable_docker_finding(host, error, gid, member=member, live=live)
+        yield _unusable_docker_finding(host, error)
     else:
-        yield Finding(
-            DOCKER_NAME, "ok", f"Docker {version} answers {host.user}", source=known_facts.DOCKER_GROUP.source
-        )
+        evidence = f"Docker {version}, accessible to {host.user}"
+        yield Finding(DOCKER_NAME, "ok", evidence, source=known_facts.DOCKER_GROUP.source)
     result = host.run_program("systemctl", "is-enabled", "docker.service", "docker.socket")
     states = result.out.split() if result is not None else []
     if "disabled" in states and "enabled" not in states:
-        fix = "docker at boot"
+        repair = "docker at boot"
         evidence = "docker.service is disabled: no server starts after a reboot"
-        yield Finding("docker at boot", "bad", evidence, FIXES[fix].manual_command(host.user), "systemctl(1)", fix)
+        fix = FIXES[repair].manual_command(host.user)
+        yield Finding("docker at boot", "bad", evidence, fix, "systemctl(1)", repair)
     elif "enabled" in states:
         yield Finding("docker at boot", "ok", "Docker starts at boot", source="systemctl(1)")
     else:
         yield Finding("docker at boot", "unknown", "unknown whether Docker starts at boot: no answer from systemd")
 
 
-def _unusable_docker_finding(host: Host, error: SparkwrightError, gid: str, *, member: bool, live: bool) -> Finding:
-    """Return the finding for a Docker Engine that can't be used: there is no permission, or it is not running."""
-    if not isinstance(error, SocketDenied) or live:
+def _unusable_docker_finding(host: Host, error: SparkwrightError) -> Finding:
+    """Return the finding for a Docker Engine that denies permission or is not running."""
+    gid, members = _docker_group(host)
+    session_gids = next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])
+    if not isinstance(error, SocketDenied) or gid in session_gids:
         return Finding(DOCKER_NAME, "bad", error.message, error.fix.partition("`")[2].partition("`")[0], "dockerd(8)")
-    if member:
-        evidence = (
-            f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {known_facts.LIVE_LOGIN.text}"
-        )
-        close = f"ssh -O exit {host.server.name or 'HOST'}"
-        return Finding(DOCKER_NAME, "bad", evidence, close, known_facts.LIVE_LOGIN.source)
+    if host.user in members:
+        fact = known_facts.LIVE_LOGIN
+        evidence = f"{host.user} is in the group {DOCKER_GROUP}, but this login session is not: {fact.text}"
+        return Finding(DOCKER_NAME, "bad", evidence, f"ssh -O exit {host.server.name or 'HOST'}", fact.source)
+    source, repair = known_facts.DOCKER_GROUP.source, "docker group"
     if not gid:
-        return Finding(
-            DOCKER_NAME,
-            "bad",
-            f"there is no group {DOCKER_GROUP}",
-            "getent group docker",
-            known_facts.DOCKER_GROUP.source,
-        )
+        return Finding(DOCKER_NAME, "bad", f"there is no group {DOCKER_GROUP}", "getent group docker", source)
     evidence = f"no permission on the Docker socket: {host.user} is not in the group {DOCKER_GROUP}"
-    fix = "docker group"
-    return Finding(
-        DOCKER_NAME, "bad", evidence, FIXES[fix].manual_command(host.user), known_facts.DOCKER_GROUP.source, fix
-    )
+    return Finding(DOCKER_NAME, "bad", evidence, FIXES[repair].manual_command(host.user), source, repair)
 
 
 def _docker_group(host: Host) -> tuple[str, list[str]]:
-    """Return the group's number and its members, as of a new login."""
+    """Return the docker group's id and members; a change of members applies from the next login."""
     rows = [row for row in host.rows("/etc/group") if len(row) == 4 and row[0] == DOCKER_GROUP]
     return (rows[0][2], rows[0][3].split(",")) if rows else ("", [])
-
-
-def _session_groups(host: Host) -> list[str]:
-    """Return the numbers of the current login's groups."""
-    return next((row[1].split() for row in host.rows("/proc/self/status") if row[0] == "Groups"), [])
 
 
 # Mounts of our containers whose source is a link or could be replaced by a container.
@@ -93,6 +79,7 @@ MOUNTS_NAME = "mounts"
 DOCKER_SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
 
 
+@register_check(MOUNTS_NAME)
 def check_mounts(host: Host) -> Iterator[Finding]:
     """Check the mounts of all containers that sparkwright created, even if they are not running."""
     own_containers = _own_containers(host)
@@ -105,7 +92,10 @@ def check_mounts(host: Host) -> Iterator[Finding]:
         name = str(container["Name"]).lstrip("/")
         for inner, outer in mount_sources.find_nested(container):
             problems += 1
-            evidence = f"{name}: {inner} is inside {outer}, which it can write to, so it could replace it with a link"
+            evidence = (
+                f"{name}: mount {inner} is inside mount {outer}, which the container can write to: it could replace "
+                f"{inner} with a link"
+            )
             yield Finding(MOUNTS_NAME, "warning", evidence, fix, DOCKER_SOURCE)
         try:
             mount_sources.refuse_unsafe_container(host.context, container)
@@ -113,12 +103,9 @@ def check_mounts(host: Host) -> Iterator[Finding]:
             problems += 1
             yield Finding(MOUNTS_NAME, "bad", f"{name}: {error.message}", error.fix or fix, DOCKER_SOURCE)
     if not problems:
-        sources = sum(len(mount_sources.container_sources(entry)) for entry in own_containers)
-        evidence = (
-            f"{format_count(sources, 'source')} of {format_count(len(own_containers), 'container')}, none below "
-            "another, no link"
-        )
-        yield Finding(MOUNTS_NAME, "ok", evidence, source=DOCKER_SOURCE)
+        sources = sum(len(mount_sources.container_sources(container)) for container in own_containers)
+        mounts = f"{format_count(sources, 'mount')} of {format_count(len(own_containers), 'container')}"
+        yield Finding(MOUNTS_NAME, "ok", f"{mounts}, no nested mounts, no links", source=DOCKER_SOURCE)
 
 
 def _own_containers(host: Host) -> list[dict[str, Any]] | None:
@@ -127,7 +114,7 @@ def _own_containers(host: Host) -> list[dict[str, Any]] | None:
         client = host.context.docker()
         rows = [row for row in client.api.containers(all=True) if is_ours(row)]
         return [inspected for row in rows if (inspected := containers.inspect(client, str(row["Id"]))) is not None]
-    except Exception:  # it is refused, down or restarting; the check `docker` reports the reason
+    except Exception:  # Docker denies access, is down or restarting; the check `docker` reports the reason
         return None
 
 
@@ -139,6 +126,7 @@ CONTAINERS_NAME = "containers"
 CONTAINERS_SOURCE = "decision 61: a new container is created before the server is stopped"
 
 
+@register_check(CONTAINERS_NAME)
 def check_containers(host: Host) -> Iterator[Finding]:
     """Check for containers that were created to replace a server but never started."""
     own_containers = _own_containers(host)
@@ -149,16 +137,19 @@ def check_containers(host: Host) -> Iterator[Finding]:
         container for container in own_containers if container_labels.is_unstarted_replacement(host.context, container)
     ]
     for container in never_started:
-        evidence = f"{container_labels.describe_holder(host.context, container)}; it takes no memory"
+        evidence = f"{container_labels.describe_holder(host.context, container)}; it uses no memory"
         yield Finding(CONTAINERS_NAME, "warning", evidence, _deploy_command(host), CONTAINERS_SOURCE)
     if not never_started:
-        evidence = f"{format_count(len(own_containers), 'container')} of sparkwright, none of them left by a run that was cut off"
+        evidence = (
+            f"{format_count(len(own_containers), 'container')} of sparkwright, none left over from an interrupted run"
+        )
         yield Finding(CONTAINERS_NAME, "ok", evidence, source=CONTAINERS_SOURCE)
 
 
 PLATFORM_NAME = "image platform"
 
 
+@register_check(PLATFORM_NAME, per_server=True)
 def check_platform(host: Host) -> Iterator[Finding]:
     platform, server, source = machine_platform(host.context.machine), host.server, known_facts.PLATFORM.source
     if not server.image:
@@ -176,6 +167,7 @@ def check_platform(host: Host) -> Iterator[Finding]:
 OLLAMA_NAME = "Ollama"
 
 
+@register_check(OLLAMA_NAME)
 def check_ollama(host: Host) -> Iterator[Finding]:
     source, name = known_facts.OLLAMA.source, host.server.name or "HOST"
     status = ollama.inspect(host.context, timeout_s=2)
@@ -196,7 +188,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
 
 
 def _check_ollama_address(host: Host) -> Iterator[Finding]:
-    """Check the address, because a service that listens on all addresses lets anyone load models into the engine's memory."""
+    """Check that the service does not listen on all addresses, where anyone could load models into the engine's memory."""
     environment = (host.read_output("systemctl", "show", ollama.SERVICE, "-p", "Environment", "--value") or "").split()
     address = next((word.strip('"').partition("=")[2] for word in environment if "OLLAMA_HOST=" in word), "")
     if "0.0.0.0" in address or "[::]" in address:
@@ -208,8 +200,7 @@ def _check_ollama_address(host: Host) -> Iterator[Finding]:
 
 # Other files that start the recipe's server on this host: scripts, units, compose files, crontabs.
 #
-# A server that was fixed is often started later from somewhere else with the old settings, after a reboot or by a
-# colleague.
+# After a recipe was fixed, such a file may still start the server with the old settings, at a reboot or by a colleague.
 
 STARTS_NAME = "other starts"
 #: patterns of files below the home folder, and below the root
@@ -237,38 +228,36 @@ SYSTEM_GLOBS = (
     "srv/*/*compose*.y*ml",
 )
 MAX_FILES, MAX_FILE_BYTES, MAX_FINDINGS = 400, 1 << 16, 3
-#: text that starts a server or describes one to start
+#: command that starts a container or server, or an image in a compose or unit file
 START_COMMAND = re.compile(
     r"\b(?:docker|podman)(?:\s|-)+(?:run|start|create|restart|compose)\b|\bvllm\s+serve\b|\bvllm\.entrypoints\b"
     r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
     re.MULTILINE,
 )
-#: mark of the files that sparkwright itself writes
+#: comment in files that sparkwright wrote
 OWN_FILE_MARK = "Written by sparkwright"
 
 
+@register_check(STARTS_NAME)
 def check_starts(host: Host) -> Iterator[Finding]:
-    """Search the files that usually contain such starts, skipping those that this login can't read."""
+    """Search files that usually contain such commands. Files that this login can't read are skipped."""
     server = host.server
     if not server.recipe:
         yield Finding(STARTS_NAME, "unknown", "the host has no recipe, so no server to look for")
         return
+    fact = known_facts.OTHER_START
     starts = [(path, *start) for path, text in _read_files(host) if (start := _find_start(text, server)) is not None]
-    for path, line, what in starts[:MAX_FINDINGS]:
+    for path, line, similarity in starts[:MAX_FINDINGS]:
         total = f" ({format_count(len(starts), 'file')} in all)" if len(starts) > MAX_FINDINGS else ""
-        evidence = f"{one_line(path)}:{line} starts a server {what}: {known_facts.OTHER_START.text}{total}"
-        yield Finding(STARTS_NAME, "warning", evidence, f"less +{line} {quote(path)}", known_facts.OTHER_START.source)
+        evidence = f"{one_line(path)}:{line} starts a server {similarity}: {fact.text}{total}"
+        yield Finding(STARTS_NAME, "warning", evidence, f"less +{line} {quote(path)}", fact.source)
     if not starts:
-        yield Finding(
-            STARTS_NAME,
-            "ok",
-            "no script, unit, compose file or cron table starts it",
-            source=known_facts.OTHER_START.source,
-        )
+        evidence = "no script, unit, compose file or cron table starts it"
+        yield Finding(STARTS_NAME, "ok", evidence, source=fact.source)
 
 
 def _read_files(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield the files with their texts, and this login's crontab."""
+    """Yield the path and text of each file, and this login's crontab."""
     machine = host.context.machine
     for folder, prefix, globs in ((machine.home, "~", HOME_GLOBS), (machine.path("/"), "", SYSTEM_GLOBS)):
         paths = (path for glob in globs for path in _glob_files(folder, glob))
@@ -291,19 +280,19 @@ def _glob_files(folder: Path, glob: str) -> Iterator[Path]:
 
 
 def _find_start(text: str, server: IntendedServer) -> tuple[int, str] | None:
-    """Return the line and kind of a start of the recipe's server in a file; None if there is none."""
+    """Return the line number of a command that starts the recipe's server, and what identifies the server; None if absent."""
     lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
     if not START_COMMAND.search("\n".join(lines)):
         return None
-    for what, pattern in _server_patterns(server):
-        line = next((number for number, line in enumerate(lines, 1) if pattern.search(line)), 0)
-        if line:
-            return line, what
+    for similarity, pattern in _server_patterns(server):
+        for number, line in enumerate(lines, 1):
+            if pattern.search(line):
+                return number, similarity
     return None
 
 
 def _server_patterns(server: IntendedServer) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield patterns that identify a start as this server's: the model, the container's name, the port."""
+    """Yield patterns that identify the recipe's server: the model, the container's name, the port."""
     if server.model_dir:
         yield "with this model", re.compile(rf"{re.escape(server.model_dir)}(?![\w.-])")
         yield "with this model", re.compile(rf"(?<![\w.-]){re.escape(Path(server.model_dir).name)}(?![\w.-])")
@@ -318,25 +307,22 @@ BECOME_SOURCE = "docs/security.md"
 BECOME_FIX = "sparkwright runtime.install --host {}"
 
 
+@register_check(BECOME_NAME)
 def check_become(host: Host) -> Iterator[Finding]:
-    """Check for a runtime folder that belongs to root.
+    """Check that the runtime of root's tasks, if installed, belongs to root.
 
-    Without one, root's tasks are only as trustworthy as the account, which may be intended.
+    Without it, root executes files that the account can change, which may be intended.
     """
     if host.memory() is None:
-        yield Finding(BECOME_NAME, "unknown", "the files of this host cannot be read")
+        yield Finding(BECOME_NAME, "unknown", "cannot read this host's files")
         return
     if not root_runtime.FOLDER.is_dir():
-        yield Finding(
-            BECOME_NAME,
-            "ok",
-            "root runs from the account's folder, which that account can change",
-            source=BECOME_SOURCE,
-        )
+        evidence = "root's tasks run from the account's folder, which the account can change"
+        yield Finding(BECOME_NAME, "ok", evidence, source=BECOME_SOURCE)
         return
     try:
         library = root_runtime.resolve_library()
     except Refused as error:
         yield Finding(BECOME_NAME, "bad", error.message, BECOME_FIX.format(host.server.name or "HOST"))
     else:
-        yield Finding(BECOME_NAME, "ok", f"root runs from {library.parent}, which nobody else can change")
+        yield Finding(BECOME_NAME, "ok", f"root's tasks run from {library.parent}, which only root can change")

@@ -74,7 +74,7 @@ class Doctor(Module["Doctor.Args"]):
         rows = [finding.to_json() for finding in findings]
         budget = memory.server_budget(host)
         data = {"findings": rows, "user": user, "now_s": time.time(), "budget": budget.to_json() if budget else None}
-        return Result(msg=format_counts(findings), data=data)
+        return Result(msg=format_counts(finding.verdict for finding in findings), data=data)
 
 
 COMMAND_S = 120.0
