@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -172,6 +173,12 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def format_counts(verdicts: Iterable[str]) -> str:
+    """Format the number of findings by verdict, such as "1 bad, 20 ok"."""
+    counts = Counter(verdicts)
+    return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])
 
 
 # The fixes that `doctor --fix` applies.

@@ -90,7 +90,7 @@ def check_fabric_with_files(
 def test_what_is_only_slower_is_told_and_the_deploy_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, notes = check_fabric_with_files(tmp_path, monkeypatch, SLOW)
     assert (result.failed, result.exit) == (False, None)
-    assert [note.partition(":")[0] for note in notes] == ["roceP2p1s0f1 is down, its twin is up", "rocep1s0f1"]
+    assert [note.partition(":")[0] for note in notes] == ["roceP2p1s0f1 is down, the other half is up", "rocep1s0f1"]
     assert notes[1].startswith("rocep1s0f1: 100 Gb/s: ")
 
 
@@ -117,7 +117,7 @@ def test_each_half_of_the_port_needs_its_gid(tmp_path: Path, monkeypatch: pytest
     result, _ = check_fabric_with_files(tmp_path, monkeypatch, NO_TWIN_GID)
     assert (result.exit, result.msg) == (
         Exit.REFUSED,
-        "roceP2p1s0f1 has no RoCE v2 GID for 192.168.101.1: the ranks of a cluster cannot reach it by RDMA.",
+        "roceP2p1s0f1 has no RoCE v2 GID for 192.168.101.1: the ranks of a cluster cannot reach this address by RDMA.",
     )
 
 

@@ -5,8 +5,7 @@ Importing a check's module registers its checks.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from sparkwright.doctor.checks.registry import CHECKS, Check
 from sparkwright.doctor.host import Finding, Host
 from sparkwright.errors import SparkwrightError
 
-__all__ = ["CHECKS", "format_counts", "gpu", "memory", "network", "operating_system", "run_checks", "services"]
+__all__ = ["CHECKS", "gpu", "memory", "network", "operating_system", "run_checks", "services"]
 
 MAX_PARALLEL_CHECKS = 6
 
@@ -36,9 +35,3 @@ def run_checks(host: Host, checks: Mapping[str, Check] = CHECKS) -> list[Finding
         findings = [finding for results in pool.map(run_check, checks.items()) for finding in results]
     is_sandbox = host.context.machine.sandbox  # a repair would run `sudo` on the laptop
     return [replace(finding, repair="") for finding in findings] if is_sandbox else findings
-
-
-def format_counts(verdicts: Iterable[str]) -> str:
-    """Format the number of findings by verdict, such as "1 bad, 20 ok"."""
-    counts = Counter(verdicts)
-    return ", ".join(f"{counts[word]} {word}" for word in ("bad", "warning", "unknown", "ok") if counts[word])

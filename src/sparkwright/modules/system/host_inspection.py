@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.doctor.checks import format_counts, memory, run_checks
-from sparkwright.doctor.host import FIXES, Host, IntendedServer
+from sparkwright.doctor.checks import memory, run_checks
+from sparkwright.doctor.host import FIXES, Host, IntendedServer, format_counts
 from sparkwright.errors import Failed, Refused
 from sparkwright.host.containers import running_server
 from sparkwright.host.models import model_folders
