@@ -72,7 +72,7 @@ def test_figures_of_other_members_are_not_compared(project: Path) -> None:
          "hosts/groups.yml:3: `pair.cluster.head`: spark3 is not in the group. Add it to `pair.hosts`."),
         ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big, head: sparc1}\n",
          "hosts/groups.yml:3: `pair.cluster.head`: no host named 'sparc1'. Did you mean `spark1`?"),
-        ("pair:\n  hosts: [spark1]\n  cluster: {recipe: big, head: spark1}\n", "the cluster pair has one host."),
+        ("pair:\n  hosts: [spark1]\n  cluster: {recipe: big, head: spark1}\n", "the cluster pair has fewer than two hosts."),
         ("all:\n  cluster: {recipe: big, head: spark1}\n", "`all` cannot be a cluster."),
         (PAIR + "two:\n  hosts: [spark2, spark3]\n  cluster: {recipe: big, head: spark3}\n",
          "spark2 is in two clusters, pair and two."),

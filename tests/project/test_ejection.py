@@ -170,7 +170,7 @@ def test_what_a_changed_playbook_includes_stays_with_it_unless_it_is_as_shipped(
     replace_text(newer / PART, "- name: Check that it generates\n", "- name: Check for a token\n")
     reason = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
     assert sorted(reason) == [cold, PART], "restart.yml includes them too, and is as shipped"
-    assert reason[cold] == "playbooks/deploy.yml includes it, and this version's is another"
+    assert reason[cold] == "playbooks/deploy.yml includes it, and this version's file differs"
 
 
 def test_copies_that_include_what_stays_stay_too_if_they_are_not_as_shipped(project: Path, newer: Path) -> None:
@@ -181,7 +181,7 @@ def test_copies_that_include_what_stays_stay_too_if_they_are_not_as_shipped(proj
     shutil.copytree(newer / "templates", project / "templates")
     replace_text(newer / "templates/client.j2", "OpenAI", "Open AI")
     reason = {name: why for name, why in ejection.find_unchanged_copies(project) if why}
-    assert reason["playbooks/restart.yml"] == f"it includes {PART}, which stays"
+    assert reason["playbooks/restart.yml"] == f"it includes {PART}, which is kept"
     assert sorted(reason) == [PART, "playbooks/restart.yml"]
 
 
@@ -191,7 +191,7 @@ def test_schemas_stay_while_a_first_line_names_them_and_links_are_not_followed(p
     replace_text(project / "hosts/spark1.yml", "../.sparkwright/schemas/", "../schemas/")
     assert (
         dict(ejection.find_unchanged_copies(project))["schemas/host.json"]
-        == "the first line of hosts/spark1.yml names it"
+        == "the first line of hosts/spark1.yml refers to it"
     )
     (project / "templates").symlink_to(shipped_files.shipped_folder() / "templates")
     assert not [name for name, _ in ejection.find_unchanged_copies(project) if name.startswith("templates/")]

@@ -73,7 +73,7 @@ def test_a_cluster_goes_to_sparkrun_with_its_number_of_hosts_and_nowhere_else(tm
     data = yaml.safe_load(export_formats.render_sparkrun(export))
     assert data["min_nodes"] == 2 and "--tensor-parallel-size {tensor_parallel}" in data["command"]
     assert yaml.safe_load(import_recipe(export_formats.render_sparkrun(export)).text)["parallel"] == {"tensor": 2}
-    with pytest.raises(Exception, match="a container each"):
+    with pytest.raises(Exception, match="its own container"):
         export_formats.render_compose(export)
 
 

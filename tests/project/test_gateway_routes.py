@@ -149,7 +149,7 @@ def test_what_cannot_be_a_gateway_is_refused_with_its_line(
          "the recipes chat (spark1) and small (spark3) both serve `qwen` with different models, Qwen/Qwen3.5-35B and Qwen/Qwen3-4B."),
         ("small", "served-model-name: small", "served-model-name: 'a b'", "the model name 'a b' of small needs letters, digits"),
         ("small", "container:", "publish: loopback\ncontainer:",
-         "the server of spark3 answers on its loopback only: spark1 cannot reach it."),
+         "the server of spark3 listens on loopback only: spark1 cannot reach it."),
         ("chat", "name: qwen}", "name: gateway}", "`container.name`: 'gateway' is a name of the gateway's containers."),
     ],
 )  # fmt: skip
@@ -186,7 +186,7 @@ def test_an_engine_that_answers_to_any_name_needs_no_name_in_its_recipe(project:
 @pytest.mark.parametrize(
     ("models", "refusal"),
     [
-        ("{fast: qwne}", "hosts/groups.yml:7: `lab.gateway.models`: `fast` means `qwne`, which no server serves. Did you mean `qwen`?"),
+        ("{fast: qwne}", "hosts/groups.yml:7: `lab.gateway.models`: `fast` refers to `qwne`, which no server serves. Did you mean `qwen`?"),
         ("{small: qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `small` is a served name of small already."),
         ("{'a b': qwen}", "hosts/groups.yml:7: `lab.gateway.models`: `a b` needs letters, digits"),
         ("{fast: qwen}", "`fast` would be refused by chat's server. Add it to `served-model-name` in recipes/chat.yml, after `qwen`."),
@@ -230,7 +230,7 @@ def test_adapters_are_names_of_their_model(project: Path) -> None:
     [
         ("small", "small", "`small` is a served name of both `small` and `qwen`"),
         ("tables", "small", "`tables` is a served name of chat already"),
-        ("sql", "sql", "means the adapter `sql`, which its server knows by that name only"),
+        ("sql", "sql", "refers to the adapter `sql`, which can't have another name at a gateway"),
     ],
 )
 def test_an_adapter_with_a_name_that_something_else_has_is_refused(
@@ -280,7 +280,7 @@ def test_a_deploy_is_not_refused_for_what_is_another_hosts_business(project: Pat
 def test_servers_of_one_name_need_one_key(project: Path) -> None:
     (project / "recipes/other.yml").write_text(CHAT + "server_key: {env: SPARK_KEY}\n")
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
-    with pytest.raises(Refused, match="both serve `qwen`, and their servers ask for different keys"):
+    with pytest.raises(Refused, match="both serve `qwen`, but their servers require different keys"):
         build_gateway(project)
 
 
@@ -314,9 +314,9 @@ def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
     [
         ("old.pem", "old.key", "old.pem expired on "),
         ("missing.pem", "old.key", "cannot read missing.pem: No such file or directory"),
-        ("old.key", "old.key", "old.key holds no certificate"),
-        ("old.pem", "missing.key", "the file missing.key holds no key"),
-        ("old.pem", "old.pem", "this is not a private key"),
+        ("old.key", "old.key", "old.key has no certificate"),
+        ("old.pem", "missing.key", "the file missing.key is empty"),
+        ("old.pem", "old.pem", "not a private key"),
     ],
 )
 def test_a_certificate_that_cannot_be_used_is_refused(project: Path, certificate: str, key: str, refusal: str) -> None:

@@ -136,4 +136,4 @@ def test_a_merge_conflict_is_called_one(tmp_path: Path, line: int) -> None:
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(Refused, match="merge conflict") as excinfo:
         lockfile.load(tmp_path)
-    assert excinfo.value.where == f"{path}:{line}" and "`invoke lock` makes it anew" in excinfo.value.fix
+    assert excinfo.value.where == f"{path}:{line}" and "run `invoke lock`" in excinfo.value.fix

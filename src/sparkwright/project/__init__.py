@@ -1,1 +1,1 @@
-"""The user's files: hosts, recipes, playbooks and the lock, read and checked."""
+"""Reading and validation of the user's files: hosts, recipes, playbooks and the lock."""

@@ -1,7 +1,7 @@
-"""Facts about the shipped recipes that their files do not hold: use, size, and reported speed.
+"""Facts about the shipped recipes that are not in their files: use, size, and reported speed.
 
-A figure without a source is not written here. bytes_per_token is arithmetic over a model's config.json
-(engines/model/roofline.py): it gives a ceiling, never an expectation.
+Every figure has a source. bytes_per_token is computed from a model's config.json (engines/model/roofline.py); it gives an upper
+bound of the speed, not an expectation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ReportedRate:
 
     tok_per_s: float
     source: str
-    date: str = ""  # of the report, YYYY-MM-DD; "" where it has none
+    date: str = ""  # of the report, YYYY-MM-DD; empty if unknown
 
     def __str__(self) -> str:
         return f"{self.tok_per_s:g} tok/s reported by {self.source}, {self.date or 'no date given'}"
@@ -26,7 +26,7 @@ class ReportedRate:
 
 @dataclass(frozen=True)
 class VendorRun:
-    """A run on a DGX Spark by the makers of the model or of its engine, who give no rate."""
+    """A run on a DGX Spark by the makers of the model or its engine, published without a decode rate."""
 
     source: str
     date: str
@@ -37,12 +37,12 @@ class VendorRun:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """Facts about a shipped recipe that its file does not hold."""
+    """Facts about a shipped recipe."""
 
     model: str  # id on the hub
-    uses: tuple[str, ...]  # of USES
-    weights_gb: float = 0.0  # 0 for not known
-    bytes_per_token: int = 0  # read for each token; 0 for not known
+    uses: tuple[str, ...]  # from USES
+    weights_gb: float = 0.0  # 0 if unknown
+    bytes_per_token: int = 0  # bytes of weights read for each token; 0 if unknown
     reported: ReportedRate | None = None
     served: VendorRun | None = None
 
@@ -55,11 +55,11 @@ _QWEN35 = CatalogueEntry(
     reported=ReportedRate(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
 _ALL = ("chat", "coding", "agents")
-#: by the recipe's name; the user's own recipes are not here
+#: by the name of the shipped recipe
 ENTRIES: Mapping[str, CatalogueEntry] = {
     # 568M parameters in FP32
     "bge-reranker-v2-m3": CatalogueEntry("BAAI/bge-reranker-v2-m3", ("search",), weights_gb=2.3),
-    # on both hosts together
+    # weights of both hosts together
     "deepseek-v4-flash": CatalogueEntry(
         "deepseek-ai/DeepSeek-V4-Flash-0731",
         _ALL,
@@ -68,7 +68,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
             37.6, "getainode/ainode #94 (two hosts, DSpark with 5 tokens, a patched build of vLLM)", "2026-09-14"
         ),
     ),
-    # arithmetic over its config.json: experts at 4.5 bits, the rest in BF16
+    # computed from its config.json: experts at 4.5 bits, the rest in BF16
     "gemma-4-26b": CatalogueEntry(
         "nvidia/Gemma-4-26B-A4B-NVFP4",
         ("chat", "vision"),
@@ -96,11 +96,11 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     "qwen3-1.7b": CatalogueEntry("Qwen/Qwen3-1.7B", ("chat",), weights_gb=3.4),
     "qwen3-coder-next": CatalogueEntry("Qwen/Qwen3-Coder-Next-FP8", ("coding", "agents"), weights_gb=80.0),
     "qwen3-embedding-0.6b": CatalogueEntry("Qwen/Qwen3-Embedding-0.6B", ("search",), weights_gb=1.2),
-    # arithmetic over its config.json: linear layers in FP8, embeddings and the images' part in BF16
+    # computed from its config.json: linear layers in FP8, embeddings and vision encoder in BF16
     "qwen3-vl-30b": CatalogueEntry("Qwen/Qwen3-VL-30B-A3B-Instruct-FP8", ("vision", "chat"), weights_gb=32.0),
     "qwen3.5-35b": _QWEN35,
     "qwen3.5-35b-200k": replace(_QWEN35, uses=("long-context", "coding", "agents")),
-    # reports are of Qwen3.6, or of other formats: recipes/qwen3.5-35b-mtp.yml names them
+    # the reports are about Qwen3.6 or other formats: see recipes/qwen3.5-35b-mtp.yml
     "qwen3.5-35b-mtp": replace(_QWEN35, reported=None),
     "qwen3.5-35b-unchunked": replace(_QWEN35, uses=("chat",), reported=None),
     # 8.57 bits a parameter: 0xBakeer/inference-atlas #159
@@ -143,7 +143,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         bytes_per_token=28_750_000_000,
         reported=ReportedRate(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
     ),
-    # held in memory; its files have 135 GB, of which a table of 51 GB stays on the disk: recipes/qwen3.8-flash-next.yml
+    # size in memory; its files have 135 GB, of which a table of 51 GB stays on disk: recipes/qwen3.8-flash-next.yml
     "qwen3.8-flash-next": CatalogueEntry(
         "nvidia/Qwen3.8-Flash-Next-NVFP4",
         _ALL,
@@ -157,6 +157,6 @@ EMPTY_ENTRY = CatalogueEntry("", ())
 
 
 def find_entry(name: str, model: str) -> CatalogueEntry:
-    """Return the facts about a shipped recipe; EMPTY_ENTRY for any other recipe, or for one that was given another model."""
+    """Return the facts about a shipped recipe; EMPTY_ENTRY for any other recipe, and if the user changed its model."""
     entry = ENTRIES.get(name, EMPTY_ENTRY)
     return entry if entry.model == model else EMPTY_ENTRY

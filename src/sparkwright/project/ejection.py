@@ -1,6 +1,6 @@
-"""A project's own playbooks, parts and templates: copied from the shipped ones, compared with them, and merged.
+"""Copies of shipped playbooks, parts and templates in a project: creation, comparison and merging.
 
-`.ejected/NAME` keeps each file as it was copied, so that later changes of both sides can be told apart (docs/decisions/0059).
+`.ejected/NAME` is the original of each copy, for a three-way merge with later versions (docs/decisions/0059).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.version import __version__
 
 ORIGINALS_FOLDER = ".ejected"
-#: ids of the copies that earlier versions' `init` made, by name; from tools/earlier_copies.py
+#: git ids of the files that `init` of earlier versions copied, by name; written by tools/earlier_copies.py
 EARLIER_COPIES_FILE = Path(__file__).parent / "earlier_copies.json"
 HASH_CHARS = 16
 _NOTE = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16})\n|"
@@ -32,8 +32,8 @@ _NOTE = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16
 
 _INCLUDE = re.compile(r"(?m)\binclude: {0,9}['\"]?([^\s'\"#}]{1,200})")
 
-#: shipped: only in the package; ejected: as it was copied; changed: with the project's changes; copied: by an earlier `init` and
-#: not changed since; own: not shipped
+#: shipped: only in the package; ejected: an unchanged copy; changed: a copy with changes; copied: an unchanged copy that an
+#: earlier version's `init` made; own: a file that is not shipped
 StateName = Literal["shipped", "ejected", "changed", "copied", "own"]
 
 
@@ -43,29 +43,30 @@ class FileState:
 
     name: str
     state: StateName
-    #: version that it was ejected from; empty if that is not recorded
+    #: sparkwright version that it was ejected from; empty if unknown
     version: str = ""
-    #: True if the shipped file has changed since
+    #: True if the shipped file has changed since, or is no longer shipped
     moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Lines of the original that were replaced."""
+    """A range of lines of the original, and its replacement."""
 
-    #: first replaced line, from 0, and the line after the last one
+    #: index of the first replaced line
     start: int
+    #: index after the last replaced line
     end: int
     lines: tuple[str, ...]
 
     def conflicts_with(self, other: Change) -> bool:
-        """Return True if two changes replace the same lines, or lines next to each other, in different ways."""
+        """Return True if two changes differ and replace overlapping or adjacent lines."""
         return self != other and self.start <= other.end and other.start <= self.end
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The three texts of an ejected file."""
+    """The three texts of an ejected file: the original, the project's own and the currently shipped one."""
 
     name: str
     version: str
@@ -75,7 +76,7 @@ class Comparison:
 
     @property
     def conflicts(self) -> list[Change]:
-        """The project's changes to lines that sparkwright has changed too."""
+        """The project's changes to lines that the shipped file has changed too."""
         shipped_changes = _diff_changes(self.original, self.shipped)
         return [
             change
@@ -84,7 +85,7 @@ class Comparison:
         ]
 
     def merge(self) -> str:
-        """Return the original with the changes of both sides. There must be no conflicts."""
+        """Return the original with the changes of both sides, if there are no `conflicts`."""
         lines = self.original.splitlines(keepends=True)
         changes = {*_diff_changes(self.original, self.own), *_diff_changes(self.original, self.shipped)}
         for change in sorted(changes, key=lambda change: change.start, reverse=True):
@@ -111,7 +112,7 @@ def _diff_changes(before: str, after: str) -> list[Change]:
 
 
 def resolve_name(project: Path, word: str) -> str:
-    """Return the name of the shipped file that a word means: `deploy`, `parts/swap`, `client.j2`, or its whole name.
+    """Return the full name of a shipped file from a short one: `deploy`, `parts/swap`, `client.j2`.
 
     Raises Refused with the nearest name.
     """
@@ -127,7 +128,7 @@ def resolve_name(project: Path, word: str) -> str:
 
 
 def refuse_own_checkout(project: Path) -> None:
-    """Raise Refused in sparkwright's own checkout, whose playbooks are the shipped ones."""
+    """Raise Refused in a checkout of sparkwright, whose playbooks are the shipped ones."""
     if project.resolve() == shipped_files.shipped_folder().resolve():
         raise Refused(
             "the playbooks and templates in this folder are the shipped ones themselves.", fix="Edit them here."
@@ -135,23 +136,19 @@ def refuse_own_checkout(project: Path) -> None:
 
 
 def eject(project: Path, name: str) -> FileState:
-    """Copy a shipped file into the project, with a note of its version and hash. Raises Refused if the project has one."""
+    """Copy a shipped file into the project, with a note of its version and hash. Raises Refused if the file exists there."""
     refuse_own_checkout(project)
     if (project / name).exists():
         raise Refused(
             f"{name} exists in this project.",
-            fix="`playbook.eject --list` shows its state; remove or rename it to start from the shipped one.",
+            fix="`playbook.eject --list` shows its state; remove or rename it to start from the shipped file.",
         )
     write_ejected(project, name, _read_shipped_text(name))
     return file_state(project, name)
 
 
 def write_ejected(project: Path, name: str, text: str) -> None:
-    """Write a project's file, and the currently shipped one as its original.
-
-    Args:
-        text: the file's text without a note.
-    """
+    """Write a project's file from a text without a note, and the currently shipped file as its original."""
     shipped = _read_shipped_text(name)
     note = f"ejected from sparkwright {__version__}, {hashlib.sha256(shipped.encode()).hexdigest()[:HASH_CHARS]}"
     _write_files(
@@ -160,10 +157,10 @@ def write_ejected(project: Path, name: str, text: str) -> None:
 
 
 def compare(project: Path, name: str) -> Comparison:
-    """Return the three texts of an ejected file, without their notes. Raises Refused if its original is not recorded."""
+    """Return the three texts of an ejected file, without their notes. Raises Refused if the file or its original is missing."""
     original = _try_read_text(project / ORIGINALS_FOLDER / name)
     if original is None or not (project / name).is_file():
-        fix = f"`playbook.eject {shipped_files.short_name(name)}` copies the shipped one, where the project has none."
+        fix = f"`playbook.eject {shipped_files.short_name(name)}` copies the shipped file to a project that has none."
         raise Refused(f"{name} was not ejected in this project.", fix=fix)
     note = _NOTE.search(original)
     version = (note[1] or note[3]) if note else "an unknown version"
@@ -172,7 +169,6 @@ def compare(project: Path, name: str) -> Comparison:
 
 
 def file_state(project: Path, name: str) -> FileState:
-    """Return the state of one file."""
     if not (project / name).is_file():
         return FileState(name, "shipped")
     shipped = (shipped_files.shipped_folder() / name).is_file()
@@ -189,35 +185,34 @@ def file_state(project: Path, name: str) -> FileState:
 
 def list_states(project: Path) -> list[FileState]:
     """Return the state of every playbook, part and template of the package and the project."""
-    names = {
-        *shipped_files.list_ejectable(),
-        *(n for folder in shipped_files.EJECTABLE_FOLDERS for n in shipped_files.list_names(project, f"{folder}/**/*")),
-    }
+    names = set(shipped_files.list_ejectable())
+    for folder in shipped_files.EJECTABLE_FOLDERS:
+        names.update(shipped_files.list_names(project, f"{folder}/**/*"))
     return [file_state(project, name) for name in sorted(names) if not name.rpartition("/")[2].startswith(".")]
 
 
 @functools.cache
 def load_earlier_copies() -> dict[str, list[str]]:
-    """Return the ids of the copies that earlier versions made, by name."""
+    """Return the git ids in EARLIER_COPIES_FILE, by name."""
     ids: dict[str, list[str]] = json.loads(EARLIER_COPIES_FILE.read_text())
     return ids
 
 
 def is_unchanged_copy(project: Path, name: str) -> bool:
-    """Return True if a project's file is, byte for byte, what some version's `init` wrote."""
+    """Return True if a project's file is identical to one that any version's `init` wrote."""
     text = _try_read_text(project / name)
     if text is None:
         return False
     raw = text.encode()
-    blob = hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest()  # git's id of it
-    shipped = _try_read_text(shipped_files.shipped_folder() / name)
-    return blob[:HASH_CHARS] in load_earlier_copies().get(name, ()) or (shipped is not None and raw == shipped.encode())
+    git_id = hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest()
+    is_earlier_copy = git_id[:HASH_CHARS] in load_earlier_copies().get(name, ())
+    return is_earlier_copy or text == _try_read_text(shipped_files.shipped_folder() / name)
 
 
 def find_unchanged_copies(project: Path) -> Iterator[tuple[str, str]]:
-    """Yield the unchanged copies of earlier versions' `init` in a project, each with the reason to keep it, or an empty text.
+    """Yield the unchanged copies that `init` made in a project, each with the reason to keep it; empty if it can be removed.
 
-    Links, and files below one, are never among them.
+    Symbolic links and files below them are left out.
     """
     names = [name for name in sorted(_candidate_names(project)) if is_unchanged_copy(project, name)]
     needed = _find_needed_copies(project, names)
@@ -234,21 +229,22 @@ def _candidate_names(project: Path) -> Iterator[str]:
 
 
 def _find_schema_reference(project: Path, name: str) -> str:
+    """Return a message about the project's file that refers to this schema; empty if no file does."""
     for folder in ("hosts", "recipes", "playbooks"):
         for path in sorted((project / folder).rglob("*.yml")):
             first_line = (_try_read_text(path) or "").partition("\n")[0]
             if first_line.startswith(shipped_files.SCHEMA_MARK) and first_line.endswith(f"../{name}"):
-                own = path.relative_to(project).as_posix()
-                if folder != "playbooks" or not is_unchanged_copy(project, own):
-                    return f"the first line of {own} names it"
+                referrer = path.relative_to(project).as_posix()
+                if folder != "playbooks" or not is_unchanged_copy(project, referrer):
+                    return f"the first line of {referrer} refers to it"
     return ""
 
 
 def _find_needed_copies(project: Path, names: Collection[str]) -> dict[str, str]:
-    """Return the copies that must stay for a project's own playbooks, each with the reason.
+    """Return the copies that the project's own playbooks need, with the reason for each.
 
-    An own playbook was written for the parts that it includes, at any depth, and the copies that include these parts were written
-    for them too: with files of another version they may be refused, or do something else.
+    An own playbook was written for the versions of the parts that it includes, at any depth. Copies that include one of these
+    parts need the same version too. With parts of another version, a playbook may fail or behave differently.
     """
     paths = [path.relative_to(project).as_posix() for path in sorted((project / "playbooks").rglob("*.yml"))]
     included = {name: _find_includes(project, name, paths) for name in paths}
@@ -259,30 +255,30 @@ def _find_needed_copies(project: Path, names: Collection[str]) -> dict[str, str]
     }
     queue, reasons = [name for name in paths if name not in names], dict[str, str]()
     while queue:
-        book = queue.pop()
-        for part in included[book] & differing - reasons.keys():
-            reasons[part] = f"{book} includes it, and this version's is another"
+        playbook = queue.pop()
+        for part in included[playbook] & differing - reasons.keys():
+            reasons[part] = f"{playbook} includes it, and this version's file differs"
             for name in sorted(name for name in differing - reasons.keys() if part in included[name]):
-                reasons[name] = f"it includes {part}, which stays"
+                reasons[name] = f"it includes {part}, which is kept"
                 queue.append(name)
     return reasons
 
 
-def _find_includes(project: Path, book: str, names: Collection[str]) -> set[str]:
+def _find_includes(project: Path, playbook: str, names: Collection[str]) -> set[str]:
     """Return the project's files that one of its playbooks includes, at any depth."""
-    queue, seen = [book], set[str]()
+    queue, included = [playbook], set[str]()
     while queue:
         name = queue.pop()
         for part in _INCLUDE.findall(_try_read_text(project / name) or ""):
             path = os.path.normpath(f"{name}/../{part}")
-            if path in names and path not in seen:
-                seen.add(path)
+            if path in names and path not in included:
+                included.add(path)
                 queue.append(path)
-    return seen
+    return included
 
 
 def _try_read_text(path: Path) -> str | None:
-    """Return a file's text; None if there is none, or it can't be read as text."""
+    """Return a file's text; None if it is missing or unreadable."""
     try:
         return document.read_text(path)
     except Refused:
@@ -294,12 +290,11 @@ def _read_shipped_text(name: str) -> str:
 
 
 def _strip_note(text: str) -> str:
-    """Return a text without its note."""
     return _NOTE.sub("", text, count=1)
 
 
 def _add_note(name: str, text: str, note: str) -> str:
-    """Return a text with a note: below the first line of a playbook, before that of a template."""
+    """Insert a note after the first line of a playbook, or before the first line of a template."""
     if not name.endswith(".yml"):
         return f"{{# {note} #}}{text}"
     first, end, rest = text.partition("\n")
@@ -311,6 +306,4 @@ def _write_files(project: Path, texts: dict[str, str]) -> None:
         try:
             write_atomically(project / name, text.encode(), mode=0o644)
         except OSError as error:
-            raise Failed(
-                f"{name} can't be written: {error.strerror}.", fix="Make the project's folder writable."
-            ) from None
+            raise Failed(f"cannot write {name}: {error.strerror}.", fix="Make the project's folder writable.") from None

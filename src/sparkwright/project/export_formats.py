@@ -1,4 +1,4 @@
-"""Export of a recipe to sparkrun, compose or docker run, with its pins."""
+"""Export of a recipe, with image and model pinned, to sparkrun, compose or docker run."""
 
 from __future__ import annotations
 
@@ -19,40 +19,37 @@ from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, Container
 from sparkwright.shell import join, quote
 from sparkwright.trust.image_name import ImageReference, with_digest
 
-#: placeholder for the home folder of the user that starts it; a shell or compose expands it
+#: home folder of the user who starts the container; expanded by the shell or compose
 HOME = "~"
 
 
 @dataclass
 class Export:
-    """A recipe to export."""
+    """The data that every export format needs."""
 
     recipe: Recipe
-    #: the container, with its volumes below HOME
+    #: container with volumes below HOME
     spec: ContainerSpec
-    #: the image, pinned
+    #: image reference with its digest, if pinned
     image: str
-    #: the model's commit; "" while it is not pinned
+    #: the model's commit; empty if the model is not pinned
     commit: str
-    #: what the format cannot express
+    #: messages for the user, for example about settings that are left out
     notes: list[str] = field(default_factory=list)
 
 
 def build_export(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
-    """Return the export of a recipe. Raises Refused for a recipe with files of its own.
+    """Prepare a recipe for export. Raises Refused for a recipe with `files`.
 
-    Args:
-        pins: the lock's entries, {"image": ..., "model": ...}.
+    pins: the lock's entries, {"image": ..., "model": ...}.
     """
     file = recipe.file
     notes = []
     if file.server_key is not None:
-        notes.append("server_key is left out: give the server its key in its own way, and keep it out of the file")
+        notes.append("server_key is left out: set the server's key separately, and keep it out of the file")
     if file.files:
-        fix = "Put what they say into the image, or into flags."
-        raise Refused(
-            "the recipe has `files`, which no other format carries.", where=recipe.source.where("files"), fix=fix
-        )
+        fix = "Put their content into the image or into flags."
+        raise Refused("no other format supports `files`.", where=recipe.source.where("files"), fix=fix)
     host = Host("host", "host", home=HOME)
     standalone = file.model_copy(update={"server_key": None, "parallel": None})
     names = recipes.scope(host, "user", dataclasses.replace(recipe, file=standalone), pins)
@@ -66,24 +63,24 @@ def build_export(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
 
 
 def refuse_cluster(export: Export) -> None:
-    """Raise Refused for a recipe of several hosts: each member has a container of its own."""
+    """Raise Refused for a recipe for several hosts, because each member has a separate container."""
     if export.recipe.split is not None:
         fix = "`render --host CLUSTER` prints the script of each member."
         raise Refused(
-            "a cluster's members have a container each.", where=export.recipe.source.where("parallel"), fix=fix
+            "each member of a cluster has its own container.", where=export.recipe.source.where("parallel"), fix=fix
         )
 
 
 def add_model_note(export: Export) -> None:
-    """Note that the model must be on the host first: neither docker nor compose downloads it."""
+    """Add the note that the user has to download the model first."""
     model = export.recipe.file.model
     revision = ["--revision", export.commit] if export.commit else []
     download = join(["hf", "download", model.id, *revision, "--local-dir"])
-    export.notes.append(f"the model has to be in {model.dir} first: `{download} {model.dir}`")
+    export.notes.append(f"download the model to {model.dir} first: `{download} {model.dir}`")
 
 
 def render_docker_run(export: Export) -> str:
-    """Return the command. Raises Refused for a recipe of several hosts."""
+    """Raises Refused for a recipe for several hosts."""
     refuse_cluster(export)
     add_model_note(export)
     spec = export.spec
@@ -103,7 +100,7 @@ def _quote_word(word: str) -> str:
 
 
 def _group_options(words: list[str]) -> list[list[str]]:
-    """Return the words in rows: an option and its values in each."""
+    """Group each option with its values."""
     rows: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not rows:
@@ -113,19 +110,16 @@ def _group_options(words: list[str]) -> list[list[str]]:
     return rows
 
 
-#: keys of a service that are not written as an import reads them
+#: keys of a service for which `render_compose` has its own code
 SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart")
-#: options of a recipe's container with the equivalent keys of a service, as an import reads them; others have another form
+#: keys of a service with the same value as an option of a recipe's container, by option
 COMPOSE_KEYS = {
     docker_command.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
 }
 
 
 def render_compose(export: Export) -> str:
-    """Return the compose file. Dollars are doubled, as compose interpolates single ones.
-
-    Raises Refused for a recipe of several hosts.
-    """
+    """Dollar signs are doubled, because compose interpolates single ones. Raises Refused for a recipe for several hosts."""
     refuse_cluster(export)
     add_model_note(export)
     spec = export.spec
@@ -152,8 +146,8 @@ def _escape_dollars(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("$", "$$")
     if isinstance(value, tuple | list):
-        return [_escape_dollars(part) for part in value]
-    return {name: _escape_dollars(part) for name, part in value.items()} if isinstance(value, dict) else value
+        return [_escape_dollars(child) for child in value]
+    return {name: _escape_dollars(child) for name, child in value.items()} if isinstance(value, dict) else value
 
 
 def _format_ulimit(value: str) -> Any:
@@ -161,27 +155,24 @@ def _format_ulimit(value: str) -> Any:
     return {"soft": int(soft), "hard": int(hard)} if hard else int(soft)
 
 
-# A recipe as sparkrun's version 2: image by digest, model by commit. Source: sparkrun 0.4.2 core/recipe.py and api/_pin.py.
+# sparkrun's recipe format version 2, with image digest and model commit. Source: sparkrun 0.4.2 core/recipe.py and api/_pin.py.
 
 RUNTIMES = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llama-cpp"}
-#: a quantisation in a pattern that names one, as *Q4_K_M*.gguf
+#: a pattern with the name of a quantisation, such as *Q4_K_M*.gguf
 _QUANTISATION = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
 
 
 def render_sparkrun(export: Export) -> str:
-    """Return the sparkrun recipe.
-
-    Raises Refused for an engine that sparkrun has no runtime for, and for a GGUF that it cannot name.
-    """
+    """Raises Refused for an engine without a sparkrun runtime, and for a GGUF pattern without the name of a quantisation."""
     file, engine = export.recipe.file, export.recipe.engine
     imports = engine.imports
     if engine.name not in RUNTIMES or imports is None:
         raise Refused(f"sparkrun has no runtime for {engine.title}.", where=export.recipe.source.where("engine"))
     split = export.recipe.split
     defaults: dict[str, Any] = {"host": "0.0.0.0", "port": int(_published_port(export))}
-    set_here = (engine.flags.PORT, imports.host, *engine.flags.SET_BY)
+    separate_flags = (engine.flags.PORT, imports.host, *engine.flags.SET_BY)
     all_flags = engine.command(list(export.spec.command)).flags
-    flags = {name: value for name, value in all_flags.items() if name not in set_here}
+    flags = {name: value for name, value in all_flags.items() if name not in separate_flags}
     words = [*imports.program, *_model_words(export)]
     words += ["--" + imports.host, "{host}", f"--{engine.flags.PORT}", "{port}"]
     if split is not None:
@@ -225,5 +216,5 @@ def _sparkrun_model_name(export: Export) -> str:
     match = _QUANTISATION.fullmatch(model.file.rpartition("/")[2])
     if match is None or "*" in match[1]:
         where = export.recipe.source.where("model", "file")
-        raise Refused("sparkrun names a GGUF by its quantisation, which this pattern does not.", where=where)
+        raise Refused("sparkrun needs the quantisation of a GGUF, which this pattern does not contain.", where=where)
     return f"{model.id}:{match[1]}"

@@ -1,4 +1,4 @@
-"""The user's folder: hosts/, recipes/, spark.lock, and the playbooks and templates that differ from the shipped ones."""
+"""The project folder: hosts/, recipes/, spark.lock, and the project's own or changed playbooks and templates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ HOSTS_FOLDER, OTHER_FOLDERS = "hosts", ("recipes", "playbooks")
 class Project:
     """A project's folder."""
 
-    #: the folder that holds hosts/
     root: Path
 
     @classmethod
     def here(cls) -> Project:
-        """Return the project of the current folder or of a parent. Raises Refused if there is none."""
+        """Return the project of the current folder or its nearest parent with one. Raises Refused if there is no project."""
         here = place.project_folder()
         for folder in (here, *here.parents):
             if cls.is_project(folder):
@@ -33,19 +32,18 @@ class Project:
 
     @staticmethod
     def is_project(folder: Path) -> bool:
-        """Return True if a folder is a project's."""
         return (folder / HOSTS_FOLDER).is_dir() and any((folder / name).is_dir() for name in OTHER_FOLDERS)
 
     @classmethod
     def here_or_cwd(cls) -> Path:
-        """Return the project's folder, or the current folder if there is no project: for commands that need no host."""
+        """Return the project's folder, or the current folder if there is no project."""
         try:
             return cls.here().root
         except Refused:
             return place.project_folder()
 
     def playbook(self, name: str) -> Path:
-        """Return the path of playbooks/NAME.yml, the project's or the shipped one, or the name itself if it is a path.
+        """Return the path of playbooks/NAME.yml, from the project or shipped, or the name itself if it is a path.
 
         Raises Refused with the nearest playbook.
         """

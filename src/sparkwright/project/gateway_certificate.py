@@ -1,4 +1,4 @@
-"""A gateway's certificate and key: read and checked on the laptop."""
+"""Reading and validation of a gateway's certificate and key on the laptop."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_BYTES = 256 * 1024
 
 
 def check(project: Path, gateway: Gateway) -> None:
-    """Raise Refused with file and line for a certificate that cannot be used now."""
+    """Raise Refused with file and line if the certificate or its key can't be used."""
     if gateway.file.tls != "none":
         read_pem(project, gateway)
 
 
 def read_pem(project: Path, gateway: Gateway) -> str:
-    """Return certificate, chain and key in one text, as HAProxy reads them; empty without TLS. Raises Refused."""
+    """Return certificate, chain and key in one text for HAProxy; empty without TLS. Raises Refused like `check`."""
     if gateway.file.tls == "none":
         return ""
     where, tls = gateway.where("tls"), gateway.file.tls
@@ -34,7 +34,7 @@ def read_pem(project: Path, gateway: Gateway) -> str:
     key = secret_source.read_secret("the gateway's key", tls.key)
     if not key:
         source = secret_source.describe_source(tls.key)
-        raise Refused(f"`tls.key`: {source} holds no key.", where=where, fix="Set it, or write `tls: none`.")
+        raise Refused(f"`tls.key`: {source} is empty.", where=where, fix="Set it, or write `tls: none`.")
     _refuse_mismatch(certificate, key.reveal(), visible.display_name(tls.certificate), where)
     return f"{certificate.rstrip()}\n{key.reveal().strip()}\n"
 
@@ -46,7 +46,7 @@ def _read_certificate(project: Path, tls: TlsFile, where: str) -> str:
         with path.open("rb") as file:
             return file.read(MAX_BYTES).decode("ascii")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no PEM text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not PEM text"
         raise Refused(f"`tls.certificate`: cannot read {name}: {reason}.", where=where) from None
 
 
@@ -56,16 +56,17 @@ def _refuse_mismatch(certificate: str, key: str, name: str, where: str) -> None:
         parsed = x509.load_pem_x509_certificate(certificate.encode())
         certificate_public_key = parsed.public_key().public_bytes(*encoding)
     except (ValueError, UnsupportedAlgorithm):
-        raise Refused(f"`tls.certificate`: {name} holds no certificate.", where=where, fix="It must be PEM.") from None
+        raise Refused(f"`tls.certificate`: {name} has no certificate.", where=where, fix="It must be PEM.") from None
     try:
         private_public_key = load_pem_private_key(key.encode(), None).public_key().public_bytes(*encoding)
     except TypeError:
-        fix = "Hand over one without a password: `openssl pkey -in KEY -out PLAIN`."
+        fix = "Use one without a password: `openssl pkey -in KEY -out PLAIN`."
         raise Refused("`tls.key`: the key is encrypted.", where=where, fix=fix) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise Refused("`tls.key`: this is not a private key.", where=where, fix="It must be PEM.") from None
+        raise Refused("`tls.key`: not a private key.", where=where, fix="It must be PEM.") from None
     if private_public_key != certificate_public_key:
-        raise Refused(f"`tls`: the key does not match the certificate {name}.", where=where, fix="Use its own key.")
+        fix = "Use the certificate's own key."
+        raise Refused(f"`tls`: the key does not match the certificate {name}.", where=where, fix=fix)
     _refuse_dates(parsed.not_valid_before_utc, parsed.not_valid_after_utc, name, where)
 
 

@@ -1,7 +1,4 @@
-"""The routes of a gateway, from the inventory and its recipes.
-
-Raises Refused with file and line for what cannot be routed.
-"""
+"""The configuration of a gateway, from the inventory and its servers' recipes, and its checks."""
 
 from __future__ import annotations
 
@@ -38,46 +35,44 @@ CONTAINER_NAME = "gateway"
 def build_routes(project: Path, inventory: Inventory, gateway: Gateway) -> tuple[model.Gateway, list[Server]]:
     """Return the gateway's configuration, and the servers to which it routes.
 
-    Raises Refused, with file and line, before anything is touched.
+    Raises Refused with file and line for the first mistake.
     """
-    members = load_servers(project, inventory, gateway)
-    for message, where, fix in _find_mistakes(project, inventory, gateway, members):
+    servers = load_servers(project, inventory, gateway)
+    for message, where, fix in _find_mistakes(inventory, gateway, servers):
         raise Refused(message, where=where, fix=fix)
     gateway_certificate.check(project, gateway)
-    configuration = _build_gateway(project, inventory, gateway, members)
-    if render.max_memory_bytes(configuration) > render.MAX_MEMORY_BYTES:
-        size = (
-            f"{format_gib(render.max_memory_bytes(configuration))} GiB of {format_gib(render.MAX_MEMORY_BYTES)} allowed"
-        )
+    configuration = _build_gateway(project, inventory, gateway, servers)
+    memory_bytes = render.max_memory_bytes(configuration)
+    if memory_bytes > render.MAX_MEMORY_BYTES:
+        size = f"{format_gib(memory_bytes)} GiB of {format_gib(render.MAX_MEMORY_BYTES)} allowed"
         message = f"{configuration.clients} clients with requests of up to {configuration.body_bytes // MIB} MiB can take {size}."
         raise Refused(message, where=gateway.where("limits"), fix="Lower `limits.clients` or `limits.body_mib`.")
-    return configuration, members
+    return configuration, servers
 
 
 def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
-    """Raise Refused for conflicts at a gateway that a deploy of these hosts would cause: a model name of another model, a port.
+    """Raise Refused if a deploy of these hosts would cause a conflict at the gateway: of model names or ports.
 
-    Recipes of other hosts that cannot be read are left out.
+    Other hosts with unreadable recipes are ignored.
     """
     servers = list(load_readable_servers(project, inventory, gateway))
     for server in (server for server in servers if server.host.name in deployed):
         names = set(server.recipe.served_names)
-        same = [other for other in servers if other is not server and names & set(other.recipe.served_names)]
-        group = [server, *same]
+        group = [server, *(other for other in servers if other is not server and names & {*other.recipe.served_names})]
         for rule, affected in ((_check_same_name, group), (_check_shared_names, group), (_check_ports, [server])):
             for message, where, fix in rule(inventory, gateway, affected):
                 raise Refused(message, where=where, fix=fix)
 
 
 def load_readable_servers(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:
-    """Yield the servers as `load_servers` does, except those whose recipes cannot be read."""
+    """Yield the servers of `load_servers`, except those with unreadable recipes."""
     for host in _serving_hosts(inventory, gateway):
         with contextlib.suppress(Refused):
             yield load_server(project, host)
 
 
 def load_servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
-    """Return the members of a gateway's group that answer requests; of a cluster, its head."""
+    """Return the servers of a gateway's group; a cluster's server is that of its head. Raises Refused."""
     return [load_server(project, host) for host in _serving_hosts(inventory, gateway)]
 
 
@@ -156,7 +151,7 @@ def _build_model(project: Path, inventory: Inventory, gateway: Gateway, name: st
 
 
 def _model_aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
-    """Return the further names of a server's model: those that its engine serves, then those that the group gives it."""
+    """Return further names of a server's model: first those of its recipe, then those of the group's `models`."""
     first, *others = server.recipe.served_names
     aliases = [alias for alias, name in gateway.file.models.items() if name in (first, *others)]
     return tuple(dict.fromkeys(name for name in (*others, *aliases) if name != first))
@@ -175,7 +170,7 @@ def _build_upstream(project: Path, inventory: Inventory, gateway: Gateway, serve
 
 
 def progress_metrics(http: Http, task: Task) -> model.Progress | None:
-    """Return the metrics that show an engine's progress; None for one without a heartbeat."""
+    """Return the metrics that show an engine's progress; None if the engine has no heartbeat metric."""
     roles = {**http.roles, **(http.unlike if task != GENERATE else {})}
     if not http.metrics or HEARTBEAT not in roles:
         return None
@@ -184,12 +179,12 @@ def progress_metrics(http: Http, task: Task) -> model.Progress | None:
 
 
 def _upstream_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
-    """Return the address at which the gateway reaches a host. Simulated and local hosts are on one machine."""
+    """Return the address at which the gateway reaches a host. Simulated and local hosts are on the same machine."""
     is_same_machine = host.machine == gateway.host or host.connection != "ssh"
     return gateway.file.addresses.get(host.machine) or (LOOPBACK if is_same_machine else host.address)
 
 
-def _find_mistakes(project: Path, inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
+def _find_mistakes(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     if not servers:
         message = f"no host of {gateway.name} has a recipe: the gateway would serve nothing."
         yield message, gateway.where("host"), "Add `recipe: NAME` to a host of the group."
@@ -208,11 +203,14 @@ def _find_mistakes(project: Path, inventory: Inventory, gateway: Gateway, server
 
 def _check_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
     """Yield the names of models that cannot be routed."""
-    for served in (server.recipe for server in servers):
-        for name in served.served_names:
+    for server_recipe in (server.recipe for server in servers):
+        where = server_recipe.source.where(server_recipe.file.engine)
+        for name in server_recipe.served_names:
             if why := model.check_model_name(name):
-                message = f"the model name '{visible.display_name(name)}' of {served.name} {why} behind a gateway."
-                yield message, served.source.where(served.file.engine), "Set another served name in the recipe."
+                message = (
+                    f"the model name '{visible.display_name(name)}' of {server_recipe.name} {why} behind a gateway."
+                )
+                yield message, where, "Set another served name in the recipe."
 
 
 def _check_same_name(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
@@ -224,37 +222,31 @@ def _check_same_name(inventory: Inventory, gateway: Gateway, servers: list[Serve
             if models[0] != models[1]:
                 descriptions = " and ".join(" ".join(filter(None, model)) for model in models)
                 message = f"{recipes} both serve `{name}` with different models, {descriptions}."
-                yield (
-                    message,
-                    other.recipe.source.where("model", "id"),
-                    "Give one another served name, or group them apart.",
-                )
+                fix = "Give one another served name, or put their hosts into separate groups."
+                yield message, other.recipe.source.where("model", "id"), fix
             if adapter := _find_adapter_conflict(first.recipe, other.recipe):
                 message = f"{recipes} both serve the adapter `{adapter}` of `{name}`, from different repositories or revisions."
-                yield (
-                    message,
-                    other.recipe.source.where("adapters"),
-                    "Write the same in both, or give one another name.",
-                )
+                fix = "Write the same adapter in both, or rename one."
+                yield message, other.recipe.source.where("adapters"), fix
             if first.recipe.file.task != other.recipe.file.task:
                 message = f"{recipes} both serve `{name}` for different tasks."
                 yield message, other.recipe.source.where("task"), "Give one another served name."
             if first.recipe.file.server_key != other.recipe.file.server_key:
-                message = f"{recipes} both serve `{name}`, and their servers ask for different keys."
+                message = f"{recipes} both serve `{name}`, but their servers require different keys."
                 yield message, other.recipe.source.where("server_key"), "Write the same `server_key` in both."
 
 
 def _find_adapter_conflict(first: recipe.Recipe, other: recipe.Recipe) -> str:
-    """Return the name of an adapter that two recipes take from different places; empty if there is none."""
-    pinned = [
-        {adapter.name: (adapter.id, adapter.revision, adapter.file) for adapter in served.file.adapters}
-        for served in (first, other)
-    ]
-    return next((name for name, place in pinned[0].items() if pinned[1].get(name, place) != place), "")
+    """Return the first adapter that has different sources in two recipes; empty if there is no conflict."""
+    sources, other_sources = (
+        {adapter.name: (adapter.id, adapter.revision, adapter.file) for adapter in server_recipe.file.adapters}
+        for server_recipe in (first, other)
+    )
+    return next((name for name, source in sources.items() if other_sources.get(name, source) != source), "")
 
 
 def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield further served names that belong to two models, or that only some servers of a model answer to."""
+    """Yield further served names that belong to two models, or that only some servers of a model have."""
     groups, owners = _group_by_model(servers), {name: name for name in _group_by_model(servers)}
     for first, group in groups.items():
         for server in group:
@@ -263,14 +255,18 @@ def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Se
                 quoted_name = f"`{visible.display_name(name)}`"
                 if owners.setdefault(name, first) != first:
                     message = f"{quoted_name} is a served name of both `{owners[name]}` and `{first}`."
-                    yield message, where, "Give one another served name, or group their hosts apart."
+                    yield message, where, "Give one another served name, or put their hosts into separate groups."
                 lacking = next((other for other in group if name not in other.recipe.served_names), None)
                 if lacking is not None:
                     message = (
-                        f"{server.host.name} serves `{first}` as {quoted_name} too, and {lacking.host.name} does not: a request "
+                        f"{server.host.name} also serves `{first}` as {quoted_name}, but {lacking.host.name} does not: a request "
                         "could go to either."
                     )
-                    yield message, where, "Serve the same names in both recipes, or group their hosts apart."
+                    yield (
+                        message,
+                        where,
+                        "Serve the same names in both recipes, or put their hosts into separate groups.",
+                    )
 
 
 def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
@@ -281,14 +277,11 @@ def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]
         if why := model.check_model_name(alias):
             yield f"{subject} {why}.", where, "Choose another name."
         elif name not in served:
-            yield (
-                f"{subject} means `{visible.display_name(name)}`, which no server serves.",
-                where,
-                suggest_name(name, served),
-            )
+            message = f"{subject} refers to `{visible.display_name(name)}`, which no server serves."
+            yield message, where, suggest_name(name, served)
         elif name in served[name].recipe.adapter_names:
-            message = f"{subject} means the adapter `{name}`, which its server knows by that name only."
-            yield message, where, f"Call it so in `adapters` of recipes/{served[name].recipe.name}.yml."
+            message = f"{subject} refers to the adapter `{name}`, which can't have another name at a gateway."
+            yield message, where, f"Rename it in `adapters` of recipes/{served[name].recipe.name}.yml."
         elif alias in served and served[alias].recipe.served_name != served[name].recipe.served_name:
             owner = served[alias].recipe
             yield f"{subject} is a served name of {owner.name} already.", where, "Choose another name."
@@ -299,7 +292,7 @@ def _check_aliases(inventory: Inventory, gateway: Gateway, servers: list[Server]
 
 
 def _check_wakes(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield models that a request would wake on two hosts."""
+    """Yield models that a request would start on two hosts."""
     for name, group in _group_by_model(servers).items():
         wakes = [server.host for server in group if server.host.wake.on_request]
         for host in wakes[1:]:
@@ -313,8 +306,8 @@ def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]
     """Yield clients of a gateway that requires no key, and models of clients that no server serves."""
     file, where = gateway.file, gateway.where("clients")
     if file.clients and file.key is None:
-        message = f"`{gateway.name}.gateway.clients` needs `key` too: without one anybody may use the gateway."
-        yield message, where, "Add `key`, your own: it has no limits, and `gateway.deploy` proves with it."
+        message = f"`{gateway.name}.gateway.clients` needs `key` too: without it anyone can use the gateway."
+        yield message, where, "Add `key`, your own key: it has no limits, and `gateway.deploy` uses it for its checks."
     served = {name for server in servers for name in server.recipe.served_names} | {*file.models}
     for name, client in file.clients.items():
         for model_name in client.models:
@@ -327,18 +320,19 @@ def _check_clients(inventory: Inventory, gateway: Gateway, servers: list[Server]
 
 
 def _check_alias_accepted(subject: str, alias: str, group: list[Server]) -> Iterator[Mistake]:
-    """Yield the servers whose engine would refuse a request under this name: a gateway passes bodies as they come."""
-    for served in (server.recipe for server in group):
-        if served.engine.http.any_name or alias in served.served_names:
+    """Yield the servers whose engine would refuse requests for this name, because a gateway does not change request bodies."""
+    for server_recipe in (server.recipe for server in group):
+        if server_recipe.engine.http.any_name or alias in server_recipe.served_names:
             continue
-        imports = served.engine.imports
+        imports = server_recipe.engine.imports
         option = imports.served_name if imports else "served_name"
-        fix = f"Add it to `{option}` in recipes/{served.name}.yml, after `{served.served_name}`."
-        yield f"{subject} would be refused by {served.name}'s server.", served.source.where(served.file.engine), fix
+        where = server_recipe.source.where(server_recipe.file.engine)
+        fix = f"Add it to `{option}` in recipes/{server_recipe.name}.yml, after `{server_recipe.served_name}`."
+        yield f"{subject} would be refused by {server_recipe.name}'s server.", where, fix
 
 
 def _check_ports(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield the gateway's ports where something of this host listens already."""
+    """Yield the gateway's ports that a server or cluster on the same machine uses."""
     host = inventory.machines[gateway.host]
     for key, port in gateway.ports.items():
         for server in servers:
@@ -348,7 +342,7 @@ def _check_ports(inventory: Inventory, gateway: Gateway, servers: list[Server]) 
         if host.cluster is not None and port in (host.cluster.barrier_port, host.cluster.port):
             yield _port_conflict(gateway, key, f"is a port of the cluster {host.cluster.name}")
     if gateway.control_port == gateway.file.port:
-        yield _port_conflict(gateway, "control_port", "is the port for its clients")
+        yield _port_conflict(gateway, "control_port", "is also its `port`")
 
 
 def _port_conflict(gateway: Gateway, key: str, reason: str) -> Mistake:
@@ -369,11 +363,11 @@ def _check_reachability(inventory: Inventory, gateway: Gateway, servers: list[Se
             )
             yield message, gateway.where("host"), "Put hosts of one kind into the group."
         if is_remote and all(map(is_loopback, published_addresses(server.recipe.file)[:1])):
-            message = f"the server of {server.host.name} answers on its loopback only: {host.name} cannot reach it."
+            message = f"the server of {server.host.name} listens on loopback only: {host.name} cannot reach it."
             fix = f"In recipes/{server.recipe.name}.yml: `publish: lan` and `server_key: {{env: SPARK_KEY}}`."
             yield message, server.recipe.source.where("publish"), fix
 
 
 def recipes_by_secret(servers: Iterable[Server]) -> Mapping[str, recipe.Recipe]:
-    """Return the recipes whose servers require a key, by the secret's name."""
+    """Return the recipes whose servers require a key, by the name of the secret."""
     return {server.recipe.key_secret: server.recipe for server in servers if server.recipe.file.server_key}

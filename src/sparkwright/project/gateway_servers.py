@@ -1,4 +1,4 @@
-"""Servers behind a gateway, their interim servers, and the gateways in front of a host."""
+"""Servers behind a gateway, the ports of their interim servers, and the gateways in front of a host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkwright.trust.names import expand_home
 
 @dataclass(frozen=True)
 class Server:
-    """A member of the group that answers requests, and its recipe."""
+    """A host with a server, and its recipe."""
 
     host: Host
     recipe: recipe.Recipe
@@ -31,38 +31,35 @@ class Server:
 
     @property
     def published(self) -> set[int]:
-        """Every port that it takes on its host."""
+        """All ports that the server uses on its host."""
         others = self.recipe.file.container.ports[1:]
         return {self.port, *(int(text.split(":")[-2]) for text in others if text.split(":")[-2].isdigit())}
 
     @property
     def where(self) -> str:
-        """ "file:line" of the setting that makes it serve this recipe."""
+        """Location of the setting that selects the recipe, as "file:line"."""
         return self.host.set_at.get("recipe", self.host.where)
 
 
 def load_server(project: Path, host: Host) -> Server:
-    """Load the recipe of a host and return the server. Raises Refused."""
+    """Raise Refused if the host's recipe can't be read."""
     return Server(host, recipe.load(project, str(host.recipe), named_at=host.set_at.get("recipe", "")))
 
 
-#: distance from a server's port to that of its interim server, up or down; a port that is taken is skipped
+#: distance from a server's port to its interim server's, up or down; used ports are skipped
 INTERIM_PORT_OFFSET = 10000
 MAX_PORT = 65535
 
 
 def interim_port(project: Path, inventory: Inventory, server: Server) -> int:
-    """Return the port of a server's interim server; every command computes the same.
+    """Return the port of a server's interim server, which is the same in every command; 0 if the server can't have one.
 
-    0 for a cluster, and on the host's network, where two ports cannot differ.
+    A cluster can't, nor can a server on the host's network, where both would use the engine's port.
     """
     if server.host.cluster is not None or is_on_host_network(server.recipe.file):
         return 0
-    candidate = (
-        server.port + INTERIM_PORT_OFFSET
-        if server.port + INTERIM_PORT_OFFSET <= MAX_PORT
-        else server.port - INTERIM_PORT_OFFSET
-    )
+    is_above_max = server.port + INTERIM_PORT_OFFSET > MAX_PORT
+    candidate = server.port - INTERIM_PORT_OFFSET if is_above_max else server.port + INTERIM_PORT_OFFSET
     used = _used_ports(project, inventory, server.host)
     while candidate in used:
         candidate += 1
@@ -70,7 +67,7 @@ def interim_port(project: Path, inventory: Inventory, server: Server) -> int:
 
 
 def _used_ports(project: Path, inventory: Inventory, host: Host) -> set[int]:
-    """Return the ports that the files give to other servers of this machine. Simulated and local hosts are on one machine."""
+    """Return the ports of all servers and gateways on this machine. Simulated and local hosts are on the same machine."""
 
     def is_same_machine(other: Host) -> bool:
         return other.machine == host.machine or "ssh" not in (other.connection, host.connection)
@@ -79,7 +76,7 @@ def _used_ports(project: Path, inventory: Inventory, host: Host) -> set[int]:
     ports = {port for gateway in gateways for port in gateway.ports.values()}
     for other in inventory.hosts.values():
         if other.recipe and is_same_machine(other):
-            with contextlib.suppress(Refused):  # that server's own check reports an unreadable recipe
+            with contextlib.suppress(Refused):  # an unreadable recipe is reported by its own server's check
                 ports |= load_server(project, other).published
     return ports
 
@@ -89,10 +86,9 @@ PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def list_gateways(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
-    """Return the gateways that route to this host, each as name, address, port (the one for its hosts), tls, certificate (its
-    SHA-256; empty where it cannot be read), and server, as it calls this host's.
+    """Return the gateways that route to this host; none for a worker of a cluster.
 
-    A worker of a cluster has none.
+    `port` is the control port, `certificate` a SHA-256, empty if unreadable, and `server` the gateway's name for this host.
     """
     if host.cluster is not None and host.cluster.head != host.name:
         return []
@@ -111,10 +107,7 @@ def list_gateways(project: Path, inventory: Inventory, host: Host) -> list[dict[
 
 
 def _certificate_fingerprint(project: Path, gateway: Gateway) -> str:
-    """Return the fingerprint of the certificate by which hosts know the gateway.
-
-    It never fails: `gateway.deploy` checks the file.
-    """
+    """Return the fingerprint by which hosts verify the gateway; empty if unreadable, which `gateway.deploy` reports."""
     if gateway.file.tls == "none":
         return ""
     try:
@@ -124,14 +117,14 @@ def _certificate_fingerprint(project: Path, gateway: Gateway) -> str:
 
 
 def fingerprint(pem: str) -> str:
-    """Return the SHA-256 of the first certificate in a PEM text. Raises ValueError if there is none."""
+    """Return the SHA-256 of the first certificate in a PEM text. Raises ValueError if there is no certificate."""
     _, begin, rest = pem.partition(PEM_BEGIN)
     first, end, _ = rest.partition(PEM_END)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(begin + first + end)).hexdigest()
 
 
 def _gateway_address(inventory: Inventory, gateway: Gateway, host: Host) -> str:
-    """Return the address at which this host reaches the gateway's host. Simulated and local hosts are on one machine."""
+    """Return the address at which this host reaches the gateway. Simulated and local hosts are on the same machine."""
     gateway_host = inventory.machines[gateway.host]
     if gateway_host.name == host.machine or gateway_host.connection != "ssh":
         return LOOPBACK

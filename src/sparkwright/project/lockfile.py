@@ -1,5 +1,4 @@
-"""spark.lock: the digests of tags and the commits of branches when they were pinned. Written by the tool, committed by the
-user."""
+"""spark.lock: the pinned digests of image tags and commits of model branches, written by this tool and committed by the user."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ FORMAT = 1
 LINE_WIDTH = 160
 #: conflict markers of git, Mercurial and patch
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: .{0,200})?$", re.M)
-#: a lock with a hundred models has 1 MB
+#: size limit; a lock with a hundred models has 1 MB
 MAX_BYTES = 16 * 2**20
 DIGEST, SHA256, COMMIT = (f"^{pattern.pattern}$" for pattern in (names.DIGEST, model_files.SHA256, names.COMMIT))
 
 
 def model_key(model_id: str, revision: str, file: str = "") -> str:
-    """Return the key of a model in spark.lock: OWNER/NAME@REVISION, with :FILE appended for single files."""
+    """Return the key of a model in spark.lock: OWNER/NAME@REVISION, or OWNER/NAME@REVISION:FILE for a single file."""
     return f"{model_id}@{revision}:{file}" if file else f"{model_id}@{revision}"
 
 
@@ -54,7 +53,7 @@ Platform = Annotated[str, Field(pattern=f"^{PLATFORM.pattern}$")]
 
 
 class ManifestEntry(Strict):
-    """An image for one platform."""
+    """An image's manifest for one platform."""
 
     platform: Platform = schema_field("such as linux/arm64")
     digest: str = schema_field("digest of its manifest", pattern=DIGEST)
@@ -63,7 +62,7 @@ class ManifestEntry(Strict):
 
 
 class ImageEntry(Strict):
-    """An image, by the digest its tag had."""
+    """An image: its tag's digest at the time of pinning."""
 
     digest: str = schema_field("digest of the index, or of the manifest if there is only one", pattern=DIGEST)
     platforms: list[Platform] = schema_field("such as linux/arm64", default_factory=list)
@@ -92,7 +91,7 @@ class FileEntry(Strict):
 
 
 class ModelEntry(Strict):
-    """A model, by the commit its branch had."""
+    """A model: its branch's commit at the time of pinning."""
 
     commit: str = Field(pattern=COMMIT)
     config: dict[str, Any] | None = schema_field(
@@ -111,12 +110,12 @@ class ModelEntry(Strict):
     def _fit_together(cls, value: list[FileEntry]) -> list[FileEntry]:
         reason = model_files.check_file_set(file_entry.path for file_entry in value)
         if reason:
-            raise ValueError(f"they name {reason}.")
+            raise ValueError(f"they contain {reason}.")
         return value
 
 
 class LockFile(Strict):
-    """spark.lock."""
+    """spark.lock: pinned images and models."""
 
     schema_number: int = Field(FORMAT, alias="schema")
     images: dict[ImageName, ImageEntry] = Field(default_factory=dict)
@@ -125,19 +124,19 @@ class LockFile(Strict):
 
 @dataclass(frozen=True)
 class Lock:
-    """The content of spark.lock; its entries are plain JSON."""
+    """The content of spark.lock. Its entries are plain JSON."""
 
-    #: entries by "repository:tag"
+    #: entries by REPOSITORY:TAG
     images: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    #: entries by "id@revision"
+    #: entries by `model_key`
     models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def image(self, ref: str) -> dict[str, Any] | None:
-        """Return the entry of this tag, or None."""
+        """Return the entry of an image, REPOSITORY:TAG, or None if it is not pinned."""
         return self.images.get(ref)
 
     def model(self, model_id: str, revision: str, file: str = "") -> dict[str, Any] | None:
-        """Return the entry of this revision, or None. A revision that is a commit already is its own entry's key."""
+        """Return the entry of a model, or None if it is not pinned. revision: branch, tag or commit, as in the recipe."""
         return self.models.get(model_key(model_id, revision, file))
 
     def with_image(self, ref: str, answer: Mapping[str, Any]) -> Lock:
@@ -150,7 +149,7 @@ class Lock:
         return replace(self, models={**self.models, key: build_entry("model", key, answer)})
 
     def save(self, project: Path) -> None:
-        """Write spark.lock in one step, sorted."""
+        """Write spark.lock atomically, with sorted entries."""
         head = shipped_files.schema_line("lock", depth=0)
         head += "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
         images = {ref: _mark_rows(image, "manifests") for ref, image in sorted(self.images.items())}
@@ -161,15 +160,15 @@ class Lock:
 
 
 def load(project: Path) -> Lock:
-    """Read spark.lock; an empty Lock when there is none. Raises Refused with the line when it was broken by hand."""
+    """Read spark.lock, or return an empty Lock if the file is missing. Raises Refused with the line if it is invalid."""
     path = project / FILE_NAME
     if not path.exists():
         return Lock()
     text = document.read_text(path, max_bytes=MAX_BYTES)
     if conflict := _CONFLICT.search(text):
         where = f"{document.format_path(path)}:{text.count(chr(10), 0, conflict.start()) + 1}"
-        fix = "Take one side with git, then `invoke lock` adds what is missing; without the file `invoke lock` makes it anew."
-        raise Refused("it has the markers of a merge conflict.", where=where, fix=fix)
+        fix = "Take one side with git, then run `invoke lock` to add missing entries; or delete the file and run `invoke lock`."
+        raise Refused("unresolved merge conflict.", where=where, fix=fix)
     source = document.parse(text, path)
     _refuse_other_format(source)
     lock_file = validate(LockFile, source)
@@ -180,19 +179,19 @@ def load(project: Path) -> Lock:
 
 
 def _refuse_other_format(source: document.Document) -> None:
-    """Raise Refused for a lock of another format, before its keys are checked: another format may have other keys."""
+    """Raise Refused for a lock of another format. Called before validation, because another format may have other keys."""
     number = source.data.get("schema", FORMAT) if isinstance(source.data, dict) else FORMAT
     if type(number) is int and number != FORMAT:
-        newer = number > FORMAT
-        age = "newer than this sparkwright" if newer else "unknown to this sparkwright"
-        fix = "Upgrade sparkwright here." if newer else "Without the file `invoke lock` makes it anew."
-        raise Refused(f"lock format {number} is {age} (format {FORMAT}).", where=source.where("schema"), fix=fix)
+        is_newer = number > FORMAT
+        problem = "newer than this sparkwright" if is_newer else "unknown to this sparkwright"
+        fix = "Upgrade sparkwright here." if is_newer else "Delete the file and run `invoke lock`."
+        raise Refused(f"lock format {number} is {problem} (format {FORMAT}).", where=source.where("schema"), fix=fix)
 
 
 def build_entry(kind: str, key: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lock's entry for a registry's answer about an image, or a hub's about a model. kind: image or model.
+    """Return the lock's entry for the answer of a registry (kind "image") or a hub (kind "model").
 
-    Raises Refused when it can't be an entry.
+    Raises Refused if the answer is invalid.
     """
     kinds: dict[str, type[Strict]] = {"image": ImageEntry, "model": ModelEntry}
     model = kinds[kind]
@@ -200,7 +199,7 @@ def build_entry(kind: str, key: str, answer: Mapping[str, Any]) -> dict[str, Any
 
 
 def _select_known_fields(model: type[Strict], answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an answer that an entry knows, also in its rows: a newer host reports more."""
+    """Drop unknown fields of an answer and its rows, which a newer host may report."""
     rows: dict[str, type[Strict]] = {"files": FileEntry, "manifests": ManifestEntry}
     return {
         name: [_select_known_fields(rows[name], row) if isinstance(row, Mapping) else row for row in value]
@@ -212,27 +211,26 @@ def _select_known_fields(model: type[Strict], answer: Mapping[str, Any]) -> dict
 
 
 class _Row(dict[str, Any]):
-    """A file of a model, or an image for one platform: written on one line, so that a diff shows the changed ones."""
+    """A file of a model, or a manifest of an image. It is written on one line to keep diffs short."""
 
 
 def _drop_unread(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's entry without `chat` and `adapter` if they were not read: older locks have no such keys."""
+    """Return a model's entry without `chat` and `adapter` if they are null, as older locks lack these keys."""
     return {key: value for key, value in entry.items() if key not in ("chat", "adapter") or value is not None}
 
 
 def _mark_rows(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return an entry with its rows marked."""
     return {key: [_Row(row) for row in value] if key == name else value for key, value in entry.items()}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes lists of plain values on one line, or on several if that is too long; a row is never broken."""
+    """Writes lists of plain values in flow style, wrapped at LINE_WIDTH, and every row on a single line."""
 
     best_width: int
 
     def analyze_scalar(self, scalar: str) -> Any:
         analysis = super().analyze_scalar(scalar)
-        if re.fullmatch(DIGEST, scalar):  # its colon needs no quotes; locks of before have none
+        if re.fullmatch(DIGEST, scalar):  # unquoted, as in earlier locks; the colon does not need quotes
             analysis.allow_flow_plain = True
         return analysis
 

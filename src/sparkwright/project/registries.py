@@ -1,4 +1,4 @@
-"""registries.yml: the user's repositories of recipes; registries.lock: the commit at which each is read."""
+"""registries.yml, the user's repositories of recipes, and registries.lock, their pinned commits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line
 
 FILE, LOCK = "registries.yml", "registries.lock"
-LOCK_HEADER = "# Written by sparkwright: the commit at which each registry is read. Commit it.\n"
+LOCK_HEADER = "# Written by sparkwright: the pinned commit of each registry. Commit this file.\n"
 COMMIT = re.compile(r"[0-9a-f]{40}")
-#: URLs for git without a password, options or anything that runs a program
+#: URLs that are safe to pass to git: no password, no option, no transport that runs a program
 _REMOTE = re.compile(
     r"(https|ssh)://(?:[A-Za-z0-9._-]{1,64}@)?[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?/[A-Za-z0-9._~/+-]{1,500}"
 )
@@ -27,21 +27,21 @@ _LOCAL = re.compile(r"file:///[^\x00-\x1f]{1,500}")
 
 
 def check_url(url: str) -> str:
-    """Return why a URL must not be passed to git; empty if it may."""
+    """Return the reason why a URL must not be passed to git; empty if it is safe."""
     if _REMOTE.fullmatch(url) or _LOCAL.fullmatch(url):
         return ""
     return "is not https://HOST/PATH, ssh://[USER@]HOST/PATH or file:///PATH, without a password"
 
 
 def check_folder(path: str) -> str:
-    """Return why this is not a folder of a repository; empty if it is one."""
+    """Return the reason why a path is not a folder of a repository; empty if it is valid."""
     components = path.strip("/").split("/") if path else []
-    is_invalid = path.startswith("/") or any(step in ("..", "") or check_file_name(step) for step in components)
+    is_invalid = path.startswith("/") or any(part in ("..", "") or check_file_name(part) for part in components)
     return "is not a folder of the repository, as official-recipes" if is_invalid else ""
 
 
 class RegistryFile(Strict):
-    """One repository of recipes."""
+    """An entry of registries.yml: a repository of recipes."""
 
     url: Annotated[str, build_validator(check_url)] = schema_field("https://, ssh:// or file:///, as git takes it")
     recipes: Annotated[str, build_validator(check_folder)] = schema_field("the folder with its recipes; empty: all", "")
@@ -56,17 +56,15 @@ class Registry:
 
     name: str
     url: str
+    #: folder of the recipes; empty for the whole repository
     recipes: str
     ref: str
-    #: the commit at which it is read; "" if it was never fetched
+    #: pinned commit; empty if the registry was never fetched
     commit: str = ""
 
 
 def load(project: Path) -> list[Registry]:
-    """Read the registries of registries.yml with their commits.
-
-    Raises Refused with file and line, also if there is no such file.
-    """
+    """Read registries.yml and registries.lock. Raises Refused with file and line, also if registries.yml is missing."""
     path = project / FILE
     if not document.is_file(path):
         fix = "Write one: `official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes}`."
@@ -81,15 +79,8 @@ def load(project: Path) -> list[Registry]:
             raise Refused(f"'{one_line(str(name), max_chars=60)}' is not a registry's name.", where=source.where(name))
         registry_file = validate(RegistryFile, source, data, (name,))
         commit, url = pinned.get(name, ("", ""))
-        registries.append(
-            Registry(
-                name,
-                registry_file.url,
-                registry_file.recipes,
-                registry_file.ref,
-                commit if url == registry_file.url else "",
-            )
-        )
+        pinned_commit = commit if url == registry_file.url else ""
+        registries.append(Registry(name, registry_file.url, registry_file.recipes, registry_file.ref, pinned_commit))
     return registries
 
 
@@ -102,7 +93,7 @@ def get_registry(project: Path, name: str) -> Registry:
 
 
 def load_commits(project: Path) -> dict[str, tuple[str, str]]:
-    """Return the commit and url of each fetched registry. Raises Refused for a damaged file."""
+    """Return commit and URL of each pinned registry, by name. Raises Refused if registries.lock is invalid."""
     path = project / LOCK
     if not document.is_file(path):
         return {}
@@ -113,14 +104,14 @@ def load_commits(project: Path) -> dict[str, tuple[str, str]]:
         commit, url = (row.get("commit"), row.get("url")) if isinstance(row, dict) else (None, None)
         if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(url, str):
             raise Refused(
-                "must have `url` and `commit`.", where=source.where(name), fix=f"Delete {LOCK}; it is made again."
+                "must have `url` and `commit`.", where=source.where(name), fix=f"Delete {LOCK}; it is written again."
             )
         by_name[str(name)] = (commit, url)
     return by_name
 
 
 def pin(project: Path, registry: Registry, commit: str) -> None:
-    """Write a registry's commit."""
-    rows = {name: {"url": url, "commit": held} for name, (held, url) in load_commits(project).items()}
+    """Write a registry's commit to registries.lock."""
+    rows = {name: {"url": url, "commit": pinned_commit} for name, (pinned_commit, url) in load_commits(project).items()}
     rows[registry.name] = {"url": registry.url, "commit": commit}
     write_atomically(project / LOCK, (LOCK_HEADER + yaml.safe_dump(rows)).encode(), mode=0o644)

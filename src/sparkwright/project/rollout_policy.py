@@ -1,4 +1,4 @@
-"""The order of a play over its hosts: the sizes of the batches, and how many failures stop it."""
+"""The batch sizes of a rolling run, and the failures that stop it."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _BATCH_SIZE = re.compile(r"-?[0-9]{1,9}%?")
 class RolloutPolicy:
     """The batches of a rolling run, and the failures that stop it."""
 
-    #: number of hosts that go first, alone, as set by `--canary`; even at 0 a play has a canary with `serial: [1, ...]`
+    #: number of hosts in the first batch, from `--canary`; 0 for no canary
     canary: int = 0
-    #: sizes of the batches after the canary, numbers or "25%"; empty: all hosts at once
+    #: sizes of the batches after the canary, numbers or percentages such as "25%"; empty for all hosts at once
     serial: tuple[Size, ...] = ()
-    #: stop when more than this share of a batch failed; None: stop at the first failure if there is more than one batch
+    #: failures in a batch above this percentage stop the run; None to stop a rolling run at the first failure
     max_fail_percentage: float | None = None
 
-    def size(self, n: int, everyone: int) -> int:
-        """Return the number of hosts in the n-th batch, from 0.
+    def size(self, n: int, total: int) -> int:
+        """Return the number of hosts in batch n, counted from 0.
 
-        everyone: number of hosts that the run is for, with those that are finished already.
+        total: number of all hosts of the run, including finished ones.
         """
         if self.canary and n == 0:
             return self.canary
         n -= bool(self.canary)
-        return _host_count(self.serial[min(n, len(self.serial) - 1)], everyone) if self.serial else everyone
+        return _host_count(self.serial[min(n, len(self.serial) - 1)], total) if self.serial else total
 
-    def is_rolling(self, everyone: int) -> bool:
+    def is_rolling(self, total: int) -> bool:
         """Return True if the run takes more than one batch."""
-        return self.size(0, everyone) < everyone
+        return self.size(0, total) < total
 
     def stop_reason(self, n: int, failed: Sequence[str], batch: Sequence[str], *, is_rolling: bool) -> str:
-        """Return why the run stops after the n-th batch; empty if it goes on.
+        """Return the reason why the run stops after batch n; empty if it continues.
 
-        As in Ansible, the percentage is of the batch and must be exceeded, and a batch that failed whole stops. Stricter than
-        Ansible: a canary must not fail at all, and without a percentage one failure stops a run that rolls.
+        As in Ansible, the run stops if the failed percentage of the batch exceeds the limit, or the whole batch failed. Unlike in
+        Ansible, it also stops if a canary failed, and without a limit a rolling run stops at the first failure.
         """
         if not failed:
             return ""
@@ -56,19 +56,19 @@ class RolloutPolicy:
             return f"{names} failed: {len(failed)} of {len(batch)}, more than {limit:g}%"
         return ""
 
-    def precheck_stop_reason(self, failed: Sequence[str], everyone: Sequence[str], *, is_rolling: bool) -> str:
-        """Return why the run stops before the first batch, after the check of all hosts; empty if it goes on.
+    def precheck_stop_reason(self, failed: Sequence[str], hosts: Sequence[str], *, is_rolling: bool) -> str:
+        """Return the reason why the run stops before the first batch, after all hosts were checked; empty if it continues.
 
-        The limit is the same, of all hosts.
+        The limit is `max_fail_percentage` of all hosts.
         """
         limit = self.max_fail_percentage if self.max_fail_percentage is not None else 0 if is_rolling else 100
-        if 100 * len(failed) <= limit * len(everyone):
+        if 100 * len(failed) <= limit * len(hosts):
             return ""
         return f"checks failed on {', '.join(failed)}; no host was touched"
 
 
 def check_batch_size(size: object) -> str:
-    """Return why something is not a batch size; empty if it is one."""
+    """Return the reason why a value is not a batch size; empty if it is valid."""
     text = "" if isinstance(size, bool) else str(size)
     if not _BATCH_SIZE.fullmatch(text):
         return f"invalid batch size {size!r}; use a number or a percentage, e.g. 1 or 25%."
@@ -78,7 +78,7 @@ def check_batch_size(size: object) -> str:
 
 
 def parse_sizes(text: str) -> tuple[Size, ...]:
-    """Parse `--serial` as it is typed: 1, 25% or 1,25%. Raises Refused for an invalid size."""
+    """Parse the value of `--serial`: 1, 25% or 1,25%. Raises Refused for an invalid size."""
     words = [part.strip() for part in text.split(",")] if text else []
     for word in words:
         if why := check_batch_size(word):
@@ -86,7 +86,7 @@ def parse_sizes(text: str) -> tuple[Size, ...]:
     return tuple(word if word.endswith("%") else int(word) for word in words)
 
 
-def _host_count(size: Size, everyone: int) -> int:
+def _host_count(size: Size, total: int) -> int:
     if isinstance(size, str) and size.endswith("%"):
-        return max(1, math.floor(everyone * float(size[:-1]) / 100))
+        return max(1, math.floor(total * float(size[:-1]) / 100))
     return max(1, int(size))

@@ -1,6 +1,6 @@
-"""The files that sparkwright ships: playbooks, their parts, templates and schemas. A project's file of the same name wins.
+"""The files shipped with sparkwright: playbooks, their parts, templates and schemas. A project's file overrides the shipped one.
 
-A file's name is its path from the project's folder, such as `playbooks/parts/swap.yml`.
+A file's name is its path relative to the project's folder, such as `playbooks/parts/swap.yml`.
 """
 
 from __future__ import annotations
@@ -13,45 +13,46 @@ from pathlib import Path
 
 from sparkwright.trust import private
 
-#: folders in which a project has only the files that it changes or adds
+#: folders with shipped files, which a project can override or add to
 SHIPPED_FOLDERS = ("playbooks", "templates", "schemas")
 #: folders whose files can be copied into a project
 EJECTABLE_FOLDERS = ("playbooks", "templates")
 
 
 def shipped_folder() -> Path:
-    """Return the folder of all shipped files: inside the installed package, or the top of the checkout it runs from."""
+    """Return the folder of the shipped files: `starter` in the installed package, or the root of a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "starter"
     return installed if installed.is_dir() else package.parent.parent
 
 
 def find_file(project: Path, name: str) -> Path | None:
-    """Return the project's file of this name, else the shipped one; None if there is neither."""
+    """Return the project's file of this name, or else the shipped one; None if neither exists."""
     return next((top / name for top in (project, shipped_folder()) if os.path.isfile(top / name)), None)  # noqa: PTH113
 
 
 def resolve_path(project: Path, name: str) -> Path:
-    """Return the path of `find_file`, or the path that the project's file would have."""
+    """Return the result of `find_file`, or the path in the project if there is no such file."""
     return find_file(project, name) or project / name
 
 
 def resolve_relative(project: Path, path: Path, relative: str) -> Path:
-    """Return the path of a file that another one names relative to its own folder.
+    """Return the path of a file that another file includes.
 
     Args:
-        path: the file that names it: the project's, a shipped one, or one elsewhere, which sees the files beside it only.
+        path: the including file. A file outside of the project and the package can include only files relative to itself.
+        relative: the included file, relative to the folder of the including one.
     """
-    own_path = path.parent / relative
+    included = path.parent / relative
     for top in (project, shipped_folder()):
-        name = os.path.relpath(os.path.abspath(own_path), os.path.abspath(top))  # noqa: PTH100
-        if name.split("/", 1)[0] in SHIPPED_FOLDERS and (found := find_file(project, name)):
-            return found
-    return own_path
+        name = os.path.relpath(os.path.abspath(included), os.path.abspath(top))  # noqa: PTH100
+        if name.split("/", 1)[0] in SHIPPED_FOLDERS and (overriding := find_file(project, name)):
+            return overriding
+    return included
 
 
 def list_names(project: Path, pattern: str) -> list[str]:
-    """Return the names of the project's and the shipped files that match a pattern, such as `playbooks/**/*.yml`."""
+    """Return the names of project and shipped files that match a glob pattern, such as `playbooks/**/*.yml`."""
     paths = (
         path.relative_to(top) for top in (project, shipped_folder()) for path in top.glob(pattern) if path.is_file()
     )
@@ -59,7 +60,7 @@ def list_names(project: Path, pattern: str) -> list[str]:
 
 
 def list_paths(project: Path, pattern: str) -> Iterator[Path]:
-    """Yield the file of each name that matches a pattern."""
+    """Return the effective path of each file in `list_names`."""
     return (resolve_path(project, name) for name in list_names(project, pattern))
 
 
@@ -73,13 +74,12 @@ def shipped_name(path: Path) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return the shortest word that `playbook.eject` takes for a file."""
+    """Return the shortest name for a file that `playbook.eject` accepts."""
     folder, _, below = name.partition("/")
     return below.removesuffix(".yml") if folder == "playbooks" else below
 
 
 def list_ejectable() -> list[str]:
-    """Return the names of all files that can be ejected."""
     top = shipped_folder()
     paths = (
         path
@@ -90,31 +90,31 @@ def list_ejectable() -> list[str]:
     return sorted(path.relative_to(top).as_posix() for path in paths)
 
 
-#: in a project; the files are copies for editors, and git ignores the folder
+#: in a project; copies for editors, ignored by git
 SCHEMA_FOLDER = ".sparkwright/schemas"
-#: in the checkout
+#: in the shipped files
 SHIPPED_SCHEMA_FOLDER = "schemas"
 SCHEMA_MARK = "# yaml-language-server: $schema="
 _SHIPPED_LINE = re.compile(rf"\A{re.escape(SCHEMA_MARK)}((?:\.\./){{1,9}}){SHIPPED_SCHEMA_FOLDER}/")
 
 
 def schema_line(kind: str, *, depth: int = 1) -> str:
-    """Return the first line of a file, which names its schema for editors, with its newline.
+    """Return the first line of a project's file, which tells editors its schema.
 
     Args:
-        kind: the file's kind, as `schema` calls it.
+        kind: name of the schema, such as "recipe".
         depth: number of folders between the file and the project's folder.
     """
     return f"{SCHEMA_MARK}{'../' * depth}{SCHEMA_FOLDER}/{kind}.json\n"
 
 
 def to_project_text(text: str) -> str:
-    """Return the text of a shipped file as a project has it: its first line names the project's copy of the schema."""
+    """Return the text of a shipped file with the schema path of a project in its first line."""
     return _SHIPPED_LINE.sub(rf"{SCHEMA_MARK}\1{SCHEMA_FOLDER}/", text)
 
 
 def refresh_schemas(project: Path) -> None:
-    """Copy the schemas that differ from the shipped ones. Without them editors know no keys, and commands do as well."""
+    """Update a project's copies of the schemas. Errors are ignored, because only editors use them."""
     with contextlib.suppress(OSError):
         ignored = private.create_folder(project / SCHEMA_FOLDER).parent / ".gitignore"
         if not ignored.exists():
@@ -122,6 +122,6 @@ def refresh_schemas(project: Path) -> None:
     for shipped in (shipped_folder() / SHIPPED_SCHEMA_FOLDER).glob("*.json"):
         copy = project / SCHEMA_FOLDER / shipped.name
         with contextlib.suppress(OSError):
-            text = shipped.read_bytes()
-            if not copy.is_file() or copy.read_bytes() != text:
-                copy.write_bytes(text)
+            content = shipped.read_bytes()
+            if not copy.is_file() or copy.read_bytes() != content:
+                copy.write_bytes(content)

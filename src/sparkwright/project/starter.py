@@ -1,4 +1,4 @@
-"""The files a new user starts from: hosts/, recipes/ and tasks.py, and those of a pair of simulated Sparks."""
+"""The files of a new project: hosts/, recipes/ and tasks.py, and those of a pair of simulated Sparks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sparkwright.project.inventory.patterns import GROUPS_FILE
 from sparkwright.project.shipped_files import shipped_folder
 
 STARTER_FOLDERS = ("hosts", "recipes")
-#: folders that `build_patch` compares; hosts are the user's own from the first day
+#: folders that `build_patch` compares; hosts/ is not, because users always replace it
 COMPARED_FOLDERS = ("recipes", *shipped_files.SHIPPED_FOLDERS)
-#: output of commands in a project's folder that is not committed; spark.lock is
+#: output of commands that should not be committed
 GITIGNORE = """\
 .sandbox/
 .sparkwright/
@@ -27,12 +27,12 @@ report.html
 
 
 def list_files() -> list[Path]:
-    """Return every file that `write_starter` copies."""
+    """Return the shipped files that `write_starter` copies."""
     return _shipped_paths(shipped_folder(), STARTER_FOLDERS)
 
 
 def refuse_existing_project(folder: Path) -> None:
-    """Raise Refused if one of the files that `write_starter` writes exists already."""
+    """Raise Refused if a file of `write_starter` already exists."""
     _refuse_existing([folder / name for name in plan_files({})])
 
 
@@ -42,15 +42,13 @@ def _refuse_existing(targets: Iterable[Path]) -> None:
 
 
 def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without: Collection[str] = ()) -> list[Path]:
-    """Copy the starter files, write a .gitignore if there is none, and return what was written.
+    """Copy the starter files, write a .gitignore unless it exists, and return the paths of the written files.
 
-    A failure halfway leaves nothing behind.
+    Raises Refused before the first write if one of the files exists. If a write fails, all new files are removed.
 
     Args:
-        texts: contents by path in the project, instead of a starter file or besides them.
-        without: paths to leave out.
-
-    Raises Refused before anything is written if one of the files exists already.
+        texts: additional or replaced files, by path in the project.
+        without: paths of starter files to leave out.
     """
     contents = plan_files(texts or {}, without)
     targets = [folder / name for name in contents]
@@ -72,17 +70,17 @@ def write_starter(folder: Path, texts: Mapping[str, str] | None = None, without:
 
 
 def plan_files(texts: Mapping[str, str], without: Collection[str] = ()) -> dict[str, bytes]:
-    """Return the files that `write_starter` writes, by path in the project. Its arguments are those of `write_starter`."""
+    """Return the contents of the files that `write_starter` writes with these arguments, by path in the project."""
     top = shipped_folder()
     shipped = {str(path.relative_to(top)): path for path in list_files()}
-    texts_by_name = {name: path.read_text() for name, path in shipped.items() if name not in without}
-    return {name: shipped_files.to_project_text(text).encode() for name, text in {**texts_by_name, **texts}.items()}
+    starter_texts = {name: path.read_text() for name, path in shipped.items() if name not in without}
+    return {name: shipped_files.to_project_text(text).encode() for name, text in {**starter_texts, **texts}.items()}
 
 
 def _parent_folders(paths: Iterable[Path]) -> list[Path]:
-    """Return every folder above one of these, the deepest first."""
+    """Return all parents of these paths, the deepest first."""
     folders = {folder for path in paths for folder in path.parents}
-    return sorted(folders, key=lambda value: len(value.parts), reverse=True)
+    return sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
 
 
 def _undo_writes(files: Iterable[Path], folders: Iterable[Path]) -> None:
@@ -95,10 +93,10 @@ def _undo_writes(files: Iterable[Path], folders: Iterable[Path]) -> None:
 
 
 def build_patch(folder: Path) -> str:
-    """Return a patch, as `git apply` takes it, from a project's files to those of this version; empty if they are the same.
+    """Return a patch for `git apply` that updates a project's files to this version; empty if they are the same.
 
-    Files that only the project has are not in it, and playbooks, templates and schemas that only the package has. Raises Refused
-    if there is no project.
+    It leaves out files that only the project has, and playbooks, templates and schemas that only the package has. Raises Refused
+    if the folder is not a project.
     """
     if not Project.is_project(folder):
         message = f"no hosts/ and recipes/ in {folder.resolve()}."
@@ -106,25 +104,26 @@ def build_patch(folder: Path) -> str:
     shipped = [
         (path.relative_to(shipped_folder()), path) for path in _shipped_paths(shipped_folder(), COMPARED_FOLDERS)
     ]
-    compared = [
-        name for name in shipped if name[0].parts[0] not in shipped_files.SHIPPED_FOLDERS or (folder / name[0]).exists()
-    ]
-    return "".join(_patch_file(name, folder, path) for name, path in compared)
+    return "".join(
+        _patch_file(name, folder, path)
+        for name, path in shipped
+        if name.parts[0] not in shipped_files.SHIPPED_FOLDERS or (folder / name).exists()
+    )
 
 
 def _patch_file(name: Path, folder: Path, shipped: Path) -> str:
     path = folder / name
     before = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
     after = shipped_files.to_project_text(shipped.read_text()).splitlines(keepends=True)
-    own = f"a/{name}" if path.exists() else "/dev/null"
-    lines = difflib.unified_diff(before, after, own, f"b/{name}")
-    ended = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
+    before_name = f"a/{name}" if path.exists() else "/dev/null"
+    lines = difflib.unified_diff(before, after, before_name, f"b/{name}")
+    terminated = [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines]
     header = [f"diff --git a/{name} b/{name}\n", *([] if path.exists() else ["new file mode 100644\n"])]
-    return "".join([*header, *ended]) if ended else ""
+    return "".join([*header, *terminated]) if terminated else ""
 
 
 def _shipped_paths(top: Path, folders: Sequence[str]) -> list[Path]:
-    """Return the files of these folders, and tasks.py."""
+    """Return the files of these folders except hidden ones, and tasks.py."""
     files = (path for name in folders for path in sorted((top / name).rglob("*")) if path.is_file())
     return [*(path for path in files if path.name[0] != "."), top / "tasks.py"]
 
@@ -180,15 +179,13 @@ expect:
 
 
 def write_pair(root: Path) -> list[Path]:
-    """Write the files of a simulated pair into a project and return their paths. Raises Refused first if one of them exists."""
+    """Write the files of a simulated pair and return their paths. Raises Refused before the first write if one exists."""
     groups = root / "hosts" / GROUPS_FILE
     texts = {
-        root / f"hosts/{PAIR_HEAD}.yml": shipped_files.schema_line("host")
-        + PAIR_HOST_TEXT.format(name=PAIR_HEAD, place=1),
-        root / f"hosts/{PAIR_WORKER}.yml": shipped_files.schema_line("host")
-        + PAIR_HOST_TEXT.format(name=PAIR_WORKER, place=2),
-        root / f"recipes/{PAIR_RECIPE}.yml": shipped_files.schema_line("recipe") + PAIR_RECIPE_TEXT,
+        root / f"hosts/{name}.yml": shipped_files.schema_line("host") + PAIR_HOST_TEXT.format(name=name, place=n)
+        for n, name in enumerate((PAIR_HEAD, PAIR_WORKER), 1)
     }
+    texts[root / f"recipes/{PAIR_RECIPE}.yml"] = shipped_files.schema_line("recipe") + PAIR_RECIPE_TEXT
     if existing := [path for path in texts if path.exists()]:
         raise Refused(f"{existing[0]} already exists.", fix="Remove it first.")
     before = groups.read_text() if groups.exists() else shipped_files.schema_line("groups")

@@ -216,7 +216,11 @@ def _check_cluster_sizes(
             yield f"`{ALL_HOSTS}` cannot be a cluster.", where, "Make a group of its hosts."
         if len(members[name]) < 2:
             key = visible.display_name(name)
-            yield f"the cluster {key} has one host.", where, f"List its hosts as `{key}.hosts`, or remove `cluster`."
+            yield (
+                f"the cluster {key} has fewer than two hosts.",
+                where,
+                f"List its hosts as `{key}.hosts`, or remove `cluster`.",
+            )
         if settings is not None and settings.port == settings.barrier_port:
             yield "`port` and `barrier_port` are the same.", where, "Use another port for one of them."
 
