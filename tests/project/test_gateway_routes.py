@@ -210,7 +210,7 @@ def test_a_second_name_that_two_models_have_is_refused(project: Path) -> None:
 def test_a_second_name_that_only_some_servers_answer_to_is_refused(project: Path) -> None:
     (project / "recipes/other.yml").write_text(TWO_NAMES)
     (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
-    with pytest.raises(Refused, match="spark2 serves `qwen` as `claude-sonnet-4-5` too, and spark1 does not"):
+    with pytest.raises(Refused, match="spark2 also serves `qwen` as `claude-sonnet-4-5`, but spark1 does not"):
         build_gateway(project)
 
 
