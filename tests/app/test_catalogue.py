@@ -7,7 +7,8 @@ import pytest
 
 from sparkwright.app import catalogue as shown
 from sparkwright.app.setup.proposal import HostMemory
-from sparkwright.engines.budget import StartFacts
+from sparkwright.engines.budget import SYSTEM_ROW, StartFacts
+from sparkwright.host.records.start_memory import StartMemory
 from sparkwright.project import catalogue, recipe, shipped_files
 from sparkwright.units import GIB
 from tests.e2e.conftest import SandboxProject
@@ -94,6 +95,25 @@ def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
     assert kind == "simulated" and sentence == "no figure; the sandbox simulates 47 tok/s"
     message = catalogue_row("glm-4.7-flash", simulated).to_json()
     assert message["proved_on"] == [] and message["simulated_on"] == ["sandbox"]
+
+
+def test_the_memory_of_the_system_is_the_least_held_before_a_start() -> None:
+    rows = [
+        {"before_bytes": before * GIB, "at": float(before)} for before in (110, 60)
+    ]  # another server ran before the 2nd
+    defaults = {
+        "name": "a",
+        "image": "i",
+        "model": "m",
+        "arguments": "x",
+        "cold": True,
+        "lowest_bytes": 1,
+        "after_bytes": 1,
+    }
+    starts = [StartMemory(**{**defaults, **row}) for row in rows]
+    row = shown._system_memory(starts, 120 * GIB)
+    assert (row.size_bytes, row.about) == (10 * GIB, "host") and row.source.startswith("held before a verified start")
+    assert shown._system_memory((), 120 * GIB) == SYSTEM_ROW
 
 
 def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: SandboxProject) -> None:  # noqa: F811

@@ -1,4 +1,4 @@
-"""The `recipe.list` and `recommend` commands: recipes with known facts, their sources, and the user's own measurements."""
+"""The `recipe.list` and `recommend` commands: recipes with published figures, their sources, and the user's own measurements."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ from sparkwright.units import GIB, MINUTE_FORMAT, format_time, today
 from sparkwright.visible import format_count, one_line
 
 GPU = "NVIDIA GB10"
-#: kinds of evidence, best first; a recipe without any figure comes last, after those that others are known to serve on a
-#: Spark, and a simulated figure ranks low because it says nothing about real hardware
+#: kinds of evidence, best first; simulated figures rank low because they do not describe real hardware
 EVIDENCE_ORDER = ("proved", "reported", "served", "ceiling", "simulated", "unknown")
 #: verdicts about memory in JSON, and as text
 FITS_JSON: Mapping[Verdict, bool | None] = {"fits": True, "unknown": None, "too large": False}
 FIT_SUFFIXES: Mapping[Verdict, str] = {
     "fits": "",
-    "unknown": " (not known whether it fits)",
+    "unknown": " (unknown whether it fits)",
     "too large": " (does not fit)",
 }
 
@@ -56,26 +55,26 @@ class Proof:
     at: str
     #: None if the throughput was not measured, or was measured with other arguments than the recipe's
     tok_per_s: float | None
-    #: verified by a sandbox
+    #: verified in a sandbox
     simulated: bool = False
 
 
 @dataclass(frozen=True)
 class CatalogueRow:
-    """A recipe with everything known about it."""
+    """A recipe with its catalogue entry and the proofs from hosts."""
 
     recipe: Recipe
-    known: CatalogueEntry
+    entry: CatalogueEntry
     #: the model's entry in spark.lock; {} if it is not pinned
     locked: Mapping[str, Any]
     proofs: tuple[Proof, ...] = ()
 
     @property
     def weights_gb(self) -> float:
-        """Size of the weights in GB, from the locked files or else from the catalogue; 0 if unknown."""
+        """Size of the weights in GB, from the locked files if pinned, else from the catalogue; 0 if unknown."""
         files = self.locked.get("files") or ()
         total = sum(int(file.get("size_bytes") or 0) for file in files)
-        return total / 1e9 if total else self.known.weights_gb
+        return total / 1e9 if total else self.entry.weights_gb
 
     @property
     def hosts(self) -> int:
@@ -83,19 +82,16 @@ class CatalogueRow:
 
     @property
     def evidence(self) -> tuple[str, float, str]:
-        """The best evidence, as (kind, tokens per second, sentence).
-
-        Best first: measured, reported, served without a figure, and the physical ceiling.
-        """
+        """The best evidence in EVIDENCE_ORDER, as (kind, tokens per second, sentence)."""
         if best := self._newest_measured(simulated=False):
             conditions = f"measured on {best.host}, {best.at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {conditions}"
-        if self.known.reported is not None:
-            return "reported", self.known.reported.tok_per_s, str(self.known.reported)
-        if self.known.served is not None:
-            return "served", 0.0, str(self.known.served)
-        if self.known.bytes_per_token:
-            rate = BANDWIDTH[GPU] / self.known.bytes_per_token
+        if self.entry.reported is not None:
+            return "reported", self.entry.reported.tok_per_s, str(self.entry.reported)
+        if self.entry.served is not None:
+            return "served", 0.0, str(self.entry.served)
+        if self.entry.bytes_per_token:
+            rate = BANDWIDTH[GPU] / self.entry.bytes_per_token
             return (
                 "ceiling",
                 rate,
@@ -106,7 +102,6 @@ class CatalogueRow:
         return "unknown", 0.0, "no figure: the first verified run records one"
 
     def _newest_measured(self, *, simulated: bool) -> Proof | None:
-        """Return the newest proof with a measured throughput, from hosts or from sandboxes."""
         measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
         return max(measured, key=lambda proof: proof.at, default=None)
 
@@ -115,19 +110,19 @@ class CatalogueRow:
         """A remark on an old recipe, as returned by `recipe_rules.describe_age`."""
         return recipe_rules.describe_age(self.recipe.file.date, today())
 
-    def proved_on(self, *, simulated: bool = False) -> list[str]:
-        """Return the hosts, or sandboxes, on which a server of this image and model was verified."""
+    def list_proof_hosts(self, *, simulated: bool = False) -> list[str]:
+        """Return the hosts (if `simulated`, the sandboxes) where a server of this image and model was verified."""
         return sorted({proof.host for proof in self.proofs if proof.simulated == simulated})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row as plain JSON."""
+        """Return the row as JSON, for `--json`."""
         kind, rate, sentence = self.evidence
         memory = self.recipe.memory(self.locked)
         return {
             "recipe": self.recipe.name,
             "model": self.recipe.file.model.id,
             "engine": self.recipe.engine.name,
-            "uses": list(self.known.uses),
+            "uses": list(self.entry.uses),
             "weights_gb": round(self.weights_gb, 1) or None,
             "memory_share": memory.share or None,
             "memory_bytes": memory.bytes or None,
@@ -138,67 +133,55 @@ class CatalogueRow:
             "source": sentence,
             "date": self.recipe.file.date or None,
             "old": recipe_rules.age_months(self.recipe.file.date, today()) is not None,
-            "proved_on": self.proved_on(),
-            "simulated_on": self.proved_on(simulated=True),
+            "proved_on": self.list_proof_hosts(),
+            "simulated_on": self.list_proof_hosts(simulated=True),
         }
 
 
 def list_recipes(
     answers: Mapping[str, Sequence[Event]], hosts: Mapping[str, Host], *, as_json: bool
 ) -> tuple[list[CatalogueRow], list[int]]:
-    """Return the project's recipes, and an exit code for each recipe that can't be read.
-
-    The error of an unreadable recipe is printed.
+    """Return the project's recipes, and an exit code for each unreadable recipe, whose error is printed.
 
     Args:
-        answers: history of each queried host, by name.
-        hosts: the same hosts, by name.
+        answers: history of each queried host, by title.
+        hosts: the same hosts, by title.
     """
     project = Project.here()
-    root, lock = project.root, lockfile.load(project.root)
-    recipes, refused = recipe.readable(root)
+    lock = lockfile.load(project.root)
+    recipes, refused = recipe.readable(project.root)
     for error in refused:
         print_error(error, json=as_json)
-    entries_found = []
-    for item in recipes:
-        proofs = (
-            proof
-            for host, events in answers.items()
-            for arguments in [_arguments_fingerprint(project, hosts[host], item)]
-            if events
-            for event in events
-            for proof in _find_proofs(item, hosts[host], arguments, event)
-        )
-        entries_found.append(
-            CatalogueRow(
-                item,
-                catalogue.find_entry(item.name, item.file.model.id),
-                lock_entries(lock, item)["model"] or {},
-                tuple(proofs),
-            )
-        )
-    return entries_found, [int(error.exit) for error in refused]
+    rows = []
+    for candidate in recipes:
+        proofs = []
+        for title, events in answers.items():
+            arguments = _arguments_fingerprint(project, hosts[title], candidate)
+            proofs += [_find_proof(candidate, hosts[title], arguments, event) for event in events]
+        entry = catalogue.find_entry(candidate.name, candidate.file.model.id)
+        pinned_model = lock_entries(lock, candidate)["model"] or {}
+        rows.append(CatalogueRow(candidate, entry, pinned_model, tuple(filter(None, proofs))))
+    return rows, [int(error.exit) for error in refused]
 
 
 def print_list(pattern: str, *, as_json: bool) -> list[int]:
     """Print the catalogue.
 
     Args:
-        pattern: hosts whose measurements are included; "" for none.
+        pattern: hosts whose measurements are included; "" to query no host.
 
     Returns:
         The exit codes of hosts that do not answer and of recipes that can't be read.
     """
-    answers, hosts, codes = _query_hosts(pattern, {"verb": "history"}, "history", as_json=as_json)
-    recipes, error_codes = list_recipes(answers, hosts, as_json=as_json)
-    codes += error_codes
+    answers, hosts, host_codes = _query_hosts(pattern, "history", as_json=as_json)
+    rows, recipe_codes = list_recipes(answers, hosts, as_json=as_json)
     if as_json:
-        print_json_line({"recipes": [row.to_json() for row in recipes]})
-        return codes
-    for row in recipes:
-        print_prose("\n".join(_format_entry(row, hosts_answered=bool(answers))))
-    print_text(f"{format_count(len(recipes), 'recipe')}.")
-    return codes
+        print_json_line({"recipes": [row.to_json() for row in rows]})
+    else:
+        for row in rows:
+            print_prose("\n".join(_format_entry(row, hosts_answered=bool(answers))))
+        print_text(f"{format_count(len(rows), 'recipe')}.")
+    return [*host_codes, *recipe_codes]
 
 
 def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
@@ -207,42 +190,42 @@ def recommend(pattern: str, use: str, *, as_json: bool) -> list[int]:
     Raises Refused for an unknown use, or if the pattern matches more than one host.
     """
     if use not in catalogue.USES:
-        raise Refused(f"'{one_line(use, max_chars=60)}' is not a use.", fix=suggest_name(use, catalogue.USES))
-    states, inventory_hosts, codes = _query_hosts(
-        pattern, {"verb": "status"}, "status", as_json=as_json, once_per_machine=True
-    )
+        raise Refused(f"unknown use '{one_line(use, max_chars=60)}'.", fix=suggest_name(use, catalogue.USES))
+    states, inventory_hosts, codes = _query_hosts(pattern, "status", as_json=as_json, once_per_machine=True)
     if len(states) + len(codes) != 1:
         raise Refused(f"--host must name one host, got {len(states) + len(codes)}.")
     if not states:
         return codes
     ((host, events),) = states.items()
     if not events:
-        raise Failed("the host does not report its memory.", where=host)
-    answers, hosts, history_codes = _query_hosts(pattern, {"verb": "history"}, "history", as_json=as_json)
-    total = int(events[0].get("memory_total_bytes") or 0)
-    recipes, error_codes = list_recipes(answers, hosts, as_json=as_json)
-    suitable = [row for row in recipes if use in row.known.uses]
-    ranked = _rank(suitable, inventory_hosts[host], total, answers.get(host, ()))
+        raise Failed("the host did not report its memory.", where=host)
+    answers, hosts, history_codes = _query_hosts(pattern, "history", as_json=as_json)
+    total_bytes = int(events[0].get("memory_total_bytes") or 0)
+    rows, recipe_codes = list_recipes(answers, hosts, as_json=as_json)
+    suitable = [row for row in rows if use in row.entry.uses]
+    ranked = _rank(suitable, inventory_hosts[host], total_bytes, answers.get(host, ()))
     if as_json:
         print_json_line({"host": host, "for": use, "recipes": [_ranked_json(row, fit) for row, fit in ranked]})
     else:
-        _print_ranking(f"{host}: {total / GIB:.1f} GiB of memory. For {use}, best evidence first:", ranked)
-    return [*codes, *history_codes, *error_codes]
+        _print_ranking(f"{host}: {total_bytes / GIB:.1f} GiB of memory. For {use}, best evidence first:", ranked)
+    return [*codes, *history_codes, *recipe_codes]
 
 
 def _rank(
     suitable: Sequence[CatalogueRow], host: Host, total_bytes: int, events: Sequence[Mapping[str, Any]]
 ) -> list[tuple[CatalogueRow, Fit]]:
-    """Return recipes with their fit to a host: those that are too large last, otherwise the best evidence first."""
+    """Return recipes with their fit to a host, best evidence first; recipes that are too large come last."""
     starts = [start for event in events for start in start_memory.parse_starts([event.get("memory")])]
     reserve = float(host.vars.get("reserve_gib", RESERVE_GIB))
-    memory = HostMemory(total_bytes, reserve, _own_memory(starts, total_bytes))
+    memory = HostMemory(total_bytes, reserve, _system_memory(starts, total_bytes))
     project = Project.here()
     ranked = [(row, _evaluate_fit(row, memory, _learned_start(project, host, row, starts))) for row in suitable]
-    ranked.sort(
-        key=lambda row: (row[1].verdict == "too large", EVIDENCE_ORDER.index(row[0].evidence[0]), -row[0].evidence[1])
-    )
-    return ranked
+
+    def sort_key(ranked_row: tuple[CatalogueRow, Fit]) -> tuple[bool, int, float]:
+        kind, rate, _ = ranked_row[0].evidence
+        return ranked_row[1].verdict == "too large", EVIDENCE_ORDER.index(kind), -rate
+
+    return sorted(ranked, key=sort_key)
 
 
 def _ranked_json(row: CatalogueRow, fit: Fit) -> dict[str, Any]:
@@ -260,11 +243,16 @@ def _print_ranking(title: str, ranked: Sequence[tuple[CatalogueRow, Fit]]) -> No
         if fit.budget is not None:
             print_prose(f"The memory of {row.recipe.name}:")
             print_prose("\n".join(f"  {line}" for line in fit.budget.lines()))
-    print_prose("A report is of one machine; `invoke verify` measures yours. Recipes of your own are not ranked.")
+    print_prose(
+        "Reported figures come from one machine; `invoke verify` measures yours. Your own recipes are not ranked."
+    )
 
 
-def _own_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
-    """Return the host's own memory use: the most that was held before a verified start, or else the usual figure."""
+def _system_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
+    """Return the host's memory use with nothing served: the least held before a verified start, or else the usual figure.
+
+    More was held before a start while another server was running.
+    """
     if not starts:
         return SYSTEM_ROW
     start = max(starts, key=lambda start: start.before_bytes)
@@ -275,7 +263,7 @@ def _own_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_budge
 def _learned_start(
     project: Project, host: Host, row: CatalogueRow, starts: Sequence[StartMemory]
 ) -> memory_budget.StartFacts:
-    """Return the start-up memory of this recipe, as far as the verified starts in the host's history show it."""
+    """Return the start-up memory of this recipe from the verified starts in the host's history."""
     if row.recipe.split is not None and host.cluster is None:
         return memory_budget.StartFacts()
     lock = lock_entries(load_lock(project, host), row.recipe)
@@ -293,7 +281,7 @@ def _evaluate_fit(row: CatalogueRow, host: HostMemory, start: memory_budget.Star
         return Fit("too large", f"it needs {row.hosts} hosts")
     total = host.total_bytes
     if not total:
-        return Fit("unknown", "the host does not report how much memory it has")
+        return Fit("unknown", "the host did not report the size of its memory")
     file_bytes = int(row.weights_gb * 1e9) or None
     weights_bytes = compute_memory(row.recipe, {"model": row.locked}).weights_bytes or file_bytes or 0
     if weights_bytes + host.reserve_gib * GIB > total:
@@ -302,31 +290,27 @@ def _evaluate_fit(row: CatalogueRow, host: HostMemory, start: memory_budget.Star
     return proposal.evaluate_fit(row.recipe, host, file_bytes, row.locked, start)
 
 
-def _format_entry(candidate: CatalogueRow, *, hosts_answered: bool) -> list[str]:
-    data = candidate.to_json()
-    size = f"{data['weights_gb']:g} GB of weights" if data["weights_gb"] else "size not known before it is pinned"
+def _format_entry(row: CatalogueRow, *, hosts_answered: bool) -> list[str]:
+    data = row.to_json()
+    size = f"{data['weights_gb']:g} GB of weights" if data["weights_gb"] else "size unknown until it is pinned"
     memory = f"{data['memory_share']:.0%} of memory" if data["memory_share"] else ""
     context = f"context {data['context']}" if data["context"] else ""
-    hosts = format_count(candidate.hosts, "host")
-    places = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
+    hosts = format_count(row.hosts, "host")
+    proof_hosts = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
     no_proof = "not proved on the hosts that answered" if hosts_answered else ""
-    proof = f"image and model proved on {', '.join(places)}" if places else no_proof
-    details = (
-        candidate.recipe.engine.title,
-        size,
-        memory,
-        context,
-        hosts,
-        "/".join(candidate.known.uses),
-        candidate.age_remark,
-    )
+    proof = f"image and model proved on {', '.join(proof_hosts)}" if proof_hosts else no_proof
+    details = (row.recipe.engine.title, size, memory, context, hosts, "/".join(row.entry.uses), row.age_remark)
     summary = ", ".join(filter(None, details))
-    tail = [f"  {proof}"] if proof else []
-    return [f"{candidate.recipe.name}: {data['model']}", f"  {summary}", f"  {data['source']}", *tail]
+    return [
+        f"{row.recipe.name}: {data['model']}",
+        f"  {summary}",
+        f"  {data['source']}",
+        *([f"  {proof}"] if proof else []),
+    ]
 
 
 def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> str:
-    """Return the fingerprint of the arguments that a host would start a recipe with."""
+    """Return the fingerprint of the arguments that a host would start a recipe with; empty without the cluster it needs."""
     if candidate.split is not None and host.cluster is None:
         return ""
     return fingerprint(
@@ -334,40 +318,39 @@ def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> s
     )
 
 
-def _find_proofs(recipe: Recipe, host: Host, arguments: str, event: Event) -> list[Proof]:
-    """Return the proofs of a recipe in one entry of a host's history: a verified server with the same tag and model.
+def _find_proof(candidate: Recipe, host: Host, arguments: str, event: Event) -> Proof | None:
+    """Return the proof if an event of a host's history is the verification of a server with the recipe's tag and model.
 
-    The measured throughput counts only if the server had the recipe's arguments.
+    Args:
+        arguments: fingerprint of the recipe's arguments; the throughput of a server with others is left out.
     """
     image = str(event.get("image") or "").partition("@")[0]
     measured = event.get("measured")
     if (
-        image != recipe.image
-        or event.get("model") != recipe.file.model.id
+        image != candidate.image
+        or event.get("model") != candidate.file.model.id
         or not isinstance(measured, dict)
         or not measured
     ):
-        return []
+        return None
     rate = measured.get("tok_per_s")
     tok_per_s = float(rate) if isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0 else None
-    same_arguments = event.get("arguments") == arguments
-    return [
-        Proof(
-            host.title,
-            format_time(event["at"]),
-            tok_per_s if same_arguments else None,
-            simulated=host.connection == "sandbox",
-        )
-    ]
+    return Proof(
+        host.title,
+        format_time(event["at"]),
+        tok_per_s if event.get("arguments") == arguments else None,
+        simulated=host.connection == "sandbox",
+    )
 
 
 def _query_hosts(
-    pattern: str, header: dict[str, Any], kind: str, *, as_json: bool, once_per_machine: bool = False
+    pattern: str, verb: str, *, as_json: bool, once_per_machine: bool = False
 ) -> tuple[dict[str, list[Event]], dict[str, Host], list[int]]:
-    """Return the events of a kind from each host that answers, all hosts, and the exit codes of the other hosts.
+    """Send a request and return the answering hosts' events, all hosts, and the other hosts' exit codes. Prints errors.
 
     Args:
-        once_per_machine: ask a machine with several servers only once.
+        verb: verb of the request, and kind of the events.
+        once_per_machine: query a machine with several servers only once.
     """
     if not pattern:
         return {}, {}, []
@@ -375,7 +358,7 @@ def _query_hosts(
     selection = select_machines(selection) if once_per_machine else selection
 
     def matching_events(member: Member) -> list[Event]:
-        return [event for event in request_events(selection.fleet, member, header) if event["event"] == kind]
+        return [event for event in request_events(selection.fleet, member, {"verb": verb}) if event["event"] == verb]
 
     try:
         answers = selection.fleet.ask(matching_events)
@@ -384,9 +367,6 @@ def _query_hosts(
     for name, error in selection.fleet.errors().items():
         print_error(error, json=as_json, host=name)
     titles = {host.name: host.title for host in selection.hosts}
-    answers = {titles[name]: events for name, events in answers.items()}
-    return (
-        answers,
-        {host.title: host for host in selection.hosts},
-        [code for code in selection.fleet.exit_codes() if code],
-    )
+    answers_by_title = {titles[name]: events for name, events in answers.items()}
+    hosts_by_title = {host.title: host for host in selection.hosts}
+    return answers_by_title, hosts_by_title, [code for code in selection.fleet.exit_codes() if code]
