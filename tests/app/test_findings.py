@@ -21,10 +21,10 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def client_needs(client: str) -> list[tuple[str, str]]:
     checked, _ = findings.check_recipes(RECIPE_NAME, "", "")
-    lint_count = len(checked[0].served.findings)
+    lint_count = len(checked[0].settings.findings)
     return [
         (finding.severity, finding.sentence)
-        for finding in findings.add_client_findings(checked, client)[0].served.findings[lint_count:]
+        for finding in findings.add_client_findings(checked, client)[0].settings.findings[lint_count:]
     ]
 
 
@@ -42,7 +42,7 @@ def edit_recipe(recipe: Path, pattern: str, new: str) -> None:
 
 def test_a_recipe_for_agents_lacks_only_the_proof(recipe: Path) -> None:
     (unproved,) = client_needs("claude-code")
-    assert unproved == ("info", "nothing proves that this server answers as claude-code expects.")
+    assert unproved == ("info", "no probe checks that this server answers as claude-code expects.")
     edit_recipe(recipe, r"json_schema, image", "json_schema, messages, image")
     assert client_needs("claude-code") == [] and client_needs("opencode") == []
 
@@ -66,7 +66,7 @@ def test_what_an_agent_cannot_do_without_is_named(
 def test_a_context_that_is_too_short_for_an_agent_is_named(recipe: Path) -> None:
     shorten_context(recipe)
     (finding,) = [row for row in client_needs("claude-code") if row[0] != "info"]
-    assert finding == ("error", "claude-code needs a context of 65536 tokens or more, and this one has 32768.")
+    assert finding == ("error", "claude-code needs a context of at least 65536 tokens, but this recipe has 32768.")
 
 
 def test_a_front_end_needs_none_of_it_and_an_unknown_client_is_refused(recipe: Path) -> None:

@@ -85,7 +85,7 @@ VALUES = [
     ("runtime.fetch --machine x", "--machine must be one of aarch64, x86_64, got 'x'."),
     ("runtime.fetch --python x", "--python must be one of 3.11,"),
     ("lint --engine-version x", "'x' is not a version of vLLM."),
-    ("schema x", "no kind of file is called 'x'."),
+    ("schema x", "unknown kind of file 'x'."),
     ("sandbox.fault x", "the sandbox has no fault named 'x'."),
     ("unlock --host sandbox --stop --kill", "give one of --stop and --kill."),
     ("logs --host sandbox --file x", "say whose log: --host NAME or --file PATH."),

@@ -41,8 +41,8 @@ def test_a_host_is_added_with_a_new_group_and_a_bad_one_changes_nothing(project:
     assert inventory.groups["night"] == ("spark2",) and inventory.hosts["spark2"].recipe == "llama-3.1-8b"
     before = {path: path.read_bytes() for path in (project.root / "hosts").iterdir()}
     for name, recipe, sentence in (
-        ("spark2", "llama-3.1-8b", "there is a host spark2 already"),
-        ("lab", "llama-3.1-8b", "there is a group lab already"),
+        ("spark2", "llama-3.1-8b", "a host named spark2 already exists"),
+        ("lab", "llama-3.1-8b", "a group named lab already exists"),
         ("spark3", "lama", "Did you mean `llama-3.1-8b`?"),
     ):
         refused = project.run("hosts.add", name, "--address", "10.0.0.8", "--recipe", recipe, "--offline")

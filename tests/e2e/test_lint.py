@@ -102,7 +102,7 @@ def test_lint_reads_what_the_sandbox_pinned_and_says_so(project: SandboxProject)
     assert "the sandbox's own lock: vllm/vllm-openai:v0.32.0 pinned to sha256:" in deployed.out
     assert "commit it" not in deployed.out and not (project.root / "spark.lock").exists()
     after = project.run("lint", "--recipe", "qwen3.5-35b")
-    assert "30 of 40 layers recurrent" in after.out and "vLLM 0.32.0; as the sandbox pinned it" in after.out
+    assert "30 of 40 layers recurrent" in after.out and "vLLM 0.32.0; pinned by the sandbox" in after.out
     assert json.loads(project.run("lint", "--recipe", "qwen3.5-35b", "--json").out)["recipes"][0]["simulated"] is True
     exported = project.run("recipe.export", "qwen3.5-35b")
     assert exported.code == 5 and "The sandbox's pins do not come from a real registry." in exported.err

@@ -114,7 +114,7 @@ def test_without_a_terminal_an_unknown_key_is_refused_and_a_known_one_is_enough(
     host = Inventory.load(project).hosts["spark2"]
     assert (host.user, host.port, host.recipe) == ("root", lab.sshd.port, RECIPE)
     second_add = commands.run(*add_host, cwd=project, env=laptop)
-    assert second_add.returncode == 5 and "there is a host spark2 already" in second_add.stderr
+    assert second_add.returncode == 5 and "a host named spark2 already exists" in second_add.stderr
 
 
 def test_a_host_that_is_not_reached_is_a_row_and_exit_code_3(

@@ -30,7 +30,7 @@ from sparkwright.units import today
 from sparkwright.visible import format_count
 
 SEVERITY_WIDTH = 8
-#: key of the recipe that a finding refers to if it is not about a flag
+#: recipe key of a finding that is not about a flag
 RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),
@@ -49,7 +49,7 @@ class CheckedRecipe:
     """A recipe with its findings."""
 
     recipe: Recipe
-    served: ServerSettings
+    settings: ServerSettings
     #: the recipe's entries in the lock
     pins: Mapping[str, Any]
     #: True if the pins come from the sandbox's lock because spark.lock has none
@@ -57,25 +57,24 @@ class CheckedRecipe:
 
     @property
     def engine(self) -> str:
-        """The engine with its version, or the reason why the version is unknown."""
+        """The engine with its version, or why the version is unknown."""
         title = self.recipe.engine.title
-        if self.served.version:
-            return f"{title} {self.served.version}"
+        if self.settings.version:
+            return f"{title} {self.settings.version}"
         reason = "the first deploy reads it from the image" if self.pins["image"] else "not pinned yet"
         return f"engine version unknown ({reason})"
 
     @property
     def is_plain(self) -> bool:
-        """True if the recipe is unchanged since it was shipped and has no error or warning."""
+        """True if the recipe is as shipped and has no errors or warnings."""
         shipped = shipped_files.shipped_folder() / "recipes" / f"{self.recipe.name}.yml"
-        unchanged = shipped.is_file() and _lines_without_schema(shipped) == _lines_without_schema(
-            self.recipe.source.path
-        )
-        return unchanged and all(finding.severity == "info" for finding in self.served.findings)
+        current = self.recipe.source.path
+        is_unchanged = shipped.is_file() and _lines_without_schema(shipped) == _lines_without_schema(current)
+        return is_unchanged and all(finding.severity == "info" for finding in self.settings.findings)
 
 
 def _lines_without_schema(path: Path) -> list[str]:
-    """Return the lines of a recipe, except the one that names its schema for editors."""
+    """Return a recipe's lines without the schema comment for editors."""
     return [line for line in path.read_text().splitlines() if not line.startswith(SCHEMA_LINE)]
 
 
@@ -83,8 +82,9 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
     """Check one recipe or all recipes of the project. Return the checked recipes and the errors of unreadable ones.
 
     Args:
-        engine_version: overrides the version in the lock; empty to use the lock's.
-        model: overrides the model in the lock; empty to use the lock's.
+        name: empty to check all recipes.
+        engine_version: replaces the version in the lock unless empty.
+        model: replaces the model in the lock unless empty.
 
     Raises:
         Refused: the named recipe can't be read.
@@ -100,10 +100,10 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
         version = _parse_version(candidate.engine, engine_version)
         locked, sandbox_pins = lock_entries(lock, candidate), lock_entries(sandbox_lock, candidate)
         pins = _merge_pins(locked, sandbox_pins)
-        served = resolve_settings(candidate, pins, model=config, version=version)
+        settings = resolve_settings(candidate, pins, model=config, version=version)
         age_findings = recipe_rules.AGE_RULES.check(recipe_rules.AgeCase(candidate.file.date, today()))
-        served = replace(served, findings=(*served.findings, *age_findings))
-        checked.append(CheckedRecipe(candidate, served, pins, simulated=pins != locked))
+        settings = replace(settings, findings=(*settings.findings, *age_findings))
+        checked.append(CheckedRecipe(candidate, settings, pins, simulated=pins != locked))
     return checked, refused
 
 
@@ -119,7 +119,11 @@ def _merge_pins(locked: Mapping[str, Any], sandbox_pins: Mapping[str, Any]) -> d
 def _parse_version(engine_type: engine.Engine, text: str) -> Version | None:
     version = engine_type.advice.version(text)
     if text and version is None:
-        fix = "As 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42." if engine_type.name == engine.DEFAULT_ENGINE else ""
+        fix = (
+            "For example 0.32.0, 0.29.0+nv26.09 or 0.16.1rc1.dev42."
+            if engine_type.name == engine.DEFAULT_ENGINE
+            else ""
+        )
         raise Refused(f"{text!r} is not a version of {engine_type.title}.", fix=fix)
     return version
 
@@ -129,44 +133,42 @@ def print_findings_text(checked: list[CheckedRecipe], unreadable: int = 0, *, in
 
     Args:
         unreadable: number of recipes that could not be read.
-        include_plain: include recipes that are as shipped and have no error or warning; otherwise one line sums them up.
+        include_plain: list recipes that are as shipped and have no errors or warnings, instead of only counting them.
     """
     as_shipped = [] if include_plain else [checked_recipe for checked_recipe in checked if checked_recipe.is_plain]
     for checked_recipe in checked:
         if checked_recipe not in as_shipped:
             _print_recipe(checked_recipe)
-    severities = [finding.severity for checked_recipe in checked for finding in checked_recipe.served.findings]
+    severities = [finding.severity for checked_recipe in checked for finding in checked_recipe.settings.findings]
     counts = ", ".join(format_count(severities.count(kind), kind) for kind in ("error", "warning"))
-    missing = f", {unreadable} not readable" if unreadable else ""
-    hidden = f"; {len(as_shipped)} as shipped and fine (`--verbose` lists them)" if as_shipped else ""
-    print_prose(f"{format_count(len(checked) + unreadable, 'recipe')}: {counts}{missing}{hidden}")
+    unreadable_note = f", {unreadable} not readable" if unreadable else ""
+    hidden_note = f"; {len(as_shipped)} as shipped and fine (`--verbose` lists them)" if as_shipped else ""
+    print_prose(f"{format_count(len(checked) + unreadable, 'recipe')}: {counts}{unreadable_note}{hidden_note}")
 
 
 def _print_recipe(checked_recipe: CheckedRecipe) -> None:
-    served, checked_file = checked_recipe.served, checked_recipe.recipe
-    pin_note = "; as the sandbox pinned it" if checked_recipe.simulated else ""
-    print_prose(f"{checked_file.name}: {served.architecture.sentence}, {checked_recipe.engine}{pin_note}")
-    for finding in served.findings:
-        print_prose(
-            f"  {finding.severity:<{SEVERITY_WIDTH}}{finding_location(checked_file, finding)}: {finding.sentence}"
-        )
+    settings, recipe = checked_recipe.settings, checked_recipe.recipe
+    pin_note = "; pinned by the sandbox" if checked_recipe.simulated else ""
+    print_prose(f"{recipe.name}: {settings.architecture.sentence}, {checked_recipe.engine}{pin_note}")
+    for finding in settings.findings:
+        print_prose(f"  {finding.severity:<{SEVERITY_WIDTH}}{finding_location(recipe, finding)}: {finding.sentence}")
         print_prose(f"  {'':<{SEVERITY_WIDTH}}{format_advice(finding)}")
-    if served.note:
-        print_prose(f"  {'note':<{SEVERITY_WIDTH}}chunked prefill: {served.note}")
+    if settings.note:
+        print_prose(f"  {'note':<{SEVERITY_WIDTH}}chunked prefill: {settings.note}")
 
 
 def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) -> None:
-    """Print one JSON object: the recipes with their findings, and the project's playbooks that are based on older ones."""
+    """Print one JSON object: the recipes with their findings, and the project's playbooks based on older shipped ones."""
     rows = [
         {
             "recipe": checked_recipe.recipe.name,
-            "engine_version": str(checked_recipe.served.version) if checked_recipe.served.version else None,
-            "kind": checked_recipe.served.architecture.kind,
+            "engine_version": str(checked_recipe.settings.version) if checked_recipe.settings.version else None,
+            "kind": checked_recipe.settings.architecture.kind,
             "simulated": checked_recipe.simulated,
-            "note": checked_recipe.served.note or None,
+            "note": checked_recipe.settings.note or None,
             "findings": [
                 {**finding.to_json(), "where": finding_location(checked_recipe.recipe, finding)}
-                for finding in checked_recipe.served.findings
+                for finding in checked_recipe.settings.findings
             ],
         }
         for checked_recipe in checked
@@ -175,14 +177,13 @@ def print_json(checked: list[CheckedRecipe], playbooks: list[dict[str, Any]]) ->
 
 
 def explain(name: str | None, *, as_json: bool) -> None:
-    """Print a rule, or the names of all rules. Raises Refused for an unknown rule."""
+    """Print a rule, or the names and titles of all rules if `name` is None. Raises Refused for an unknown rule."""
     titles = rule_titles()
     if name is None:
-        print_text(
-            json.dumps(titles) if as_json else "\n".join(f"{key:<40} {title}" for key, title in sorted(titles.items()))
-        )
+        lines = (f"{rule:<40} {title}" for rule, title in sorted(titles.items()))
+        print_text(json.dumps(titles) if as_json else "\n".join(lines))
         return
-    matches = _most_relevant_first(find_rules(name))
+    matches = _sort_by_relevance(find_rules(name))
     if not matches:
         raise Refused(f"no rule {name!r}.", fix=suggest_name(name, titles))
     print_text(
@@ -191,19 +192,19 @@ def explain(name: str | None, *, as_json: bool) -> None:
 
 
 def find_rules(name: str) -> list[RuleExplanation]:
-    """Return the rules of this name: those of each engine, and those for all engines."""
+    """Return the rules of this name, those for all engines first; engines may use the same name."""
     return [rule for rules in _all_rules() if (rule := rules.explain_rule(name)) is not None]
 
 
 def _all_rules() -> Iterator[Rules[Any, Any]]:
     """Yield the rules for all engines, then those of each engine."""
     yield from recipe_rules.RULES
-    for served in engine.list_served():
-        yield from served.advice.RULES
+    for served_engine in engine.list_served():
+        yield from served_engine.advice.RULES
 
 
-def _most_relevant_first(matches: list[RuleExplanation]) -> list[RuleExplanation]:
-    """Sort rules of the same name: those with findings in the project's recipes first, then those of its engines."""
+def _sort_by_relevance(matches: list[RuleExplanation]) -> list[RuleExplanation]:
+    """Sort rules of the same name: engines with findings in the project's recipes first, then other engines in use."""
     if len(matches) < 2:
         return matches
     try:
@@ -214,16 +215,16 @@ def _most_relevant_first(matches: list[RuleExplanation]) -> list[RuleExplanation
     engines_with_findings = {
         checked_recipe.recipe.engine.name
         for checked_recipe in checked
-        for row in checked_recipe.served.findings
-        if row.rule == matches[0].name
+        for finding in checked_recipe.settings.findings
+        if finding.rule == matches[0].name
     }
     return sorted(matches, key=lambda rule: (rule.engine not in engines_with_findings, rule.engine not in used_engines))
 
 
 def rule_titles() -> dict[str, str]:
-    """Return the titles of all engines' rules, by name."""
+    """Return the titles of all rules, by name; of rules with the same name, the first title."""
     titles = [rules.titles() for rules in _all_rules()]
-    return {name: title for row in reversed(titles) for name, title in row.items()}
+    return {name: title for rules_titles in reversed(titles) for name, title in rules_titles.items()}
 
 
 def finding_location(recipe: Recipe, finding: Finding) -> str:
@@ -238,15 +239,15 @@ def finding_location(recipe: Recipe, finding: Finding) -> str:
 
 
 def format_advice(finding: Finding) -> str:
-    """Return the ways to resolve a finding, in one sentence, with a reference for the reason."""
+    """Return the ways to resolve a finding in one sentence, and where the reason is explained."""
     ways = "; or ".join(way.text for way in finding.ways_out)
     reason = f"`invoke explain {finding.rule}`" if finding.rule else finding.source
     return f"{ways[:1].upper()}{ways[1:]}{'. ' if ways else ''}Why: {reason}."
 
 
-def refuse_errors(recipe: Recipe, served: ServerSettings) -> None:
-    """Raise Refused for the first error, with the number of further errors."""
-    errors = served.errors
+def refuse_errors(recipe: Recipe, settings: ServerSettings) -> None:
+    """Raise Refused with the first error and the number of further errors."""
+    errors = settings.errors
     if not errors:
         return
     more_errors = f" ({len(errors) - 1} more: `invoke lint --recipe {recipe.name}`)" if len(errors) > 1 else ""
@@ -255,29 +256,29 @@ def refuse_errors(recipe: Recipe, served: ServerSettings) -> None:
     )
 
 
-def plan_warnings(recipe: Recipe, served: ServerSettings) -> list[str]:
-    """Return the warnings that a plan prints about a recipe in advance.
+def plan_warnings(recipe: Recipe, settings: ServerSettings) -> list[str]:
+    """Return the warnings about a recipe that a plan prints.
 
-    They concern unsafe container options, and values that the engine may refuse, because the choices of its release may be
-    unknown until the image has been pulled.
+    These are unsafe container options, and flag values that the engine may reject: the values that its release allows may
+    be unknown until the image has been pulled.
     """
-    warnings = [finding for finding in served.findings if finding.severity == "warning"]
-    relevant = [
-        warning for warning in warnings if warning.rule == "flag-value" or warning.flag.startswith("container.")
+    return [
+        f"{finding_location(recipe, finding)}: {finding.sentence}"
+        for finding in settings.findings
+        if finding.severity == "warning" and (finding.rule == "flag-value" or finding.flag.startswith("container."))
     ]
-    return [f"{finding_location(recipe, finding)}: {finding.sentence}" for finding in relevant]
 
 
-def plan_notices(served: ServerSettings) -> list[str]:
-    """Return the notices that a plan prints once for all hosts of a recipe, such as an engine newer than the tables."""
-    return [finding.sentence for finding in served.findings if finding.rule == "newer-release"]
+def plan_notices(settings: ServerSettings) -> list[str]:
+    """Return the notices that a plan prints once for all hosts of a recipe: the engine is newer than the flag tables."""
+    return [finding.sentence for finding in settings.findings if finding.rule == "newer-release"]
 
 
 def format_rule(rule: RuleExplanation) -> str:
-    """Return the text of a rule: its reason, its sources, and its findings about an example."""
-    parts = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}
-    settings = {name: part for name, part in parts.items() if part}
-    flags = yaml.safe_dump(settings, sort_keys=False).rstrip() if settings else ""
+    """Return a rule as text: reason, sources, and an example with its finding."""
+    sections = {"parallel": dict(rule.parallel), rule.engine: dict(rule.flags), "container": dict(rule.container)}
+    example = {name: section for name, section in sections.items() if section}
+    example_yaml = yaml.safe_dump(example, sort_keys=False).rstrip() if example else ""
     title = engine.TITLES.get(rule.engine, "every engine")
     engine_release = f"{title} {rule.version}" if rule.version else ""
     lines = [f"{rule.name}: {rule.title}", ""]
@@ -286,7 +287,7 @@ def format_rule(rule: RuleExplanation) -> str:
     lines += ["Sources:", *(f"  * {source}" for source in rule.sources), ""]
     example_title = ", ".join(filter(None, (engine_release, rule.image))) or title
     lines += [f"Example ({example_title}):"]
-    lines += [f"  {line}" for line in flags.splitlines()]
+    lines += [f"  {line}" for line in example_yaml.splitlines()]
     finding = rule.finding
     lines += [f"  -> {finding.severity}: {finding.sentence}", *(f"     fix: {way.text}" for way in finding.ways_out)]
     return "\n".join(lines)
@@ -307,79 +308,61 @@ def _rule_json(rule: RuleExplanation) -> dict[str, Any]:
     }
 
 
-# Requirements that a server has to meet for a client: path, context, tools, prefix cache.
-#
-# Sources: docs/gateway.md, Clients.
-
+#: source of the requirements that a client has of a server
 CLIENT_DOCS = "docs/gateway.md, Clients"
-#: an agent sends several requests at once
+#: concurrent requests of an agent
 MIN_AGENT_REQUESTS = 4
 
 
 def add_client_findings(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
     """Return the recipes with findings about a client's requirements added. Raises Refused for an unknown client."""
     form = client_formats.get_format(client)
-    return [
-        replace(
-            checked_recipe,
-            served=replace(
-                checked_recipe.served,
-                findings=(*checked_recipe.served.findings, *_check_client(client, form, checked_recipe)),
-            ),
-        )
-        for checked_recipe in checked
-    ]
+    with_client = []
+    for checked_recipe in checked:
+        findings = (*checked_recipe.settings.findings, *_check_client(client, form, checked_recipe))
+        with_client.append(replace(checked_recipe, settings=replace(checked_recipe.settings, findings=findings)))
+    return with_client
 
 
 def _check_client(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
-    """Yield a finding for each requirement of a client that a recipe does not meet.
-
-    There are none for a recipe that does not generate text.
-    """
+    """Yield a finding for each unmet requirement of a client. Only recipes that generate text are checked."""
     if checked_recipe.recipe.file.task != GENERATE:
         return
     recipe_engine = checked_recipe.recipe.engine
     if form.path not in api_paths.list_paths(recipe_engine.http.paths):
         sentence = f"{client} calls {form.path}, which {recipe_engine.title} is not known to serve."
-        yield Finding("error", sentence, (Way("serve it with an engine that does"),), CLIENT_DOCS)
+        yield Finding("error", sentence, (Way("use an engine that serves this path"),), CLIENT_DOCS)
     if form.agent:
         yield from _check_agent(client, form, checked_recipe)
 
 
 def _check_agent(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
-    recipe_engine, flags = checked_recipe.recipe.engine, dict(checked_recipe.served.flags)
+    recipe_engine, flags = checked_recipe.recipe.engine, dict(checked_recipe.settings.flags)
     request = ServerRequest(flags, checked_recipe.recipe.image)
     effective: Effective = recipe_engine.advice.effective(
-        request, (checked_recipe.pins["model"] or {}).get("config") or {}, checked_recipe.served.version
+        request, (checked_recipe.pins["model"] or {}).get("config") or {}, checked_recipe.settings.version
     )
     context = recipe_engine.flags.context(flags) or effective.max_model_len
     if context is not None and context < MIN_AGENT_CONTEXT:
-        sentence = f"{client} needs a context of {MIN_AGENT_CONTEXT} tokens or more, and this one has {context}."
-        yield Finding("error", sentence, (Way("raise it"),), CLIENT_DOCS)
+        sentence = f"{client} needs a context of at least {MIN_AGENT_CONTEXT} tokens, but this recipe has {context}."
+        yield Finding("error", sentence, (Way("raise the context length"),), CLIENT_DOCS)
     named_flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(flags)
     missing = [
         flag for flag in recipe_engine.probe_flags.needs.get("tool_call", ()) if named_flags.get(flag) in (None, False)
     ]
     if missing:
-        sentence = (
-            f"{client} calls tools, but this server is started without {' and '.join(f'`{flag}`' for flag in missing)}."
-        )
-        yield Finding("error", sentence, (Way("add what this model's parser needs"),), CLIENT_DOCS)
+        flags_text = " and ".join(f"`{flag}`" for flag in missing)
+        sentence = f"{client} calls tools, but this server is started without {flags_text}."
+        yield Finding("error", sentence, (Way("add the flags for this model's tool parser"),), CLIENT_DOCS)
     if effective.prefix_caching is False:
         sentence = f"{client} sends its long instructions with each request, but prefix caching is off."
-        yield Finding("warning", sentence, (Way("turn it on"),), CLIENT_DOCS)
+        yield Finding("warning", sentence, (Way("turn on prefix caching"),), CLIENT_DOCS)
     if 0 < effective.max_num_seqs < MIN_AGENT_REQUESTS:
-        sentence = (
-            f"{client} sends several requests at once, but this server handles {effective.max_num_seqs} at a time."
-        )
-        yield Finding("warning", sentence, (Way("allow more"),), CLIENT_DOCS)
-    yield from _check_probe(client, form, checked_recipe)
-
-
-def _check_probe(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
-    """Yield a finding if the recipe lacks the probe that would prove a requirement."""
+        limit = effective.max_num_seqs
+        sentence = f"{client} sends several requests at once, but this server handles {limit} at a time."
+        yield Finding("warning", sentence, (Way("allow more concurrent requests"),), CLIENT_DOCS)
     dialect = dialects.BY_PATH[form.path]
     probe = dialect.name if dialect.name in dialects.OTHER_DIALECTS else "tool_call"
     if probe not in checked_recipe.recipe.file.expect.probes:
-        sentence = f"nothing proves that this server answers as {client} expects."
+        sentence = f"no probe checks that this server answers as {client} expects."
         yield Finding("info", sentence, (Way(f"add `{probe}` to `expect.probes`"),), CLIENT_DOCS, "probes")

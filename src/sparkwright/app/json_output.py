@@ -26,7 +26,7 @@ from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number
 
 TEXT_LIST = [line]
 OPTIONAL_NUMBER = (None, number)
-#: fields of a recap, and of a host that has ended
+#: fields of `recap` and `host_finished`
 RECAP_FIELDS = {name: value for name, value in HOST_EVENTS["recap"].items() if name not in RARE_COUNTS}
 
 #: the laptop's own events about the whole fleet
@@ -61,12 +61,12 @@ class OutputFormat:
     #: `lines` (one object per line) or `document` (one for everything)
     form: str
     #: description of a line or of the document
-    about: str
+    description: str
     shape: Shape
-    #: True if, with another option, the command prints the events of a run instead
-    events: bool = False
-    #: a row may have further fields, which the shape does not name
-    more: bool = False
+    #: with another option the command prints the events of a run instead
+    may_print_events: bool = False
+    #: rows may have fields that the shape does not list
+    has_further_fields: bool = False
 
 
 def _lines_per_host(description: str, **fields: Shape) -> OutputFormat:
@@ -79,14 +79,13 @@ RUN_COMMANDS = (
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
     *("gateway.rollback", "images.copy", "models.copy"),
 )
-#: commands that print events too, except with --url, where no host runs the experiment and they print results
-#: (bench/results_file.py)
+#: commands that print events, or with --url, where no host runs the experiment, results (bench/results_file.py)
 BENCH_COMMANDS = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
 LINK_SHAPE = {**host_requests.LINK, "rate_gbps": number}
 CACHE_SHAPE = {**host_requests.CACHE, "name": line}
 PRUNE_FIELDS = {"freed_bytes": (None, number)}
 ENGINE_STATE_SHAPE = host_requests.ENGINE_STATE
-#: a recipe of the catalogue
+#: a recipe in `recipe.list` and `recommend`
 CATALOGUE_SHAPE: dict[str, Shape] = {
     **dict.fromkeys(("recipe", "model", "engine", "evidence", "source"), line),
     "uses": TEXT_LIST,
@@ -110,7 +109,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         pictures=bool,
         thinking={"default": (None, line), "switch": line, "sentence": line},
     ),
-    "history": _lines_per_host("something that was done to a server, newest first", **HOST_EVENTS["history"]),
+    "history": _lines_per_host("an event in a server's history, newest first", **HOST_EVENTS["history"]),
     "doctor": _lines_per_host(
         "a host",
         findings=[{**host_requests.FINDING, "repair": bool}],
@@ -122,7 +121,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     ),
     "cluster.check": OutputFormat(
         "lines",
-        "what was found; host is empty for all of them",
+        "the findings of a check; `host` is empty for a finding about all hosts",
         {"findings": [{**host_requests.FINDING, "host": line}], "bad": bool},
     ),
     "cluster.inspect": _lines_per_host("a host", links=[LINK_SHAPE], fabric=(None, {str: object})),
@@ -140,14 +139,14 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     "incident": _lines_per_host("a host", incident=line, folder=line, files=TEXT_LIST),
     "logs": OutputFormat(
         "lines",
-        "a host; with --file the field `file` instead. Without --state only `text` in addition; some engines log more fields",
+        "a host; with --file, `file` replaces `host`. Without --state only `text` is added; some engines log further fields",
         {
             **dict.fromkeys(("host", "file", "text"), OptionalField(line)),
             **{name: OptionalField(shape) for name, shape in ENGINE_STATE_SHAPE.items()},
             "stage": OptionalField((None, line)),
             "kernels": OptionalField({str: TEXT_LIST}),
         },
-        more=True,
+        has_further_fields=True,
     ),
     "report": _lines_per_host(
         "a host",
@@ -166,7 +165,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     ),
     "lock": OutputFormat(
         "lines",
-        "an image or a model; gone: the pinned digest, where its registry no longer has it",
+        "an image or a model; `gone` is the pinned digest if its registry no longer has it",
         {"kind": line, "name": line, "state": line, "rows": [object], "gone": (None, line)},
     ),
     "images.prune": _lines_per_host("a host", images=[host_requests.IMAGE], **PRUNE_FIELDS),
@@ -178,7 +177,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         "a host", missing=[dict.fromkeys(("check", "evidence", "fix"), line)], **host_requests.ANSWER_SHAPES["survey"]
     ),
     "hosts.add": _lines_per_host(
-        "the host that was added; survey as hosts.check has it, null where nobody logged in",
+        "the added host; `survey` is as in hosts.check, or null if the host was not surveyed",
         address=line,
         recipe=(None, line),
         groups=TEXT_LIST,
@@ -197,13 +196,13 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     ),
     "monitoring.install": OutputFormat(
         "lines",
-        "the files that were written; with --check that would be",
+        "the files that were written, or with --check would be written",
         {"folder": line, "files": {str: bool}, "check": bool},
-        events=True,
+        may_print_events=True,
     ),
     "recipe.import": OutputFormat(
         "lines",
-        "a recipe; with open questions its file is null, and an error follows",
+        "a recipe; if there are open questions, `file` is null and an error follows",
         {
             "recipe": line,
             "file": (None, line),
@@ -220,11 +219,13 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
     ),
     "recipe.list": OutputFormat("document", "every recipe", {"recipes": [CATALOGUE_SHAPE]}),
     "recipe.export": OutputFormat(
-        "document", "a recipe as another tool has it", {"recipe": line, "format": line, "text": str, "notes": TEXT_LIST}
+        "document",
+        "a recipe in another tool's format",
+        {"recipe": line, "format": line, "text": str, "notes": TEXT_LIST},
     ),
     "recommend": OutputFormat(
         "document",
-        "recipes for a use, the best evidence first",
+        "recipes for a use, best evidence first",
         {
             "host": line,
             "for": line,
@@ -261,11 +262,13 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
             ],
         },
     ),
-    "explain": OutputFormat("document", "without a rule their titles by name; with one the rule", {str: object}),
-    "docs.module": OutputFormat("document", "a page; name is null of the index", {"name": (None, line), "text": line}),
+    "explain": OutputFormat("document", "the named rule, or the titles of all rules by name", {str: object}),
+    "docs.module": OutputFormat(
+        "document", "a page; `name` is null for the index", {"name": (None, line), "text": line}
+    ),
     "model.inspect": OutputFormat(
         "document",
-        "what a model is",
+        "properties of a model",
         {
             **dict.fromkeys(("kind", "name", "mechanism", "model_type", "substring_rule"), line),
             **dict.fromkeys(("recurrent_layers", "layers", "max_position_embeddings", "trained_length"), (None, COUNT)),
@@ -299,7 +302,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
             }
         ],
     ),
-    "sandbox.fault": OutputFormat("document", "what each fault does, by name", {str: line}),
+    "sandbox.fault": OutputFormat("document", "the effect of each fault, by name", {str: line}),
     "sandbox.status": OutputFormat(
         "document",
         "the simulated Spark; only `sandbox` while it is down",
@@ -308,7 +311,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
 }
 #: an error instead of an answer
 ERROR_SHAPE: dict[str, Any] = {"error": line, "exit": exit_code, "host": OptionalField(line)}
-#: it may stand in a row beside other fields: of an answer, or of a recap
+#: an error may have further fields: those of an answer or of a recap
 ERROR_SCHEMA = {**shape_schema(ERROR_SHAPE), "additionalProperties": True}
 
 
@@ -335,7 +338,7 @@ def events_schema() -> Schema:
     return {
         "$schema": JSON_SCHEMA_DIALECT,
         "title": "sparkwright event",
-        "description": f"One line of a command that runs something. Schema {SCHEMA}, as `run_started` says.",
+        "description": f"One line of a command that runs something. Schema {SCHEMA}, as in `run_started`.",
         "version": SCHEMA,
         "anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds],
         "$defs": kinds,
@@ -360,21 +363,21 @@ def command_schema(command: str) -> Schema:
             line_schema["required"] = list(line_schema["properties"])
         alternatives = [line_schema, ERROR_SCHEMA, *([EVENT_REFERENCE] if command in BENCH_COMMANDS else [])]
         return {**head, "form": form, "anyOf": alternatives, **({"$defs": definitions} if definitions else {})}
-    output_format: OutputFormat = OUTPUT_FORMATS[command]
+    output_format = OUTPUT_FORMATS[command]
     line_schema = {
         **shape_schema(output_format.shape),
-        **({"additionalProperties": True} if output_format.more else {}),
+        **({"additionalProperties": True} if output_format.has_further_fields else {}),
     }
     alternatives = (
         [{**line_schema, "items": {"anyOf": [line_schema["items"], ERROR_SCHEMA]}}]
         if "items" in line_schema
         else [line_schema]
     )
-    events = [EVENT_REFERENCE] if output_format.events else []
+    events = [EVENT_REFERENCE] if output_format.may_print_events else []
     return {
         **head,
         "form": output_format.form,
-        "description": f"{output_format.about}.",
+        "description": f"{output_format.description}.",
         "anyOf": [*alternatives, ERROR_SCHEMA, *events],
     }
 
@@ -382,7 +385,10 @@ def command_schema(command: str) -> Schema:
 def _event_schema(kind: str) -> Schema:
     event_schema = shape_schema({"event": frozenset((kind,)), "time": float, "host": str, **EVENT_SHAPES[kind]})
     if kind == "recap":
-        event_schema["properties"]["error"] = {"type": "string", "description": "of a host that did not end well"}
+        event_schema["properties"]["error"] = {
+            "type": "string",
+            "description": "only for a host that failed or could not be reached",
+        }
     return event_schema
 
 
@@ -411,10 +417,10 @@ def schema(kind: str) -> dict[str, Any]:
         return command_schema(COMMAND_KINDS[kind])
     if kind not in FILE_KINDS:
         raise Refused(
-            f"no kind of file is called {kind!r}.", fix=suggest_name(kind, [*FILE_KINDS, EVENTS_KIND, *COMMAND_KINDS])
+            f"unknown kind of file {kind!r}.", fix=suggest_name(kind, [*FILE_KINDS, EVENTS_KIND, *COMMAND_KINDS])
         )
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": JSON_SCHEMA_DIALECT,
         "title": f"sparkwright {kind}",
         **TypeAdapter(FILE_KINDS[kind]).json_schema(),
     }

@@ -19,13 +19,13 @@ JSON_TYPES: Mapping[Any, str] = {
     int: "integer",
     float: "number",
 }
-#: functions that check integers, and names of functions that check numbers; all others check texts
+#: check functions of integers, and the names of functions that build checks of numbers; all others check strings
 INTEGER_CHECKS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
 NUMBER_CHECKS = (shapes.number_between.__name__,)
 
 
 def shape_schema(shape: Shape) -> Schema:
-    """Return the JSON Schema of a shape whose defaults are filled in: a Usual field with a value is always present."""
+    """Return the JSON Schema of data after its defaults were filled in: an OptionalField with a default is required."""
     if isinstance(shape, dict):
         return _object_schema(shape)
     if isinstance(shape, list):

@@ -1,4 +1,4 @@
-"""The end of a command: a sentence on stderr, a recap for programs, and the documented exit code."""
+"""Errors of a command as a message on stderr, a recap for programs, and the documented exit code."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def worst_exit_code(codes: Sequence[int]) -> Exit:
 
 
 def handle_errors(command: Callable[..., int | Sequence[int] | None]) -> Callable[..., None]:
-    """Wrap a command for Invoke: an error becomes a sentence and an exit code.
+    """Wrap a command for Invoke: print errors as messages and exit with the exit code, or raise them with `debug`.
 
-    The command returns one exit code, or one per host, of which the worst is used. With `debug`, errors are raised.
+    The command returns an exit code, None for success, or a list of codes, of which the worst is used.
     """
 
     @functools.wraps(command)
@@ -64,7 +64,6 @@ class PipeSafeOutput:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        #: True if the reader is gone
         self.reader_gone = False
 
     def write(self, text: str) -> int:
@@ -91,13 +90,13 @@ class PipeSafeOutput:
 
 
 def is_reader_gone() -> bool:
-    """Return True if the reader of standard output is gone, so that an endless command can end."""
+    """Return True if the reader of standard output closed the pipe; an endless command ends then."""
     return isinstance(sys.stdout, PipeSafeOutput) and sys.stdout.reader_gone
 
 
 @contextlib.contextmanager
 def _tolerate_closed_pipe() -> Iterator[None]:
-    """Replace standard output with a `PipeSafeOutput`, except on a terminal."""
+    """Replace standard output by a `PipeSafeOutput` unless it is a terminal."""
     before = sys.stdout
     if before is None or isinstance(before, PipeSafeOutput) or before.isatty():
         yield
@@ -112,7 +111,7 @@ def _tolerate_closed_pipe() -> Iterator[None]:
 
 
 def _convert_error(error: Exception) -> SparkwrightError:
-    """Convert an unexpected exception to an error with a sentence. For an operating system error it names the file."""
+    """Return an unexpected exception as an error with a message for the user."""
     if sentence := bounds.describe_os_error(error):
         return SparkwrightError(sentence)
     message = f"internal error: {type(error).__name__}: {error}."
@@ -120,7 +119,6 @@ def _convert_error(error: Exception) -> SparkwrightError:
 
 
 def _print_error(error: SparkwrightError, options: dict[str, Any]) -> Exit:
-    """Print an error and return its exit code."""
     message = rewrite_commands(str(error))
     print_prose(message, file=sys.stderr)
     if options.get("json"):

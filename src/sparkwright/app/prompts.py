@@ -10,14 +10,14 @@ from sparkwright.console.command_output import print_text
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import escape_invisible, one_line
 
-#: how often a question is repeated until the answer is one of the choices
+#: how often a question is asked before an invalid answer is an error
 MAX_TRIES = 5
 
 
 def confirm(question: str, *, yes: bool) -> bool:
     """Ask for confirmation on standard error, because a program may be reading standard output.
 
-    Returns False if there is no terminal, and True without asking if `yes` is set.
+    Returns True without asking if `yes` is set, and False if there is no terminal.
     """
     if yes:
         return True
@@ -29,15 +29,15 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 
 def ask_to_stop(hosts: str) -> bool:
-    """Ask after Ctrl-C whether to stop the runs at a safe point. They are left running if there is no terminal."""
+    """Ask after Ctrl-C whether to stop the runs at a safe point. Returns False if there is no terminal."""
     question = f"\n{hosts}: leave it running (l, default) or stop it at the next safe point (s)? "
     return sys.stdin.isatty() and _read_answer(question).startswith("s")
 
 
 def ask_lock_release(owner: dict[str, Any]) -> str:
-    """Ask how to release a host's lock. Return stop, kill or forget; empty to leave the lock.
+    """Print the owner of a host's lock and ask how to release it. Raises Refused if stdin is not a terminal.
 
-    The lock's owner is printed first. Raises Refused if stdin is not a terminal.
+    Returns stop, kill or forget, or "" to leave the lock.
     """
     question = "[s]top it at the next safe point, [k]ill it, or [l]eave it? " if owner["alive"] else "Forget it? [y/n] "
     print_text(owner["text"])
@@ -49,7 +49,7 @@ def ask_lock_release(owner: dict[str, Any]) -> str:
 
 
 def ask_until_valid(question: str, choices: Sequence[str]) -> str:
-    """Repeat a question without a default until the answer is valid. Raises Refused if none is."""
+    """Ask a question without a default until the answer is valid. Raises Refused after MAX_TRIES, or if the input ends."""
     choices_hint = f" [{'|'.join(choices)}]" if choices else ""
     for _ in range(MAX_TRIES):
         print(f"{escape_invisible(question)}{choices_hint}: ", end="", file=sys.stderr, flush=True)
@@ -63,7 +63,7 @@ def ask_until_valid(question: str, choices: Sequence[str]) -> str:
 
 
 def _read_answer(question: str = "") -> str:
-    """Read an answer in lower case; empty if there is none."""
+    """Read an answer in lower case; empty at the end of the input or after Ctrl-C."""
     try:
         return input(question).strip().lower()
     except (EOFError, KeyboardInterrupt):
@@ -74,12 +74,12 @@ INPUT_ENDED = "the input ended; nothing was written."
 
 
 def can_prompt() -> bool:
-    """Return True if standard input and output are terminals, so that a question can be asked."""
+    """Return True if standard input and output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def ask(question: str, default: str = "") -> str:
-    """Ask for a line of text; an empty one means the default. Raises Inconclusive at the end of the input."""
+    """Ask for a line of text; an empty line selects the default. Raises Inconclusive at the end of the input."""
     prompt = f"{question} [{default}]" if default else question
     try:
         return input(f"{escape_invisible(prompt)}: ").strip() or default
@@ -96,7 +96,7 @@ def choose(question: str, names: Sequence[str], default: int = 0) -> str:
 def choose_exactly(question: str, names: Sequence[str]) -> str:
     """Ask until the answer is one of the names."""
     while (answer := choose(question, names)) not in names:
-        print_text(f"'{one_line(answer, max_chars=60)}' is not one of them.")
+        print_text(f"'{one_line(answer, max_chars=60)}' is not in the list.")
     return answer
 
 

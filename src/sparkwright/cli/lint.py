@@ -53,7 +53,7 @@ def lint(
         )
     return [
         *(refused.exit for refused in refused),
-        *(Exit.FAILED for checked_recipe in checked if checked_recipe.served.errors),
+        *(Exit.FAILED for checked_recipe in checked if checked_recipe.settings.errors),
     ]
 
 

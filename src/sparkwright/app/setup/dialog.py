@@ -39,7 +39,7 @@ SANDBOX_PORT = 18471
 
 
 def create_interactively(folder: Path) -> Exit:
-    """Ask for the host, the recipe and confirmation, and write the files. Nothing is written after Ctrl-C or a no."""
+    """Ask for the host and the recipe, and write the files after confirmation."""
     starter.refuse_existing_project(folder)
     host = ask_for_host(sandbox=True)
     surveyed = _survey_with_shipped_recipes(host, recipe_name="", interactive=True, offline=False)
@@ -58,15 +58,15 @@ def create_interactively(folder: Path) -> Exit:
 
 
 def create_from_options(folder: Path, host: NewHost, *, recipe_name: str, offline: bool) -> Exit:
-    """Create the project without questions.
+    """Create the project without questions. Nothing is written if an error is raised.
 
     Args:
-        recipe_name: name of the recipe; empty for the best one that fits.
+        recipe_name: empty to select the best recipe that fits.
         offline: do not contact the host.
 
     Raises:
-        Unreachable: the host can't be surveyed; nothing is written then.
-        Refused: the folder, the host or the recipe is unsuitable; nothing is written then.
+        Unreachable: the host can't be surveyed.
+        Refused: the folder, the host or the recipe is unsuitable.
     """
     starter.refuse_existing_project(folder)
     proposal.refuse_name(host.name)
@@ -77,12 +77,14 @@ def create_from_options(folder: Path, host: NewHost, *, recipe_name: str, offlin
 
 
 def _survey_with_shipped_recipes(host: NewHost, *, recipe_name: str, interactive: bool, offline: bool) -> SurveyedHost:
-    recipes = [
-        recipe.load(shipped_files.shipped_folder(), name) for name in recipe.names(shipped_files.shipped_folder())
-    ]
-    reserve = defaults.RESERVE_GIB
+    folder = shipped_files.shipped_folder()
     return survey_and_choose(
-        host, recipes, reserve_gib=reserve, recipe_name=recipe_name, interactive=interactive, offline=offline
+        host,
+        [recipe.load(folder, name) for name in recipe.names(folder)],
+        reserve_gib=defaults.RESERVE_GIB,
+        recipe_name=recipe_name,
+        interactive=interactive,
+        offline=offline,
     )
 
 
@@ -91,7 +93,7 @@ def _is_hardware(surveyed: SurveyedHost) -> bool:
 
 
 def _changed_texts(surveyed: SurveyedHost) -> tuple[dict[str, str], set[str]]:
-    """Return the texts that differ from the starter's files, by path, and the paths of files to omit."""
+    """Return the files whose text differs from the starter's, by path, and the paths to leave out."""
     top, host, choice = shipped_files.shipped_folder(), surveyed.host, surveyed.choice
     if not _is_hardware(surveyed):
         sandbox = f"hosts/{SANDBOX}.yml"
@@ -109,7 +111,7 @@ def _changed_texts(surveyed: SurveyedHost) -> tuple[dict[str, str], set[str]]:
 
 
 def _find_free_port() -> int:
-    """Return the sandbox's usual port, or a nearby one if another project's sandbox uses it."""
+    """Return the sandbox's usual port, or a nearby free one if another project's sandbox uses it."""
     for port in range(SANDBOX_PORT, SANDBOX_PORT + 500, 10):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -130,42 +132,42 @@ def _write_project(folder: Path, surveyed: SurveyedHost) -> Exit:
 
 
 def print_notes(surveyed: SurveyedHost) -> None:
-    """Print how model files that are already on the host will be used."""
-    choice, answer = surveyed.choice, surveyed.survey
+    """Print how the host's model files will be used, and how running servers are affected."""
+    choice, host_survey = surveyed.choice, surveyed.survey
     if choice is not None and choice.actual_folder:
         print_prose(
-            f"The model is taken from {choice.actual_folder}: a deploy verifies its files and downloads only what is missing."
+            f"The model in {choice.actual_folder} is used: a deploy verifies its files and downloads only missing ones."
         )
     if choice is not None and choice.local_copy and choice.local_copy["place"] == "hub cache":
         model_folder, cached = choice.recipe.file.model.dir, str(choice.local_copy["dir"])
         print_prose(
-            "The model is in the hub's cache there. To have it without a download or more disk, run on the host:"
+            "The model is in the host's hub cache. To use it without a download or extra disk space, run on the host:"
         )
         model_folder = model_folder if model_folder.startswith("/") else f"$HOME/{model_folder.removeprefix('~/')}"
         print_text(f'  mkdir -p "{model_folder}" && cp -rlLT {join([cached])} "{model_folder}"')
-    running = survey.describe_servers(answer) if answer else []
-    for line in running:
+    for line in survey.describe_servers(host_survey) if host_survey else ():
         print_prose(
-            f"{line[0].upper()}{line[1:]}. A deploy leaves it alone unless the recipe has its name; it holds memory and its port."
+            f"{line[0].upper()}{line[1:]}. It holds memory and its port. A deploy leaves it running unless the recipe has "
+            "the same name."
         )
-    for server in answer["servers"] if answer else ():
+    for server in host_survey["servers"] if host_survey else ():
         if not server["verified"]:
             words = ["recipe.import", "--from-host", surveyed.host.name, "--container", str(server["name"])]
-            print_prose(f"To take {server['name']} over without a restart: `invoke {join(words)}`.")
+            print_prose(f"To manage {server['name']} without restarting it: `invoke {join(words)}`.")
 
 
 def print_next_steps(surveyed: SurveyedHost, folder: Path) -> None:
-    """Print the next commands."""
+    """Print the next commands; for a host that was not surveyed or lacks something, those that set it up."""
     is_incomplete = bool(surveyed.survey and survey.list_missing(surveyed.survey)) or (
         surveyed.survey is None and _is_hardware(surveyed)
     )
     commands = ("doctor", "provision", "deploy") if is_incomplete else ("plan", "deploy", "client")
     purposes = {
-        "doctor": "what the host lacks, and the command that fixes it",
-        "provision": "docker group, model folder",
-        "plan": "what would change",
-        "deploy": "serve, and prove it with generated tokens",
-        "client": "base URL, model name and key for your programs",
+        "doctor": "show what the host lacks and how to fix it",
+        "provision": "set up the docker group and the model folder",
+        "plan": "show what would change",
+        "deploy": "start the server and verify that it generates",
+        "client": "show base URL, model name and key for your programs",
     }
     print_text("\nNext:")
     if folder.resolve() != Path.cwd().resolve():
@@ -180,7 +182,7 @@ def print_next_steps(surveyed: SurveyedHost, folder: Path) -> None:
 
 
 def host_from_options(address: str, *, name: str = "", user: str = "", groups: tuple[str, ...] = ()) -> NewHost:
-    """Return the host that the options describe. Raises Refused for invalid options."""
+    """Return the host described by the options. Raises Refused for invalid options."""
     host = NewHost.parse_address(address)
     host = replace(host, name=name or host.name, user=user or host.user, groups=groups or host.groups)
     for group in host.groups:
@@ -194,25 +196,24 @@ SANDBOX = "sandbox"
 SANDBOX_SURVEY: dict[str, Any] = {"memory_bytes": memory.TOTAL_BYTES, "models": [], "servers": []}
 CANDIDATE_COLUMNS = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
 CHOICE_COLUMNS = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
-#: verdicts in the table
 FIT_LABELS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
-#: limit on listed recipes; others can be typed
+#: limit on listed recipes; others can be selected with --recipe
 MAX_LISTED_RECIPES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyedHost:
-    """A host selected for the project, with its survey."""
+    """A host to add, with its survey and its recipe."""
 
     host: NewHost
-    #: the host's answer; None if it was not surveyed
+    #: None if the host was not surveyed
     survey: dict[str, Any] | None
-    #: the recipe for the host; None for no recipe
+    #: None if no recipe was selected
     choice: Choice | None
 
     @property
     def lines(self) -> list[str]:
-        """The survey's results, one sentence each."""
+        """The survey as lines of text."""
         return [] if self.survey is None else survey.format_lines(self.survey)
 
 
@@ -223,14 +224,14 @@ def ask_for_host(*, sandbox: bool) -> NewHost:
         sandbox: include the simulated host.
     """
     with build_console().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
-        rows = discovery.find_candidates(Path.home() / ".ssh")[: discovery.MAX_SHOWN]
-    rows += [Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware")] if sandbox else []
-    grid.print_table(
-        CANDIDATE_COLUMNS, [(str(n), candidate.address, candidate.source) for n, candidate in enumerate(rows, start=1)]
-    )
-    question = "Which host? A number, or USER@ADDRESS"
+        candidates = discovery.find_candidates(Path.home() / ".ssh")[: discovery.MAX_SHOWN]
+    if sandbox:
+        candidates.append(Candidate(SANDBOX, "this machine: a simulated Spark, to try it without hardware"))
+    rows = [(str(number), candidate.address, candidate.source) for number, candidate in enumerate(candidates, start=1)]
+    grid.print_table(CANDIDATE_COLUMNS, rows)
+    question, addresses = "Which host? A number, or USER@ADDRESS", [candidate.address for candidate in candidates]
     while True:
-        answer = prompts.choose(question, [candidate.address for candidate in rows]) if rows else prompts.ask(question)
+        answer = prompts.choose(question, addresses) if addresses else prompts.ask(question)
         if answer:
             try:
                 return NewHost.parse_address(answer)
@@ -239,9 +240,9 @@ def ask_for_host(*, sandbox: bool) -> NewHost:
 
 
 def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, interactive: bool) -> dict[str, Any] | None:
-    """Log in and survey the host. Raises Unreachable if it can't be surveyed.
+    """Log in and survey the host. Returns None if the survey failed and the user chose to continue.
 
-    Returns None if the user chose to continue without a survey.
+    Raises Unreachable if the survey failed, and nobody could be asked or the user declined.
     """
     as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
     if not interactive:
@@ -255,44 +256,50 @@ def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, interactive: 
         print_prose(error)
         if survey.is_key_refused(error):
             login = f"{host.user}@{host.address}" if host.user else host.address
-            print_text(
-                f"To copy your key there: {join(['ssh-copy-id', *(['-p', host.port] if host.port else []), login])}"
-            )
-        if isinstance(error, UnknownKey) or not prompts.ask_yes_no("Write its file without a survey?", default=False):
+            command = ["ssh-copy-id", *(["-p", host.port] if host.port else []), login]
+            print_text(f"To copy your key there: {join(command)}")
+        if isinstance(error, UnknownKey) or not prompts.ask_yes_no(
+            "Write the host's file without a survey?", default=False
+        ):
             raise Unreachable("nothing was written.", where=host.address) from None
     return None
 
 
 def choose_recipe(
-    recipes: Sequence[Recipe], answer: dict[str, Any] | None, reserve_gib: float, *, recipe_name: str, interactive: bool
+    recipes: Sequence[Recipe],
+    host_survey: dict[str, Any] | None,
+    reserve_gib: float,
+    *,
+    recipe_name: str,
+    interactive: bool,
 ) -> Choice | None:
-    """Return the recipe for a host. Raises Refused for a named recipe that does not fit its memory.
+    """Return the recipe for a host; None if none fits, or if the named one needs several hosts.
+
+    Raises Refused for a named recipe that does not fit the host's memory.
 
     Args:
-        recipe_name: recipe that the user named, in which case nothing is asked; empty for none.
+        recipe_name: recipe that the user named; empty to ask for it, or if not interactive, to take the best that fits.
     """
-    rows = proposal.propose_recipes(recipes, answer, reserve_gib)
+    choices = proposal.propose_recipes(recipes, host_survey, reserve_gib)
     if recipe_name:
-        choice = next((choice for choice in rows if choice.name == recipe_name), None)
+        choice = next((choice for choice in choices if choice.name == recipe_name), None)
         if choice is not None and choice.verdict == "too large":
             suggestions = [f"set {choice.fit.largest.replace(' ', ' to ')} in the recipe"] if choice.fit.largest else []
             suggestions += ["name another recipe", "leave --recipe out"]
             fix = f"{', '.join(suggestions[:-1])}, or {suggestions[-1]}."
             raise Refused(f"{recipe_name} does not fit: {choice.why}.", fix=fix[0].upper() + fix[1:])
         return choice
-    fitting = [choice for choice in rows if choice.verdict != "too large"]
+    fitting = [choice for choice in choices if choice.verdict != "too large"]
     if not interactive or not fitting:
-        return next(iter(fitting), None)
+        return fitting[0] if fitting else None
     listed = fitting[:MAX_LISTED_RECIPES]
-    grid.print_table(
-        CHOICE_COLUMNS,
-        [
-            (str(n), choice.name, choice.on_disk, FIT_LABELS[choice.verdict], choice.why)
-            for n, choice in enumerate(listed, start=1)
-        ],
-    )
-    if len(rows) > len(fitting):
-        print_prose(f"Too large for this host: {', '.join(choice.name for choice in rows if choice not in fitting)}.")
+    rows = [
+        (str(number), choice.name, choice.on_disk, FIT_LABELS[choice.verdict], choice.why)
+        for number, choice in enumerate(listed, start=1)
+    ]
+    grid.print_table(CHOICE_COLUMNS, rows)
+    if too_large := [choice.name for choice in choices if choice not in fitting]:
+        print_prose(f"Too large for this host: {', '.join(too_large)}.")
     name = prompts.choose_exactly("Which recipe?", [choice.name for choice in listed])
     return next(choice for choice in listed if choice.name == name)
 
@@ -313,22 +320,26 @@ def survey_and_choose(
         quiet: print only errors, for use by a program.
     """
     is_sandbox = host.address == SANDBOX
-    answer = None if offline or is_sandbox else log_in_and_survey(host, recipes, interactive=interactive)
-    if answer is not None and not quiet:
-        for line in survey.format_lines(answer):
+    host_survey = None if offline or is_sandbox else log_in_and_survey(host, recipes, interactive=interactive)
+    if host_survey is not None and not quiet:
+        for line in survey.format_lines(host_survey):
             print_prose(f"  {line}")
     choice = choose_recipe(
-        recipes, SANDBOX_SURVEY if is_sandbox else answer, reserve_gib, recipe_name=recipe_name, interactive=interactive
+        recipes,
+        SANDBOX_SURVEY if is_sandbox else host_survey,
+        reserve_gib,
+        recipe_name=recipe_name,
+        interactive=interactive,
     )
     if choice is not None and choice.fit.budget is not None and not quiet:
         print_text(f"The memory of {choice.name}:")
         for line in choice.fit.budget.lines():
             print_prose(f"  {line}")
-    return SurveyedHost(replace(host, recipe=choice.name if choice else ""), answer, choice)
+    return SurveyedHost(replace(host, recipe=choice.name if choice else ""), host_survey, choice)
 
 
 def _ask_to_accept_key(error: UnknownKey) -> bool:
-    """Ask whether to accept a host key, with ssh's wording."""
+    """Ask whether to accept a host key, in ssh's words."""
     key, target = error.key, error.target
     print_text(f"The authenticity of host '{target.host_key_name}' can't be established.")
     print_prose(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
@@ -343,8 +354,8 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
         host: None to ask for it.
 
     Raises:
-        Refused: the name is taken; nothing is done then.
-        Unreachable: the host can't be surveyed, and there is no user to confirm to continue.
+        Refused: the name is already in use.
+        Unreachable: the host can't be surveyed, and the user did not choose to continue without a survey.
     """
     project = Project.here()
     inventory = Inventory.load(project.root)
@@ -354,14 +365,20 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
     if host.name in inventory.hosts or host.name in inventory.groups or path.exists():
         kind = "group" if host.name in inventory.groups else "host"
         raise Refused(
-            f"there is a {kind} {host.name} already.", fix="Give another name: `hosts.add NAME --address ADDRESS`."
+            f"a {kind} named {host.name} already exists.",
+            fix="Choose another name: `hosts.add NAME --address ADDRESS`.",
         )
-    recipes = [recipe.load(project.root, item) for item in recipe.names(project.root)]
     if recipe_name:
         recipe.load(project.root, recipe_name)
-    reserve = _reserve_gib(inventory)
-    survey_options = {"interactive": interactive, "offline": offline, "quiet": json}
-    surveyed = survey_and_choose(host, recipes, reserve_gib=reserve, recipe_name=recipe_name, **survey_options)
+    surveyed = survey_and_choose(
+        host,
+        [recipe.load(project.root, name) for name in recipe.names(project.root)],
+        reserve_gib=_max_reserve_gib(inventory),
+        recipe_name=recipe_name,
+        interactive=interactive,
+        offline=offline,
+        quiet=json,
+    )
     if interactive and not prompts.ask_yes_no(
         f"Write hosts/{surveyed.host.name}.yml ({surveyed.host.recipe or 'no recipe'})?"
     ):
@@ -369,23 +386,25 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
         return Exit.OK
     written = _write_host(project.root, surveyed.host, surveyed.lines)
     if json:
-        host_fields = {
-            "host": surveyed.host.name,
-            "address": surveyed.host.address,
-            "recipe": surveyed.host.recipe or None,
-        }
-        budget = surveyed.choice.fit.budget.to_json() if surveyed.choice and surveyed.choice.fit.budget else None
-        groups = list(surveyed.host.groups)
+        budget = surveyed.choice.fit.budget if surveyed.choice else None
         print_json_line(
-            {**host_fields, "groups": groups, "files": written, "survey": surveyed.survey, "budget": budget}
+            {
+                "host": surveyed.host.name,
+                "address": surveyed.host.address,
+                "recipe": surveyed.host.recipe or None,
+                "groups": list(surveyed.host.groups),
+                "files": written,
+                "survey": surveyed.survey,
+                "budget": budget.to_json() if budget else None,
+            }
         )
         return Exit.OK
     for name in written:
         print_text(name)
     if surveyed.choice is not None and surveyed.choice.actual_folder:
         print_prose(
-            f"It has the model in {surveyed.choice.actual_folder}: set `model.dir` of recipes/{surveyed.choice.name}.yml to "
-            "take it from there."
+            f"The host has the model in {surveyed.choice.actual_folder}: to use it, set `model.dir` in "
+            f"recipes/{surveyed.choice.name}.yml."
         )
         surveyed = replace(surveyed, choice=replace(surveyed.choice, local_copy=None))
     print_notes(surveyed)
@@ -393,15 +412,15 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
     return Exit.OK
 
 
-def _reserve_gib(inventory: Inventory) -> float:
-    """Return the memory to leave free, in GiB, which is the largest reserve of the project's hosts."""
+def _max_reserve_gib(inventory: Inventory) -> float:
+    """Return the largest memory reserve of the project's hosts, in GiB; the default if none sets a number."""
     values = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
-    figures = [float(item) for item in values if isinstance(item, int | float)]
-    return max(figures, default=float(recipe.DEFAULTS["reserve_gib"]))
+    reserves = [float(value) for value in values if isinstance(value, int | float)]
+    return max(reserves, default=float(recipe.DEFAULTS["reserve_gib"]))
 
 
 def _write_host(root: Path, host: NewHost, lines: list[str]) -> list[str]:
-    """Write the host's file, and groups.yml for a new group. They are reverted if the project can't be read with them."""
+    """Write the host's file, and groups.yml for a new group. Both are reverted if the project can't be read afterwards."""
     host_file, groups = root / "hosts" / f"{host.name}.yml", root / "hosts/groups.yml"
     before = groups.read_text() if groups.exists() else ""
     known_groups = yaml.safe_load(before) or {}
