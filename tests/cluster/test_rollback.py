@@ -136,7 +136,7 @@ def test_kept_servers_come_back_and_a_state_of_no_cluster_is_refused(pair: Clust
     now = pair.running()
     answer = pair.run("rollback", "--host", "pair", "--json")
     assert answer.code == 5
-    assert "the last verified state is a server of its own, not rank 0 of pair (one, two)" in answer.out
+    assert "the last verified state is a single server, not rank 0 of pair (one, two)" in answer.out
     assert pair.running() == now
 
 

@@ -237,7 +237,7 @@ def test_doctor_shows_what_of_the_mounts_a_start_would_refuse(hostile: HostileSe
     source.rename(source.with_name("aside"))
     source.symlink_to("/")
     (finding,) = mount_findings(hostile, host)
-    assert finding.verdict == "bad" and "replace it by a link" in finding.evidence and finding.fix
+    assert finding.verdict == "bad" and "replace it with a link" in finding.evidence and finding.fix
     source.unlink()
     source.symlink_to("aside")
     (finding,) = mount_findings(hostile, host)

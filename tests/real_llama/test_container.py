@@ -199,7 +199,7 @@ def test_one_that_nobody_verified_is_named_and_left_alone(project: Project) -> N
     assert result.code == 5, result.out
     task = result.task("Run preflight checks")
     assert f"port {project.port} is in use by container {first}." in task["msg"]
-    assert f"name the recipe's container like it (`container.name: {first}`)" in task["msg"] + task["fix"]
+    assert f"give the recipe its container name (`container.name: {first}`)" in task["msg"] + task["fix"]
     assert run_docker("ps", "-aq", "--filter", f"name={project.name}") == ""
     project.name = first
     assert (container_state(project), server_owner(project)) == (before, "vllm")

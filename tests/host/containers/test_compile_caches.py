@@ -110,7 +110,7 @@ def test_a_copy_that_is_not_as_it_was_verified_is_not_used(context: RecordingCon
     (compile_caches.folder(context, ONE) / "frozen/cache/graph").write_text("damaged!")
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server) and not any(mounted_folder(context).iterdir())
-    assert any("not as it was verified" in item.get("text", "") for item in context.events)
+    assert any("changed since it was verified" in item.get("text", "") for item in context.events)
 
 
 def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_us
     assert not oldest.parent.exists() and newer.exists()
     cache_removal.enforce_limit(context, 1 / 1024)
     assert used.exists() and not newer.exists()
-    assert "`caches_gib` sets the bound" in context.events[-1]["text"]
+    assert "`caches_gib` sets the limit" in context.events[-1]["text"]
 
 
 def test_the_caches_of_an_image_go_with_it(context: RecordingContext) -> None:

@@ -1,1 +1,1 @@
-"""Containers: their options, their state in the engine, and their processes."""
+"""Containers: their options, their state in Docker, and their processes."""

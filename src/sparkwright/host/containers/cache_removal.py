@@ -25,7 +25,7 @@ class CompileCache:
     size_bytes: int
     #: seconds since the epoch
     used_s: float
-    #: why it must stay; empty when it may be removed
+    #: the reason why it must stay; empty if it may be removed
     kept: str = ""
     why_aside: str = ""
 
@@ -35,11 +35,11 @@ class CompileCache:
 
 
 def list_caches(context: Context) -> list[CompileCache]:
-    """Return all caches, most recently used first. Raises Failed if the engine cannot be queried for their users."""
+    """Return all caches, most recently used first. Raises Failed if Docker cannot be queried for their users."""
     keys = compile_caches.list_keys(context)
     reasons = _retention_reasons(context) if keys else {}
     caches = [row for key in keys for row in _iter_key_caches(context, key, reasons.get(key, ""))]
-    return sorted(caches, key=lambda value: -value.used_s)
+    return sorted(caches, key=lambda cache: -cache.used_s)
 
 
 def _iter_key_caches(context: Context, key: str, reason: str) -> Iterator[CompileCache]:
@@ -53,21 +53,20 @@ def _iter_key_caches(context: Context, key: str, reason: str) -> Iterator[Compil
 
 
 def _retention_reasons(context: Context) -> dict[str, str]:
-    """Return the keys that must stay, with the reason: a container, the verified state, or the state before it uses them."""
-    states = [
-        ("the last verified state", verified_states.load_last(state_folder)) for state_folder in context.state.servers()
-    ]
-    for server in context.state.servers():
+    """Return the keys that must stay, with the reason: a container or one of the last two verified states uses them."""
+    servers = list(context.state.servers())
+    states = [("the last verified state", verified_states.load_last(server)) for server in servers]
+    for server in servers:
         states += [("the state before it, for a rollback", row) for row in verified_states.load_earlier(server)[:1]]
     reasons = {str(key): why for why, state in reversed(states) if (key := (state.get("spec") or {}).get("caches"))}
-    return {**reasons, **{key: f"in use by {name}" for key, name in compile_caches.keys_in_use(context).items()}}
+    return reasons | {key: f"in use by {name}" for key, name in compile_caches.keys_in_use(context).items()}
 
 
 def remove(context: Context, names: Collection[str]) -> int:
-    """Remove caches by the names of their rows, except those needed by now. Returns the freed bytes.
+    """Remove caches by name, except those that are needed meanwhile. Returns the freed bytes.
 
     Raises:
-        Failed: Something cannot be removed, with the command for root. It is in the trash then, and never used again.
+        Failed: Something cannot be removed; the fix is a command for root. It stays in the trash, and is not used again.
     """
     removable = [row for row in list_caches(context) if row.name in names and not row.kept]
     removed_keys = {row.key for row in removable if row.name == row.key}
@@ -89,7 +88,7 @@ def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
 def enforce_limit(context: Context, limit_gib: float) -> None:
     """Remove caches until all together are below a limit: first those moved aside, then the least recently used.
 
-    Needed caches stay. A note reports if those alone exceed the limit, or if something cannot be removed: a verified server never
+    Caches in use stay. A note reports if those alone exceed the limit, or if something cannot be removed: a verified server never
     fails because of this.
     """
     try:
@@ -103,16 +102,14 @@ def enforce_limit(context: Context, limit_gib: float) -> None:
         context.note(f"compile caches are not cleared: {error}")
         return
     if excess_bytes > 0:
-        context.note(
-            f"the compile caches that are needed hold more than {limit_gib:g} GiB; `caches_gib` sets the bound."
-        )
+        context.note(f"the compile caches in use take more than {limit_gib:g} GiB; `caches_gib` sets the limit.")
 
 
 def remove_for_images(context: Context, image_ids: Collection[str]) -> None:
     """Remove the caches of images that are about to be removed; a note reports what cannot be removed."""
     try:
         records = (compile_caches.read_record(context.state, key) for key in compile_caches.list_keys(context))
-        keys = {kept.key for kept in records if kept.image_id in image_ids}
+        keys = {record.key for record in records if record.image_id in image_ids}
         if keys:
             remove(context, keys)
     except (Failed, OSError) as error:

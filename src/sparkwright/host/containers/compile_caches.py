@@ -1,6 +1,6 @@
 """Folders on the host for the engines' compile caches, one per key; see engines/caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain files of root
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain root's files
                                              /frozen/FOLDER       the copy made when a server was verified
                                              /aside/FOLDER        the last cache that was moved aside, for inspection
 ~/.local/state/sparkwright/compile_caches/KEY.json                see CacheRecord
@@ -44,26 +44,26 @@ MIN_FREE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CacheRecord:
-    """The record of a key's cache."""
+    """Stored record of the cache of one key."""
 
     key: str
-    container: str = ""  # name of the container last created with it; the next four fields describe that container
+    container: str = ""  # name of the container last created with this cache
     image: str = ""
     image_id: str = ""
     model: str = ""
     commit: str = ""
     proved: bool = False  # a server that was started with it has been verified
-    warm: bool = False  # the last start found something in it
+    warm: bool = False  # the last start began with a cache that was not empty
     container_id: str = ""  # of the container that started last
     used_s: float = 0.0  # since the epoch
     why_aside: str = ""  # why the cache in ASIDE was moved there
-    frozen: str = ""  # the digest of the copy in FROZEN, see container_files; empty for none
+    frozen: str = ""  # digest of the copy in FROZEN (see container_files); empty if there is no copy
 
 
 def folder(context: Context, key: str) -> Path:
     """Return the folder of a key. Raises Failed for an invalid key."""
     if not KEY.fullmatch(key):
-        raise Failed("the key of the compile caches is invalid.", fix="Run the command again with this version.")
+        raise Failed("the compile cache key is invalid.", fix="Run the command again with this version.")
     return context.machine.home / HOST_FOLDER / key
 
 
@@ -78,10 +78,9 @@ def _list_keys_in(parent: Path) -> list[str]:
 
 def read_record(state: StateFolder, key: str) -> CacheRecord:
     """Read the record of a key; an empty record if its file is missing or damaged."""
-    fields = {
-        name: value for name, value in (state.read(f"{RECORDS}/{key}") or {}).items() if name in CacheRecord.__slots__
-    }
-    return replace(CacheRecord(key), **{**fields, "key": key})
+    stored = state.read(f"{RECORDS}/{key}") or {}
+    fields = {name: value for name, value in stored.items() if name in CacheRecord.__slots__}
+    return CacheRecord(**{**fields, "key": key})
 
 
 def mounted_key(container: Mapping[str, Any]) -> str:
@@ -93,36 +92,34 @@ def _find_mount(container: Mapping[str, Any]) -> tuple[str, str]:
     """Return the key of a container's cache, and the container's name at creation; both empty without a cache."""
     mounts = (container.get("HostConfig") or {}).get("Mounts") or ()
     live_paths = (_parse_live_path(str(mount.get("Source"))) for mount in mounts if mount.get("Target") == CACHE_MOUNT)
-    return next((item for item in live_paths if item[0]), ("", ""))
+    return next((live_path for live_path in live_paths if live_path[0]), ("", ""))
 
 
 def keys_in_use(context: Context) -> dict[str, str]:
     """Return the keys mounted by running or stopped containers, each with the container's name.
 
     Raises:
-        Failed: The engine cannot be queried.
+        Failed: Docker cannot be queried.
     """
     return {key: name for (key, _), name in _find_users(context).items()}
 
 
 def _find_users(context: Context) -> dict[tuple[str, str], str]:
     """Return the names of the containers that mount a cache, by key and name of the live folder."""
-    rows = context.docker().api.containers(all=True)
-    live_paths = (
-        (item, row["Names"][0].lstrip("/"))
-        for row in rows
-        for item in map(_parse_live_path, _row_sources(row))
-        if item[0]
-    )
-    return dict(live_paths)
+    return {
+        live_path: row["Names"][0].lstrip("/")
+        for row in context.docker().api.containers(all=True)
+        for live_path in map(_parse_live_path, _row_sources(row))
+        if live_path[0]
+    }
 
 
 def keys_possibly_in_use(context: Context) -> dict[str, str]:
-    """Return the same as `keys_in_use`, or every key if the engine cannot be queried."""
+    """Return the same as `keys_in_use`, or every key if Docker cannot be queried."""
     try:
         return keys_in_use(context)
     except SparkwrightError:
-        return dict.fromkeys(list_keys(context), "a container, perhaps: Docker does not say")
+        return dict.fromkeys(list_keys(context), "possibly a container (Docker did not answer)")
 
 
 def _row_sources(row: Mapping[str, Any]) -> Iterator[str]:
@@ -163,26 +160,23 @@ def prepare_container(context: Context, spec: ContainerSpec, image: Mapping[str,
     except OSError as error:
         context.note(f"{spec.name} gets no compile cache: {error}")
         return {}
-    mounts = [_bind_mount(source, target) for target, source in sources.items()]
+    mounts = [
+        {"Type": "bind", "Source": source, "Target": target, "BindOptions": {"CreateMountpoint": True}}
+        for target, source in sources.items()
+    ]
     variables = {name: value for name, value in caches.environment.items() if name not in spec.env}
     return {"Mounts": mounts, "Env": [f"{name}={value}" for name, value in sorted(variables.items())]}
 
 
-def _bind_mount(source: str, target: str) -> dict[str, Any]:
-    return {"Type": "bind", "Source": source, "Target": target, "BindOptions": {"CreateMountpoint": True}}
-
-
 def _ensure_live_folder(context: Context, key: str, name: str) -> Path:
     """Return the parent of the folders that a container mounts; create it if missing."""
-    folder(context, key)
-    path = Path(
-        live_folder_path(str(context.machine.home), key, require_match(PATH_COMPONENT, name, "the container's name"))
-    )
-    return private.create_folder(path)
+    folder(context, key)  # refuses an invalid key
+    require_match(PATH_COMPONENT, name, "the container's name")
+    return private.create_folder(Path(live_folder_path(str(context.machine.home), key, name)))
 
 
 def prepare_start(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container that is about to start a copy of the verified cache, or an empty one, and record which.
+    """Fill the cache of a container that is about to start: with a copy of the verified cache, or empty. Records which.
 
     Raises:
         Failed: The previous contents cannot be moved away.
@@ -208,8 +202,8 @@ def _prepare_start(context: Context, container: Mapping[str, Any], key: str, nam
                 context.note(f"the compile cache is moved aside: {why}; this start compiles from scratch.")
         record = read_record(context.state, key)
     warm = _refill_live_folder(context, container, key, name)
-    updated = replace(record, proved=False, warm=warm, container_id=str(container["Id"]), used_s=time.time())
-    _write_record(context, updated)
+    container_id = str(container["Id"])
+    _write_record(context, replace(record, proved=False, warm=warm, container_id=container_id, used_s=time.time()))
 
 
 def save_verified(context: Context, container: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> None:
@@ -218,19 +212,14 @@ def save_verified(context: Context, container: Mapping[str, Any], model: Mapping
     A cache that cannot be copied is not kept: the next start is cold, and a note gives the reason.
 
     Args:
-        model: the model that it serves.
+        model: the model that the container serves.
     """
     key, name = _find_mount(container)
     if not key:
         return
-    model_fields = {item: str((model or {}).get(item) or "") for item in ("id", "commit")}
     record = read_record(context.state, key)
-    updated = replace(
-        record,
-        used_s=time.time(),
-        model=model_fields["id"] or record.model,
-        commit=model_fields["commit"] or record.commit,
-    )
+    model_id, commit = (str((model or {}).get(field) or "") for field in ("id", "commit"))
+    updated = replace(record, used_s=time.time(), model=model_id or record.model, commit=commit or record.commit)
     try:
         frozen = _freeze(context, key, name)
     except (OSError, SparkwrightError) as error:
@@ -271,18 +260,15 @@ def _copy_tree(context: Context, source: Path, target: Path) -> container_files.
 
 def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str, name: str) -> bool:
     """Replace a container's cache with a copy of the frozen one, or with empty folders. Returns True if it is not empty."""
-    key_folder, live, expected_digest = (
-        folder(context, key),
-        _ensure_live_folder(context, key, name),
-        read_record(context.state, key).frozen,
-    )
+    key_folder, live = folder(context, key), _ensure_live_folder(context, key, name)
+    expected_digest = read_record(context.state, key).frozen
     container_files.discard(context, live)
     warm = False
     if expected_digest and (key_folder / FROZEN).is_dir():
         try:
             copied = _copy_tree(context, key_folder / FROZEN, live)
             warm = copied.digest == expected_digest and copied.files > 0
-            why = "" if copied.digest == expected_digest else "it is not as it was verified"
+            why = "" if copied.digest == expected_digest else "it changed since it was verified"
         except (OSError, SparkwrightError) as error:
             why = str(error)
         if why:
@@ -297,7 +283,7 @@ def _refill_live_folder(context: Context, container: Mapping[str, Any], key: str
 
 
 def is_warm_start(context: Context, container: Mapping[str, Any]) -> bool:
-    """Return True if the last start of this container found a cache."""
+    """Return True if the last start of this container began with a cache that was not empty."""
     key = mounted_key(container)
     record = read_record(context.state, key) if key else CacheRecord("")
     return record.warm and record.container_id == container.get("Id")
@@ -364,7 +350,7 @@ def discard_unused(context: Context) -> None:
     """Move unused folders to the trash: live folders of removed containers, and unmounted folders of earlier versions.
 
     Raises:
-        Failed: The engine cannot be queried.
+        Failed: Docker cannot be queried.
         OSError: A folder cannot be moved.
     """
     users = _find_users(context)
@@ -384,7 +370,7 @@ def old_folders(context: Context) -> dict[Path, str]:
     """Return the folders left by earlier versions, each with the container that mounts it, or "".
 
     Raises:
-        Failed: There are such folders, and the engine cannot be queried.
+        Failed: There are such folders, and Docker cannot be queried.
     """
     parent = context.machine.home / OLD_FOLDER
     keys = _list_keys_in(parent)
@@ -394,7 +380,7 @@ def old_folders(context: Context) -> dict[Path, str]:
 
 
 def folders_in_use(context: Context) -> list[Path]:
-    """Return the cache folders that containers need to start again; all folders if the engine cannot be queried."""
+    """Return the cache folders that containers need to start again; all folders if Docker cannot be queried."""
     folders = [folder(context, key) for key in keys_possibly_in_use(context)]
     try:
         folders += [path for path, user in old_folders(context).items() if user]

@@ -30,7 +30,7 @@ from sparkwright.host.module import Context
 from sparkwright.host.records.own_folders import SHARE_FOLDER
 from sparkwright.trust import private
 
-#: limits: entries of a tree, nested folders, seconds in total
+#: limits: files and folders of a tree, nested folders, seconds in total
 MAX_ENTRIES, MAX_DEPTH, MAX_COPY_S = 200_000, 32, 300.0
 CHUNK_BYTES = 1 << 20
 #: modes of a copy, which any user in the container can use; its parent folders keep other users of the host out
@@ -46,7 +46,7 @@ class CopyLimitExceeded(SparkwrightError):
 
 @dataclass
 class CopyResult:
-    """The result of a copy."""
+    """Counts and digest of the copied files."""
 
     files: int = 0
     size_bytes: int = 0
@@ -61,12 +61,17 @@ class CopyResult:
 class _CopyJob:
     """A copy in progress."""
 
+    #: file descriptors of the folders
     source: int
     target: int
-    room_bytes: int
-    done: CopyResult = field(default_factory=CopyResult)
+    max_bytes: int
+    result: CopyResult = field(default_factory=CopyResult)
     entries: int = 0
     deadline_s: float = field(default_factory=lambda: time.monotonic() + MAX_COPY_S)
+
+    def check_deadline(self) -> None:
+        if time.monotonic() > self.deadline_s:
+            raise CopyLimitExceeded(f"copying it took longer than {MAX_COPY_S:.0f} s.")
 
 
 def copy(source: Path, target: Path, max_bytes: int) -> CopyResult:
@@ -94,7 +99,7 @@ def copy(source: Path, target: Path, max_bytes: int) -> CopyResult:
         pending: list[tuple[str, ...]] = [()]
         while pending:
             pending += _copy_folder(job, pending.pop())
-    result = job.done
+    result = job.result
     result.digest = hashlib.sha256("\0".join(sorted(result._rows)).encode(errors="surrogateescape")).hexdigest()
     return result
 
@@ -107,7 +112,7 @@ def _copy_folder(job: _CopyJob, parts: tuple[str, ...]) -> list[tuple[str, ...]]
             source_folder = stack.enter_context(_open_below(job.source, parts))
             names = stack.enter_context(os.scandir(source_folder))
         except OSError:
-            job.done.unreadable += 1
+            job.result.unreadable += 1
             return []
         target_folder = stack.enter_context(_open_below(job.target, parts))
         for name in (dir_entry.name for dir_entry in names):
@@ -126,11 +131,10 @@ def _copy_folder(job: _CopyJob, parts: tuple[str, ...]) -> list[tuple[str, ...]]
 def _check_limits(job: _CopyJob, parts: tuple[str, ...]) -> None:
     job.entries += 1
     if job.entries > MAX_ENTRIES:
-        raise CopyLimitExceeded(f"it holds more than {MAX_ENTRIES:,} files.")
+        raise CopyLimitExceeded(f"it has more than {MAX_ENTRIES:,} files.")
     if len(parts) >= MAX_DEPTH:
         raise CopyLimitExceeded(f"its folders are nested more than {MAX_DEPTH} deep.")
-    if time.monotonic() > job.deadline_s:
-        raise CopyLimitExceeded(f"copying it took longer than {MAX_COPY_S:.0f} s.")
+    job.check_deadline()
 
 
 def _copy_file(job: _CopyJob, source_folder: int, target_folder: int, parts: tuple[str, ...]) -> None:
@@ -138,14 +142,14 @@ def _copy_file(job: _CopyJob, source_folder: int, target_folder: int, parts: tup
     try:
         source = os.open(parts[-1], _READ_FLAGS, dir_fd=source_folder)
     except OSError:
-        job.done.unreadable += 1
+        job.result.unreadable += 1
         return
     with _closing_handle(source):
         before = os.fstat(source)
         if not stat.S_ISREG(before.st_mode):
             return
-        if job.done.size_bytes + before.st_size > job.room_bytes:
-            raise CopyLimitExceeded("there is not enough room on the disk for a copy of it.")
+        if job.result.size_bytes + before.st_size > job.max_bytes:
+            raise CopyLimitExceeded("there is not enough disk space for a copy of it.")
         mode = OPEN_FILE_MODE | (EXECUTE_BITS if before.st_mode & EXECUTE_BITS else 0)
         with _closing_handle(os.open(parts[-1], _WRITE_FLAGS, 0o600, dir_fd=target_folder)) as target:
             digest = _copy_content(job, source, target, before.st_size)
@@ -156,9 +160,9 @@ def _copy_file(job: _CopyJob, source_folder: int, target_folder: int, parts: tup
                 return
             os.fchmod(target, mode)
             os.utime(target, ns=(before.st_mtime_ns, before.st_mtime_ns))
-    job.done.files += 1
-    job.done.size_bytes += before.st_size
-    job.done._rows.append(f"{digest} {mode:o} {before.st_mtime_ns} {'/'.join(parts)}")
+    job.result.files += 1
+    job.result.size_bytes += before.st_size
+    job.result._rows.append(f"{digest} {mode:o} {before.st_mtime_ns} {'/'.join(parts)}")
 
 
 def _copy_content(job: _CopyJob, source: int, target: int, size_bytes: int) -> str:
@@ -170,8 +174,7 @@ def _copy_content(job: _CopyJob, source: int, target: int, size_bytes: int) -> s
         while view:
             view = view[os.write(target, view) :]
         remaining -= len(chunk)
-        if time.monotonic() > job.deadline_s:
-            raise CopyLimitExceeded(f"copying it took longer than {MAX_COPY_S:.0f} s.")
+        job.check_deadline()
     os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
     return hasher.hexdigest()
 
@@ -235,15 +238,13 @@ def empty_trash(context: Context) -> None:
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):
-        with contextlib.suppress(Failed):  # rm may print a million errors
-            context.machine.run(
-                ("rm", "-rf", "--", str(path)), timeout_s=HELPER_TIMEOUT_S
-            )  # any depth, and no link is followed
+        with contextlib.suppress(Failed):  # too many errors of rm; it removes any depth, and follows no link
+            context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=HELPER_TIMEOUT_S)
         if path.exists():
             run_as_root(context, path, ("rm", "-rf", "--"), f"{MOUNT_POINT}/{path.name}", mount_parent=True)
         if path.exists():
             fix = f"On the host: `{shell.join(('sudo', 'rm', '-rf', path))}`."
-            raise Failed(f"{path} holds files of root.", fix=fix)
+            raise Failed(f"{path} contains files owned by root.", fix=fix)
 
 
 def try_to_empty_trash(context: Context) -> None:
@@ -265,17 +266,16 @@ def run_as_root(
     """Run one of the host's programs on a folder, as root in a temporary container. A failure is noted, not raised.
 
     Args:
-        context: The run's context.
         path: The folder.
         program: The program's name and its options.
         argument: The program's last argument.
-        mount_parent: Whether the program needs the parent of `path`, as `rm` does. The parent must hold nothing else.
+        mount_parent: Whether the program needs the parent of `path`, as `rm` does. The parent must contain nothing else.
     """
     from docker.errors import APIError
 
     executable = shutil.which(program[0], path="/usr/bin:/bin")
     if executable is None:
-        context.note(f"the host has no program {program[0]} in /usr/bin or /bin.")
+        context.note(f"{program[0]} is not installed in /usr/bin or /bin.")
         return
     api: Any = context.docker().api
     image = container_id = ""
@@ -310,15 +310,8 @@ def _helper_config(image: str, entrypoint: list[str], argument: str, folder: Pat
         "CapAdd": ["DAC_OVERRIDE", "FOWNER"],
         "SecurityOpt": ["no-new-privileges", "label=disable"],
     }
-    host_config = {"Mounts": mounts, **restrictions}
-    return {
-        "Image": image,
-        "Entrypoint": entrypoint,
-        "Cmd": [argument],
-        "User": "0:0",
-        "Env": [],
-        "HostConfig": host_config,
-    }
+    command = {"Entrypoint": entrypoint, "Cmd": [argument], "User": "0:0", "Env": []}
+    return {"Image": image, **command, "HostConfig": {"Mounts": mounts, **restrictions}}
 
 
 def _import_empty_image(api: Any) -> str:

@@ -1,4 +1,4 @@
-"""A container's labels: its engine and its place in a cluster, which containers are sparkwright's, and their roles."""
+"""The labels of a container: its engine, its owner and role, and its rank in a cluster."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ if TYPE_CHECKING:
 
 
 def engine_of_container(inspected: Mapping[str, Any] | None) -> Engine:
-    """Return the engine of an inspected container; the usual engine without one."""
+    """Return the engine of an inspected container; the default engine if there is no container."""
     return engine.from_labels(((inspected or {}).get("Config") or {}).get("Labels"))
 
 
 def engine_by_name(client: docker.DockerClient, name: str) -> Engine:
-    """Return the engine of a container by its name; the usual engine without one."""
+    """Return the engine of the container with this name; the default engine if there is no container."""
     return engine_of_container(containers.inspect(client, name))
 
 
 def engine_of_spec(spec: Mapping[str, Any] | None) -> Engine:
-    """Return the engine of a spec, as plans and verified states hold it."""
+    """Return the engine of a spec that is stored in a plan or a verified state."""
     return engine.from_labels((spec or {}).get("labels"))
 
 
 def engine_at(context: Context, base_url: str) -> Engine:
-    """Return the engine of the running container that publishes a URL's port on this host; the usual engine without one."""
+    """Return the engine of the running container that uses a URL's port on this host; the default engine if there is none."""
     try:
         port = urlsplit(base_url).port
         client = context.docker()
         rows = client.api.containers()
-        publishing = (row for row in rows if any(item.get("PublicPort") == port for item in row.get("Ports") or ()))
-        row = next(publishing, None)
-        on_host = any((item.get("HostConfig") or {}).get("NetworkMode") == "host" for item in rows)
-        if row is None and on_host:
+        for row in rows:
+            if any(published.get("PublicPort") == port for published in row.get("Ports") or ()):
+                return engine.from_labels(row.get("Labels"))
+        if any((row.get("HostConfig") or {}).get("NetworkMode") == "host" for row in rows):
             return engine_of_container(containers.find_by_port(client, port))
     except Exception:  # of docker or requests: the server itself can still be queried
-        return engine.get_engine(engine.DEFAULT_ENGINE)
-    return engine.from_labels(row.get("Labels") if row else None)
+        pass
+    return engine.get_engine(engine.DEFAULT_ENGINE)
 
 
 class Membership(NamedTuple):
-    """A member of a cluster, by its labels. A server of its own has no cluster, and is its only member."""
+    """A container's membership in a cluster, from its labels. A single server has no cluster and no members."""
 
     cluster: str = ""
     rank: int = 0
@@ -73,17 +73,15 @@ class Membership(NamedTuple):
     members: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON, for a module's result."""
+        """Return the fields as JSON types, for a module's result."""
         return {**self._asdict(), "members": list(self.members)}
 
     def __str__(self) -> str:
-        return (
-            f"rank {self.rank} of {self.cluster} ({', '.join(self.members)})" if self.cluster else "a server of its own"
-        )
+        return f"rank {self.rank} of {self.cluster} ({', '.join(self.members)})" if self.cluster else "a single server"
 
 
 def membership_of_labels(labels: Mapping[str, Any] | None) -> Membership:
-    """Return the membership in a container's or a spec's labels, which may be anyone's."""
+    """Return the membership from the labels of a container or a spec; an empty one if they are missing or invalid."""
     values = {name: str(value) for name, value in (labels or {}).items()}
     members = tuple(word for word in values.get(MEMBERS_LABEL, "").split(",") if word)
     rank = values.get(RANK_LABEL, "")
@@ -93,7 +91,7 @@ def membership_of_labels(labels: Mapping[str, Any] | None) -> Membership:
 
 
 def membership_of(inspected: Mapping[str, Any]) -> Membership:
-    """Return the membership of an inspected container; the inspect may be empty."""
+    """Return the membership of an inspected container, from inspect data that may be empty."""
     return membership_of_labels((inspected.get("Config") or {}).get("Labels"))
 
 
@@ -109,19 +107,12 @@ def membership_of(inspected: Mapping[str, Any]) -> Membership:
 
 #: roles of a container: a server, its interim server, a gateway, and short-lived helpers
 SERVER, INTERIM_SERVER, GATEWAY, HELPER = "server", "interim", "gateway", "helper"
-#: labels of earlier releases. A prefix would not do: others have labels with the same prefix, and `host.clean` removed their
-#: containers
-LEGACY_LABELS = frozenset(
-    (
-        LAB_LABEL,
-        CLUSTER_LABEL,
-        RANK_LABEL,
-        MEMBERS_LABEL,
-        engine.ENGINE_LABEL,
-        engine.DESCRIPTION_LABEL,
-        engine.TASK_LABEL,
-    )
-)
+#: labels of earlier releases, in full: when only their prefix was compared, `host.clean` removed foreign containers that had it
+LEGACY_LABELS = frozenset((LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL)) | {
+    engine.ENGINE_LABEL,
+    engine.DESCRIPTION_LABEL,
+    engine.TASK_LABEL,
+}
 #: digits of an owner
 OWNER_DIGITS = 32
 #: folders that only sparkwright creates and mounts, below its share and its state folder
@@ -135,12 +126,12 @@ class Identity:
 
     #: SERVER, INTERIM_SERVER, GATEWAY or HELPER
     role: str
-    #: the container name that the recipe, or the gateway, gives it; empty for a helper
+    #: the container name from the recipe, or the gateway's; empty for a helper
     server: str
 
     @property
     def name(self) -> str:
-        """The name that it has while it serves."""
+        """The container's name while it serves."""
         return self.server + INTERIM_SUFFIX if self.role == INTERIM_SERVER else self.server
 
 
@@ -157,7 +148,6 @@ def owner(context: Context) -> str:
 
 
 def build_labels(context: Context, role: str, server: str) -> dict[str, str]:
-    """Return the labels for a new container."""
     own_labels = {OWNER_LABEL: owner(context), ROLE_LABEL: role, RUN_LABEL: context.run_id}
     return own_labels | ({SERVER_LABEL: server} if server else {})
 
@@ -171,7 +161,7 @@ def identify(context: Context, container: Mapping[str, Any]) -> Identity | None:
     """Return a container's identity, or None if it is not ours.
 
     Args:
-        container: its inspect, which may be empty.
+        container: inspect data, which may be empty.
     """
     if not container:
         return None
@@ -197,7 +187,7 @@ def is_kept_previous(context: Context, container: Mapping[str, Any]) -> bool:
 
 
 def is_unstarted_replacement(context: Context, container: Mapping[str, Any]) -> bool:
-    """Return True if a container was created to replace a server, and has neither been started nor got the server's name."""
+    """Return True if a container was created to replace a server, and is neither started nor renamed yet."""
     identity = identify(context, container)
     has_replacement_name = identity is not None and name_of(container) == identity.server + REPLACEMENT_SUFFIX
     return has_replacement_name and container["State"]["Status"] == "created"
@@ -219,7 +209,7 @@ def require_ours(context: Context, container: Mapping[str, Any]) -> str:
 
 
 def describe_holder(context: Context, container: Mapping[str, Any]) -> str:
-    """Return a container's name and its owner, in words."""
+    """Describe a container's name and owner."""
     name, image = name_of(container), one_line(str(container["Config"].get("Image") or "?"), max_chars=120)
     identity = identify(context, container)
     if identity is not None and is_unstarted_replacement(context, container):
@@ -237,30 +227,31 @@ def fix_to_free_name(container: Mapping[str, Any]) -> str:
     """Return the command that frees the name of a container, and stops it if it runs."""
     name = name_of(container)
     stop = f"docker stop {name} && " if container["State"]["Running"] else ""
-    return f"On the host: `{stop}docker rename {name} {name}-kept`, if it may go."
+    return f"On the host: `{stop}docker rename {name} {name}-kept`, if it is not needed."
 
 
 def list_by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
     """Return the inspects of the containers created for a server, whatever their present names."""
     own_labels = build_labels(context, role, server)
-    filters = {
-        "label": [f"{key}={own_labels[key]}" for key in (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL) if key in own_labels]
-    }
-    rows = context.docker().api.containers(all=True, filters=filters)
-    inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
-    return [found for found in inspects if found is not None]
+    names = (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL)
+    return _list_filtered(context, label=[f"{name}={own_labels[name]}" for name in names if name in own_labels])
 
 
 def list_unstarted_replacements(context: Context) -> list[dict[str, Any]]:
     """Return the inspects of all containers of this host that were created to replace a server and never started."""
-    label_filters = [f"{OWNER_LABEL}={owner(context)}", f"{ROLE_LABEL}={SERVER}"]
-    rows = context.docker().api.containers(all=True, filters={"label": label_filters, "status": "created"})
+    labels = [f"{OWNER_LABEL}={owner(context)}", f"{ROLE_LABEL}={SERVER}"]
+    created = _list_filtered(context, label=labels, status="created")
+    return [container for container in created if is_unstarted_replacement(context, container)]
+
+
+def _list_filtered(context: Context, **filters: Any) -> list[dict[str, Any]]:
+    rows = context.docker().api.containers(all=True, filters=filters)
     inspects = (containers.inspect(context.docker(), row["Id"]) for row in rows)
-    return [found for found in inspects if found is not None and is_unstarted_replacement(context, found)]
+    return [container for container in inspects if container is not None]
 
 
 def recorded_ids(state: StateFolder) -> set[str]:
-    """Return the ids of the containers in one server's records: verified, or stopped by a run that was cut off."""
+    """Return the ids of the containers in one server's records: verified, or stopped by an interrupted run."""
     return {*_verified_identities(state, SERVER), *_stopped_identities(state)}
 
 
@@ -277,9 +268,8 @@ def _recorded_identities(context: Context) -> dict[str, Identity]:
 
 def _verified_identities(state: StateFolder, role: str) -> dict[str, Identity]:
     states = (*verified_states.load_earlier(state), verified_states.load_last(state))
-    return {
-        str(good["container_id"]): Identity(role, good["spec"]["name"]) for good in states if good.get("container_id")
-    }
+    verified = [row for row in states if row.get("container_id")]
+    return {str(row["container_id"]): Identity(role, row["spec"]["name"]) for row in verified}
 
 
 def _stopped_identities(state: StateFolder) -> dict[str, Identity]:
@@ -296,24 +286,21 @@ def _identify_legacy(context: Context, container: Mapping[str, Any]) -> Identity
         return Identity(GATEWAY, server)
     if not folders and not _has_own_labels(context, container):
         return None
-    return (
-        Identity(INTERIM_SERVER, name.removesuffix(INTERIM_SUFFIX))
-        if name.endswith(INTERIM_SUFFIX)
-        else Identity(SERVER, server)
-    )
+    if name.endswith(INTERIM_SUFFIX):
+        return Identity(INTERIM_SERVER, name.removesuffix(INTERIM_SUFFIX))
+    return Identity(SERVER, server)
 
 
 def _own_mount_folders(context: Context, container: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of sparkwright's own folders from which a container mounts something."""
+    """Yield the names of sparkwright's folders that contain a mount source of a container."""
     share, state = own_folders.share_and_state(context.machine.home)
     names_by_folder = {share / name: name for name in SHARE_FOLDERS} | {state / name: name for name in STATE_FOLDERS}
     host_config = container.get("HostConfig") or {}
     sources = [str(mount.get("Source") or "") for mount in host_config.get("Mounts") or ()]
     sources += [str(bind).partition(":")[0] for bind in host_config.get("Binds") or ()]
     for source in map(Path, sources):
-        yield from (
-            name for folder, name in names_by_folder.items() if folder in source.parents and ".." not in source.parts
-        )
+        if ".." not in source.parts:
+            yield from (name for folder, name in names_by_folder.items() if folder in source.parents)
 
 
 def _has_own_labels(context: Context, container: Mapping[str, Any]) -> bool:

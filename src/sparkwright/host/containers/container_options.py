@@ -1,4 +1,4 @@
-"""Comparing a container with its spec, and the engine's request to create it. The options are in option_table.py."""
+"""Comparing a container with its spec, and Docker's request to create it. The options are in option_table.py."""
 
 from __future__ import annotations
 
@@ -17,46 +17,36 @@ from sparkwright.trust.image_name import digest_of
 
 
 def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[Change]:
-    """Return every option that differs from the spec, with the command's flags one by one. Pure.
+    """Return every option that differs from the spec, with a change for each flag of the command.
 
-    A server that was started without sparkwright may have secrets in its command and environment: they are not shown.
+    Secrets are masked: a server that was started without sparkwright may have some in its command and environment.
 
     Args:
         image: the inspect of the container's image; empty if the image is gone.
     """
-    changes = _compare_image(spec, image or {"Id": container.get("Image")}) + _compare_entrypoint(
-        spec, container, image
-    )
+    changes = _compare_image(spec, image or {"Id": container.get("Image")})
+    changes += _compare_entrypoint(spec, container, image)
     for option in OPTIONS:
         expected, actual = (read(spec, container, image) for read in (option.expected, option.actual))
         if expected is not None and expected != actual:
             changes.append(Change(option.field, actual, expected, option.why))
     changes += recipe_files.differences(spec, container)
-    changes += (
-        _compare_command(spec, container, image)
-        + _compare_description(spec, container)
-        + _compare_server_key(spec, container)
-    )
-    changes += _compare_caches(spec, container)
-    return [
-        replace(
-            c, before=secret_patterns.mask_field(c.field, c.before), after=secret_patterns.mask_field(c.field, c.after)
-        )
-        for c in changes
-    ]
+    changes += _compare_command(spec, container, image) + _compare_description(spec, container)
+    changes += _compare_server_key(spec, container) + _compare_caches(spec, container)
+    mask = secret_patterns.mask_field
+    return [replace(c, before=mask(c.field, c.before), after=mask(c.field, c.after)) for c in changes]
 
 
 def removed_options(
     spec: ContainerSpec, created_from: ContainerSpec, container: Inspect, image: Inspect
 ) -> list[Change]:
-    """Return the options that the container was created with and that the spec now leaves to the engine's configuration. Pure.
+    """Return the options that the container was created with and that the spec now leaves to Docker's configuration.
 
-    They are not compared otherwise (docs/decisions/0016): only the spec the container was created from shows that they were
-    requested.
+    `differences` skips them (docs/decisions/0016): only the spec that the container was created from shows that they were set.
     """
     rows = ((option, option.expected(created_from, container, image)) for option in OPTIONS if option.open)
     return [
-        Change(option.field, expected, None, option.why or "no longer asked for")
+        Change(option.field, expected, None, option.why or "no longer set")
         for option, expected in rows
         if expected is not None and option.expected(spec, container, image) is None
     ]
@@ -96,7 +86,7 @@ def build_create_body(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _compare_image(spec: ContainerSpec, image: Inspect) -> list[Change]:
-    """Compare the image by the Ids that the lock allows for the digest, else by the engine's RepoDigests. Never by a tag."""
+    """Compare the image by the Ids that the lock allows, else by Docker's RepoDigests. Tags are ignored."""
     expected_digest = digest_of(spec.image)
     digests = digests_of(image)
     if not expected_digest or has_digest(image, expected_digest, spec.image_ids):
@@ -106,13 +96,13 @@ def _compare_image(spec: ContainerSpec, image: Inspect) -> list[Change]:
 
 
 def command_line_of(container: Inspect) -> list[str]:
-    """Return the container's command line: entrypoint and command are one list of words to the kernel."""
+    """Return the container's command line: the words of its entrypoint and its command."""
     config = container["Config"]
     return [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
 
 
 def _expected_entrypoint(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """Return the wanted entrypoint: the spec's, else the image's; if the image is gone, the container's.
+    """Return the expected entrypoint: the spec's, else the image's; if the image is gone, the container's.
 
     An empty first word is docker's `--entrypoint ""`: no entrypoint, not even the image's.
     """
@@ -145,13 +135,14 @@ def _compare_command(spec: ContainerSpec, container: Inspect, image: Inspect) ->
 
 
 def _compare_description(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Return the differences in how checks query the server, as its recipe describes it, key by key.
+    """Return the differences in the recipe's description of how checks query the server, one for each key.
 
     The description is a label, and labels of a container cannot be changed.
     """
-    before, after = (engine.from_labels(item).description for item in (container["Config"].get("Labels"), spec.labels))
+    all_labels = (container["Config"].get("Labels"), spec.labels)
+    before, after = (engine.from_labels(labels).description for labels in all_labels)
     names = sorted(before.keys() | after.keys())
-    why = "how checks ask the server"
+    why = "how checks query the server"
     return [
         Change(f"engine {name}", before.get(name), after.get(name), why)
         for name in names
@@ -160,7 +151,7 @@ def _compare_description(spec: ContainerSpec, container: Inspect) -> list[Change
 
 
 def _compare_server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Return the change if the server's key is not the wanted one; it reveals neither the key nor its fingerprint."""
+    """Return a change if the server has another key than the spec. It contains neither key nor fingerprint."""
     actual, expected = key_fingerprint(container), spec.server_key.removeprefix(FINGERPRINT_PREFIX)
     if actual == expected and bool(actual) == bool(spec.server_key):
         return []
@@ -169,22 +160,22 @@ def _compare_server_key(spec: ContainerSpec, container: Inspect) -> list[Change]
 
 
 def _compare_caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Return a change for a cache that must be removed, and for nested mounts, as caches had in earlier versions.
+    """Return a change for a cache that must be removed, and for each nested mount (the caches of earlier versions had some).
 
-    A container without a cache, or with another key's, gets the right one when it is replaced for another reason: no server is
-    stopped for a cache.
+    A missing cache, or one of another key, is not a difference: the container gets the right cache when it is replaced for
+    another reason.
     """
     if not spec.caches and compile_caches.mounted_key(container):
-        return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or keeps them itself")]
-    why = "the container could put a link in the place of one, and mount any folder of the host at its next start"
+        return [Change("compile caches", "kept on the host", None, "the recipe turned them off, or mounts its own")]
+    why = "the container could replace one with a link, and mount any folder of the host at its next start"
     return [
-        Change("mounts", f"{inner} lies in {outer}", "side by side", why)
+        Change("mounts", f"{inner} is inside {outer}", "side by side", why)
         for inner, outer in mount_sources.find_nested(container)
     ]
 
 
 def parse_flags(words: list[str]) -> dict[str, str]:
-    """Return flags with their values; a bare switch has ""."""
+    """Return the flags of a command line with their values; a switch without a value has ""."""
     flags: dict[str, str] = {}
     name = "command"
     for word in words:

@@ -1,4 +1,4 @@
-"""Common queries about containers, and the Docker Engine's refusals as sentences."""
+"""Common queries about containers, and error messages for the Docker Engine's refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SANDBOX_PREFIX = "the sandbox in"
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
-    """Return the inspect of a container, or None if there is none of this name."""
+    """Return the inspect of a container, or None if no container has this name."""
     try:
         return inspection.validate_container(client.api.inspect_container(name))
     except docker_client.errors().NotFound:
@@ -45,12 +45,11 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 
 
 def list_running(context: Context) -> list[dict[str, Any]]:
-    """Return a row for each running container; empty if the engine does not answer (it restarts, or is broken)."""
+    """Return a row for each running container; empty if Docker does not answer (it restarts, or is broken)."""
     try:
-        rows: list[dict[str, Any]] = context.docker().api.containers()
+        return list(context.docker().api.containers())
     except Exception:
         return []
-    return rows
 
 
 def is_running(client: docker.DockerClient, name: str) -> bool:
@@ -94,12 +93,12 @@ def url_of(container: dict[str, Any]) -> str:
 
 
 def find_by_port(client: docker.DockerClient, port: int | None) -> dict[str, Any] | None:
-    """Return the inspect of the container that has this port of the host.
+    """Return the inspect of the container that publishes a port of the host, or listens on it in the host's network.
 
-    Published, on the host's own network, or at its next start, as in a crash loop.
+    A container in a crash loop is included: it takes the port at its next start.
     """
     for row in client.api.containers():
-        if any(item.get("PublicPort") == port for item in row.get("Ports") or ()):
+        if any(published.get("PublicPort") == port for published in row.get("Ports") or ()):
             return inspect(client, row["Id"])
         if (row.get("HostConfig") or {}).get("NetworkMode") == "host" or row.get("State") == "restarting":
             container = inspect(client, row["Id"])
@@ -119,22 +118,20 @@ CONTAINER_PREFIX = "container "
 
 
 def describe_port_holder(client: docker.DockerClient, port: int) -> str:
-    """Return the container or process that holds a TCP port of the host, in words; empty if none is visible."""
+    """Describe the container or process that holds a TCP port of the host; empty if none is visible."""
     holder = find_by_port(client, port)
-    process = describe_listening_process(port) if holder is None or not _engine_holds_ports(holder) else ""
+    process = describe_listening_process(port) if holder is None or not _docker_holds_ports(holder) else ""
     if process and holder is None and (forwarder := port_forwarders.find_by_port(port)):
         return f"{forwarder}, {_describe_forwarder_origin(client, port)}"
-    return (
-        f"{CONTAINER_PREFIX}{holder['Name'].lstrip('/')}"
-        if holder and (process or _engine_holds_ports(holder))
-        else process
-    )
+    if holder and (process or _docker_holds_ports(holder)):
+        return f"{CONTAINER_PREFIX}{holder['Name'].lstrip('/')}"
+    return process
 
 
 def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
-    """Return the container that a forwarder of Docker was started for, in words: no running container publishes this port.
+    """Describe the container that an orphaned forwarder of Docker was started for.
 
-    A container that was created and never ran is the likeliest: power was lost while it was starting.
+    Most likely it was created and never ran, because power was lost while it was starting.
     """
     inspects = (inspect(client, row["Id"]) for row in client.api.containers(all=True))
     publishers = [container for container in inspects if container is not None and has_port_binding(container, port)]
@@ -143,13 +140,13 @@ def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
     return f"which was for {' or '.join(names)} and serves nobody" if names else "which serves nobody"
 
 
-def _engine_holds_ports(container: dict[str, Any]) -> bool:
-    """Return True if the engine itself holds the container's ports, or will again; on the host's network the server does."""
+def _docker_holds_ports(container: dict[str, Any]) -> bool:
+    """Return True if Docker holds the container's ports, now or after a restart. On the host's network the server does."""
     return bool(container["HostConfig"].get("NetworkMode") != "host" or container["State"].get("Restarting"))
 
 
 def describe_listening_process(port: int) -> str:
-    """Return the process that listens on a TCP port of this host, in words; empty if there is none."""
+    """Describe the process that listens on a TCP port of this host; empty if there is none."""
     import psutil
 
     try:
@@ -170,7 +167,7 @@ def describe_listening_process(port: int) -> str:
 
 
 def _describe_sandbox(words: list[str]) -> str:
-    """Return the other sandbox whose process has this command line, in words; empty if it is not a sandbox."""
+    """Describe the sandbox that has this command line; empty for another program."""
     if words[-4:-1] != ["-m", "sparkwright.sandbox", "serve"]:
         return ""
     return f"{SANDBOX_PREFIX} {one_line(words[-1])}"
@@ -180,17 +177,17 @@ def fix_to_free_port(holder: str, setting: str = "`serve_port:` in the host's fi
     """Return the fix for a port that is taken.
 
     Args:
-        holder: who holds it, as returned by `describe_port_holder`.
+        holder: a description returned by `describe_port_holder`.
         setting: the setting that selects another port.
-        is_ours: the holder is a container of sparkwright, which a deploy may replace.
+        is_ours: whether the holder is a container of sparkwright, which a deploy may replace.
     """
     if holder.startswith(port_forwarders.TITLE):
         return f"{port_forwarders.FIX}; nothing else frees it."
-    stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX_PREFIX) else "Stop that"
+    stop = "Run `invoke sandbox.down` in its project" if holder.startswith(SANDBOX_PREFIX) else "Stop it"
     if holder.startswith(CONTAINER_PREFIX):
         name = holder.removeprefix(CONTAINER_PREFIX)
         stop = f"On the host: `docker stop {name}`"
-        stop += f". To replace it, name the recipe's container like it (`container.name: {name}`)" if is_ours else ""
+        stop += f". To replace it, give the recipe its container name (`container.name: {name}`)" if is_ours else ""
     return f"{stop}, or use another port with {setting}."
 
 
@@ -215,13 +212,13 @@ def _accepts_connections(port: int) -> bool:
 
 
 def create_error(error: Exception) -> Failed:
-    """Return the engine's refusal to create a container as Failed, in the engine's own words."""
+    """Return the error for Docker's refusal to create a container."""
     message = str(getattr(error, "explanation", "") or error).strip()
     return Failed(f"Docker could not create the new container: {message.rstrip('.')}.")
 
 
 def start_error(error: Exception, client: docker.DockerClient, ports: tuple[str, ...]) -> Failed:
-    """Return the engine's refusal to start a container as Failed, with the fix."""
+    """Return the error, with a fix, for Docker's refusal to start a container."""
     message = str(getattr(error, "explanation", "") or error).strip()
     if "could not select device driver" in message or "nvidia" in message.lower():
         return Failed(

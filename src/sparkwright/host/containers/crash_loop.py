@@ -1,4 +1,4 @@
-"""Detection of crash loops, and stopping them."""
+"""Detecting and stopping crash loops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RestartSample:
 
     #: seconds since the epoch
     time_s: float
-    #: the engine's count for this container; a manual start resets it to 0
+    #: Docker's count for this container; a manual start resets it to 0
     restarts: int
 
 
@@ -31,11 +31,11 @@ def evaluate_restarts(
 ) -> str:
     """Return the reason why a server must not be restarted by its policy; empty if it may.
 
-    More than `most` restarts in the last within_s is a crash loop. A container that exited although its policy would keep it up
-    either exited with code 0 or was stopped manually: both are reported, and neither is started again.
+    More than max_restarts within window_s are a crash loop. A container that exited although its policy would keep it running
+    either exited with code 0 or was stopped manually; in both cases it is reported, and not started again.
 
     Args:
-        container: its inspect.
+        container: inspect data.
         samples: earlier samples of the same container, the first from its verification.
     """
     state, policy = container["State"], container["HostConfig"]["RestartPolicy"]["Name"] or "no"
@@ -58,7 +58,7 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
     """Remove the restart policy, collect incident diagnostics and stop the container. Returns the name of the incident.
 
     Args:
-        who: for the history; empty for the user of this run.
+        who: author of the entry in the history; empty for the user of this run.
     """
     client = context.docker()
     container = containers.inspect(client, name) or {}
@@ -75,7 +75,7 @@ def break_loop(context: Context, name: str, why: str, who: str = "") -> str:
 def check_and_record(
     container: Mapping[str, Any], context: Context, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S
 ) -> str:
-    """Return the verdict on a container now; without a finding, record a sample for the next check."""
+    """Return the result of `check`; if it is empty, record a sample for the next check."""
     why = check(container, context, max_restarts=max_restarts, window_s=window_s)
     if not why and not context.check:
         sample = RestartSample(time.time(), int(container.get("RestartCount", 0)))
@@ -86,7 +86,7 @@ def check_and_record(
 def check(
     container: Mapping[str, Any], context: Context, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S
 ) -> str:
-    """Return the verdict on a container by earlier samples; empty for one that is not ours. Records nothing."""
+    """Return the reason why a container must not be restarted by its policy; empty if it may, or if it is not ours."""
     if not container_labels.is_ours(context, container):
         return ""
     return evaluate_restarts(
@@ -95,7 +95,7 @@ def check(
 
 
 def _read_samples(container: Mapping[str, Any], context: Context) -> list[RestartSample]:
-    """Return earlier samples of this container, oldest first, including the one of its verification."""
+    """Return earlier samples of this container, oldest first, including the one from its verification."""
     verified = verified_states.load_last(context.state)
     record = context.state.read("restarts") or {}
     rows = [RestartSample(*row) for row in record.get("seen", [])] if record.get("id") == container["Id"] else []
@@ -105,7 +105,6 @@ def _read_samples(container: Mapping[str, Any], context: Context) -> list[Restar
 
 
 def _write_samples(container: Mapping[str, Any], samples: Sequence[RestartSample], context: Context) -> None:
-    rows = [
-        [sample.time_s, sample.restarts] for sample in samples if 0 <= time.time() - sample.time_s < SAMPLE_RETENTION_S
-    ]
+    recent = [sample for sample in samples if 0 <= time.time() - sample.time_s < SAMPLE_RETENTION_S]
+    rows = [[sample.time_s, sample.restarts] for sample in recent]
     context.state.write("restarts", {"id": container["Id"], "seen": rows})

@@ -1,6 +1,6 @@
-"""The Docker client of modules: common requests go directly over the engine's socket, all others through docker's SDK.
+"""The Docker client of modules: common requests go directly over Docker's socket, all others through docker's SDK.
 
-Importing the SDK costs 60 ms. It repeats requests that the engine did not answer with 200, so that every error is docker's own.
+Importing the SDK costs 60 ms. It repeats each request that Docker did not answer with 200, and raises its usual exceptions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def errors() -> ModuleType:
-    """Return docker.errors. `except errors().NotFound` imports it only once something was raised."""
+    """Return docker.errors. `except errors().NotFound` imports it only after an exception."""
     import docker.errors
 
     return docker.errors
@@ -29,9 +29,9 @@ class Client:
     """A lazy substitute for docker.DockerClient.
 
     Args:
-        url: as in DOCKER_HOST.
-        timeout_s: for one answer.
-        version: of the engine's API.
+        url: address of Docker, as in DOCKER_HOST.
+        timeout_s: limit for each answer.
+        version: Docker's API version.
     """
 
     def __init__(self, url: str, timeout_s: int, version: str) -> None:
@@ -56,11 +56,11 @@ class Api:
         self._client = client
 
     def info(self) -> dict[str, Any]:
-        """Return the engine's system information."""
+        """Return Docker's system information."""
         return self._get_json("/info") or self._sdk.info()
 
     def version(self) -> dict[str, Any]:
-        """Return the versions of the engine and its components."""
+        """Return the versions of Docker and its components."""
         return self._get_json("/version") or self._sdk.version()
 
     def inspect_container(self, container: str) -> dict[str, Any]:
@@ -73,10 +73,11 @@ class Api:
 
     def logs(self, container: str, **options: Any) -> Any:
         """Return a container's log. A stream up to now is read without the SDK."""
-        pieces = (
-            self._stream_log(container, options) if options.get("stream") and options.get("follow") is False else None
-        )
-        return self._sdk.logs(container, **options) if pieces is None else pieces
+        if options.get("stream") and options.get("follow") is False:
+            pieces = self._stream_log(container, options)
+            if pieces is not None:
+                return pieces
+        return self._sdk.logs(container, **options)
 
     def _stream_log(self, container: str, options: dict[str, Any]) -> Iterator[bytes] | None:
         """Return the pieces of a log, or None if the SDK must send the request."""
@@ -92,7 +93,7 @@ class Api:
         return pieces and self._translate_errors(path, pieces)
 
     def _translate_errors(self, path: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the pieces of an answer; an interruption raises the SDK's exception."""
+        """Yield the pieces of an answer. Raises the SDK's exceptions if it is interrupted."""
         try:
             yield from pieces
         except TimedOut:
@@ -112,7 +113,7 @@ class Api:
     def _get_json(self, path: str, *names: str) -> dict[str, Any] | None:
         """Return an answer with status 200, or None if the SDK must send the request instead.
 
-        Raises requests' ReadTimeout, as the SDK does, if the engine does not answer in time.
+        Raises requests' ReadTimeout, as the SDK does, if Docker does not answer in time.
         """
         client = self._client
         if not all(names):
@@ -126,7 +127,7 @@ class Api:
             return None
 
     def _timeout_error(self, path: str) -> Exception:
-        """Return the exception that the SDK raises when the engine does not answer in time."""
+        """Return the exception that the SDK raises when Docker does not answer in time."""
         from requests import ReadTimeout, Request
 
         request = Request("GET", f"http+docker://localhost{path}")

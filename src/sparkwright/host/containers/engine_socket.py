@@ -25,7 +25,7 @@ def is_supported(docker_host: str) -> bool:
 
 
 def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | None:
-    """Return the inspect of a container, or None if there is none of this name. Raises Failed without an answer."""
+    """Return the inspect of a container, or None if no container has this name. Raises Failed if there is no answer."""
     if not CONTAINER_NAME.fullmatch(name):
         raise Failed("the container's name is not valid.")
     status, container = _query(docker_host, f"/containers/{quote(name)}/json", timeout_s)
@@ -37,7 +37,7 @@ def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | N
 
 
 def list_containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
-    """Return a row per container, including stopped ones. Raises Failed without an answer."""
+    """Return a row for each container, including stopped ones. Raises Failed if there is no answer."""
     status, rows = _query(docker_host, "/containers/json?all=1", timeout_s)
     if not isinstance(rows, list):
         raise Failed(f"the Docker Engine answered {status}")
@@ -45,7 +45,7 @@ def list_containers(docker_host: str, timeout_s: float) -> list[dict[str, Any]]:
 
 
 def get_json(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | None:
-    """Return the object of an answer with status 200; None for any other answer. Raises TransportError."""
+    """Return the JSON object of an answer with status 200; None for any other answer. Raises TransportError."""
     response = _get(docker_host, path, timeout_s)
     data = response.json() if response.status == 200 else None
     return data if isinstance(data, dict) else None
@@ -55,8 +55,8 @@ def stream_log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -
     """Return the pieces of a container's log as they arrive; None for another status than 200.
 
     Args:
-        timeout_s: up to the first byte, and for each pause.
-        framed: the container has no terminal.
+        timeout_s: limit for the first byte, and for each pause.
+        framed: True for a container without a terminal: the pieces are in frames.
 
     Raises:
         TransportError: also while iterating, as is ValueError for malformed frames.
@@ -76,7 +76,7 @@ def _read_stream(stream: http.Stream) -> Iterator[bytes]:
 
 
 def _decode_frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the contents of the engine's log frames.
+    """Yield the contents of Docker's log frames.
 
     Each frame begins with 8 bytes: the stream in the first, the length in the last 4. Raises ValueError for anything else.
     """
@@ -87,7 +87,7 @@ def _decode_frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while buffer and (remaining or len(buffer) >= _FRAME_BYTES):
             if not remaining:
                 if buffer[0] > 2 or any(buffer[1:4]):
-                    raise ValueError("is not a log")
+                    raise ValueError("malformed frame in the log")
                 remaining = int.from_bytes(buffer[4:_FRAME_BYTES])
                 del buffer[:_FRAME_BYTES]
             payloads.append(bytes(buffer[:remaining]))
@@ -97,7 +97,7 @@ def _decode_frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def api_version(docker_host: str, timeout_s: float) -> str:
-    """Return the newest API version that the engine supports; empty if it does not report one. Raises TransportError."""
+    """Return the newest API version that Docker supports; empty if it does not report one. Raises TransportError."""
     response = _get(docker_host, "/_ping", timeout_s, MAX_PING_BYTES)
     version = response.headers.get("api-version", "") if response.status == 200 else ""
     return version if _VERSION.fullmatch(version) else ""
@@ -118,7 +118,7 @@ def _get(docker_host: str, path: str, timeout_s: float, max_bytes: int = bounds.
 
 
 def _query(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
-    """Return the status and the answer's JSON, None for another status than 200. Raises Failed."""
+    """Return the status and the answer's JSON, which is None unless the status is 200. Raises Failed if there is no answer."""
     try:
         response = _get(docker_host, path, timeout_s)
         return response.status, response.json() if response.status == 200 else None
@@ -135,5 +135,5 @@ def _query(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
 
 
 def no_answer_message(error: Exception) -> str:
-    """Return the error message for an engine that did not answer: errors of docker and requests are no sentences."""
+    """Return the error message if Docker did not answer. Only the exception's name is used: its text is not readable."""
     return f"no answer from the Docker Engine: {type(error).__name__}"

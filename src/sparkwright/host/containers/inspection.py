@@ -1,4 +1,4 @@
-"""The Docker Engine's inspect of a container or an image, validated."""
+"""Validation of the Docker Engine's inspect data for containers and images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkwright.trust.shapes import Shape, optional, validate_or_fail
 
 
 def _option_shapes(section: str) -> dict[str, Shape]:
-    """Return the shapes of the values that the table of options reads in this section."""
+    """Return the shapes of a section's values, from the table of options."""
     return {option.key: option.shape for option in DOCKER_OPTIONS.values() if option.key and option.section == section}
 
 
@@ -52,7 +52,7 @@ IMAGE_SHAPE = {
 
 
 def validate_container(raw: Any) -> dict[str, Any]:
-    """Return a container's inspect, validated. Raises Failed if the engine's answer is malformed."""
+    """Return a container's inspect, validated. Raises Failed if Docker's answer is malformed."""
     inspect: dict[str, Any] = validate_or_fail(raw, CONTAINER_SHAPE, "the Docker Engine's answer about a container")
     for port, rows in (inspect["HostConfig"].get("PortBindings") or {}).items():
         if rows is not None:
@@ -61,13 +61,13 @@ def validate_container(raw: Any) -> dict[str, Any]:
 
 
 def validate_image(raw: Any) -> dict[str, Any]:
-    """Return an image's inspect, validated. Raises Failed if the engine's answer is malformed."""
+    """Return an image's inspect, validated. Raises Failed if Docker's answer is malformed."""
     inspect: dict[str, Any] = validate_or_fail(raw, IMAGE_SHAPE, "the Docker Engine's answer about an image")
     return inspect
 
 
 def describe_status(status: str) -> str:
-    """Return a state as the rest of a sentence: "has exited", "is paused"."""
+    """Return a container's status as a predicate: "has exited", "is paused"."""
     return {"exited": "has exited", "created": "was created but never started"}.get(status, f"is {status}")
 
 
@@ -84,7 +84,7 @@ def is_ours(row: Mapping[str, Any]) -> bool:
     """Return True if sparkwright created a container: it has our labels, or mounts a folder of sparkwright.
 
     Args:
-        row: the container's inspect, or its row in the list of all containers.
+        row: the container's inspect data, or its row in the list of all containers.
     """
     labels = row.get("Labels") or (row.get("Config") or {}).get("Labels") or {}
     mounts = (*(row.get("Mounts") or ()), *((row.get("HostConfig") or {}).get("Mounts") or ()))

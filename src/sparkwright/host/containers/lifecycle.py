@@ -1,6 +1,6 @@
 """Every change to a container: create, start, stop, rename, remove, restart policy.
 
-No other file requests these from the engine (tests/modules/test_ownership.py). A container is created with labels for its owner
+No other file requests these from Docker (tests/modules/test_ownership.py). A container is created with labels for its owner
 and its role; every later change is done by id, after reading those labels again.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: how long to retry a change of policy while the container is exiting, seconds
 POLICY_UPDATE_S = 5.0
-#: how long the engine may still report a stopped container as running, seconds
+#: how long Docker may still report a stopped container as running, seconds
 STOP_REPORT_S = 10.0
 
 
@@ -26,10 +26,10 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
     """Create a container. Return its id.
 
     Args:
-        config: the body of the engine's `POST /containers/create`.
+        config: the body of Docker's `POST /containers/create`.
         role: the container's role, see `container_labels`.
-        server: its name while it serves; empty for a helper.
-        name: its name; empty: the engine chooses one.
+        server: the container name of the server; empty for a helper.
+        name: the container's name; if empty, Docker chooses one.
     """
     labels = {**(config.get("Labels") or {}), **container_labels.build_labels(context, role, server)}
     container_id: str = _api(context).create_container_from_config({**config, "Labels": labels}, name or None)["Id"]
@@ -39,7 +39,7 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 def start(context: Context, container_id: str) -> None:
     """Start a container.
 
-    Raises docker's APIError, and Refused for one that is not ours, or that could have replaced its mount sources.
+    Raises docker's APIError, and Refused if it is not ours, or could have replaced its mount sources.
     """
     container = _inspect(context, container_id)
     mount_sources.refuse_unsafe_container(context, container)
@@ -47,15 +47,15 @@ def start(context: Context, container_id: str) -> None:
 
 
 def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
-    """Stop a container gracefully; the engine kills it after timeout_s. Returns once its processes have exited.
+    """Stop a container gracefully; Docker kills it after timeout_s. Returns once its processes have exited.
 
-    Raises Failed if it keeps running, and Refused for one that is not ours.
+    Raises Failed if it keeps running, and Refused if it is not ours.
     """
     _stop(context, container_labels.require_ours(context, _inspect(context, container["Id"])), timeout_s)
 
 
 def stop_foreign(context: Context, container_id: str, timeout_s: int) -> None:
-    """Stop a container that is not ours, as a host variable requests (`ollama: stop`). It is started again later."""
+    """Stop a container that is not ours, at the request of a host variable (`ollama: stop`). It is started again later."""
     _stop(context, container_id, timeout_s)
 
 
@@ -65,9 +65,9 @@ def start_foreign(context: Context, container_id: str) -> None:
 
 
 def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
-    """Remove a container, stopped gracefully first, so that the driver releases its memory in order.
+    """Stop a container gracefully, so that the driver releases its memory cleanly, and remove it if it still exists.
 
-    One that is gone already is fine. Raises Refused for one that is not ours.
+    Raises Refused if it is not ours.
     """
     try:
         _stop(context, container_labels.require_ours(context, _inspect(context, container["Id"])), timeout_s)
@@ -77,7 +77,7 @@ def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> No
 
 
 def force_remove(context: Context, container_id: str) -> None:
-    """Remove a container, killing it if it runs. One that is gone already is fine. Raises Refused for one that is not ours."""
+    """Remove a container if it exists, killing it if it runs. Raises Refused if it is not ours."""
     container = containers.inspect(context.docker(), container_id)
     if container is None:
         return
@@ -88,48 +88,48 @@ def force_remove(context: Context, container_id: str) -> None:
 
 
 def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
-    """Rename a container. Raises Refused for one that is not ours."""
+    """Rename a container. Raises Refused if it is not ours."""
     _api(context).rename(container_labels.require_ours(context, _inspect(context, container["Id"])), name)
 
 
 def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> None:
-    """Change the restart policy of a container, running or not. Raises Refused for one that is not ours.
+    """Change the restart policy of a container, running or not. Raises Refused if it is not ours.
 
-    The engine refuses while the container is exiting (20.10: "Cannot update container ID: cannot update a stopped container",
+    Docker refuses while the container is exiting (20.10: "Cannot update container ID: cannot update a stopped container",
     "... ttrpc: closed"); the request is repeated.
     """
     from docker.errors import APIError
 
     container_id = container_labels.require_ours(context, _inspect(context, container["Id"]))
-    until_s = time.monotonic() + POLICY_UPDATE_S
+    deadline_s = time.monotonic() + POLICY_UPDATE_S
     while True:
         try:
             _api(context).update_container(container_id, restart_policy={"Name": policy, "MaximumRetryCount": 0})
             return
         except APIError as error:
-            if "Cannot update container" not in str(error) or time.monotonic() > until_s:
+            if "Cannot update container" not in str(error) or time.monotonic() > deadline_s:
                 raise
         time.sleep(0.05)
 
 
 def connect(context: Context, container_id: str, network: str, aliases: list[str] | None) -> None:
-    """Connect a container to a further network. Raises Refused for one that is not ours."""
+    """Connect a container to a further network. Raises Refused if it is not ours."""
     own_id = container_labels.require_ours(context, _inspect(context, container_id))
     _api(context).connect_container_to_network(own_id, network, aliases=aliases)
 
 
 def _stop(context: Context, container_id: str, timeout_s: int) -> None:
     _api(context).stop(container_id, timeout=timeout_s)
-    until_s = time.monotonic() + STOP_REPORT_S
+    deadline_s = time.monotonic() + STOP_REPORT_S
     while (container := containers.inspect(context.docker(), container_id)) and container["State"]["Running"]:
-        if time.monotonic() > until_s:
+        if time.monotonic() > deadline_s:
             name = container_labels.name_of(container)
             raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
         time.sleep(0.1)
 
 
 def _inspect(context: Context, container_id: str) -> dict[str, Any]:
-    """Return a container's present inspect. Raises docker's NotFound if it is gone."""
+    """Inspect a container. Raises docker's NotFound if it is gone."""
     container: dict[str, Any] = inspection.validate_container(_api(context).inspect_container(container_id))
     return container
 

@@ -1,4 +1,4 @@
-"""Reading a container's log within a budget: the run holds the host's lock meanwhile, and a log can be of any length."""
+"""Reading a container's log within limits: the host stays locked meanwhile, and a log can have any length."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class StartLog:
     name: str
     max_bytes: int = MAX_BYTES
     max_s: float = MAX_READ_S
-    #: the part that was read, in words; empty if nothing was left out. Set once iterated
+    #: description of the part that was read; empty if all of it was. Set by the iteration
     cut: str = field(default="", init=False)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the pieces. Raises Failed if there is no container or no log."""
+        """Yield the pieces. Raises Failed if there is no such container, or its log cannot be read."""
         container = containers.inspect(self.client, self.name)
         if container is None:
             raise Failed(f"there is no container {self.name}.")

@@ -21,15 +21,11 @@ from sparkwright.protocol.container import ContainerSpec
 
 #: links that the kernel follows before it gives up
 MAX_LINKS = 40
-FIX = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
+FIX = "Mount folders that are not nested, or mount the outer one read-only (`:ro`)."
 
 
 def container_sources(container: Mapping[str, Any]) -> dict[Path, bool]:
-    """Return the host's paths that a container mounts, with True for writable ones.
-
-    Args:
-        container: Its inspect.
-    """
+    """Return the host paths that a container mounts, each with True if the container may write to it."""
     host_config = container.get("HostConfig") or {}
     sources: dict[Path, bool] = {}
     for source, writable in (
@@ -52,10 +48,9 @@ def _parse_mount(row: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def find_nested(container: Mapping[str, Any]) -> list[tuple[Path, Path]]:
-    """Return the mounts of a container below another mount to which it may write, by path alone. Pure.
+    """Return the nested mount sources of a container as (inner, outer), where it may write to the outer one.
 
-    Returns:
-        Pairs: the inner source and the outer one.
+    Compares paths only; links are not resolved.
     """
     sources = container_sources(container)
     return [
@@ -76,7 +71,7 @@ def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> N
     """Raise Refused if a container's mount source could have been replaced, or is a link in one of our folders.
 
     Called before each start. A container of an earlier version with nested mounts may start: its folders are new then (see
-    `compile_caches.prepare_start`), and Docker never restarts it by itself (see `restart_policy`).
+    `compile_caches.prepare_start`), and its restart policy stays `no` (see `restart_policy`).
     """
     sources, nested_sources = container_sources(container), {inner for inner, _ in find_nested(container)}
     other_sources = {source: writable for source, writable in sources.items() if source not in nested_sources}
@@ -92,30 +87,29 @@ def restart_policy(container: Mapping[str, Any], requested: str) -> str:
 
 
 def _refuse_replaceable(context: Context, name: str, sources: Mapping[Path, bool]) -> None:
-    writable = {source: name for source, may_write in sources.items() if may_write} | _writable_by_own_containers(
-        context, name
-    )
+    writable = {source: name for source, may_write in sources.items() if may_write}
+    writable |= _writable_by_own_containers(context, name)
     real_paths = {Path(os.path.realpath(source)): (source, user) for source, user in writable.items()}
     for source in sources:
         for folder in _lookup_folders(source):
-            if outer := next(
-                (real_paths[parent] for parent in (folder, *folder.parents) if parent in real_paths), None
-            ):
-                where = f"{source} lies in {outer[0]}, where {outer[1]} can write"
-                raise Refused(f"{name} is not started: {where}, and so replace it by a link.", fix=FIX)
+            for parent in (folder, *folder.parents):
+                if parent in real_paths:
+                    outer, user = real_paths[parent]
+                    why = f"{source} is inside {outer}, where {user} could replace it with a link"
+                    raise Refused(f"{name} is not started: {why}.", fix=FIX)
 
 
 def _writable_by_own_containers(context: Context, name: str) -> dict[Path, str]:
     """Return the folders that sparkwright's containers may write to, with the containers' names.
 
-    Containers of the server itself are left out. Empty if the engine cannot be queried.
+    Empty if Docker cannot be queried.
 
     Args:
-        name: of the server's container.
+        name: a container of the server; all containers of this server are left out.
     """
     suffixes = (containers.PREVIOUS_SUFFIX, containers.INTERIM_SUFFIX, containers.REPLACEMENT_SUFFIX)
-    server = next((name.removesuffix(ending) for ending in suffixes if name.endswith(ending)), name)
-    own_names = {server, *(server + ending for ending in suffixes)}
+    server = next((name.removesuffix(suffix) for suffix in suffixes if name.endswith(suffix)), name)
+    own_names = {server, *(server + suffix for suffix in suffixes)}
     try:
         rows = context.docker().api.containers(all=True)
     except SparkwrightError:
@@ -151,11 +145,10 @@ def _lookup_folders(path: Path) -> Iterator[Path]:
 def _untrusted_reason(context: Context, source: Path) -> str:
     """Return the reason why a source below one of sparkwright's folders is not a plain file or folder, else "".
 
-    Each folder is opened from its parent, and no link is followed. Sources elsewhere are not checked.
+    Each folder is opened from its parent, and no link is followed. Other sources are not checked.
     """
-    top = next(
-        (path for path in own_folders.share_and_state(context.machine.home) if source.is_relative_to(path)), None
-    )
+    parents = own_folders.share_and_state(context.machine.home)
+    top = next((path for path in parents if source.is_relative_to(path)), None)
     if top is None or not top.is_dir():
         return ""
     handle = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -167,9 +160,9 @@ def _untrusted_reason(context: Context, source: Path) -> str:
             os.close(handle)
             handle, status = child, os.fstat(child)
             if not (stat.S_ISDIR(status.st_mode) or (n == len(parts) and stat.S_ISREG(status.st_mode))):
-                return f"{name} is a link, or no folder" if n < len(parts) else f"{name} is a link, or of another kind"
+                return f"{name} is a link or special file" if n == len(parts) else f"{name} is a link or not a folder"
             if n < len(parts) and (status.st_uid not in owners or status.st_mode & 0o022):
-                return f"others may write to its folder {name}"
+                return f"other users may write to its folder {name}"
     except OSError as error:
         return f"{error.strerror}"
     finally:

@@ -1,11 +1,10 @@
 """The table of container options, which drives create, compare and diff.
 
-A row comes from the option's field in protocol/container.py; _RULES has what a comparison needs beyond the option's own value.
+A row is built from the option's field in protocol/container.py; _RULES overrides it where a comparison needs other values, too.
 
-Each option knows the spec's value, the engine's value, and the meaning of a difference. The spec is compared on top of the image:
-a value equal to the image's is no difference. Without a value in the spec, the engine's or the image's default is wanted; options
-that only the engine's configuration decides are not compared then (docs/decisions/0016). Lists without a meaningful order are
-compared regardless of it.
+The spec is compared on top of the image: a value equal to the image's is not a difference. An option that the spec leaves out
+must have Docker's or the image's default; options that only Docker's configuration decides are not compared then
+(docs/decisions/0016). Lists whose order has no meaning are compared as sets.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ OptionReader = Callable[[ContainerSpec, Inspect, Inspect], Any]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a container: how to create it, compare it and explain a difference."""
+    """Rules to create, compare and explain an option of a container."""
 
     field: str
-    #: the spec's value; None if it is not compared
+    #: the spec's value; None to skip the comparison
     expected: OptionReader
     #: the container's value, in the same spelling
     actual: OptionReader
     #: the meaning of a difference
     why: str = ""
-    #: its name in the engine's HostConfig or Config
+    #: its name in Docker's HostConfig or Config
     key: str = ""
     #: "HostConfig" or "Config"
     section: str = "HostConfig"
     #: the value to create with; None to leave it out
     requested: Callable[[ContainerSpec], Any] = lambda spec: None
-    #: not compared if the spec leaves it out: the engine's configuration decides
+    #: not compared if the spec leaves it out: Docker's configuration decides
     open: bool = False
 
 
 def _build_option(name: str, option: DockerOption) -> Option:
-    """Return the row of an option as its field describes it."""
+    """Build the row of an option from its field."""
     read, key, in_image = operator.attrgetter(name), option.key, option.section == "Config"
 
     def requested_value(spec: ContainerSpec) -> Any:
@@ -64,15 +63,14 @@ def _build_option(name: str, option: DockerOption) -> Option:
             value = (image.get("Config") or {}).get(key)
         return option.normalize(value)
 
-    def actual(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
+    def actual_value(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
         return option.normalize(container[option.section].get(key))
 
-    return Option(
-        name.replace("_", "-"), expected_value, actual, option.why, key, option.section, requested_value, option.open
-    )
+    field = name.replace("_", "-")
+    return Option(field, expected_value, actual_value, option.why, key, option.section, requested_value, option.open)
 
 
-# -- options with defaults of the engine or the image -------------------------------------------------------------------
+# -- options with defaults of Docker or the image -------------------------------------------------------------------
 
 
 def _select_own(
@@ -82,16 +80,15 @@ def _select_own(
 
     If the image is gone, only those that the spec sets.
     """
-    return {k: v for k, v in actual.items() if k in expected or (image and inherited.get(k) != v)}
+    return {name: text for name, text in actual.items() if name in expected or (image and inherited.get(name) != text)}
 
 
 def _actual_env(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
     inherited = engine.parse_env((image.get("Config") or {}).get("Env"))
     variables = engine.parse_env(container["Config"].get("Env"))
     ours = own_variables(variables) - spec.env.keys()
-    return _select_own(
-        {name: value for name, value in variables.items() if name not in ours}, spec.env, image, inherited
-    )
+    others = {name: value for name, value in variables.items() if name not in ours}
+    return _select_own(others, spec.env, image, inherited)
 
 
 def _actual_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
@@ -101,7 +98,7 @@ def _actual_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> d
 
 
 def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels to compare: a recipe's, and the one that names the engine."""
+    """Return the labels to compare: a recipe's, and the label with the engine's name."""
     return {name: text for name, text in labels.items() if not name.startswith(OWN_LABELS) or name == ENGINE_LABEL}
 
 
@@ -121,7 +118,7 @@ def _normalize_network(network: str) -> str:
 
 
 def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
-    """Return the wanted hostname; without one, the container's id, or the host's own name on the host's network."""
+    """Return the spec's hostname, or None for a default: the container's id, or any name on the host's network."""
     hostname = container["Config"].get("Hostname")
     is_default = hostname in (None, "", str(container.get("Id", ""))[:12])
     shared = container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
@@ -129,24 +126,24 @@ def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) 
 
 
 def _actual_security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """Return the container's security options, without the label=disable that the engine itself adds.
+    """Return the container's security options, without label=disable if Docker added it.
 
-    It does so if the container is privileged or shares the host's pid or ipc namespace.
+    Docker adds it to containers that are privileged or share the host's pid or ipc namespace.
     """
     host = container["HostConfig"]
     options = security_option_rules.normalize_security_opts(host.get("SecurityOpt"))
     shares = host.get("Privileged") or "host" in (host.get("IpcMode"), host.get("PidMode"))
     added = {"label=disable"} - {*security_option_rules.normalize_security_opts(spec.security_opt)} if shares else set()
-    return [item for item in options if item not in added]
+    return [option for option in options if option not in added]
 
 
 def _expected_init(spec: ContainerSpec, container: Inspect, image: Inspect) -> bool | None:
-    """Return the wanted `init`; unset, the engine's configuration decides, and it stores no value."""
+    """Return the expected `init`. If the spec leaves it out, Docker's configuration decides, and the inspect has no value."""
     return False if spec.init is None and container["HostConfig"].get("Init") else spec.init
 
 
 def _expected_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int | None:
-    """Return the wanted swap limit; unset, the engine uses twice the memory, or no limit if the kernel does not support one."""
+    """Return the expected swap limit. Docker's default is twice the memory, or no limit if the kernel does not support it."""
     if spec.memory_swap:
         return process_option_rules.parse_swap(spec.memory_swap)
     twice = 2 * int(container["HostConfig"].get("Memory") or 0)
@@ -158,7 +155,7 @@ def _actual_swap(spec: ContainerSpec, container: Inspect, image: Inspect) -> int
 
 
 def _expected_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any] | None:
-    """Return the spec's health check merged with the image's, field by field, as the engine does."""
+    """Return the spec's health check merged with the image's, field by field, as Docker does."""
     expected = process_option_rules.normalize_health_config(process_option_rules.health_config(spec.healthcheck))
     if not image:
         return expected or None
@@ -173,10 +170,10 @@ def _actual_health(spec: ContainerSpec, container: Inspect, image: Inspect) -> d
 
 
 def _actual_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """Return the container's volumes, with those of an adopted container as read-only where the spec wants that.
+    """Return the container's volumes. For an adopted container, a writable mount counts as the spec's read-only one.
 
-    A container that someone else started is not stopped only because a mount is writable: it gets the read-only mount when it is
-    replaced for another reason.
+    A foreign container is not stopped only because a mount is writable: it gets the read-only mount when it is replaced for
+    another reason.
     """
     volumes = container_option_rules.normalize_binds(container["HostConfig"].get("Binds"))
     if engine.is_ours(container):
@@ -190,10 +187,9 @@ def _log_config(container: Inspect) -> Mapping[str, Any]:
 
 
 def _actual_log_options(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
-    """Return the log options that the spec sets: the engine adds its own."""
-    return {
-        name: value for name, value in (_log_config(container).get("Config") or {}).items() if name in spec.log_options
-    }
+    """Return the container's log options that the spec sets; Docker adds others."""
+    options = _log_config(container).get("Config") or {}
+    return {name: value for name, value in options.items() if name in spec.log_options}
 
 
 def _requested_log_config(spec: ContainerSpec) -> dict[str, Any] | None:
@@ -201,7 +197,7 @@ def _requested_log_config(spec: ContainerSpec) -> dict[str, Any] | None:
     return log_config if any(log_config.values()) else None
 
 
-#: rules of options whose comparison depends on more than their own value
+#: fields of `Option` for options whose comparison depends on other values, too
 _RULES: dict[str, dict[str, Any]] = {
     "volumes": {"actual": _actual_volumes},
     "env": {"expected": lambda spec, container, image: dict(spec.env), "actual": _actual_env},

@@ -1,7 +1,7 @@
 """Docker's port forwarders: the program docker-proxy, one per published port.
 
 After a power loss during `docker start`, Docker Engine 20.10 can restart with a forwarder for a container that never ran. No
-container publishes its port, so `docker rm -f` does not free it; a restart of the engine does (seen on 20.10.24).
+container publishes its port, so `docker rm -f` does not free it; a restart of Docker does (seen on 20.10.24).
 
 Its command line names the ports (moby, libnetwork/portmapper): -proto tcp -host-ip 0.0.0.0 -host-port 8000 -container-ip
 172.17.0.2 -container-port 8000.
@@ -9,6 +9,7 @@ Its command line names the ports (moby, libnetwork/portmapper): -proto tcp -host
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import PurePath
 from sparkwright.trust.container_option_rules import is_ip_address
 
 PROGRAM = "docker-proxy"
-#: its name as the holder of a port
+#: name of a forwarder in messages about a port
 TITLE = "Docker's port forwarder"
 #: limits: words of its command line, and characters of each
 MAX_WORDS, MAX_WORD_CHARS = 32, 64
@@ -43,8 +44,8 @@ class Forwarder:
 
 
 def find_by_port(port: int) -> Forwarder | None:
-    """Return the forwarder that holds a TCP port of this host; None if there is none."""
-    return next((found for found in _iter_running() if found.port == port), None)
+    """Return the forwarder that holds a TCP port of this host, or None."""
+    return next((forwarder for forwarder in _iter_running() if forwarder.port == port), None)
 
 
 def parse_command_line(pid: int, words: Sequence[str]) -> Forwarder | None:
@@ -60,20 +61,17 @@ def parse_command_line(pid: int, words: Sequence[str]) -> Forwarder | None:
 
 
 def _iter_running() -> Iterator[Forwarder]:
-    """Yield the engine's forwarders: processes of root, or of this user with rootless Docker."""
+    """Yield Docker's forwarders: processes of root, or of this user with rootless Docker."""
     import psutil
 
     for process in psutil.process_iter(["name"]):
         if process.info["name"] != PROGRAM:
             continue
-        try:
-            forwarder = (
-                parse_command_line(process.pid, process.cmdline()) if process.uids().real in (0, os.getuid()) else None
-            )
-        except psutil.Error:
-            continue
-        if forwarder is not None:
-            yield forwarder
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real in (0, os.getuid()):
+                forwarder = parse_command_line(process.pid, process.cmdline())
+                if forwarder is not None:
+                    yield forwarder
 
 
 def _is_port(text: str) -> bool:

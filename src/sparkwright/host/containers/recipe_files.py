@@ -1,4 +1,4 @@
-"""The files that a recipe puts into its container, stored by their digest: a rollback finds those of the previous server.
+"""The files that a recipe puts into its container. They are stored by digest, so a rollback finds those of the previous server.
 
 ~/.local/state/sparkwright/recipe_files/SHA256    0444, mounted read-only
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,9 @@ def mounted_digests(container: Mapping[str, Any]) -> dict[str, str]:
 def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Change]:
     """Return a change for each file whose digest differs."""
     digests = mounted_digests(container)
+    why = "the server reads it at its start"
     return [
-        Change(
-            f"file {path}",
-            _shorten(digests.get(path)),
-            _shorten(spec.files.get(path)),
-            "the server reads it at its start",
-        )
+        Change(f"file {path}", _shorten(digests.get(path)), _shorten(spec.files.get(path)), why)
         for path in _all_paths(spec, container)
         if digests.get(path) != spec.files.get(path)
     ]
@@ -51,7 +47,7 @@ def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Chang
 def read_contents(
     state: StateFolder, spec: ContainerSpec, container: Mapping[str, Any], sent_files: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the contents of the wanted and the mounted files, by digest; unknown ones are left out."""
+    """Return the contents of the spec's files and of the mounted ones, by digest, as far as they are stored or sent."""
     digests = {*spec.files.values(), *mounted_digests(container).values()}
     return {digest: text for digest in digests if (text := _read_text(state, digest, sent_files)) is not None}
 
@@ -64,20 +60,15 @@ def with_contents(
     Args:
         texts: see `read_contents`.
     """
-    digests = {
-        f"file {path}": (mounted_digests(container).get(path), spec.files.get(path))
-        for path in _all_paths(spec, container)
-    }
-    return [
-        replace(
-            change,
-            before=_content_or_digest(digests[change.field][0], texts),
-            after=_content_or_digest(digests[change.field][1], texts),
-        )
-        if change.field in digests
-        else change
-        for change in changes
-    ]
+    mounted = mounted_digests(container)
+    digests = {f"file {path}": (mounted.get(path), spec.files.get(path)) for path in _all_paths(spec, container)}
+    detailed = []
+    for change in changes:
+        if change.field in digests:
+            before, after = (_content_or_digest(digest, texts) for digest in digests[change.field])
+            change = replace(change, before=before, after=after)
+        detailed.append(change)
+    return detailed
 
 
 def refuse_missing(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> None:
@@ -97,26 +88,21 @@ def prepare_mounts(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[
 
 
 def remove_unneeded(context: Context) -> None:
-    """Remove the files that no container and no verified state needs."""
+    """Remove the files that neither a container nor a verified state needs."""
     folder = context.state.path / FILES_FOLDER
     if not folder.is_dir():
         return
     states = list(verified_states.iter_all_servers(context.state))
     needed = {digest for state in states for digest in ((state.get("spec") or {}).get("files") or {}).values()}
-    needed |= {name for row in context.docker().api.containers(all=True) for name in _row_digests(row)}
+    for row in context.docker().api.containers(all=True):
+        needed |= {_parse_digest(str(mount.get("Source"))) for mount in row.get("Mounts") or ()}
     for path in folder.iterdir():
         if path.name not in needed:
             path.unlink(missing_ok=True)
 
 
-def _row_digests(row: Mapping[str, Any]) -> Iterator[str]:
-    for mount in row.get("Mounts") or ():
-        if digest := _parse_digest(str(mount.get("Source"))):
-            yield digest
-
-
 def _parse_digest(source: str) -> str:
-    """Return the digest in the path of such a file; empty for another path."""
+    """Return the digest in the path of a stored recipe file; empty for another path."""
     folder, _, name = source.rpartition("/")
     return name if folder.endswith(f"/{FILES_FOLDER}") and _DIGEST.fullmatch(name) else ""
 
@@ -127,7 +113,7 @@ def _ensure_file(state: StateFolder, path: str, digest: str, sent_files: Mapping
         return stored
     content = sent_files.get(digest, "").encode()
     if not _DIGEST.fullmatch(digest) or hashlib.sha256(content).hexdigest() != digest:
-        raise Failed(f"the file {path} is no longer on this host as it was.", fix="`invoke deploy` places it.")
+        raise Failed(f"the file {path} is missing or changed on this host.", fix="`invoke deploy` places it.")
     state.folder(FILES_FOLDER)
     write_atomically(stored, content, mode=0o444)
     return stored

@@ -1,7 +1,7 @@
 """The container that a recipe's server replaces.
 
-A recipe names its container. If the host is to serve another recipe, the present server has another name: it is the one that was
-verified here last. It is compared, drained, stopped, kept and restored as if it had the recipe's name
+A recipe names its container. When a host switches to another recipe, its current server, the last one that was verified, has
+another name. It is compared, drained, stopped, kept and restored as if it had the new recipe's name
 (docs/decisions/0034-another-recipe.md).
 """
 
@@ -21,19 +21,17 @@ from sparkwright.trust.names import PATH_COMPONENT
 
 @dataclass(frozen=True, slots=True)
 class CreatedContainer:
-    """The container that this run created to replace the server, until it is started."""
+    """A container that this run created to replace the server, and has not started yet."""
 
     id: str
-    #: what it was created from
     spec: ContainerSpec
 
 
 def find_current(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect of the server that a recipe with this container name replaces; empty if there is none.
 
-    In order: our container of this name; the last verified server; the server that an interrupted run started in its place; a
-    container of this name that is not ours, which can be compared, and adopted if it matches the recipe; the one created under
-    this name and renamed since.
+    The first of: our container of this name; the last verified server; the server that an interrupted run started in its place; a
+    foreign container of this name, which is adopted if it matches the recipe; a server created with this name and since renamed.
     """
     container = containers.inspect(context.docker(), name) or {}
     is_own = container and (
@@ -49,7 +47,7 @@ def find_current(context: Context, name: str) -> dict[str, Any]:
 
 
 def find_kept(context: Context, name: str) -> dict[str, Any]:
-    """Return the inspect of the server that was stopped for it and kept, of whatever recipe; empty if there is none."""
+    """Return the inspect of the server that was stopped and kept for a rollback, of any recipe; empty if there is none."""
     container = containers.inspect(context.docker(), name + containers.PREVIOUS_SUFFIX) or {}
     if container and container_labels.is_kept_previous(context, container) and _is_server(context, container, name):
         return container
@@ -61,9 +59,10 @@ def find_kept(context: Context, name: str) -> dict[str, Any]:
 def unstarted_ids(context: Context) -> dict[str, str]:
     """Return the ids of the containers that were created to replace a server and never started, by name.
 
-    Of the run that works on this host, or left by one that was cut off: its recipe may have named another server.
+    They belong to the current run or to an interrupted one, whose recipe may have named another server.
     """
-    return {name_of(found): str(found["Id"]) for found in container_labels.list_unstarted_replacements(context)}
+    replacements = container_labels.list_unstarted_replacements(context)
+    return {name_of(container): str(container["Id"]) for container in replacements}
 
 
 def discard_created(context: Context) -> None:
@@ -73,7 +72,7 @@ def discard_created(context: Context) -> None:
     try:
         lifecycle.force_remove(context, context.created.id)
     except Exception as error:  # of docker, requests or this package: the next deploy removes it
-        context.note(f"{context.created.spec.name}{containers.REPLACEMENT_SUFFIX} is left: {error}")
+        context.note(f"{context.created.spec.name}{containers.REPLACEMENT_SUFFIX} is not removed: {error}")
     context.created = None
 
 
@@ -81,8 +80,8 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
     """Raise Refused if a container that is not this server's has a name that the replacement needs.
 
     Args:
-        name: of the recipe's container.
-        adopts: a container with this very name may stay: it matches the recipe, and is adopted as it runs.
+        name: the recipe's container name.
+        adopts: whether a container with exactly this name may stay, because it matches the recipe and is adopted.
     """
     server = find_current(context, name)
     is_own = bool(server) and _is_server(context, server, name)
@@ -110,7 +109,7 @@ def name_of(container: dict[str, Any]) -> str:
 
 
 def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
-    """Return True if a container is this server's: created for it, or in its records."""
+    """Return True if a container was created for this server, or is in its records."""
     identity = container_labels.identify(context, container)
     return container["Id"] in container_labels.recorded_ids(context.state) or (
         identity is not None and identity.server == name
@@ -118,17 +117,15 @@ def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
 
 
 def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
-    """Return True if this very server has been renamed since it was created."""
+    """Return True if a container was created with this name and renamed since."""
     identity = container_labels.identify(context, container)
     return identity is not None and identity.name == name != name_of(container)
 
 
 def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:
     """Yield the last verified server, and the one that a run recorded before stopping it, if they exist."""
-    ids = (
-        verified_states.load_last(context.state).get("container_id"),
-        (context.state.read("previous") or {}).get("id"),
-    )
+    previous = context.state.read("previous") or {}
+    ids = (verified_states.load_last(context.state).get("container_id"), previous.get("id"))
     yield from filter(None, (_inspect_recorded(context, id_) for id_ in ids))
 
 
@@ -142,7 +139,9 @@ def _find_renamed(context: Context, name: str) -> dict[str, Any]:
     """Return the server created under this name and renamed since; empty if there is none, or while it is kept."""
     servers = container_labels.list_by_label(context, container_labels.SERVER, name)
     exclusions = (container_labels.is_kept_previous, container_labels.is_unstarted_replacement)
-    return next((server for server in servers if not any(is_apart(context, server) for is_apart in exclusions)), {})
+    return next(
+        (server for server in servers if not any(is_excluded(context, server) for is_excluded in exclusions)), {}
+    )
 
 
 def _inspect_recorded(context: Context, container_id: object) -> dict[str, Any]:

@@ -27,11 +27,11 @@ NEVER_PREFIX = "0001-"
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """A container as it runs, with the inspect of its image."""
+    """A running container and its image."""
 
-    #: its inspect
+    #: the container's inspect data
     container: dict[str, Any]
-    #: the inspect of its image; empty if the image is gone
+    #: the image's inspect data; empty if the image is gone
     image_inspect: dict[str, Any]
 
     @property
@@ -55,10 +55,9 @@ class RunningContainer:
     @property
     def loopback(self) -> bool:
         """True if only programs of the host can reach it."""
-        rows = [
-            item for some in (self.container["HostConfig"].get("PortBindings") or {}).values() for item in some or ()
-        ]
-        return any(str(row.get("HostIp") or "").startswith(("127.", "::1")) for row in rows[:1])
+        bindings = (self.container["HostConfig"].get("PortBindings") or {}).values()
+        addresses = (str(row.get("HostIp") or "") for rows in bindings for row in rows or ())
+        return next(addresses, "").startswith(("127.", "::1"))
 
     @property
     def image(self) -> str:
@@ -89,8 +88,8 @@ class RunningContainer:
 
     @property
     def model_dir(self) -> str:
-        """The host's folder that it serves its model from; empty if none of its mounts is in its command line."""
-        words = {word.rstrip("/") for item in self.words for word in (item, item.partition("=")[2])}
+        """The host folder of its model: the first mount named in its command line; empty if there is none."""
+        words = {text.rstrip("/") for word in self.words for text in (word, word.partition("=")[2])}
         for bind in self.container["HostConfig"].get("Binds") or ():
             host_path, _, rest = str(bind).partition(":")
             container_path = rest.partition(":")[0]
@@ -100,13 +99,13 @@ class RunningContainer:
 
 
 def start_identity(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a container's start: id, started (in the engine's spelling), restarts (by its policy)."""
+    """Return the identity of a container's start: id, started (in Docker's spelling), restarts (by its policy)."""
     started = str(container["State"].get("StartedAt") or "")
     return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
 
 
 def describe_exit_age(container: Mapping[str, Any]) -> str:
-    """Return the time since a container exited, in words; "never started" if it was not started."""
+    """Return the time since a container exited, for example "3 minutes ago"; "never started" if it was not started."""
     text = str(container["State"].get("FinishedAt") or "")
     if text.startswith(NEVER_PREFIX):
         return "never started"
@@ -125,7 +124,7 @@ class ModelServer:
     id: str
     name: str
     image: str
-    #: from its label, else from its answer
+    #: from its label, else detected from its model list
     engine: str
     #: on the host
     port: int
@@ -140,15 +139,15 @@ def list_servers(context: Context) -> list[ModelServer]:
     client = context.docker()
     rows = client.api.containers()[:MAX_CONTAINERS]
     inspects = [container for row in rows if (container := containers.inspect(client, row["Id"])) is not None]
-    candidates = [(entry, port) for entry in inspects for port in dict.fromkeys(_candidate_ports(entry))]
+    candidates = [(container, port) for container in inspects for port in dict.fromkeys(_candidate_ports(container))]
     if not candidates:
         return []
     with ThreadPoolExecutor(max_workers=8) as pool:
-        answers = list(pool.map(lambda each: _probe_server(*each), candidates))
+        probed = list(pool.map(lambda candidate: _probe_server(*candidate), candidates))
     servers: dict[str, ModelServer] = {}
-    for answer in answers:
-        if answer is not None:
-            servers.setdefault(answer.id, answer)
+    for server in probed:
+        if server is not None:
+            servers.setdefault(server.id, server)
     return list(servers.values())
 
 
@@ -162,28 +161,21 @@ def _candidate_ports(container: dict[str, Any]) -> Iterator[int]:
 
 
 def _probe_server(container: dict[str, Any], port: int) -> ModelServer | None:
-    running, is_labelled = (
-        RunningContainer(container, {}),
-        engine.ENGINE_LABEL in (container["Config"].get("Labels") or {}),
-    )
-    kind = engine.from_labels(container["Config"].get("Labels"))
-    answer = http_probe.send_request(
-        f"http://{_published_address(container, port)}:{port}", kind.http.models, timeout_s=PROBE_TIMEOUT_S
-    )
-    body = answer.json()
+    labels = container["Config"].get("Labels") or {}
+    is_labelled, server_engine = engine.ENGINE_LABEL in labels, engine.from_labels(labels)
+    base_url = f"http://{_published_address(container, port)}:{port}"
+    answer = http_probe.send_request(base_url, server_engine.http.models, timeout_s=PROBE_TIMEOUT_S)
+    body, models = answer.json(), []
     if answer.status in (401, 403):
-        return _build_server(running, kind.name, port, []) if is_labelled else None
-    if answer.status != 200 or not isinstance(body, dict) or not isinstance(body.get("data"), list):
+        if not is_labelled:
+            return None
+    elif answer.status != 200 or not isinstance(body, dict) or not isinstance(body.get("data"), list):
         return None
-    kind = kind if is_labelled else engine.detect_from_models(body)
-    return _build_server(
-        running, kind.name, port, [name[:200] for name in openai_api.parse_models(kind.http, body)][:MAX_MODELS]
-    )
-
-
-def _build_server(running: RunningContainer, kind: str, port: int, models: list[str]) -> ModelServer:
-    image = str(running.container["Config"].get("Image") or "")
-    return ModelServer(running.id, running.name, image, kind, port, models, running.model_dir)
+    else:
+        server_engine = server_engine if is_labelled else engine.detect_from_models(body)
+        models = [name[:200] for name in openai_api.parse_models(server_engine.http, body)][:MAX_MODELS]
+    running, image = RunningContainer(container, {}), str(container["Config"].get("Image") or "")
+    return ModelServer(running.id, running.name, image, server_engine.name, port, models, running.model_dir)
 
 
 def _published_address(container: dict[str, Any], port: int) -> str:
@@ -198,11 +190,10 @@ def _published_address(container: dict[str, Any], port: int) -> str:
 def read_generated_tokens(context: Context, base_url: str) -> dict[str, float]:
     """Return the tokens that each of this host's other servers has generated so far, by container.
 
-    Includes interim servers; leaves out the server at base_url and those without metrics. Empty if the engine does not answer.
+    Includes interim servers; leaves out the server at base_url and those without metrics. Empty if Docker does not answer.
     """
-    verified = {
-        str((row.get("spec") or {}).get("name") or "") for row in verified_states.iter_all_servers(context.state)
-    } - {""}
+    states = verified_states.iter_all_servers(context.state)
+    verified = {str((state.get("spec") or {}).get("name") or "") for state in states} - {""}
     names = verified | {name + containers.INTERIM_SUFFIX for name in verified}
     counts = {name: _read_tokens(context, name, urlsplit(base_url).port) for name in sorted(names)}
     return {name: tokens for name, tokens in counts.items() if tokens is not None}
@@ -223,6 +214,5 @@ def _read_tokens(context: Context, name: str, own_port: int | None) -> float | N
     if not container or not url or urlsplit(url).port == own_port:
         return None
     key = server_key.read_container_key(context.state, container)
-    return http_probe.read_counters(container_labels.engine_of_container(container).http, url, key)[0].get(
-        roles.GENERATED
-    )
+    counters, _ = http_probe.read_counters(container_labels.engine_of_container(container).http, url, key)
+    return counters.get(roles.GENERATED)

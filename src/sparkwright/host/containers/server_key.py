@@ -1,7 +1,7 @@
 """The API key of a server: a file mounted into its container, from which every check reads it, too.
 
-A spec names its key and never holds it: "given:SECRET" came with the run, "kept:FINGERPRINT" is a file on this host. A file stays
-as long as a container or a verified state may need it, so a rollback restores the server's key as well.
+A spec contains a reference, never the key: "given:SECRET" was sent with the run, "kept:FINGERPRINT" is a file on this host. The
+file is kept as long as a container or a verified state may need it, so a rollback also restores the server's key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparkwright.trust import security_option_rules
 
 
 def resolve_key(spec: ContainerSpec, context: Context) -> ContainerSpec:
-    """Return the spec with its key by fingerprint. Raises Refused if the key was not sent with this run."""
+    """Return the spec with its key replaced by the fingerprint. Raises Refused if the key was not sent with this run."""
     if not spec.server_key.startswith(SECRET_PREFIX):
         return spec
     fingerprint = server_keys.fingerprint(context.state, _sent_key(spec, context))
@@ -44,7 +44,7 @@ def prepare_mount(spec: ContainerSpec, context: Context, *, world_readable: bool
     """
     key_format = engine.from_labels(spec.labels).key
     if key_format is None:
-        raise Refused("this engine reads no server key from a file.", fix="Remove `server_key` from the recipe.")
+        raise Refused("this engine cannot read a server key from a file.", fix="Remove `server_key` from the recipe.")
     if spec.server_key.startswith(SECRET_PREFIX):
         path = server_keys.save_key(
             context.state, spec.name, _sent_key(spec, context), world_readable=world_readable, key_format=key_format
@@ -59,14 +59,14 @@ def prepare_mount(spec: ContainerSpec, context: Context, *, world_readable: bool
 
 
 def update_link(state: StateFolder, container: Mapping[str, Any]) -> None:
-    """Point the docker run script's link to the key of a container that is about to start, which has its own name."""
+    """Point the docker run script's link to the key of a container that is about to start with its final name."""
     if fingerprint := key_fingerprint(container):
         name, key_format = container_labels.name_of(container), container_labels.engine_of_container(container).key
         server_keys.update_link(server_keys.key_path(state, name, fingerprint, key_format), name)
 
 
 def read_container_key(state: StateFolder, inspected: Mapping[str, Any]) -> str:
-    """Return the key of a container's server; empty if it has none, or an unknown one."""
+    """Return the key of a container's server; empty if the server has none, or if it is unknown."""
     fingerprint = key_fingerprint(inspected)
     if fingerprint:
         name = str(inspected["Name"]).lstrip("/").removesuffix(containers.PREVIOUS_SUFFIX)
@@ -79,7 +79,7 @@ def read_container_key(state: StateFolder, inspected: Mapping[str, Any]) -> str:
 
 
 def secret_arg() -> Any:
-    """Return the argument by which a module that queries a server takes its key; see `find_probe_key`."""
+    """Return the module argument that names the secret with a server's key; see `find_probe_key`."""
     return arg(
         "a secret to use instead of the deployed server key",
         default=engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable,
@@ -87,7 +87,7 @@ def secret_arg() -> Any:
 
 
 def read_verified_key(state: StateFolder) -> str:
-    """Return the key of the last verified server; empty if it has none, or the key is no longer kept."""
+    """Return the key of the last verified server; empty if it has none, or the key is no longer on this host."""
     spec = verified_states.load_last(state).get("spec") or {}
     fingerprint = str(spec.get("server_key", "")).removeprefix(FINGERPRINT_PREFIX)
     key_format = engine.from_labels(spec.get("labels")).key
@@ -97,9 +97,9 @@ def read_verified_key(state: StateFolder) -> str:
 
 
 def find_probe_key(context: Context, base_url: str, secret: str) -> str:
-    """Return the key for the server at a URL of this host: a secret of this name, else its container's own.
+    """Return the key for the server at a URL of this host: the named secret, else its container's key.
 
-    Empty if none is known: the server will reject the request if it requires one.
+    Empty if neither exists; a server that requires a key then rejects the request.
     """
     override = context.secrets.get(secret)
     if override:
@@ -114,12 +114,13 @@ def find_probe_key(context: Context, base_url: str, secret: str) -> str:
 
 
 def remove_unneeded(context: Context, name: str) -> None:
-    """Remove the keys of a server that none of its containers and no verified state needs."""
+    """Remove the keys of a server, except those that its containers or verified states need."""
     if not server_keys.has_keys(context.state):
         return
     states = list(verified_states.iter_all_servers(context.state))
     needed = {str((state.get("spec") or {}).get("server_key", "")).removeprefix(FINGERPRINT_PREFIX) for state in states}
-    inspects = (containers.inspect(context.docker(), item) for item in (name, name + containers.PREVIOUS_SUFFIX))
+    names = (name, name + containers.PREVIOUS_SUFFIX)
+    inspects = (containers.inspect(context.docker(), container_name) for container_name in names)
     server_keys.remove_unneeded(context.state, name, needed | {key_fingerprint(row) for row in inspects if row})
 
 
@@ -128,14 +129,14 @@ def can_read_private_file(user: str, security_options: Iterable[str], dropped: I
 
     Args:
         user: the container's user.
-        security_options: the engine's security options.
-        dropped: capabilities that the container does not get; root needs one to read another user's file.
+        security_options: Docker's security options.
+        dropped: capabilities that the container does not get; root needs DAC_OVERRIDE to read another user's file.
     """
-    if any(item.startswith("name=userns") for item in security_options):
+    if any(option.startswith("name=userns") for option in security_options):
         return False
-    account, own = user.partition(":")[0], str(os.getuid())
-    overrides = not {"ALL", "DAC_OVERRIDE"} & {*security_option_rules.normalize_capabilities(dropped)}
-    return account == own or (account in ("", "0", "root") and (overrides or own == "0"))
+    account, own_uid = user.partition(":")[0], str(os.getuid())
+    can_override = not {"ALL", "DAC_OVERRIDE"} & {*security_option_rules.normalize_capabilities(dropped)}
+    return account == own_uid or (account in ("", "0", "root") and (can_override or own_uid == "0"))
 
 
 def _sent_key(spec: ContainerSpec, context: Context) -> str:
