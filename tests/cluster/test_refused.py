@@ -35,7 +35,7 @@ def test_an_interface_that_the_host_does_not_have(pair: ClusterPair) -> None:
 def test_a_master_port_that_is_taken_with_what_holds_it(pair: ClusterPair) -> None:
     with socket.create_server(("127.0.0.1", pair.ports["port"])):
         message = refused_message(pair, "one")
-    assert f"port {pair.ports['port']}, on which the ranks meet, is in use by " in message and "pid " in message
+    assert f"the cluster's master port {pair.ports['port']} is in use by " in message and "pid " in message
 
 
 def test_a_rank_of_another_cluster_that_still_runs(pair: ClusterPair) -> None:
@@ -56,7 +56,9 @@ def test_a_rank_of_another_cluster_that_still_runs(pair: ClusterPair) -> None:
         "60",
     )
     try:
-        assert refused_message(pair, "two").startswith(f"{pair.name}-left still runs here, a rank of the cluster old.")
+        assert refused_message(pair, "two").startswith(
+            f"{pair.name}-left, a rank of the cluster old, is still running here."
+        )
     finally:
         pair.docker("two", "rm", "-f", f"{pair.name}-left")
 

@@ -100,7 +100,7 @@ def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_touched(proj
     recipe.write_text(original.replace(SQL, "Qwen/Qwen3-1.7B"))
     refused = project.deploy()
     assert refused.code == 5, refused.out
-    assert "Qwen/Qwen3-1.7B is no LoRA adapter: it has no adapter_config.json" in refused.err + refused.out
+    assert "Qwen/Qwen3-1.7B is not a LoRA adapter: it has no adapter_config.json" in refused.err + refused.out
     assert not project.docker().containers.list(all=True)
 
 

@@ -1,4 +1,4 @@
-"""Modules that measure for an experiment: its cells, its arms and their containers."""
+"""Modules of the lab: they measure the cells of an experiment and remove the containers of its arms."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.units import GIB
 
-#: advice after the guard stopped the server
-SMALLER_LOAD_FIX = "Measure with a smaller `--depth`, or give it a shorter context or a smaller share of the memory."
+#: advice after the memory guard stopped the server
+SMALLER_LOAD_FIX = (
+    "Use a smaller `--depth`, or start the server with a shorter context or a smaller share of the memory."
+)
 
 
 class Bench(Module["Bench.Args"]):
-    """Send one load of the lab to a server, measure it, and store the result on the host as a cell.
+    """Send one load of an experiment to a server, measure it, and store the result on the host as a cell.
 
-    Prompts begin with fresh random text; every class of prompt lengths gets an uncounted warm-up. Tokens are counted from
-    the stream's usage. A cell that was finished before in the same series is not measured again.
+    Prompts begin with fresh random text; a warm-up request for each class of prompt lengths is not counted. Token counts are
+    the stream's usage figures. A cell already finished in the same series is not measured again.
 
-    Other traffic before the measurement is inconclusive (exit code 4). A doubtful cell (server counters that differ by more
-    than 1 %, prompts answered from a cache, a GPU held at a low clock) is reported but not stored: the next command measures
-    it again.
+    Other traffic before the measurement makes it inconclusive (exit code 4). A doubtful cell (server counters that differ by
+    more than 1 %, prompts answered from a cache, a GPU held at a low clock) is reported but not stored, so the next command
+    measures it again.
 
-    A load of kind `depth` is sent under the guard of the memory (docs/memory.md), which kills the server before the host is
-    lost.
+    A load of kind `depth` is sent under the memory guard (docs/memory.md), which kills the server before the host runs out
+    of memory.
 
     Returns: cell (docs/lab.md; figures with units in their names), kept (whether it was measured before).
     """
@@ -49,12 +51,12 @@ class Bench(Module["Bench.Args"]):
     class Args:
         base_url: str = arg("the server, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        load: dict[str, Any] = arg("what to send: kind, and the numbers of that kind (docs/lab.md)")
+        load: dict[str, Any] = arg("the load: its kind, and the numbers of that kind (docs/lab.md)")
         series: str = arg("the experiment")
         key: str = arg("the cell's name in its series")
         arm: str = arg("name of the arm in the experiment", default="")
         repetition: int = arg("number of the repetition of this load on this arm, from 1", default=1)
-        timeout_s: float = arg("the longest silence of a stream, seconds", default=600.0)
+        timeout_s: float = arg("longest pause in a stream, seconds", default=600.0)
         idle_s: float = arg("how long to wait for other requests to finish, seconds", default=10.0)
         api_key_secret: str = server_key.secret_arg()
 
@@ -62,9 +64,11 @@ class Bench(Module["Bench.Args"]):
         load = _parse_load(args.load)
         if context.check:
             return Result(msg=f"would measure {load.kind}")
-        earlier = baselines.read_cell(context.state, args.series, args.key)
-        if earlier is not None:
-            return Result(msg=f"measured before: {lab.describe_cell(earlier)}", data={"cell": earlier, "kept": True})
+        earlier_cell = baselines.read_cell(context.state, args.series, args.key)
+        if earlier_cell is not None:
+            return Result(
+                msg=f"measured before: {lab.describe_cell(earlier_cell)}", data={"cell": earlier_cell, "kept": True}
+            )
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http = container_labels.engine_at(context, args.base_url).http
         target = Target(
@@ -79,7 +83,7 @@ class Bench(Module["Bench.Args"]):
             lock.acquire_measurement(context.state, context.run_id, "a benchmark", note=context.note),
             _guard_server(args, load, context) if load.kind == "depth" else contextlib.nullcontext() as memory,
         ):
-            measured = lab.measure_load(
+            measurement = lab.measure_load(
                 target,
                 load,
                 timeout_s=args.timeout_s,
@@ -87,9 +91,9 @@ class Bench(Module["Bench.Args"]):
                 progress=lambda done, total: context.progress(done, total, text="requests done"),
             )
         if memory is not None:
-            measured["derived"] |= {"lowest_available_gib": round(memory.lowest_bytes / GIB, 3)}
+            measurement["derived"] |= {"lowest_available_gib": round(memory.lowest_bytes / GIB, 3)}
         fields = {"key": args.key, "arm": args.arm, "repetition": args.repetition, "load": load.result_fields}
-        cell = {**fields, **measured}
+        cell = {**fields, **measurement}
         if cell["verdict"] == "measured":
             baselines.write_cell(context.state, args.series, args.key, cell)
         for doubt in (*cell["doubts"], *cell["notes"]):
@@ -99,15 +103,14 @@ class Bench(Module["Bench.Args"]):
 
 @dataclass
 class _LowestMemory:
-    """Memory of the host while a load is served."""
+    """The lowest MemAvailable of the host while a load is served."""
 
-    #: lowest MemAvailable
     lowest_bytes: int
 
 
 @contextlib.contextmanager
 def _guard_server(args: Bench.Args, load: Load, context: Context) -> Iterator[_LowestMemory]:
-    """Guard the container behind a server while it serves a load that may take memory; see host/memory/start_guard.py."""
+    """Guard a server's container while it serves a load that may use up the memory; see host/memory/start_guard.py."""
     available_bytes = context.machine.meminfo()["MemAvailable"]
     memory = _LowestMemory(available_bytes)
     container = containers.find_by_port(context.docker(), urlsplit(args.base_url).port)
@@ -153,7 +156,7 @@ class BenchCells(Module["BenchCells.Args"]):
 
 
 class BenchFailed(Module["BenchFailed.Args"]):
-    """Record that an arm could not be measured, and why; the experiment continues with the others.
+    """Record that an arm could not be measured, and why; the experiment continues with the other arms.
 
     Returns: arm, why.
     """
@@ -168,10 +171,10 @@ class BenchFailed(Module["BenchFailed.Args"]):
 
 
 class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
-    """Remove the lab's own container of this name; a container that is not the lab's is kept.
+    """Remove the lab's container with this name; any other container is kept.
 
-    A container is the lab's if it has the label sparkwright.bench and is not the last verified one, because a deploy may
-    have adopted an arm.
+    The lab's containers have the label sparkwright.bench. The last verified container is kept in any case, because a deploy
+    may have adopted an arm.
     """
 
     @dataclass(frozen=True)
@@ -181,8 +184,8 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         container = containers.inspect(context.docker(), args.name) or {}
-        verified = container.get("Id") == verified_states.load_last(context.state).get("container_id")
-        return container if container_labels.is_ours(context, container) and not verified else {}
+        is_verified = container.get("Id") == verified_states.load_last(context.state).get("container_id")
+        return container if container_labels.is_ours(context, container) and not is_verified else {}
 
     def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
         labels = (observed.get("Config") or {}).get("Labels") or {}

@@ -21,13 +21,14 @@ from sparkwright.units import GIB, format_gib
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     """Check that the new server will have enough memory once the previous one and Ollama's models are gone.
 
-    Nothing is stopped if it will not. The budget adds up what the engine takes on the GPU's side and on the host's (as
+    If the memory is not enough, nothing is stopped. The budget adds up the engine's memory on the GPU and on the host (as
     measured at its last verified start here, otherwise assumed), the peak of compilation in a cold start, the host's other
-    servers, the host itself, and the reserve. The host itself is the memory in use now, minus what will be stopped: the
-    running server (as recorded when it was verified, otherwise as its processes show) and, unless Ollama is left alone, its
-    models. If that is unknown, `memory` checks it once the server has stopped. All servers of a host must fit together,
-    running or not; of those that take turns only the largest counts. Limits (/dev/shm) are shown but not added. If the host
-    went down before in a start with the same image and arguments, the start is refused unless `--anyway` is given.
+    servers, the host itself, and the reserve. The host itself is the memory in use now, minus the memory of the server that
+    will be stopped (as recorded when it was verified, otherwise of its processes) and, unless `ollama` is `leave`, of
+    Ollama's models. If that is unknown, `memory` checks it once the server has stopped. All servers of a host must fit
+    together, running or not; of those that take turns only the largest counts. Limits (/dev/shm) are shown but not added. If
+    the host went down in an earlier start with the same image and arguments, the start is refused unless `--anyway` is
+    given.
 
     Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes),
     available_bytes, freed_bytes (null: unknown), need_bytes; if refused, holders.
@@ -39,7 +40,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         utilization: float = arg(
             "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
         )
-        needs_bytes: int = arg("memory of an engine without such a share, bytes", default=0)
+        needs_bytes: int = arg("memory of an engine that has no such share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
             "the engine's memory use, as `engine_memory` in scope", default_factory=dict
         )
@@ -50,7 +51,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
             default_factory=list,
         )
         turns: list[dict[str, Any]] = arg(
-            "for a server on demand: all that take turns with it, as in `host.turns`; the largest counts",
+            "for a server on demand: the servers that take turns with it, as in `host.turns`; the largest counts",
             default_factory=list,
         )
 
@@ -79,7 +80,6 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
 
 def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) -> str:
-    """Return the message of the refusal."""
     others = [
         row.name
         for row in budget.rows
@@ -94,57 +94,60 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
     freed, available = held.freed_bytes or 0, budget.available_bytes or 0
     models = 0 if held.models_stay else held.model_bytes
     expected = f"{format_gib(available + freed)} GiB will be available"
-    parts = f" ({format_gib(available)} now, {format_gib(held.server_bytes)} held by the server, {format_gib(models)} by Ollama)"
-    return f"{needs}, but {expected}{parts if freed else ''}."
+    of_server = format_gib(held.server_bytes)
+    breakdown = f" ({format_gib(available)} now, {of_server} held by the server, {format_gib(models)} by Ollama)"
+    return f"{needs}, but {expected}{breakdown if freed else ''}."
 
 
 POLL_S = 0.1
 RECHECK_S = 1.0
-#: how long to wait without a release, seconds, if the memory still to be released is unknown or not enough
+#: seconds without a change of the available memory after which a wait ends, if the pending release is unknown or too small
 QUIET_PERIOD_S = 3.0
-#: smaller changes of the available memory are caused by other programs, bytes
+#: smaller changes of the available memory are attributed to other programs
 MIN_CHANGE_BYTES = 64 * 2**20
 #: memory that may be released beyond the known amount, bytes
 MAX_OTHER_RELEASE_BYTES = GIB // 2
 
 
 class _PendingRelease:
-    """Memory that is still to be released while a start waits for it.
+    """The memory that a waiting start still expects to be released.
 
     Args:
-        stopped: what this run stopped, as `footprint.stopped_now` returns it.
-        available: MemAvailable at the first look, bytes.
-        now_s: of that look.
+        stopped: the server that this run stopped, from `holders.read_own_stop`.
+        available_bytes: MemAvailable at the beginning of the wait.
     """
 
-    def __init__(self, stopped: Mapping[str, Any], available: int, now_s: float) -> None:
-        held = stopped.get("held_bytes") if stopped else 0
-        self._until = int(stopped["available_bytes"]) + int(held) if stopped and held else None if stopped else 0
-        self._level, self._changed_s = available, now_s
-        #: held by models that Ollama was asked to unload
+    def __init__(self, stopped: Mapping[str, Any], available_bytes: int, now_s: float) -> None:
+        #: MemAvailable once the stopped server has released its memory; None if its memory is unknown, 0 if none was stopped
+        self._expected_bytes: int | None = 0
+        if stopped:
+            held_bytes = stopped.get("held_bytes")
+            self._expected_bytes = int(stopped["available_bytes"]) + int(held_bytes) if held_bytes else None
+        self._last_bytes, self._changed_s = available_bytes, now_s
+        #: memory of the models that Ollama was told to unload
         self.model_bytes = 0
 
     def can_help(self, need_bytes: int, available_bytes: int, now_s: float) -> bool:
-        """Return whether waiting may help: what is released can be enough, or memory has come or gone lately."""
-        if abs(available_bytes - self._level) > MIN_CHANGE_BYTES:
-            self._level, self._changed_s = available_bytes, now_s
+        """Return True if the pending release may be enough, or the available memory changed recently."""
+        if abs(available_bytes - self._last_bytes) > MIN_CHANGE_BYTES:
+            self._last_bytes, self._changed_s = available_bytes, now_s
         if now_s - self._changed_s < QUIET_PERIOD_S:
             return True
-        if self._until is None:
+        if self._expected_bytes is None:
             return self.model_bytes > 0
-        return max(self._until, available_bytes) + self.model_bytes + MAX_OTHER_RELEASE_BYTES >= need_bytes
+        return max(self._expected_bytes, available_bytes) + self.model_bytes + MAX_OTHER_RELEASE_BYTES >= need_bytes
 
 
 class Memory(Module["Memory.Args"]):
     """Check that the memory for the engine is available, by MemAvailable, the only reliable figure on shared memory.
 
-    The budget is that of `assert_memory_fits`, with everything in use now as one row. A stopped container, or a model that
-    Ollama unloaded, releases its memory with some delay, so this waits. A model that Ollama has loaded since the unload is
-    unloaded again, because a model in the first phase of loading is not listed. If everything that the stopped server and
-    Ollama's models held would not be enough, it waits only while memory is being released. If it still does not fit, it is
-    refused with a table of what uses the memory and what frees it.
+    The budget is that of `assert_memory_fits`, with all memory in use now as one row. A stopped container, or a model that
+    Ollama unloaded, releases its memory with some delay, so the module waits. A model that Ollama has loaded since the
+    unload is unloaded again, because a model in the first phase of loading is not listed. If the memory of the stopped
+    server and of Ollama's models would not be enough, the wait lasts only while memory is being released. A server that
+    still does not fit is refused, with a table of the memory's users and how to free it.
 
-    Returns: budget, available_bytes, need_bytes (of the engine, on both sides), waited_s; if refused, holders.
+    Returns: budget, available_bytes, need_bytes (of the engine, on GPU and host), waited_s; if refused, holders.
     """
 
     safe_in_check = False
@@ -154,7 +157,7 @@ class Memory(Module["Memory.Args"]):
         utilization: float = arg(
             "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
         )
-        needs_bytes: int = arg("memory of an engine without such a share, bytes", default=0)
+        needs_bytes: int = arg("memory of an engine that has no such share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
             "the engine's memory use, as `engine_memory` in scope", default_factory=dict
         )
@@ -166,9 +169,8 @@ class Memory(Module["Memory.Args"]):
         server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
         budget = memory_fit.compute_budget(context, server, args.reserve_gib)
         if not budget.fits:
-            message = (
-                f"{memory_fit.describe_need(server, budget)}, but the host has {format_gib(budget.total_bytes)} GiB."
-            )
+            needs = memory_fit.describe_need(server, budget)
+            message = f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
             return memory_fit.refusal(context, server, budget, message, {"available_bytes": budget.available_bytes})
         engine_bytes = budget.of("server")
         started_s = rechecked_s = time.monotonic()
@@ -185,21 +187,16 @@ class Memory(Module["Memory.Args"]):
             if available >= budget.need_bytes:
                 if not context.check:
                     holders.record_available(context, available)
-                now = memory_fit.compute_budget(
-                    context, server, args.reserve_gib, host_row=memory_fit.used_memory_row(context)
-                )
-                data |= memory_fit.budget_data(context, server, now)
-                needs = (
-                    f"the engine needs {format_gib(engine_bytes)} GiB"
-                    if engine_bytes
-                    else memory_fit.UNKNOWN_ENGINE_MEMORY
-                )
-                msg = f"{format_gib(available)} GiB available, {needs}"
+                data |= memory_fit.budget_data(context, server, self._compute_budget(args, server, context))
+                needs = f"the engine needs {format_gib(engine_bytes)} GiB"
+                msg = f"{format_gib(available)} GiB available, {needs if engine_bytes else memory_fit.UNKNOWN_ENGINE_MEMORY}"
                 return Result(msg=msg, data=data)
             release = release or _PendingRelease(holders.read_own_stop(context), available, now_s)
             waits = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available, now_s)
             if context.check or not waits:
-                return self._refusal(args, server, available, data, context)
+                budget = self._compute_budget(args, server, context)
+                message = f"{memory_fit.describe_need(server, budget)}, but {format_gib(available)} GiB are available."
+                return memory_fit.refusal(context, server, budget, message, data)
             if args.ollama != "leave" and now_s - rechecked_s > RECHECK_S:
                 rechecked_s = now_s
                 release.model_bytes = self._unload_again(args.timeout_s - waited_s, context)
@@ -207,46 +204,40 @@ class Memory(Module["Memory.Args"]):
             time.sleep(POLL_S)
 
     @staticmethod
-    def _refusal(args: Args, server: PlannedServer, available: int, data: dict[str, Any], context: Context) -> Result:
-        """Return the refusal of a server that does not fit beside the memory in use."""
-        budget = memory_fit.compute_budget(
-            context, server, args.reserve_gib, host_row=memory_fit.used_memory_row(context)
-        )
-        message = f"{memory_fit.describe_need(server, budget)}, but {format_gib(available)} GiB are available."
-        return memory_fit.refusal(context, server, budget, message, data)
+    def _compute_budget(args: Args, server: PlannedServer, context: Context) -> Budget:
+        """Return the budget with the memory in use now as the host's row."""
+        host_row = memory_fit.used_memory_row(context)
+        return memory_fit.compute_budget(context, server, args.reserve_gib, host_row=host_row)
 
     @staticmethod
-    def _unload_again(left_s: float, context: Context) -> int:
-        """Unload the models that Ollama has loaded meanwhile.
-
-        Returns the bytes that this may release; all memory if they are unknown.
-        """
-        models = ollama_models.inspect(context, timeout_s=2)
-        if models.held:
-            names = ", ".join(held.model.name for held in models.held)
+    def _unload_again(remaining_s: float, context: Context) -> int:
+        """Unload state that Ollama has loaded since. Returns the bytes that this may release; MemTotal if unknown."""
+        state = ollama_models.inspect(context, timeout_s=2)
+        if state.held:
+            names = ", ".join(held.model.name for held in state.held)
             context.note(f"Ollama has reloaded {names}; unloading again")
-            ollama_models.unload_all(context, timeout_s=max(1.0, left_s))
-        sizes = [held.model.size_bytes for held in models.held]
-        known = [size for size in sizes if size is not None]
-        if models.hanging or len(known) < len(sizes):
+            ollama_models.unload_all(context, timeout_s=max(1.0, remaining_s))
+        sizes = [held.model.size_bytes for held in state.held]
+        known_sizes = [size for size in sizes if size is not None]
+        if state.hanging or len(known_sizes) < len(sizes):
             return context.machine.meminfo()["MemTotal"]
-        return sum(known)
+        return sum(known_sizes)
 
 
-#: if the server's memory was not recorded: time without a release after which all of it counts as released
+#: seconds without a release after which a server's unrecorded memory counts as released
 SETTLE_S = 1.0
 MIN_RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
-    """Wait until the memory of the stopped server is available again: MemAvailable rose by as much, within a tolerance.
+    """Wait until the memory of the stopped server is available again: MemAvailable has risen by its size, within a tolerance.
 
-    Its memory use was recorded when it was verified; if it was not, this waits until no more is released. On shared memory a
-    CUDA context, or memory that the driver leaks, can outlive its process; so this waits, and reports what holds the missing
-    memory. It does not fail: `memory` decides whether the next server fits, and leaked driver memory would keep the previous
-    server out just as well.
+    The size is recorded when a server is verified; without a record, the module waits until no more memory is released. On
+    shared memory a CUDA context, or memory that the driver leaks, can outlive its process, so the module reports the
+    processes that use the missing memory. It does not fail: `memory` decides whether the next server fits, and leaked driver
+    memory would affect the previous server just as much.
 
-    Returns: back (false: some is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
+    Returns: back (false: some memory is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
     """
 
     safe_in_check = False
@@ -258,49 +249,48 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         stopped = holders.read_own_stop(context)
-        held = stopped.get("held_bytes")
+        held_bytes = stopped.get("held_bytes")
         if context.check or not stopped:
             return Result(msg="nothing was stopped", data=_result_data(None))
-        if not held:
+        if not held_bytes:
             released, waited_s = _wait_until_settled(context, int(stopped["available_bytes"]), args.timeout_s)
             return Result(
                 msg=f"not recorded; {format_gib(released)} GiB released", data=_result_data(None, waited_s=waited_s)
             )
-        expected = int(stopped["available_bytes"] + held - max(held * args.tolerance, MAX_OTHER_RELEASE_BYTES))
+        expected_bytes = int(
+            stopped["available_bytes"] + held_bytes - max(held_bytes * args.tolerance, MAX_OTHER_RELEASE_BYTES)
+        )
         started_s = time.monotonic()
         while True:
             available = context.machine.meminfo()["MemAvailable"]
             waited_s = round(time.monotonic() - started_s, 2)
-            if available >= expected:
-                return Result(msg=f"{format_gib(held)} GiB", data=_result_data(True, waited_s=waited_s))
+            if available >= expected_bytes:
+                return Result(msg=f"{format_gib(held_bytes)} GiB", data=_result_data(True, waited_s=waited_s))
             if waited_s > args.timeout_s:
                 break
-            context.progress(max(0, available - stopped["available_bytes"]), held, unit="bytes", text="released")
+            context.progress(max(0, available - stopped["available_bytes"]), held_bytes, unit="bytes", text="released")
             time.sleep(POLL_S)
-        missing = stopped["available_bytes"] + held - available
-        rows = holders.inspect(context)
-        msg = f"{format_gib(missing)} of the {format_gib(held)} GiB it held not released within {args.timeout_s:g} s"
+        missing_bytes = stopped["available_bytes"] + held_bytes - available
+        memory_holders = holders.inspect(context)
+        msg = f"{format_gib(missing_bytes)} of the {format_gib(held_bytes)} GiB it held not released within {args.timeout_s:g} s"
         context.note(msg)
-        for line in holders.format_table(rows):
+        for line in holders.format_table(memory_holders):
             context.note(line)
-        return Result(msg=msg, data={**_result_data(False, missing, waited_s), "holders": rows})
+        return Result(msg=msg, data={**_result_data(False, missing_bytes, waited_s), "holders": memory_holders})
 
 
-def _wait_until_settled(context: Context, before: int, timeout_s: float) -> tuple[int, float]:
-    """Wait until no more memory is released: the next server's use is measured from there.
-
-    Returns the released bytes, and the seconds waited.
-    """
+def _wait_until_settled(context: Context, available_before: int, timeout_s: float) -> tuple[int, float]:
+    """Wait until no more memory is released. Returns the released bytes, and the seconds waited."""
     started_s = rose_s = time.monotonic()
-    highest = before
+    highest = available_before
     while True:
         available, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
         if available > highest + MIN_RISE_BYTES:
             highest, rose_s = available, now_s
         if now_s - rose_s >= SETTLE_S or now_s - started_s >= timeout_s:
-            return max(0, available - before), round(now_s - started_s, 2)
+            return max(0, available - available_before), round(now_s - started_s, 2)
         time.sleep(POLL_S)
 
 
-def _result_data(released: bool | None, missing: int = 0, waited_s: float = 0.0) -> dict[str, object]:
-    return {"back": released, "missing_bytes": missing, "waited_s": waited_s}
+def _result_data(released: bool | None, missing_bytes: int = 0, waited_s: float = 0.0) -> dict[str, object]:
+    return {"back": released, "missing_bytes": missing_bytes, "waited_s": waited_s}

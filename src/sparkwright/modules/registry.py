@@ -1,4 +1,4 @@
-"""All modules by the name that a playbook gives them: a table of the files here, which are imported on demand."""
+"""The module classes by their names in playbooks; their files are imported on demand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.host.module import Module
 
-#: the modules of each file below this folder; NAME is the class Name there
+#: the modules of each file below this folder
 MODULES_BY_FILE: dict[str, tuple[str, ...]] = {
     "cluster.fabric": ("fabric", "fabric_ready", "link_rate"),
     "cluster.members": ("barrier", "rank_joined", "keep_heal_token"),
@@ -54,7 +54,7 @@ MODULES_BY_FILE: dict[str, tuple[str, ...]] = {
 IMPORT_PATHS = {name: f"{__package__}.{file}" for file, names in MODULES_BY_FILE.items() for name in names}
 NAMES: tuple[str, ...] = tuple(sorted(IMPORT_PATHS))
 
-#: modules whose message is something proved: a terminal shows it even if nothing changed
+#: modules that verify something: a terminal shows their message even if nothing changed
 PROVING_MODULES = frozenset(
     {
         "assert_memory_fits",
@@ -103,8 +103,7 @@ MODULES_WITHOUT_ENGINE = frozenset(
 
 @functools.cache
 def load(name: str) -> type[Module[Any]]:
-    """Return the module's class: `docker_image` is `DockerImage`. Raises KeyError for an
-    unknown name."""
+    """Return the module's class: `docker_image` is `DockerImage`. Raises KeyError for an unknown name."""
     file = importlib.import_module(IMPORT_PATHS[name])
     module_class: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))
     return module_class

@@ -1,4 +1,4 @@
-"""Modules that return the entries of spark.lock: an image by its registry, a model by its hub."""
+"""Modules that resolve the entries of spark.lock: images at their registry, models at their hub."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class LockImage(Module["LockImage.Args"]):
     Returns: digest, platforms, manifests (platform, digest, config, size_bytes), engine_version, created, size_bytes (null
     if unknown), gone (whether the pinned digest is no longer in the registry; null if not checked).
 
-    Refused if the image has nothing for this host's platform. Fails if the tag does not exist, or nothing answers, and the
-    host has no such image.
+    Refused if the image does not support this host's platform. Fails if the tag does not exist or nothing answers, and the
+    host has no image with that tag.
     """
 
     @dataclass(frozen=True)
@@ -82,35 +82,37 @@ class LockImage(Module["LockImage.Args"]):
 
     @staticmethod
     def _host_entry(api: Any, args: Args) -> dict[str, Any] | None:
-        """Return the entry of an image on the host, if the engine noted its digest at a pull."""
-        ref = args.ref
-        image = image_names.find(api, ref)
-        recorded = map(ImageReference.parse, image.get("RepoDigests") or ())
-        matching = [name.digest for name in recorded if name.repository == ImageReference.parse(ref).repository]
-        digests = matching or digests_of(image)
+        """Return the entry of the image on the host; None if the Docker Engine recorded no digest for it."""
+        image = image_names.find(api, args.ref)
+        repository = ImageReference.parse(args.ref).repository
+        recorded_names = map(ImageReference.parse, image.get("RepoDigests") or ())
+        digests = [name.digest for name in recorded_names if name.repository == repository] or digests_of(image)
         if not digests:
             return None
-        fields = {"digest": digests[0], "platforms": [image_names.platform_of(image)], "created": image.get("Created")}
-        engine = get_engine(args.engine).version_in_image(image.get("Config") or {})
-        return {**UNKNOWN_FACTS, **fields, "engine_version": engine, "gone": None}
+        return {
+            **UNKNOWN_FACTS,
+            "digest": digests[0],
+            "platforms": [image_names.platform_of(image)],
+            "created": image.get("Created"),
+            "engine_version": get_engine(args.engine).version_in_image(image.get("Config") or {}),
+            "gone": None,
+        }
 
 
 def _query_registry(
     api: Any, name: ImageReference, platform: str, context: Context, engine: EngineName
 ) -> dict[str, Any]:
-    """Return the entry from the registry's API; if it can't be reached from here, the fewer facts that the Docker Engine can
-    get."""
+    """Return the entry from the registry's API, or with fewer facts from the Docker Engine if the API is unreachable."""
     if not context.machine.sandbox:
         try:
             return registry_client.open_registry(api, name).entry(platform, get_engine(engine))
         except RegistryDown:
-            pass  # the engine may have a proxy, a mirror or certificates of its own
-    entry = docker_image.query_registry(api, name)
-    return {**UNKNOWN_FACTS, **entry}
+            pass  # the Docker Engine may have its own proxy, mirror or certificates
+    return {**UNKNOWN_FACTS, **docker_image.query_registry(api, name)}
 
 
 def _is_digest_gone(api: Any, args: LockImage.Args) -> bool | None:
-    """Return True if the registry has lost the pinned digest, None if that is unknown."""
+    """Return True if the pinned digest is no longer in the registry, None if unknown."""
     name = ImageReference.parse(args.ref)
     try:
         docker_image.query_registry(api, ImageReference(name.repository, name.tag, args.pinned))
@@ -127,18 +129,18 @@ COMMIT_PATTERN = re.compile("[0-9a-f]{40}")
 class LockModel(Module["LockModel.Args"]):
     """Resolve a branch at the hub: its commit and its files with their hashes. Downloads no weights.
 
-    If the hub does not answer, and `or_here` allows it, the copy on the host is used if every file of it was verified and
-    has not changed since; the message says so, with the commit.
+    If the hub does not answer and `or_here` is set, a copy on the host is used, provided that every file of it was verified
+    and has not changed since; the message says so, with the commit.
 
     Returns: commit, config (the keys of its config.json that identify the kind of model), files (path, size_bytes, sha256,
-    blob_id), chat (properties of its chat template and its sampling defaults, from their own files or a GGUF file; null: not
+    blob_id), chat (properties of its chat template and its sampling defaults, from separate files or a GGUF file; null: not
     read), adapter (for a LoRA adapter: its base model, its rank, the sizes of its matrices).
 
-    Refused if the engine serves single files and the patterns select none, and if a LoRA adapter is wanted and the
-    repository has none.
+    Refused if the engine serves single files and the patterns select none, and if `adapter` is set and the repository has no
+    LoRA adapter.
 
-    Fails: no such model or revision, gated (the message says where to accept the licence), hub down and no complete copy
-    here.
+    Fails if the model or revision does not exist, if the model is gated (the message says where to accept the licence), and
+    if the hub is down and the host has no complete copy.
     """
 
     @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class LockModel(Module["LockModel.Args"]):
         id: str = arg("the model's name on the hub")
         revision: str = arg("branch, tag or commit", default="main")
         allow: list[str] = arg("only files that match one of these patterns", default_factory=list)
-        ignore: list[str] = arg("no files that match one of these patterns", default_factory=list)
+        ignore: list[str] = arg("skip files that match one of these patterns", default_factory=list)
         file: str = arg("for an engine that serves single files: pattern of the model's file", default="")
         mmproj: str = arg("pattern of the file for images and sound", default="")
         draft: str = arg("pattern of the file of a drafter", default="")
@@ -164,7 +166,7 @@ class LockModel(Module["LockModel.Args"]):
                 raise
             try:
                 files = _select_files(copy.entries(), args)
-            except Refused:  # a copy of other files
+            except Refused:  # the copy consists of other files
                 raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
             data = _entry_of_copy(copy, files, args)
@@ -174,17 +176,18 @@ class LockModel(Module["LockModel.Args"]):
 
 
 def _entry_of_copy(copy: Manifest, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any]:
-    """Return the answer about a complete copy on this host."""
+    """Return the entry of a complete copy on this host."""
     if args.adapter:
-        return _adapter_entry(copy.commit, files, args, lambda path, most: _read_beginning(copy.folder / path, most))
-    return {
-        "commit": copy.commit,
-        "config": _read_config(copy.folder, args.engine),
-        "files": files,
-        "chat": hub_info.read_chat_settings(
-            copy.folder, [row["path"] for row in files], args.engine, _served_file(files, args)
-        ),
-    }
+        return _adapter_entry(
+            copy.commit, files, args, lambda path, max_bytes: _read_beginning(copy.folder / path, max_bytes)
+        )
+    try:
+        config = get_engine(args.engine).advice.essence(bounds.read_config(copy.folder / hub.CONFIG))
+    except (OSError, ValueError):
+        config = None
+    paths = [file["path"] for file in files]
+    chat = hub_info.read_chat_settings(copy.folder, paths, args.engine, _served_file(files, args))
+    return {"commit": copy.commit, "config": config, "files": files, "chat": chat}
 
 
 def _read_beginning(path: Path, max_bytes: int) -> bytes:
@@ -195,17 +198,18 @@ def _read_beginning(path: Path, max_bytes: int) -> bytes:
 def _adapter_entry(
     commit: str, files: list[dict[str, Any]], args: LockModel.Args, read_file: Callable[[str, int], bytes]
 ) -> dict[str, Any]:
-    """Return the answer about a LoRA adapter. Raises Refused if these files are none.
+    """Return the entry of a LoRA adapter. Raises Refused if the files are not an adapter.
 
     read_file: returns the beginning of a file, up to a number of bytes.
     """
-    sizes, engine_files = {row["path"]: row["size_bytes"] for row in files}, get_engine(args.engine).files
+    sizes = {file["path"]: file["size_bytes"] for file in files}
+    engine_files = get_engine(args.engine).files
     if engine_files is not None:
         description = engine_files.adapter_of(read_file(_served_file(files, args), engine_files.BEGINNING_BYTES))
     else:
         if missing := [name for name in adapter.FILES if name not in sizes]:
-            fix = "Name a repository that has both at its top; a checkpoint's folder is none."
-            raise Refused(f"{args.id} is no LoRA adapter: it has no {' and no '.join(missing)}.", fix=fix)
+            fix = "Name a repository with both files at its top level, not in a checkpoint's folder."
+            raise Refused(f"{args.id} is not a LoRA adapter: it has no {' and no '.join(missing)}.", fix=fix)
         config = (
             read_file(adapter.CONFIG_FILE, bounds.MAX_CONFIG_BYTES)
             if sizes[adapter.CONFIG_FILE] <= bounds.MAX_CONFIG_BYTES
@@ -214,12 +218,12 @@ def _adapter_entry(
         description = adapter.parse_adapter(_parse_json(config), _read_header(read_file))
     if description is None:
         source = "GGUF file" if engine_files is not None else adapter.CONFIG_FILE
-        raise Refused(f"{args.id} is no LoRA adapter by its {source}.", fix="Name a LoRA adapter's repository.")
+        raise Refused(f"{args.id} is not a LoRA adapter by its {source}.", fix="Name a LoRA adapter's repository.")
     return {"commit": commit, "config": None, "files": files, "chat": None, "adapter": description}
 
 
 def _read_header(read_file: Callable[[str, int], bytes]) -> dict[str, Any] | None:
-    """Return the header of an adapter's weights; None if it cannot be read."""
+    """Return the header of an adapter's weights; None if unreadable."""
     try:
         header = adapter.parse_header(read_file(adapter.WEIGHTS_FILE, adapter.BEGINNING_BYTES))
         if isinstance(header, int):
@@ -237,23 +241,23 @@ def _parse_json(text: bytes) -> Any:
 
 
 def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
-    for text, why_not in ((args.id, check_model_id), (args.revision, check_revision)):
-        if reason := why_not(text):
+    for text, check in ((args.id, check_model_id), (args.revision, check_revision)):
+        if reason := check(text):
             raise Failed(f"'{one_line(text, max_chars=80)}' {reason}.")
     source = Source(context.machine.hub_url, args.id, args.revision, context.secrets.get(args.token_secret))
     entry = hub_info.fetch_lock_entry(source, lambda path: _is_selected(path, args.allow, args.ignore))
-    row = next((file for file in entry["files"] if file["path"] == hub.CONFIG), None)
     files = _select_files(entry["files"], args)
     source = replace(source, commit=entry["commit"])
     if args.adapter:
-        read_beginning = partial(_download_beginning, source)
-        return _adapter_entry(entry["commit"], files, args, read_beginning)
-    config = hub_info.fetch_config(source, row) if row else None
-    essence = config and get_engine(args.engine).advice.essence(config)
+        return _adapter_entry(entry["commit"], files, args, partial(_download_beginning, source))
+    config_file = next((file for file in entry["files"] if file["path"] == hub.CONFIG), None)
+    config = hub_info.fetch_config(source, config_file) if config_file else None
     if get_engine(args.engine).files is not None:
-        essence = _config_of_beginning(source, files, args)
+        config = _config_of_beginning(source, files, args)
+    elif config:
+        config = get_engine(args.engine).advice.essence(config)
     chat = hub_info.fetch_chat_settings(source, files, args.engine, _served_file(files, args))
-    return {"commit": entry["commit"], "config": essence, "files": files, "chat": chat}
+    return {"commit": entry["commit"], "config": config, "files": files, "chat": chat}
 
 
 def _download_beginning(source: Source, path: str, max_bytes: int) -> bytes:
@@ -261,14 +265,12 @@ def _download_beginning(source: Source, path: str, max_bytes: int) -> bytes:
 
 
 def _config_of_beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
-    """Return the configuration read from the beginning of the model's file; None if the hub does not serve a part of it."""
-    engine_files, model = get_engine(args.engine).files, _served_file(files, args)
-    if engine_files is None or not model:
+    """Return the configuration in the beginning of the model's file; None if the hub does not serve parts of files."""
+    engine_files, path = get_engine(args.engine).files, _served_file(files, args)
+    if engine_files is None or not path:
         return None
     try:
-        return engine_files.config_of(
-            hub.read_answer(source, source.address(model), first_bytes=engine_files.BEGINNING_BYTES)
-        )
+        return engine_files.config_of(_download_beginning(source, path, engine_files.BEGINNING_BYTES))
     except Failed:
         return None
 
@@ -276,11 +278,9 @@ def _config_of_beginning(source: Source, files: list[dict[str, Any]], args: Lock
 def _served_file(files: list[dict[str, Any]], args: LockModel.Args) -> str:
     """Return the model's file for an engine that serves single files; "" for any other engine."""
     engine_files = get_engine(args.engine).files
-    return (
-        engine_files.select_files(files, args.file, args.mmproj, args.draft).flags.get("model", "")
-        if engine_files
-        else ""
-    )
+    if engine_files is None:
+        return ""
+    return engine_files.select_files(files, args.file, args.mmproj, args.draft).flags.get("model", "")
 
 
 def _select_files(files: list[dict[str, Any]], args: LockModel.Args) -> list[dict[str, Any]]:
@@ -288,30 +288,20 @@ def _select_files(files: list[dict[str, Any]], args: LockModel.Args) -> list[dic
     engine_files = get_engine(args.engine).files
     if engine_files is None:
         return files
-    patterns = {"mmproj": args.mmproj, "draft": args.draft}
-    return [dict(row) for row in engine_files.select_files(files, args.file, **patterns, repository=args.id).rows]
+    selection = engine_files.select_files(files, args.file, args.mmproj, args.draft, repository=args.id)
+    return [dict(row) for row in selection.rows]
 
 
 def _find_complete_copy(args: LockModel.Args, context: Context) -> Manifest | None:
-    """Return the only complete copy of this model here; None if copies of two commits match."""
-    complete = (
-        manifest
-        for manifest in Manifest.load_all(context.state)
-        if manifest.about.get("id") == args.id and manifest.is_complete()
-    )
+    """Return a complete copy of this model on the host; None if there is none, or if copies of two commits match."""
     copies = [
         manifest
-        for manifest in complete
-        if not COMMIT_PATTERN.fullmatch(args.revision) or manifest.commit == args.revision
+        for manifest in Manifest.load_all(context.state)
+        if manifest.about.get("id") == args.id
+        and manifest.is_complete()
+        and (not COMMIT_PATTERN.fullmatch(args.revision) or manifest.commit == args.revision)
     ]
     return copies[0] if len({copy.commit for copy in copies}) == 1 else None
-
-
-def _read_config(folder: Path, engine: EngineName) -> dict[str, Any] | None:
-    try:
-        return get_engine(engine).advice.essence(bounds.read_config(folder / hub.CONFIG))
-    except (OSError, ValueError):
-        return None
 
 
 def _is_selected(path: str, allow: list[str], ignore: list[str]) -> bool:
@@ -319,5 +309,5 @@ def _is_selected(path: str, allow: list[str], ignore: list[str]) -> bool:
 
 
 def _matches_any(path: str, patterns: list[str]) -> bool:
-    """Return True if a path matches a pattern, or equals one: a name with brackets is its own pattern too."""
+    """Return True if a path matches a glob pattern or equals one (a name with brackets does not match itself as a glob)."""
     return path in patterns or any(fnmatch.fnmatch(path, pattern) for pattern in patterns)

@@ -1,11 +1,11 @@
-"""Modules about what a host stores: they list and remove models, images and compile caches."""
+"""Modules that list and remove models, images and compile caches."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,14 @@ class PruneCachesState:
     """The compile caches of the host."""
 
     #: the most recently used first
-    rows: tuple[CompileCache, ...] = ()
+    caches: tuple[CompileCache, ...] = ()
 
 
 class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
     """Remove compile caches that are not needed, and those that were moved aside.
 
-    Never removed: the cache of a container, running or not; that of the last verified state, and of the state that a
-    rollback returns to. Files that a container wrote as root are removed by a container.
+    Never removed: the cache of a container, running or not, of the last verified state, or of the state that a rollback
+    returns to. Files that a container wrote as root are removed by a container.
 
     Returns: caches (name, container, image, model, size_bytes, used_s, kept, why_aside), freed_bytes (in check mode: what
     would be freed).
@@ -43,29 +43,31 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
 
     @dataclass(frozen=True)
     class Args:
-        only: list[str] | None = arg("the confirmed names; default: all that may be removed", default=None)
+        only: list[str] | None = arg("names that the user confirmed; default: all removable caches", default=None)
 
     def read(self, args: Args, context: Context) -> PruneCachesState:
         return PruneCachesState(tuple(cache_removal.list_caches(context)))
 
     def differences(self, args: Args, observed: PruneCachesState) -> list[Change]:
         return [
-            Change("compile cache", row.name, None, row.why_aside or "unused")
-            for row in _removable_caches(args, observed)
+            Change("compile cache", cache.name, None, cache.why_aside or "unused")
+            for cache in _removable_caches(args, observed)
         ]
 
     def describe(self, args: Args, observed: PruneCachesState) -> dict[str, Any]:
         removable = _removable_caches(args, observed)
-        freed = sum(row.size_bytes for row in removable)
-        msg = f"{format_count(len(removable), 'compile cache')}, {units.format_size(freed)}"
-        return {"caches": [asdict(row) for row in observed.rows], "freed_bytes": freed, "msg": msg}
+        freed_bytes = sum(cache.size_bytes for cache in removable)
+        msg = f"{format_count(len(removable), 'compile cache')}, {units.format_size(freed_bytes)}"
+        return {"caches": [asdict(cache) for cache in observed.caches], "freed_bytes": freed_bytes, "msg": msg}
 
     def act(self, args: Args, observed: PruneCachesState, changes: list[Change], context: Context) -> dict[str, Any]:
-        return {"freed_bytes": cache_removal.remove(context, [row.name for row in _removable_caches(args, observed)])}
+        return {
+            "freed_bytes": cache_removal.remove(context, [cache.name for cache in _removable_caches(args, observed)])
+        }
 
 
 def _removable_caches(args: PruneCaches.Args, observed: PruneCachesState) -> list[CompileCache]:
-    return [row for row in observed.rows if not row.kept and (args.only is None or row.name in args.only)]
+    return [cache for cache in observed.caches if not cache.kept and (args.only is None or cache.name in args.only)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +76,26 @@ class Image:
 
     id: str
     names: tuple[str, ...]
-    #: bytes that removing this image alone frees; layers that others use stay
+    #: bytes that removing this image alone frees, without the layers that it shares with others
     frees_bytes: int
-    #: why it stays; empty when it may be removed
+    #: why it is kept; empty if it may be removed
     kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PruneImagesState:
-    """The images to consider."""
+    """The images of the selected repositories."""
 
     #: the largest first
-    images: tuple[Image, ...] = field(default=())
+    images: tuple[Image, ...] = ()
 
 
 class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
     """Remove images that are not needed, and the compile caches made with them.
 
     Never removed: an image that a container uses, running or not; the image of the last verified state, which a rollback
-    needs; one that the lock pins for this host. Removal is never forced: the engine also refuses if a container appears.
+    needs; an image pinned in the lock for this host. Removal is never forced, so the Docker Engine also refuses to remove an
+    image that a new container uses.
 
     Returns: images (id, names, frees_bytes, kept), freed_bytes (in check mode: what would be freed).
     """
@@ -103,7 +106,7 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
         pinned: dict[str, list[str]] = arg(
             "images to keep, as repository:tag@digest, with the Ids that the lock allows", default_factory=dict
         )
-        only: list[str] | None = arg("the confirmed Ids; default: all that may be removed", default=None)
+        only: list[str] | None = arg("Ids that the user confirmed; default: all removable images", default=None)
 
     def read(self, args: Args, context: Context) -> PruneImagesState:
         api: Any = context.docker().api
@@ -111,37 +114,33 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
         reasons = {**pinned, **_images_of_verified_states(api, context), **_images_in_use(api)}
         unique_bytes = _unique_bytes(api)
         images = []
-        for row in api.images():
-            names = image_names.names_of(row)
-            if args.repositories and not {ImageReference.parse(name).repository for name in names} & set(
-                args.repositories
-            ):
+        for image in api.images():
+            names = image_names.names_of(image)
+            repositories = {ImageReference.parse(name).repository for name in names}
+            if args.repositories and not repositories & set(args.repositories):
                 continue
-            freed_bytes = unique_bytes.get(row["Id"], row.get("Size") or 0)
-            images.append(Image(row["Id"], tuple(names), freed_bytes, reasons.get(row["Id"], "")))
-        return PruneImagesState(tuple(sorted(images, key=lambda image: -image.frees_bytes)))
+            freed_bytes = unique_bytes.get(image["Id"], image.get("Size") or 0)
+            images.append(Image(image["Id"], tuple(names), freed_bytes, reasons.get(image["Id"], "")))
+        return PruneImagesState(tuple(sorted(images, key=lambda listed: -listed.frees_bytes)))
 
     def differences(self, args: Args, observed: PruneImagesState) -> list[Change]:
-        removable = self._removable_images(args, observed)
         return [
             Change(image.names[0] if image.names else f"image {image.id[7:19]}", image.id, None, "unused")
-            for image in removable
+            for image in self._removable_images(args, observed)
         ]
 
     def describe(self, args: Args, observed: PruneImagesState) -> dict[str, Any]:
         removable = self._removable_images(args, observed)
-        freed = sum(image.frees_bytes for image in removable)
-        rows = [{**asdict(image), "names": list(image.names)} for image in observed.images]
-        return {
-            "images": rows,
-            "freed_bytes": freed,
-            "msg": f"{format_count(len(removable), 'image')}, {units.format_size(freed)}",
-        }
+        freed_bytes = sum(image.frees_bytes for image in removable)
+        images = [{**asdict(image), "names": list(image.names)} for image in observed.images]
+        msg = f"{format_count(len(removable), 'image')}, {units.format_size(freed_bytes)}"
+        return {"images": images, "freed_bytes": freed_bytes, "msg": msg}
 
     def act(self, args: Args, observed: PruneImagesState, changes: list[Change], context: Context) -> dict[str, Any]:
-        cache_removal.remove_for_images(context, {image.id for image in self._removable_images(args, observed)})
-        for image in self._removable_images(args, observed):
-            remove_image(context.docker().api, image.id)
+        removable_ids = [image.id for image in self._removable_images(args, observed)]
+        cache_removal.remove_for_images(context, set(removable_ids))
+        for image_id in removable_ids:
+            remove_image(context.docker().api, image_id)
         recipe_files.remove_unneeded(context)
         return {}
 
@@ -151,10 +150,10 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
 
 
 def remove_image(api: Any, image_id: str) -> None:
-    """Remove an image by its Id, with all names that it has now, without force. Raises Failed when the engine refuses.
+    """Remove an image and all its current names, without force. Raises Failed if the Docker Engine refuses.
 
-    A name that was given to another image since the list was made stays with that one. The engine refuses an Id that several
-    repositories name: the names of all but one are taken away first.
+    A name that has moved to another image since the images were listed is kept. The engine does not remove an image by its
+    Id while several repositories name it, so the names in all repositories but one are removed first.
     """
     from docker.errors import APIError
 
@@ -163,9 +162,10 @@ def remove_image(api: Any, image_id: str) -> None:
             name: ImageReference.parse(name).repository
             for name in image_names.names_of(image_names.inspect(api, image_id))
         }
-        last = next(reversed(names.values()), "")
-        for name in (name for name, repository in names.items() if repository != last):
-            image_names.remove_name(api, name, image_id)
+        last_repository = next(reversed(names.values()), "")
+        for name, repository in names.items():
+            if repository != last_repository:
+                image_names.remove_name(api, name, image_id)
         with contextlib.suppress(docker_client.errors().NotFound):
             api.remove_image(image_id)
     except APIError as error:
@@ -173,8 +173,10 @@ def remove_image(api: Any, image_id: str) -> None:
 
 
 def _images_in_use(api: Any) -> dict[str, str]:
-    """Return the images that containers were created from, by Id, each with its container."""
-    return {row["ImageID"]: f"in use by {row['Names'][0].lstrip('/')}" for row in api.containers(all=True)}
+    """Return the reasons to keep the images of containers, by image Id."""
+    return {
+        container["ImageID"]: f"in use by {container['Names'][0].lstrip('/')}" for container in api.containers(all=True)
+    }
 
 
 def _images_of_verified_states(api: Any, context: Context) -> dict[str, str]:
@@ -191,23 +193,23 @@ def _find_ids(api: Any, ids_by_name: Mapping[str, Collection[str]]) -> Iterator[
 
 
 def _unique_bytes(api: Any) -> dict[str, int]:
-    """Return the bytes that each image shares with no other, by Id, as the Docker Engine counts them; empty if it can't."""
+    """Return the unshared bytes of each image, by Id; empty if the Docker Engine does not report them."""
     from docker.errors import APIError
 
     try:
-        rows = api.df().get("Images") or ()
+        images = api.df().get("Images") or ()
     except APIError:
         return {}
-    return {row["Id"]: row["Size"] - max(row.get("SharedSize") or 0, 0) for row in rows}
+    return {image["Id"]: image["Size"] - max(image.get("SharedSize") or 0, 0) for image in images}
 
 
 class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
-    """Remove a model's files from this host: those that sparkwright verified there, and leftovers of transfers.
+    """Remove a model's verified files, and leftovers of transfers, from this host.
 
-    Files of others in the same folder are kept, and counted; so are targets of links in it. A folder that any container
-    mounts, running or not, is refused, because the previous server needs its model to be restored.
+    Other files in the folder are kept and counted; targets of links in it are kept too. Refused if any container mounts the
+    folder, running or not, because a restored previous server needs its model.
 
-    Returns: dir, freed_bytes, left (files of others that remain).
+    Returns: dir, freed_bytes, left (number of other files that remain).
     """
 
     @dataclass(frozen=True)
@@ -216,12 +218,12 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
     def read(self, args: Args, context: Context) -> Manifest:
         manifest = Manifest.load(context.state, context.machine.expand(args.dir))
-        folders = (
-            model_folder
+        users = [
+            user
             for model_folder in model_folders.list_folders(context)
             if model_folder.dir == str(manifest.folder)
-        )
-        users = [user for model_folder in folders for user in model_folder.used_by]
+            for user in model_folder.used_by
+        ]
         if users:
             error = Failed(f"{manifest.folder} is in use by {', '.join(users)}.", fix="Remove the container first.")
             error.exit = Exit.REFUSED
@@ -230,17 +232,17 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
 
     def differences(self, args: Args, observed: Manifest) -> list[Change]:
         paths = [path for path in model_folders.own_files(observed) if path.exists()]
-        size = model_folders.removable_bytes(observed)
-        contents = f"{format_count(len(paths), 'file')}, {units.format_size(size)}"
-        return [Change(str(observed.folder), contents, None)] if paths or size else []
+        size_bytes = model_folders.removable_bytes(observed)
+        contents = f"{format_count(len(paths), 'file')}, {units.format_size(size_bytes)}"
+        return [Change(str(observed.folder), contents, None)] if paths or size_bytes else []
 
     def describe(self, args: Args, observed: Manifest) -> dict[str, Any]:
         return {"dir": str(observed.folder), "freed_bytes": 0, "left": 0}
 
     def act(self, args: Args, observed: Manifest, changes: list[Change], context: Context) -> dict[str, Any]:
-        freed = model_folders.removable_bytes(observed)
-        for part in model_folders.transfer_folders(observed.folder):
-            shutil.rmtree(part, ignore_errors=True)
+        freed_bytes = model_folders.removable_bytes(observed)
+        for transfer_folder in model_folders.transfer_folders(observed.folder):
+            shutil.rmtree(transfer_folder, ignore_errors=True)
         for path in model_folders.own_files(observed):
             path.unlink(missing_ok=True)
         for folder in (*sorted(filter(Path.is_dir, observed.folder.rglob("*")), reverse=True), observed.folder):
@@ -249,11 +251,11 @@ class RemoveModel(StateModule["RemoveModel.Args", Manifest]):
         observed.forget()
         left = sum(1 for path in observed.folder.rglob("*") if path.is_file()) if observed.folder.exists() else 0
         others = f"; {format_count(left, 'other file')} kept" if left else ""
-        return {"freed_bytes": freed, "left": left, "msg": f"{units.format_size(freed)} freed{others}"}
+        return {"freed_bytes": freed_bytes, "left": left, "msg": f"{units.format_size(freed_bytes)} freed{others}"}
 
 
 class Models(Module["Models.Args"]):
-    """List the models on this host: every folder that sparkwright verified, and the containers that use it. Changes nothing.
+    """List the verified models on this host, and the containers that use them. Changes nothing.
 
     Returns: models, each with dir, id, commit, files, size_bytes (on disk), changed (files that differ from the verified
     ones), used_by (containers, running or not, that mount it).
@@ -265,4 +267,4 @@ class Models(Module["Models.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         models = [asdict(model_folder) for model_folder in model_folders.list_folders(context)]
-        return Result(msg=f"{format_count(len(models), 'model')}", data={"models": models})
+        return Result(msg=format_count(len(models), "model"), data={"models": models})

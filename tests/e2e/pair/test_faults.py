@@ -268,8 +268,6 @@ def test_what_starts_ranks_is_refused_where_their_port_is_taken(pair: PairProjec
     port = int(re.findall(r"--master-port (\d+)", rendered)[0])
     with socket.create_server(("127.0.0.1", port)):
         result = pair.run(command, "--host", "sandbox-pair")
-    assert result.code == 5 and f"port {port}, on which the ranks meet, is in use by" in result.out, (
-        result.out + result.err
-    )
+    assert result.code == 5 and f"the cluster's master port {port} is in use by" in result.out, result.out + result.err
     second_run = pair.run(command, "--host", "sandbox-pair")
     assert (second_run.code, pair.token()[0]) == (0, 200), second_run.out + second_run.err

@@ -35,7 +35,7 @@ def check_fabric(
 
 def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = check_fabric(tmp_path, monkeypatch)
-    assert (result.failed, result.msg) == (False, "enp1s0f1np1 is there for 192.168.100.1; reaches 192.168.100.2")
+    assert (result.failed, result.msg) == (False, "enp1s0f1np1 is ready for 192.168.100.1; reaches 192.168.100.2")
     assert result.data == {"firmware": "28.45.4028", "mtu": "9000"}, "what the members compare"
 
 
@@ -59,9 +59,9 @@ def test_what_is_missing_refuses_the_run(
 
 def test_a_way_that_could_not_be_tried_is_not_called_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = check_fabric(tmp_path, monkeypatch, host_options={"ping": "exit 127"})
-    assert result.msg == "enp1s0f1np1 is there for 192.168.100.1; could not try the way to 192.168.100.2"
+    assert result.msg == "enp1s0f1np1 is ready for 192.168.100.1; could not check the path to 192.168.100.2"
     six = check_fabric(tmp_path, monkeypatch, address="fd00::1", peers=["fd00::2"])
-    assert (six.failed, six.msg) == (False, "enp1s0f1np1 is there for fd00::1; could not try the way to fd00::2")
+    assert (six.failed, six.msg) == (False, "enp1s0f1np1 is ready for fd00::1; could not check the path to fd00::2")
 
 
 SLOW = {
@@ -143,5 +143,5 @@ def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_mee
     result = check_fabric(tmp_path, monkeypatch, port=29501)
     assert result.failed is refused
     if refused:
-        assert result.msg == "port 29501, on which the ranks meet, is in use by python3 (pid 7, user ops)."
-        assert result.fix == "Stop that, or use another port with `port:` of the cluster in hosts/groups.yml."
+        assert result.msg == "the cluster's master port 29501 is in use by python3 (pid 7, user ops)."
+        assert result.fix == "Stop it, or set another `port:` for the cluster in hosts/groups.yml."

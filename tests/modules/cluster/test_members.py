@@ -113,7 +113,7 @@ def test_what_may_differ_is_told_by_whoever_is_to_tell_it_and_an_unknown_value_d
     notes: list[str] = []
     outcomes = run_barrier(tmp_path, *shares, warn=["kernel", "driver"], notes=notes)
     assert all(isinstance(item, Result) for item in outcomes), outcomes
-    assert notes == ["kernel differs: spark1 6.14, spark2 6.17, spark3 6.14. Members should have the same."] * 3
+    assert notes == ["kernel differs: spark1 6.14, spark2 6.17, spark3 6.14. It should be the same on all members."] * 3
 
 
 def test_each_member_learns_who_shares_the_same_as_itself(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_is_compared_must_be_shared(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
     with open_channels(2) as (channel, _):
         context.cluster = channel
-        with pytest.raises(Refused, match="`compare` names what this member does not share: kernel"):
+        with pytest.raises(Refused, match="`compare` names values that are not in `share`: kernel"):
             Barrier().run(Barrier.Args("prepared", share={"a": 1}, compare=["a", "kernel"]), context)
 
 

@@ -212,11 +212,11 @@ def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path)
     with running_group(tmp_path) as pair:
         checking = pair.begin(0, barrier_task("prepared"), check=True)
         assert checking.recap()["exit"] == 0
-        assert checking.outcome("Meet at prepared") == ("skipped", "check mode: the members' runs do not meet")
+        assert checking.outcome("Meet at prepared") == ("skipped", "check mode: members do not wait for each other")
     with running_group(tmp_path / "other") as pair:
         value = pair.members[0].start(replace(pair.plan(0, barrier_task("prepared")), cluster=None))
         assert value.recap()["exit"] == 0
-        assert value.outcome("Meet at prepared") == ("skipped", "this plan is of no cluster")
+        assert value.outcome("Meet at prepared") == ("skipped", "this plan has no cluster")
 
 
 def test_it_meets_the_others_in_a_play_that_becomes_root_too(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Modules about a cluster: its links, and its members that wait for each other."""
+"""Modules for clusters: links between hosts, and barriers, ranks and secrets of the members."""

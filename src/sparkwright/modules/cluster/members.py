@@ -1,4 +1,4 @@
-"""Modules about the members of a cluster: they wait for each other, join, and share a secret for their checks."""
+"""Modules for the members of a cluster: barriers, joined ranks, and the secret shared by their health checks."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Barrier(Module["Barrier.Args"]):
 
     Members can share values. Values in `compare` must be equal on all members: a difference fails the barrier for all, with
     the values and their hosts, and exit code 5 if nothing was touched. A difference in `warn` is only reported, in a note.
-    An unknown value (null, empty) differs from none.
+    A missing or empty value is ignored in `warn`; in `compare` it differs from every other value.
 
     The barrier fails for all members at once if another member has failed, is lost (silent for 20 s, its host or link down,
-    its run killed), was stopped on request or has ended, or does not arrive within timeout_s; the message names it with its
-    rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, including later ones, but
-    none of the rescue phase, in which all members restore their previous servers. In the rescue phase, use `ignore_errors:
-    true` if the following tasks must run in any case, and put a barrier before the task that ends the rescue. Stopping a run
-    on request ends its wait.
+    its run killed), was stopped on request or has ended, or does not arrive within timeout_s; the message names that member
+    with its rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, including later
+    ones, but none of the rescue phase, in which all members restore their previous servers. In the rescue phase, use
+    `ignore_errors: true` if the following tasks must run in any case, and put a barrier before the task that ends the
+    rescue. Stopping a run on request ends its wait.
 
     rank_of: during the wait this member's own rank is monitored, and the barrier fails if it ends. If another member fails
-    first and this one's rank ended on its own, that is what this member reports.
+    first, but this member's rank had exited for a reason of its own, the message gives that reason.
 
     Each barrier of a play has its own name. It is skipped in check mode, and in a plan without a cluster.
 
@@ -51,7 +51,7 @@ class Barrier(Module["Barrier.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the barrier's name, the same on all members: letters, digits, spaces, _ . -")
-        phase: Literal["forward", "rescue"] = arg("forward, or rescue in a rescue", default="forward")
+        phase: Literal["forward", "rescue"] = arg("the part of the play: its tasks or its rescue", default="forward")
         timeout_s: float = arg("how long to wait for the other members, seconds", default=protocol.BARRIER_TIMEOUT_S)
         share: dict[str, Any] = arg("values for the other members; at most 48 KiB as JSON", default_factory=dict)
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
@@ -62,19 +62,20 @@ class Barrier(Module["Barrier.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check or context.cluster is None:
-            why = "check mode: the members' runs do not meet" if context.check else "this plan is of no cluster"
+            why = "check mode: members do not wait for each other" if context.check else "this plan has no cluster"
             return Result(skipped=True, msg=why, data=_result_data({"": args.share}, args.share))
         for key, names in (("compare", args.compare), ("warn", args.warn)):
             if missing := sorted(set(names) - args.share.keys()):
-                message = f"`{key}` names what this member does not share: {', '.join(missing)}."
-                raise Refused(f"barrier '{args.name}': {message}")
+                raise Refused(
+                    f"barrier '{args.name}': `{key}` names values that are not in `share`: {', '.join(missing)}."
+                )
         members = self._arrive(args, context, context.cluster)
         if not args.wait:
-            return Result(msg="not waited for the others")
+            return Result(msg="did not wait for the other members")
         if differences := list(_describe_differences(args.compare, members)):
             raise Refused("; ".join(differences) + ".", fix=args.fix)
         for difference in _describe_differences(args.warn, members, known_only=True):
-            context.note(f"{difference}. Members should have the same.")
+            context.note(f"{difference}. It should be the same on all members.")
         return Result(msg=f"all {len(members)} members", data=_result_data(members, args.share))
 
     def _arrive(self, args: Args, context: Context, cluster: Any) -> dict[str, Any]:
@@ -95,38 +96,35 @@ class Barrier(Module["Barrier.Args"]):
         return members
 
 
-def _result_data(members: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the result's data from the values that the members share. own: the values of this member."""
-    alike = {
-        name: [host for host, member in members.items() if _to_json(member.get(name)) == _to_json(value)]
-        for name, value in own.items()
-    }
+def _result_data(members: dict[str, Any], shared_here: dict[str, Any]) -> dict[str, Any]:
+    """Return the result's data. members: shared values by host. shared_here: the values of this member."""
     hosts_by_name: dict[str, list[str]] = {}
     for host, shared in members.items():
-        for name in (name for name, value in shared.items() if value is True):
-            hosts_by_name.setdefault(name, []).append(host)
-    first = {name: hosts[0] for name, hosts in hosts_by_name.items()}
+        for name, value in shared.items():
+            if value is True:
+                hosts_by_name.setdefault(name, []).append(host)
     return {
         "members": members,
         "any": sorted(hosts_by_name),
-        "first": first,
+        "first": {name: hosts[0] for name, hosts in hosts_by_name.items()},
         "count": {name: len(hosts) for name, hosts in hosts_by_name.items()},
-        "alike": alike,
+        "alike": {
+            name: [host for host, shared in members.items() if _to_json(shared.get(name)) == _to_json(value)]
+            for name, value in shared_here.items()
+        },
     }
 
 
 def _describe_differences(names: list[str], members: dict[str, Any], *, known_only: bool = False) -> Iterator[str]:
     """Yield a phrase for each value that is not the same on all members.
 
-    known_only: compare only the members that have a value.
+    known_only: ignore members without a value.
     """
     for name in names:
         values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known_only}
         if len({_to_json(value) for value in values.values()}) > 1:
-            yield (
-                f"{name.replace('_', ' ')} differs: "
-                f"{', '.join(f'{host} {_format_value(value)}' for host, value in values.items())}"
-            )
+            values_by_host = ", ".join(f"{host} {_format_value(value)}" for host, value in values.items())
+            yield f"{name.replace('_', ' ')} differs: {values_by_host}"
 
 
 def _to_json(value: Any) -> str:
@@ -143,13 +141,13 @@ EVIDENCE_LINES = 8
 
 
 class RankJoined(Module["RankJoined.Args"]):
-    """Check that this member's rank is in its cluster's group: its container runs, and the log of its last start shows it.
+    """Check that this member's rank has joined its cluster's group, by its running container and the log of its last start.
 
-    A log line that only announces a group proves nothing, and neither does /health. Waits up to timeout_s; ends at once if
-    the container exits (even with code 0) or another member of the cluster fails.
+    A log line that only announces a group is not sufficient, nor is /health. Waits up to timeout_s; ends at once if the
+    container exits (even with code 0) or another member of the cluster fails.
 
-    Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` it never fails: the
-    state is the result.
+    Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` it never fails and
+    only reports the state.
     """
 
     safe_in_check = False
@@ -158,10 +156,10 @@ class RankJoined(Module["RankJoined.Args"]):
     class Args:
         name: str = arg("the container's name")
         rank: int = arg("the rank it should have")
-        world: int = arg("how many ranks the group should have")
+        world: int = arg("number of ranks that the group should have")
         timeout_s: float = arg("how long to wait, seconds", default=0.0)
         rdma: bool = arg("whether traffic over sockets is a failure", default=True)
-        asks: bool = arg("only report", default=False)
+        asks: bool = arg("report the state without failing", default=False)
         start_s: float = arg(
             "how long a start may take, seconds; until then a rank that has not joined is inconclusive, afterwards a failure",
             default=0.0,
@@ -170,21 +168,20 @@ class RankJoined(Module["RankJoined.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         until_s = time.monotonic() + (0.0 if context.check else args.timeout_s)
         while True:
-            inspect = containers.inspect(context.docker(), args.name) or {}
-            running = bool(inspect and inspect["State"]["Running"])
-            member_log = rank.read_member_log(context.docker(), inspect) if inspect else None
+            container = containers.inspect(context.docker(), args.name) or {}
+            running = bool(container and container["State"]["Running"])
+            member_log = rank.read_member_log(context.docker(), container) if container else None
             if (member_log and member_log.rank is not None) or not running or time.monotonic() >= until_s:
-                may_be_joining = running and time.time() - containers.started_s(inspect) < args.start_s
+                may_be_joining = running and time.time() - containers.started_s(container) < args.start_s
                 return self._evaluate(args, member_log, running, context, may_be_joining=may_be_joining)
             self._check_other_members(args, context)
-            context.progress(
-                0, 1, text=f"rank {args.rank}: {member_log.stage or 'starting' if member_log else 'starting'}"
-            )
+            stage = (member_log and member_log.stage) or "starting"
+            context.progress(0, 1, text=f"rank {args.rank}: {stage}")
             time.sleep(POLL_S)
 
     @staticmethod
     def _check_other_members(args: Args, context: Context) -> None:
-        """Raise Failed if another member failed; if this rank ended by itself, with the reason of that."""
+        """Raise Failed if another member failed; if this rank exited for a reason of its own, with that reason."""
         try:
             context.check_failures()
         except Failed:
@@ -196,10 +193,7 @@ class RankJoined(Module["RankJoined.Args"]):
     def _evaluate(
         self, args: Args, member_log: MemberLog | None, running: bool, context: Context, *, may_be_joining: bool
     ) -> Result:
-        """Return the result for what the rank's log says.
-
-        may_be_joining: it started so recently that it may still be joining.
-        """
+        """Return the result. may_be_joining: the rank started so recently that it may still be joining."""
         problem = self._find_problem(args, member_log, running)
         data = {
             "joined": not problem,
@@ -216,9 +210,8 @@ class RankJoined(Module["RankJoined.Args"]):
         if may_be_joining and member_log is not None and member_log.rank is None and not member_log.failure:
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=problem, data=data)
         lines = log_reader.read_last_lines(context.docker(), args.name, EVIDENCE_LINES) if member_log else []
-        fix = (
-            "`invoke cluster.check` shows the links." if problem == protocol.describe_socket_traffic(args.rank) else ""
-        )
+        is_slow = problem == protocol.describe_socket_traffic(args.rank)
+        fix = "`invoke cluster.check` shows the links." if is_slow else ""
         return Result(failed=True, msg=problem, fix=fix, data={**data, "evidence": lines})
 
     @staticmethod
@@ -228,9 +221,8 @@ class RankJoined(Module["RankJoined.Args"]):
         if not running:
             return f"rank {args.rank} exited: {member_log.failure or 'no known reason in its log.'}"
         if member_log.rank is None:
-            return (
-                f"rank {args.rank} has not joined its group; the last stage in its log: {member_log.stage or 'none'}."
-            )
+            stage = member_log.stage or "none"
+            return f"rank {args.rank} has not joined its group; the last stage in its log: {stage}."
         if wrong_rank := protocol.describe_wrong_rank(member_log.rank, member_log.world_size, args.rank, args.world):
             return wrong_rank
         return protocol.describe_socket_traffic(args.rank) if args.rdma and member_log.transport == "sockets" else ""
@@ -239,7 +231,8 @@ class RankJoined(Module["RankJoined.Args"]):
 class KeepHealToken(Module["KeepHealToken.Args"]):
     """Store the secret with which health checks of a cluster's members authenticate each other before a restart.
 
-    It arrives with the request, as the secret HEAL_TOKEN, and replaces the previous one. If there is none, none is stored.
+    It is sent with the request as the secret HEAL_TOKEN and replaces the stored one. A request without it deletes the stored
+    one.
     """
 
     @dataclass(frozen=True)

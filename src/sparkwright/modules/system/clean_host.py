@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -37,11 +38,11 @@ class Item:
 
     kind: str
     name: str
-    #: None when unknown
+    #: None if unknown
     size_bytes: int | None = 0
-    #: why it stays; empty when it is removed
+    #: why it is kept; empty if it is removed
     kept: str = ""
-    #: Id of the listed image, whatever its name means later
+    #: empty for other kinds than images
     image_id: str = ""
 
 
@@ -50,52 +51,44 @@ class CleanHostState:
     """The objects that sparkwright put on the host."""
 
     items: tuple[Item, ...]
-    #: another run that is in progress; empty when there is none
+    #: name of another run in progress; empty if there is none
     busy: str = ""
-
-    @property
-    def images(self) -> dict[str, str]:
-        """Ids of images by their listed names: the image that was listed is the one that is removed."""
-        return {item.name: item.image_id for item in self.items if item.image_id}
 
 
 class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
-    """List what sparkwright put on a host, with sizes, and remove what is outside its own folders.
+    """List everything that sparkwright put on a host, with sizes, and remove the objects outside its own folders.
 
-    Removed: previous containers kept for a rollback, containers of the lab, compile caches, files kept in model folders for
+    Removed: previous containers kept for a rollback, containers of the lab, compile caches, files left in model folders for
     a rollback or by a download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images
     only on request. Only listed: the health timer (`health_timer` with `state: absent` removes it) and sparkwright's own
     folders with the runtime that runs this module.
 
     Containers are recognized by their labels or recorded id, never by name. A model or image that a remaining container uses
-    is kept. If Docker does not answer, all three are unknown and kept.
+    is kept. If Docker does not answer, containers, models and images are kept.
 
-    Returns: items (kind, name, size_bytes, kept: why it is kept), busy (another run in progress).
+    Returns: items (kind, name, size_bytes, kept: the reason), busy (another run in progress).
     """
 
     @dataclass(frozen=True)
     class Args:
-        repositories: list[str] = arg("repositories of the images that the recipes name", default_factory=list)
+        repositories: list[str] = arg("repositories of the recipes' images", default_factory=list)
         server: bool = arg("remove the servers' containers too", default=False)
         models: bool = arg("remove the models' files too", default=False)
         images: bool = arg("remove the images too", default=False)
 
     def read(self, args: Args, context: Context) -> CleanHostState:
-        rows = [*_list_containers(args, context)]
-        removed_names = {row.name for row in rows if row.kind == "container" and not row.kept}
-        rows += [
-            *_list_caches(context, removed_names),
-            *_list_images(args, context, removed_names),
-            *_list_models(args, context, removed_names),
-        ]
-        rows += _list_kept_model_files(context)
+        items = [*_list_containers(args, context)]
+        removed_names = {item.name for item in items if item.kind == "container" and not item.kept}
+        items += _list_caches(context, removed_names)
+        items += _list_images(args, context, removed_names)
+        items += _list_models(args, context, removed_names)
+        items += _list_kept_model_files(context)
         if key_lines := image_transfer.count_key_lines(context):
-            rows.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {key_lines}"))
-        rows += [*_list_timers(context), *_list_folders(context, removed_names)]
-        other_runs = (
-            run.name for run in context.state.runs() if run.name != context.run_id and journal.is_running(run)
-        )
-        return CleanHostState(tuple(rows), next(other_runs, ""))
+            items.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {key_lines}"))
+        items += _list_timers(context)
+        items += _list_folders(context, removed_names)
+        runs = (run.name for run in context.state.runs() if run.name != context.run_id and journal.is_running(run))
+        return CleanHostState(tuple(items), next(runs, ""))
 
     def differences(self, args: Args, observed: CleanHostState) -> list[Change]:
         return [
@@ -107,17 +100,19 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
         return {"items": items, "busy": observed.busy}
 
     def act(self, args: Args, observed: CleanHostState, changes: list[Change], context: Context) -> dict[str, Any]:
+        # by Id, because a name may refer to another image by now
+        image_ids = {item.name: item.image_id for item in observed.items if item.image_id}
         for change in changes:
             context.note(f"removing {change.field} {change.before}")
-            _REMOVERS[change.field](observed.images.get(change.before, change.before), context)
+            _REMOVERS[change.field](image_ids.get(change.before, change.before), context)
         return {}
 
 
-# -- what is there -----------------------------------------------------------------------------------------------------
+# -- listing -----------------------------------------------------------------------------------------------------------
 
 
 def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
-    """Yield the containers that sparkwright created: servers, previous ones kept for a rollback, those of the lab, helpers."""
+    """Yield the containers that sparkwright created: servers, previous servers kept for a rollback, the lab's, helpers."""
     try:
         rows = context.docker().api.containers(all=True, size=True)
     except SparkwrightError as error:
@@ -127,47 +122,30 @@ def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
         container = containers.inspect(context.docker(), row["Id"])
         if container is None or (identity := container_labels.identify(context, container)) is None:
             continue
-        name, size, is_lab = (
-            container_labels.name_of(container),
-            row.get("SizeRw"),
-            LAB_LABEL in (row.get("Labels") or {}),
-        )
         is_serving = (
             identity.role in (container_labels.SERVER, container_labels.GATEWAY)
-            and not is_lab
+            and LAB_LABEL not in (row.get("Labels") or {})
             and not container_labels.is_kept_previous(context, container)
             and not container_labels.is_unstarted_replacement(context, container)
         )
         kept = "--server removes it" if is_serving and not args.server else ""
-        yield Item("container", name, size, kept)
+        yield Item("container", container_labels.name_of(container), row.get("SizeRw"), kept)
 
 
 def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield the compile caches, except those of containers that remain."""
+    """Yield the compile caches, in the present folder and that of earlier versions, and the trash."""
     users = compile_caches.keys_possibly_in_use(context)
     for key in compile_caches.list_keys(context):
         folder, user = compile_caches.folder(context, key), users.get(key, "")
         why = f"used by {user}" if user and user not in removed_names else ""
         yield Item(CACHE_KIND, str(folder), own_folders.disk_bytes(folder), why)
-    yield from _list_old_caches(context, removed_names)
+    with contextlib.suppress(SparkwrightError):
+        for path, user in compile_caches.old_folders(context).items():
+            why = f"used by {user}" if user not in ("", *removed_names) else ""
+            yield Item(CACHE_KIND, str(path), own_folders.disk_bytes(path), why)
     trash = context.machine.home / container_files.TRASH
     if trash.is_dir():
         yield Item(CACHE_KIND, str(trash), own_folders.disk_bytes(trash))
-
-
-def _list_old_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield the caches that earlier versions kept."""
-    try:
-        folders = compile_caches.old_folders(context)
-    except SparkwrightError:
-        return
-    for path, user in folders.items():
-        yield Item(
-            CACHE_KIND,
-            str(path),
-            own_folders.disk_bytes(path),
-            f"used by {user}" if user not in ("", *removed_names) else "",
-        )
 
 
 def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
@@ -186,13 +164,13 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
 
 
 def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield the files of models that were proved here."""
+    """Yield the verified models."""
     manifests = [manifest for manifest in Manifest.load_all(context.state) if model_folders.removable_bytes(manifest)]
     unknown, mounts = "", list[tuple[str, Path]]()
     try:
         mounts = list(own_folders.iter_mounts(context, exclude=removed_names)) if manifests else []
     except SparkwrightError:
-        unknown = "Docker does not say whether a container mounts it"
+        unknown = "a container may mount it: Docker does not answer"
     for manifest in manifests:
         users = sorted({name for name, source in mounts if model_folders.overlaps(manifest.folder, source)})
         why = unknown or (f"used by {', '.join(users)}" if users else "")
@@ -209,7 +187,7 @@ def _list_kept_model_files(context: Context) -> Iterator[Item]:
 
 
 def _list_timers(context: Context) -> Iterator[Item]:
-    """Yield units, the line of the crontab, linger, and the text for Prometheus."""
+    """Yield the health timer's units, crontab line, linger, and files written by its checks."""
     if context.machine.sandbox:
         return
     timer = HealthTimer().read(HealthTimer.Args(state="absent"), context)
@@ -228,29 +206,25 @@ def _list_timers(context: Context) -> Iterator[Item]:
 
 
 def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield sparkwright's own folders, with remaining key files listed apart."""
+    """Yield sparkwright's own folders, and separately the key files that are still in use."""
     share, state = own_folders.share_and_state(context.machine.home)
-    caches = [context.machine.home / item for item in (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH)]
+    cache_folders = (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH)
+    caches = [context.machine.home / folder for folder in cache_folders]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
-        if path in caches:
-            continue
-        yield Item("folder", str(path), own_folders.disk_bytes(path))
+        if path not in caches:
+            yield Item("folder", str(path), own_folders.disk_bytes(path))
     kept = own_folders.files_in_use(context, exclude=removed_names)
     size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in kept)
     yield Item("folder", str(state), size)
     yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in kept.items())
 
 
-# -- removing it -------------------------------------------------------------------------------------------------------
+# -- removal -----------------------------------------------------------------------------------------------------------
 
 
 def _remove_container(name: str, context: Context) -> None:
     if container := containers.inspect(context.docker(), name):
         lifecycle.remove(context, container, 60)
-
-
-def _remove_image(image_id: str, context: Context) -> None:
-    remove_image(context.docker().api, image_id)
 
 
 def _remove_model(name: str, context: Context) -> None:
@@ -273,11 +247,11 @@ def _remove_cache(name: str, context: Context) -> None:
     own_folders.remove_empty_folders(path.parent, context.machine.home)
 
 
-#: removal by kind; `health_timer` removes the timer, and the folders are removed last, with the runtime
+#: kinds without a function are removed elsewhere: timers by `health_timer`, and the folders last, with the runtime
 _REMOVERS: dict[str, Callable[[str, Context], None]] = {
     "container": _remove_container,
     CACHE_KIND: _remove_cache,
-    "image": _remove_image,
+    "image": lambda image_id, context: remove_image(context.docker().api, image_id),
     "model": _remove_model,
     "model files": _remove_files,
     "ssh key": lambda name, context: image_transfer.remove_key_lines(context),

@@ -1,4 +1,4 @@
-"""Modules about services of the host: the Docker Engine with its port forwarders, and systemd units."""
+"""Modules for services of the host: the Docker Engine with its port forwarders, and systemd units."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -52,16 +51,16 @@ def _is_engine_up(context: Context) -> bool:
         return False
 
 
-#: how long a forwarder is watched before it counts as left behind, seconds: a container that is starting has its port by then
+#: how long a forwarder is watched before it counts as left behind; a starting container publishes its port within that time
 FORWARDER_SETTLE_S = 2.0
 RESTART_TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, slots=True)
 class PortForwarderState:
-    """A forwarder that holds the port for no container."""
+    """A port forwarder without a container."""
 
-    #: None if there is none
+    #: None if the port has no such forwarder
     forwarder: Forwarder | None
     #: names of the running containers
     running: tuple[str, ...] = ()
@@ -70,18 +69,17 @@ class PortForwarderState:
 class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
     """Free the server's port from a port forwarder that Docker left behind, by restarting the Docker Engine.
 
-    After a power loss during a start, Docker Engine 20.10 comes back with a docker-proxy for a container that never ran.
-    Only a restart of the engine ends it, which may stop running containers: it is restarted only with `restart`, as root
-    (`become: true`, or sudo without a password), and if no container is running.
+    After a power loss during a start, Docker Engine 20.10 can have a docker-proxy for a container that never ran. Only a
+    restart of the engine ends it, which may stop running containers, so it is restarted only with `restart`, as root
+    (`become: true`, or sudo without a password), and while no container is running. Otherwise the run is refused, with the
+    command to use.
 
-    Returns: freed. Refused, with the command to run, without `restart`, while containers are running, and without root.
+    Returns: freed.
     """
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg(
-            "the server, such as http://127.0.0.1:8000; empty for one that publishes no port", default=""
-        )
+        base_url: str = arg("the server, such as http://127.0.0.1:8000; empty if it publishes no port", default="")
         restart: bool = arg("whether the engine may be restarted", default=False)
 
     def read(self, args: Args, context: Context) -> PortForwarderState:
@@ -89,9 +87,8 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
         forwarder = _find_stale_forwarder(port, context) if port and not context.machine.sandbox else None
         if forwarder is None:
             return PortForwarderState(None)
-        return PortForwarderState(
-            forwarder, tuple(row["Names"][0].lstrip("/") for row in context.docker().api.containers())
-        )
+        names = (container["Names"][0].lstrip("/") for container in context.docker().api.containers())
+        return PortForwarderState(forwarder, tuple(names))
 
     def differences(self, args: Args, observed: PortForwarderState) -> list[Change]:
         return [Change(f"port {observed.forwarder.port}", str(observed.forwarder), None)] if observed.forwarder else []
@@ -101,19 +98,20 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
             return {"freed": False}
         why = f"port {observed.forwarder.port} is in use by {observed.forwarder}, which serves nobody"
         if observed.running:
-            stops = f"{join_first(observed.running, 3)} {'runs' if len(observed.running) == 1 else 'run'}"
-            raise Refused(f"{why}, and {stops}.", fix=f"When that may be stopped: {port_forwarders.FIX}.")
+            verb = "is running" if len(observed.running) == 1 else "are running"
+            fix = f"When containers may be stopped: {port_forwarders.FIX}."
+            raise Refused(f"{why}, and {join_first(observed.running, 3)} {verb}.", fix=fix)
         if not args.restart:
-            raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; with `restart_docker: true` this is done here.")
+            raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; `restart_docker: true` does that in a deploy.")
         return {"freed": False, "msg": "the Docker Engine is restarted"}
 
     def act(self, args: Args, observed: PortForwarderState, changes: list[Change], context: Context) -> dict[str, Any]:
         systemctl = ["systemctl", "restart", "docker"]
         argv = systemctl if os.geteuid() == 0 else ["sudo", "-n", *systemctl]
-        answer = context.machine.run(argv, timeout_s=RESTART_TIMEOUT_S)
-        if not answer.ok:
+        completed = context.machine.run(argv, timeout_s=RESTART_TIMEOUT_S)
+        if not completed.ok:
             raise Refused(
-                f"cannot restart Docker: {(answer.err or answer.out).strip()}.", fix=f"{port_forwarders.FIX}."
+                f"cannot restart Docker: {(completed.err or completed.out).strip()}.", fix=f"{port_forwarders.FIX}."
             )
         DockerReady().run(DockerReady.Args(), context)
         port = changes[0].field.removeprefix("port ")
@@ -123,7 +121,7 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
 
 
 def _find_stale_forwarder(port: int, context: Context) -> Forwarder | None:
-    """Return the forwarder of a port that no running container publishes, once that has been so for a moment."""
+    """Return the forwarder of a port that no running container has published for FORWARDER_SETTLE_S."""
     until_s = time.monotonic() + FORWARDER_SETTLE_S
     while True:
         forwarder = port_forwarders.find_by_port(port)
@@ -164,21 +162,25 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("such as ollama.service")
-        content: str | None = arg("the unit file; null: the existing one", default=None)
+        name: str = arg("the unit, such as ollama.service")
+        content: str | None = arg("content of the unit file; null: keep the existing file", default=None)
         state: Literal["started", "stopped", "restarted", "as it is"] = arg("the desired state", default="as it is")
         enabled: bool | None = arg("start at boot; null: unchanged", default=None)
         scope: Literal["system", "user"] = arg("system or user instance of systemd", default="system")
 
     def read(self, args: Args, context: Context) -> SystemdUnitState:
         if not UNIT_NAME.fullmatch(args.name):
-            raise Refused(f"'{one_line(args.name, max_chars=80)}' is not a unit name.", fix="As in: ollama.service.")
-        words = [*_systemctl_command(args), "show", args.name, "--property", ",".join(PROPERTIES)]
-        answer = context.machine.run(words)
-        if not answer.ok:
-            raise Failed(f"systemd does not answer: {(answer.err or answer.out).strip()[-200:]}")
-        properties = dict(line.partition("=")[::2] for line in answer.out.splitlines())
-        return SystemdUnitState(files.FileState.read(_unit_path(args, context)), properties)
+            raise Refused(f"'{one_line(args.name, max_chars=80)}' is not a unit name.", fix="Example: ollama.service.")
+        command = [*_systemctl_command(args), "show", args.name, "--property", ",".join(PROPERTIES)]
+        completed = context.machine.run(command)
+        if not completed.ok:
+            raise Failed(f"systemd does not answer: {(completed.err or completed.out).strip()[-200:]}")
+        properties = dict(line.partition("=")[::2] for line in completed.out.splitlines())
+        if args.scope == "user":
+            path = context.machine.home / ".config/systemd/user" / args.name
+        else:
+            path = context.machine.path("/etc/systemd/system") / args.name
+        return SystemdUnitState(files.FileState.read(path), properties)
 
     def differences(self, args: Args, observed: SystemdUnitState) -> list[Change]:
         changes = []
@@ -203,12 +205,12 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
             intended = files.IntendedState("file", "0644", content=args.content)
             if files.differences(intended, observed.file):
                 files.apply(intended, observed.file)
-                self._query_properties(args, context, "daemon-reload")
+                self._systemctl(args, context, "daemon-reload")
         if "enabled" in fields:
-            self._query_properties(args, context, "enable" if args.enabled else "disable", args.name)
+            self._systemctl(args, context, "enable" if args.enabled else "disable", args.name)
         verbs = {"started": "start", "stopped": "stop", "restarted": "restart"}
         if "state" in fields and args.state in verbs:
-            self._query_properties(args, context, verbs[args.state], args.name)
+            self._systemctl(args, context, verbs[args.state], args.name)
             if args.state != "stopped":
                 self._check_stays_up(args, context)
         return {"active_state": self.read(args, context).properties.get("ActiveState", "unknown")}
@@ -223,31 +225,25 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
             time.sleep(0.1)
 
     @staticmethod
-    def _query_properties(args: Args, context: Context, *words: str) -> None:
-        answer = context.machine.run([*_systemctl_command(args), *words], timeout_s=120)
-        if not answer.ok:
-            denied = "authentication required" in answer.err.lower() or "access denied" in answer.err.lower()
+    def _systemctl(args: Args, context: Context, *words: str) -> None:
+        completed = context.machine.run([*_systemctl_command(args), *words], timeout_s=120)
+        if not completed.ok:
+            denied = "authentication required" in completed.err.lower() or "access denied" in completed.err.lower()
             fix = "Add `become: true` to the task." if denied else journal_command(args.name, args.scope)
-            raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
+            raise Failed(f"systemctl {' '.join(words)}: {completed.err.strip()[-300:]}", fix=fix)
 
 
 def _systemctl_command(args: SystemdUnit.Args) -> list[str]:
     return ["systemctl", *(["--user"] if args.scope == "user" else [])]
 
 
-def _unit_path(args: SystemdUnit.Args, context: Context) -> Path:
-    if args.scope == "user":
-        return context.machine.home / ".config/systemd/user" / args.name
-    return context.machine.path("/etc/systemd/system") / args.name
-
-
 def journal_command(unit: str, scope: str) -> str:
-    """Return the command that shows a unit's log. scope: user or system."""
+    """Return the fix text with the command that shows a unit's log. scope: user or system."""
     return f"On the host: `journalctl {'--user ' if scope == 'user' else ''}-u {unit} -n 20`."
 
 
 def read_last_log_lines(context: Context, unit: str, scope: str) -> str:
     """Return the last lines of a unit's journal, joined."""
-    who = ["--user"] if scope == "user" else []
-    answer = context.machine.run(["journalctl", *who, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])
-    return " ".join(answer.out.split())[-300:] or "no output"
+    scope_options = ["--user"] if scope == "user" else []
+    completed = context.machine.run(["journalctl", *scope_options, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])
+    return " ".join(completed.out.split())[-300:] or "no output"
