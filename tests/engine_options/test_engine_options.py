@@ -121,7 +121,7 @@ def test_a_switch_of_vllm_and_its_pair(version: str, flags: dict[str, Any], seve
 
 def test_an_unknown_version_is_not_called_by_a_number() -> None:
     (finding,) = find_unknown_flags("sglang", STRATEGY, None)
-    assert finding.sentence == ("mamba-scheduler-strategy: it is gone since 0.5.20; SGLang may refuse to start.")
+    assert finding.sentence == ("mamba-scheduler-strategy: it was removed in 0.5.20; SGLang may refuse to start.")
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class OptionHistory:
 
     def _describe_removal(self, span: Span) -> str:
         assert span.last is not None
-        return f"it is gone since {self.releases[span.last + 1]}"
+        return f"it was removed in {self.releases[span.last + 1]}"
 
     def _find_successor(self, name: str, value: Any, release: str | None) -> Replacement | None:
         for _ in range(len(self.spans)):
@@ -186,7 +186,10 @@ class OptionHistory:
 def suggest_fix(
     history: OptionHistory, name: str, value: Any, release: str | None, known_options: Collection[str]
 ) -> Way:
-    """Return the fix for an option that a release lacks. known: the names of the options that it has."""
+    """Return the fix for an option that a release lacks.
+
+    known_options: names of the options of that release.
+    """
     replacement = history.replacement(name, value, release)
     if replacement is not None and replacement.name in known_options:
         change = {name: None} if replacement.value is None else {name: None, replacement.name: replacement.value}

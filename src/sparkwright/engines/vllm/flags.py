@@ -1,4 +1,4 @@
-"""The command line of `vllm serve`: the flags of a recipe under their own names, and the parser of command lines written elsewhere."""
+"""The command line of `vllm serve`: normalised flags of a recipe, and parsing of command lines from other sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNKED_PREFILL = "enable-chunked-prefill"
 PREFIX_CACHING = "enable-prefix-caching"
 BATCHED_TOKENS = "max-num-batched-tokens"
 PORT = "port"
-#: of the members of a cluster
+#: flags for the members of a cluster
 TENSOR = "tensor-parallel-size"
 PIPELINE = "pipeline-parallel-size"
 MEMBERS = "nnodes"
@@ -33,11 +33,10 @@ HEADLESS = "headless"
 API_SERVERS = "api-server-count"
 BACKEND = "distributed-executor-backend"
 
-#: vLLM's own defaults: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284).
-#: The larger one must fit.
+#: the larger of vLLM's defaults: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284)
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000
-#: of engines.flags.Flags: the image's own program is `vllm serve`
+#: see engines.flags.Flags; None because the image's entrypoint is `vllm serve`
 ENTRYPOINT: tuple[str, ...] | None = None
 MEMORY = MEMORY_UTILIZATION
 BUDGET = BATCHED_TOKENS
@@ -66,40 +65,39 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 
 
 def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags under their own names, in their order; of two spellings of a flag the last wins.
+    """Return the flags under their full names, in order. If a flag occurs in two spellings, the last one wins.
 
-    Names have dashes, none in front; an alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and `no-x:
-    true` becomes `x: false`. An unknown name stays, with dashes; anything after a dot stays as it is.
+    Full names have dashes, but no leading ones. An alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and
+    `no-x: true` becomes `x: false`. An unknown name only gets dashes; anything after a dot is kept.
     """
-    return dict(_normalize_flag(name, message) for name, message in written.items())
+    return dict(_normalize_flag(name, setting) for name, setting in written.items())
 
 
 def canonical(written: str) -> str:
-    """Return a flag's own name; for the off side of a switch, the name of the switch."""
+    """Return a flag's full name; `no-x` becomes `x` if x is a switch."""
     return _normalize_flag(written, True)[0]
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a flag; None if it is not set. For `enable-x` also read `disable-x`, which exists from 0.33 on."""
+    """Return the value of a flag; None if it is not set. For `enable-x`, `disable-x` (from 0.33 on) counts too."""
     opposite = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
     setting = flags.get(name)
     return not opposite if setting is None and isinstance(opposite, bool) else setting
 
 
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
-    """Return why `vllm serve` refuses a flag's value; "" if nothing is known against it."""
+    """Return why `vllm serve` refuses a flag's value; "" if the value seems valid."""
     invalid = option_values.find_misfit(name, value(flags, name))
     return invalid.why if invalid else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of these flags, in their order. true: `--x`; false: `--no-x`; None: left out."""
-    return tuple(word for name, message in normalize(flags).items() for word in _flag_words(name, message))
+    """Return the command-line words for the flags, in order. true becomes `--x`, false `--no-x`; None is left out."""
+    return tuple(word for name, setting in normalize(flags).items() for word in _flag_words(name, setting))
 
 
 def parse_positive_integer(setting: Any) -> int | None:
-    """Return a number above 0 as vLLM reads it: 131072, "128k" (thousands), "128K" (times 1024); None for "auto" and invalid
-    numbers."""
+    """Return a positive number in vLLM's notation: 131072, "128k" (thousands) or "128K" (times 1024); None for anything else."""
     try:
         number = option_values.parse_size(str(setting))
     except ValueError:
@@ -110,37 +108,37 @@ def parse_positive_integer(setting: Any) -> int | None:
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the words after the image: the model, then the flags.
 
-    Every release takes `--model PATH`: 0.32.0 and 0.33.0 move it to the front before they check that the model comes first.
+    Every release accepts `--model PATH`: 0.32.0 and 0.33.0 move it to the front before they check that the model comes first.
     """
     return ("--model", model, *argv(flags))
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """Return the model name for requests: the first served name, else the model as the engine got it."""
+    """Return the model name for requests: the first served name, or else the model argument."""
     return served_names(flags, model)[0]
 
 
 def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """Return every name that requests may use; vLLM answers to each, and reports the first."""
+    """Return all model names that requests may use. vLLM reports the first."""
     names = value(flags, SERVED_NAME)
     names = names if isinstance(names, list | tuple) else [names]
     return tuple(dict.fromkeys(str(name) for name in names if name)) or (model,)
 
 
 def memory_share(flags: Mapping[str, Any]) -> float | None:
-    """Return the share of memory that the flags set, 0 to 1; None if they set none, or an invalid one."""
+    """Return the memory share that the flags set, 0 to 1; None if it is not set or invalid."""
     setting = value(flags, MEMORY_UTILIZATION)
     return None if setting is None or option_values.find_misfit(MEMORY_UTILIZATION, setting) else float(setting)
 
 
 def memory_utilization(flags: Mapping[str, Any]) -> float:
-    """Return the share of memory that the engine will request, 0 to 1. An invalid value must be refused before."""
+    """Return the memory share that the engine will request, 0 to 1. The flags must be valid."""
     requested_share = memory_share(flags)
     return DEFAULT_MEMORY_UTILIZATION if requested_share is None else requested_share
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
+    """Return the port on which the server listens in its container. The flags must be valid."""
     setting = value(flags, PORT)
     words = (
         [] if setting is None or option_values.find_misfit(PORT, setting) else option_values.value_words(setting, None)
@@ -149,12 +147,12 @@ def port(flags: Mapping[str, Any]) -> int:
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence that the flags set, in tokens; None if they set none."""
+    """Return the maximum sequence length that the flags set, in tokens, or None."""
     return parse_positive_integer(value(flags, MAX_MODEL_LEN))
 
 
 def properties() -> dict[str, Any]:
-    """Return the flags of the table as the properties of a JSON Schema."""
+    """Return the known flags as properties of a JSON Schema."""
     return {
         name: _option_schema(option)
         for name, option in sorted(option_values.known_options().items())
@@ -188,13 +186,13 @@ def _is_switch(name: str) -> bool:
 
 
 def _complete_name(name: str) -> str:
-    """Return the full name for a short form, an alias or a prefix; the name itself if that is not unambiguous."""
+    """Return the full name for a short form, an alias or an unambiguous prefix, or else the name itself."""
     aliases = options.aliases()
     name = aliases.get(name, name)
-    if name in option_values.known_options():  # most are, and the releases need not be read
+    if name in option_values.known_options():  # the usual case, without loading the tables of all releases
         return name
     matches = options.complete_name(name, options.all_options()) if name else []
-    matches = [*dict.fromkeys(aliases.get(item, item) for item in matches)]
+    matches = [*dict.fromkeys(aliases.get(match, match) for match in matches)]
     return matches[0] if len(matches) == 1 else name
 
 
@@ -202,7 +200,7 @@ def _flag_words(name: str, setting: Any) -> list[str]:
     option = option_values.known_options().get(name)
     if setting is None or (isinstance(setting, list | tuple) and not setting):
         return []
-    if "." in name:  # a part of a mapping: its value is read as JSON
+    if "." in name:  # a key of a mapping, whose value vLLM reads as JSON
         return [f"--{name}", setting if isinstance(setting, str) else json.dumps(setting, separators=(",", ":"))]
     if isinstance(setting, bool):
         off_words = [] if option is not None and option.kind == "bare switch" else [f"--no-{name}"]
@@ -218,7 +216,7 @@ PROGRAM_WORDS = frozenset(("vllm", "serve"))
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Return the model and the flags of a command: a switch as true or false, several words as a list, JSON as its value."""
+    """Parse a command. Switches become booleans, several words a list, and JSON its value."""
     grouped = list(group_words(words))
     flags: dict[str, Any] = {}
     for flag, values in grouped:
@@ -239,13 +237,12 @@ def _parse_value(words: list[str]) -> Any:
     return parse_word(words[0]) if words else True
 
 
-# Other people's ways to start vLLM. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780,
+# Commands from other projects. Sources: vllm-project/recipes@8959cf6, spark-arena/recipe-registry@3075780,
 # spark-arena/eugr-recipes@0d81770.
 
 
 def expand_abbreviations(words: Sequence[str]) -> list[str]:
-    """Return the words with long names: `-tp 2` as `--tensor-parallel-size 2`, `-cc.x=1` as `--compilation-config.x=1`; `-O3` as
-    two words."""
+    """Return the words with long names, e.g. `--tensor-parallel-size 2` for `-tp 2`; `-O3` becomes two words."""
     expanded, aliases = list[str](), options.aliases()
     for word in words:
         head = word.lstrip("-")
@@ -293,8 +290,8 @@ IMPORTS = ImportTable(
 )
 
 
-# Flags that decide vLLM's task: the model does, unless `runner` is set. Sources: 0.32.0 on a CPU, where a pooling server has no
-# chat (404) and a generating one no embeddings.
+# Flags that set vLLM's task; without `runner`, it follows from the model. Sources: 0.32.0 on a CPU, where a pooling server has
+# no chat (404) and a generating server no embeddings.
 
 TASK_FLAGS = TaskFlags(
     excludes={
@@ -305,7 +302,7 @@ TASK_FLAGS = TaskFlags(
 )
 
 
-# Flags of vLLM that cause what a probe finds.
+# Flags that cause the problems that probes find.
 #
 # Sources: 0.32.0 on a CPU with a model that recites a good model's output (tests/real_engine/test_probes.py: 400 without both
 # flags, a call as text, a call in the thinking, thinking in the content, content null); `--enable-auto-tool-choice requires

@@ -19,9 +19,9 @@ from sparkwright.engines.api_paths import (
 from sparkwright.engines.flags import option_value
 from sparkwright.engines.http import Http, MetricSample, ServerKey
 
-#: every setting of the cache, as labels
+#: metric whose labels are the cache settings
 CACHE_CONFIG = "vllm:cache_config_info"
-#: twenty settings or so
+#: bound for about twenty settings
 MAX_LABELS_CHARS = 1 << 16
 _LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
@@ -29,7 +29,7 @@ LOWEST_PRIORITY = 1000
 
 
 def parse_cache_config(metrics_text: str) -> dict[str, str]:
-    """Return the engine's cache settings as it prints them: "True", "16", "None"; empty if it prints none."""
+    """Return the engine's cache settings as text, such as "True", "16" or "None"; empty if the metric is missing."""
     for line in metrics_text.splitlines():
         if line.startswith(CACHE_CONFIG + "{"):
             return dict(_LABEL.findall(line[:MAX_LABELS_CHARS]))
@@ -37,11 +37,11 @@ def parse_cache_config(metrics_text: str) -> dict[str, str]:
 
 
 def low_priority(command: Sequence[str]) -> int:
-    """Return the priority of a request that yields to every other; 0 for a server that does not schedule by priority."""
+    """Return the lowest request priority; 0 if the server does not schedule by priority."""
     return LOWEST_PRIORITY if option_value(command, "--scheduling-policy") == "priority" else 0
 
 
-#: the routes of 0.10.2 to 0.33.0, read off their packages; `served` at the start of a log lists those of a run
+#: the routes in the packages of 0.10.2 to 0.33.0; the startup log lists those of a run
 PATHS = (
     *OPENAI_PATHS,
     ApiPath(MESSAGES, since="0.11.2"),
@@ -51,8 +51,8 @@ PATHS = (
     *map(ApiPath, ("/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/tokenize", "/detokenize")),
 )
 
-#: /health: 200 with an empty body, 503 when the engine is dead; it says nothing about tokens, and while a model loads the port
-#: is closed. Metrics: >= 0.11.
+#: /health: 200 with an empty body, 503 if the engine is dead. 200 does not prove that it generates. The port is closed while the
+#: model loads. Metrics: >= 0.11.
 HTTP = Http(
     port=8000,
     roles={
@@ -67,7 +67,7 @@ HTTP = Http(
         http.ACCEPTED_TOKENS: MetricSample("vllm:spec_decode_num_accepted_tokens_total"),
         http.KV_CACHE_USED: MetricSample("vllm:kv_cache_usage_perc"),
     },
-    # a pooling model counts what it read, and generates nothing (0.32.0 on a CPU)
+    # a pooling model counts prompt tokens only (0.32.0 on a CPU)
     unlike={http.HEARTBEAT: MetricSample("vllm:prompt_tokens_total")},
     cache_of=parse_cache_config,
     measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
@@ -76,7 +76,7 @@ HTTP = Http(
     removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
     public=frozenset(("/health", "/metrics", "/version")),
     key_variable="VLLM_API_KEY",
-    # speculative-config, and its pieces in older releases
+    # speculative-config, and the separate options of older releases
     speculation=("--speculative-", "--spec-", "-sc"),
     # v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0
     positions="vllm:spec_decode_num_accepted_tokens_per_pos_total",
@@ -87,12 +87,11 @@ HTTP = Http(
 )
 
 
-# vLLM's API key in its own configuration file, so that no argument and no environment variable holds it.
+# vLLM's API key is passed in vLLM's configuration file instead of an argument or environment variable.
 #
-# `vllm serve MODEL --config FILE` reads FILE (it must end in .yaml or .yml) as if its keys stood before the other
-# flags, so a flag of the command line outranks it, and takes one such file only. Seen on 0.32.0: 401 without the key,
-# the log says `***`, and the key is in no process's command line or environment. /health, /metrics and /version need
-# no key.
+# `vllm serve MODEL --config FILE` reads FILE (it must end in .yaml or .yml) as if its keys preceded the other flags, so
+# flags on the command line override it. It accepts one such file only. Seen on 0.32.0: 401 without the key, `***` in the
+# log, and the key is in no process's command line or environment. /health, /metrics and /version need no key.
 
 KEY_FILE_FLAG = "config"
 KEY_FLAG = "api-key"
@@ -102,12 +101,12 @@ KEY_FILE_MOUNT = "/run/sparkwright/engine.yaml"
 
 
 def render_key_file(key: str) -> str:
-    """Return the configuration file with this key; a JSON string is valid YAML."""
+    """Return the content of a configuration file with this key. A JSON string is valid YAML."""
     return f"{KEY_FLAG}: {json.dumps(key)}\n"
 
 
 def parse_key_file(content: str) -> str:
-    """Return the key in a file that `render_key_file` made; empty if it holds none."""
+    """Return the key in a file that `render_key_file` rendered, or ""."""
     name, _, value = content.partition(":")
     try:
         key = json.loads(value) if name == KEY_FLAG else ""

@@ -1,4 +1,4 @@
-"""The places in an image that state its vLLM version. The version is never guessed from the tag."""
+"""The vLLM version of an image, from its labels, variables or `vllm --version`. The tag is not used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkwright.engines.vllm import option_values, versions
 
-#: labels and variables that name the engine's version, best first.
-#: Sources: NGC images set VLLM_VERSION; sparkwright's own test images set the label.
+#: labels and variables with the engine's version, by preference.
+#: Sources: NGC images set VLLM_VERSION; sparkwright's test images set the label.
 VERSION_LABELS = ("ai.vllm.version",)
 VERSION_VARIABLES = ("VLLM_VERSION",)
 MAX_VERSION_CHARS = 80
@@ -19,7 +19,7 @@ difference, is_current, restore_options = _STORED.difference, _STORED.is_current
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """Return the engine's version in an image's Config; None if it holds none (then ask GET /version)."""
+    """Return the engine's version from an image's Config; None if absent (GET /version returns it)."""
     labels = config.get("Labels") or {}
     variables = dict(pair.partition("=")[::2] for pair in config.get("Env") or ())
     candidates = [labels.get(name) for name in VERSION_LABELS] + [variables.get(name) for name in VERSION_VARIABLES]
@@ -31,6 +31,6 @@ def _is_version(text: str) -> bool:
 
 
 def parse_version(text: str) -> str | None:
-    """Return the version in the output of `vllm --version`, among whatever else its imports print."""
+    """Return the version in the output of `vllm --version`, which may include output of its imports; None if absent."""
     words = (line.strip().rpartition(" ")[2] for line in reversed(text.splitlines()))
     return next((word for word in words if "." in word and _is_version(word)), None)

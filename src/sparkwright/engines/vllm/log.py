@@ -1,4 +1,4 @@
-"""vLLM's log: its tables, the reader of its config dump, and the causes of slowness that only vLLM has."""
+"""vLLM's log format, the parser of its config dump, and causes of slowness that are specific to vLLM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
     "max-model-len": ("max_seq_len",),
 }
-#: settings that are a path or a time, not a behaviour
+#: settings that are paths, which differ between starts without an effect on behaviour
 VOLATILE_SETTINGS = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 
@@ -30,10 +30,10 @@ def parse_settings_line(line: str) -> dict[str, str] | None:
     return dict(resolution.parse_pairs(VOLATILE_SETTINGS.sub("", match.group("config")))) if match else None
 
 
-# The kernels and backends that vLLM names in its log, and the settings to compare its flags with.
+# The kernels and backends that appear in vLLM's log, and the settings to compare its flags with.
 #
-# Sources: the log calls of 25 releases, 0.10 to 0.33, read from their packages; with the first and the last release that has
-# each wording. real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.
+# Sources: the log calls of 25 releases, 0.10 to 0.33, read from their packages, with the first and last release of each
+# wording. real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.
 
 ATTENTION, MOE, LINEAR = "attention", "MoE", "linear"
 _FORMATS = r"(?:Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4|Unquantized|W4A8(?: Int8)?)"
@@ -67,11 +67,6 @@ KERNELS: tuple[tuple[str, Line], ...] = (
 )
 
 
-def _parse_size(value: Any) -> int | None:
-    """Return a number of tokens as vLLM reads it: "128k", or "auto", which is None."""
-    return flags.parse_positive_integer(value)
-
-
 #: readings that are part of the kernel path, from the config dump and the lines after it
 KERNEL_READINGS = (("CUDA graphs", "cudagraph_mode"), ("compile", "compile_mode"))
 
@@ -92,7 +87,7 @@ RESOLUTION = Resolution(
     },
     turns_off={"disable-chunked-prefill": "chunked_prefill"},  # 0.33.0
     kernels={"attention-backend": ATTENTION, "moe-backend": MOE},
-    # names, paths, and values that the dump shows in another form
+    # names, paths, and values that the dump prints in another form
     ignored=frozenset(
         (
             *(
@@ -118,7 +113,7 @@ RESOLUTION = Resolution(
         frozenset(("auto-round", "inc")),
     ),
     trimmed=re.compile(r"^(?:BATCHED_)?(?:VLLM_)?"),
-    values={"max-model-len": _parse_size},
+    values={"max-model-len": flags.parse_positive_integer},
 )
 
 
@@ -126,7 +121,7 @@ def _normalize_cudagraph_mode(text: str) -> str:
     return log_lines.CUDAGRAPH_NUMBERS.get(re.sub(r", ?", ", ", text), text)
 
 
-#: sizes of what it took; see `log.state.gpu_memory`
+#: readings of memory sizes; see `log.state.gpu_memory`
 MEMORY_READINGS = ("weights_gib", "activation_gib", "non_torch_gib", "graphs_gib", "kv_cache_gib")
 TYPES: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("chunked_prefill", "prefix_caching"), lambda text: text == "True"),
@@ -220,9 +215,9 @@ def detect_eager_mode(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "eager mode: no CUDA graphs"
     graphs, line = evidence.find_in_log("cuda_graphs")
     if graphs is False:
-        yield Cause(name, "found", line, "take enforce-eager out of the recipe", weight=70)
+        yield Cause(name, "found", line, "remove enforce-eager from the recipe", weight=70)
     elif graphs is None:
-        yield Cause(name, "unknown", "its log does not say", weight=40)
+        yield Cause(name, "unknown", "not in its log", weight=40)
     else:
         yield Cause(name, "excluded", line)
 
@@ -239,8 +234,7 @@ def detect_jit_compilation(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause of a weight-only kernel: the weights are only stored in few bits, which saves memory traffic, not
-    arithmetic."""
+    """Yield the cause of a weight-only kernel: quantised weights save memory traffic, but no arithmetic."""
     line = evidence.find_warning("native support for FP")
     kind = NO_NATIVE_SUPPORT.search(line)
     path = (evidence.log or {}).get("kernels") or {}
@@ -273,15 +267,15 @@ def detect_missing_kernels(evidence: SlownessEvidence) -> Iterator[Cause]:
     version, _ = evidence.find_in_log("version")
     built_with_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
     if evidence.share is not None and evidence.share < 0.4 and not built_with_13:
-        fix = "take an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
-        observation = f"{evidence.share:.0%} of what is expected; images built with CUDA 12 gave 28 %"
+        fix = "use an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
+        observation = f"{evidence.share:.0%} of the expected rate; images built with CUDA 12 reached 28 %"
         yield Cause("an image without kernels for this GPU (sm_121)", "possible", observation, fix, weight=35)
 
 
 def detect_stale_compile_cache(evidence: SlownessEvidence) -> Iterator[Cause]:
     if evidence.share is not None and evidence.share < 0.25:
-        observation = f"{evidence.share:.0%} of what is expected; one gave 7-10 tok/s of 100 after a restart"
-        fix = "`invoke restart` starts once more without it; a volume of your own with ~/.cache/vllm: remove it first"
+        observation = f"{evidence.share:.0%} of the expected rate; a reported case reached 7-10 tok/s instead of 100 after a restart"
+        fix = "run `invoke restart`, which clears it; if a volume of your own holds ~/.cache/vllm, remove that first"
         yield Cause("a stale compile cache", "possible", observation, fix, weight=25)
 
 
@@ -299,8 +293,7 @@ def detect_block_over_budget(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def exclude_chunked_prefill(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield chunked prefill as excluded. It is often blamed, but on in every engine that can load a recurrent model, with or
-    without the flag."""
+    """Yield chunked prefill as excluded. It is often blamed, but on by default in every engine that can load a recurrent model."""
     effective, line = evidence.find_in_log("chunked_prefill")
     if effective is True:
         yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")

@@ -1,7 +1,7 @@
-"""Options of `vllm serve` that came or went with a release: a row each, with its replacement and its source.
+"""Options of `vllm serve` that were added or removed in a release, with replacement and source.
 
-sure: "read" in that version's own source or help; "dates" from the change's merge date against the release dates, or from reports
-that read every tag's parser; "near" if the release may be off by one.
+sure: "read" in that version's source or help; "dates" if derived from the change's merge date and the release dates, or from reports
+about the parser of every tag; "near" if the release may be off by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkwright.engines.vllm import options, releases
 from sparkwright.engines.vllm.versions import at_least
 
 Certainty = Literal["read", "dates", "near"]
-#: the oldest known release; an unknown release is taken to have its options
+#: the oldest supported release, whose options an unknown release is assumed to have
 OLDEST = "0.11.0"
 
 
@@ -26,7 +26,7 @@ class Row:
     """An option that some release lacks."""
 
     flag: str
-    #: first release with it; empty if older than all that is known
+    #: first release with it; empty if unknown because it is older than all known releases
     since: str = ""
     #: first release without it; empty if never removed
     removed: str = ""
@@ -119,26 +119,26 @@ FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 @dataclass(frozen=True, slots=True)
 class Existence:
-    """The answer to whether a release has an option."""
+    """Whether a release has an option, and why."""
 
-    #: None: not known
+    #: None if unknown
     exists: bool | None
-    #: half a sentence
+    #: clause for a sentence, such as "it was removed in 0.18.0"
     why: str = ""
-    #: what to write now, if something else
+    #: what to write instead, if known
     instead: str = ""
     source: str = ""
-    #: a known option that a mistyped name is close to
+    #: a known option with a similar name
     near: str = ""
 
 
 def find_existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
-    """Return whether an engine has an option.
+    """Find out whether an engine has an option.
 
     Args:
-        flag: name without leading dashes; `no-` and `.field` are left off here.
-        version: of the engine; None if not known.
-        listed: the options that the engine itself lists; if given, the list decides, and the table only explains.
+        flag: name without leading dashes, optionally with `.field`.
+        version: the engine's version; None if unknown.
+        listed: options in the engine's own help. If given, it decides whether the option exists, and the table only explains why.
     """
     name = flag.replace("_", "-").partition(".")[0]
     row = ROWS_BY_FLAG.get(name)
@@ -177,16 +177,16 @@ def _find_in_rows(name: str, row: Row | None, version: Version | None) -> Existe
 
 
 def _has_been_added(row: Row, version: Version | None) -> bool | None:
-    """Return True if a release, or every supported release if version is None, has the option; None if that is not known."""
+    """Return True if a release (if version is None: every supported release) has the option; None if unknown."""
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
 
 
 def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
-    """Return the answer of the releases whose options were read in full.
+    """Return the answer according to the releases whose options are fully known.
 
-    None if the two releases around this version differ, or it is older or newer than all of them.
+    None if the releases before and after this version differ, or if it is older or newer than all of them.
     """
     if version is None or at_least(version, FIRST_UNKNOWN_RELEASE) is not False:
         return None
@@ -210,19 +210,19 @@ def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Ex
         removed_in = next(
             release for release in RELEASES[RELEASES.index(releases_with[0]) :] if release not in releases_with
         )
-        reason = f"it is gone since {removed_in}"
+        reason = f"it was removed in {removed_in}"
     closest = "" if releases_with else find_similar(name, options.anchor_options(options.NEWEST))
     return Existence(False, reason, *_replacement(row), near=closest)
 
 
 def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
-    """Return the answer of the releases whose options are fully known; None for versions before the first of them."""
+    """Return the answer according to the anchor releases; None for versions before the first of them."""
     matches = [options.complete_name(name, options.anchor_options(release)) for release in options.ANCHORS]
     if len(matches[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(matches[-1])}", matches[-1][0])
     if name in ROWS_BY_FLAG:
         return None
-    presence = [len(options) == 1 for options in matches]
+    presence = [len(names) == 1 for names in matches]
     is_older = version is not None and at_least(version, options.OLDEST_ANCHOR) is False
     if not any(presence):
         reason = f"no release from {options.OLDEST_ANCHOR} to {options.NEWEST} has it"
@@ -236,7 +236,7 @@ def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
 
 
 def _find_between_anchors(presence: Sequence[bool], version: Version | None) -> Existence:
-    """Return the existence of an option in a release, from the releases that are fully known. has: by ANCHORS."""
+    """Return the existence of an option in a release. presence: whether each of ANCHORS has it."""
     if all(presence):
         return Existence(True)
     version_index = sum(at_least(version, release) is True for release in options.ANCHORS) - 1

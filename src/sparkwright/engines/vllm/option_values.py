@@ -1,4 +1,4 @@
-"""Validation of values for `vllm serve`, as its parser and its config classes would validate them, and the shapes that its own help lists."""
+"""Validation of values for `vllm serve` like its parser and config classes, and the shapes of options in its help output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?":
 
 
 def parse_options(help_text: str) -> dict[str, str]:
-    """Return the shape of each option by its own name, without dashes; empty if the text is not a list of options."""
+    """Return the shape of each option by its full name, without dashes; empty if the text lists no options."""
     rows = (_parse_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
     return {name: shape for names, shape in rows for name in names}
 
@@ -40,10 +40,11 @@ STORED_OPTIONS = ListedOptions(options.TABLE_RELEASE, reference_shapes)
 
 
 def find_option(name: str, shapes: Collection[str]) -> Option | None:
-    """Return the values that an option takes; None if nothing is known.
+    """Return an option with the values that it accepts; None if unknown.
 
-    shapes: the engine's own, from `listed`; if empty, the table alone decides. A list without shapes only says which options
-    exist.
+    Args:
+        name: full name of the option.
+        shapes: shapes in the engine's own help, or only the names that it lists. If empty, the table is used.
     """
     known_option = known_options().get(name)
     shape = shapes.get(name) if isinstance(shapes, Mapping) else None
@@ -93,9 +94,7 @@ def _plain_shape(option: Option) -> str:
     return "words" if option.kind.endswith("+") else "word?" if option.kind.endswith("nothing") else "word"
 
 
-# Validation of values for `vllm serve`, as its parser and its config classes would validate them.
-#
-# A value is checked as the words that `flags.argv` makes of it. An option that is not known accepts any value.
+# Values are validated as the words that `flags.argv` creates from them. An unknown option accepts any value.
 
 LimitKind = Literal["kind", "choice", "name", "range"]
 MIN_SIMILARITY, MAX_SHOWN_CHOICES = 0.6, 12
@@ -107,13 +106,13 @@ _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
 
 class InvalidValue(NamedTuple):
-    """A value that an option does not take."""
+    """The problem with a value that an option does not accept."""
 
-    #: kind of limit that the value breaks
+    #: kind of limit that the value violates
     sort: LimitKind
-    #: as "must be at least 1, got -3"
+    #: such as "must be at least 1, got -3"
     why: str
-    #: the value that was probably meant, "" if unknown
+    #: the value that was probably intended; "" if unknown
     near: str = ""
 
 
@@ -123,8 +122,7 @@ def known_options() -> Mapping[str, Option]:
 
 
 def find_broken_limit(name: str, value: float, version: tuple[int, int, int]) -> tuple[str, str] | None:
-    """Return the config class and the first limit that a value breaks in a release, as ">=1"; None if nothing is known against
-    it."""
+    """Return the config class and the first limit (such as ">=1") that a value violates in a release, or None."""
     option = known_options().get(name)
     if option is None or not option.limits or version < tuple(map(int, option.since.split("."))):
         return None
@@ -142,13 +140,13 @@ def parse_size(text: str) -> int:
 
 
 def is_repeated(name: str) -> bool:
-    """Return True if an option is written once for each of its values."""
+    """Return True if an option must be repeated for each of its values."""
     option = known_options().get(name)
     return option is not None and option.kind.endswith("repeated")
 
 
 def find_misfit(name: str, value: Any, option: Option | None = None) -> InvalidValue | None:
-    """Return the problem with a value; None if nothing is known against it. option: the engine's own, else that of the table."""
+    """Return the problem with a value, or None. `option` defaults to the one in the table."""
     option = option or known_options().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
         return None
@@ -167,11 +165,12 @@ def find_misfit(name: str, value: Any, option: Option | None = None) -> InvalidV
 
 
 def value_words(value: Any, option: Option | None) -> list[str]:
-    """Return the words of a value after the option's name; for an option that takes JSON, a list is one word too."""
-    as_json = option is not None and option.kind.rstrip("?") == "json" and isinstance(value, list | tuple)
-    items = value if isinstance(value, list | tuple) and not as_json else [value]
+    """Return the command-line words for a value. For a JSON option, a list is a single word."""
+    is_json_list = option is not None and option.kind.rstrip("?") == "json" and isinstance(value, list | tuple)
+    elements = value if isinstance(value, list | tuple) and not is_json_list else [value]
     return [
-        json.dumps(item, separators=(",", ":")) if as_json or isinstance(item, Mapping) else str(item) for item in items
+        json.dumps(element, separators=(",", ":")) if is_json_list or isinstance(element, Mapping) else str(element)
+        for element in elements
     ]
 
 
@@ -201,9 +200,9 @@ def _check_word(name: str, word: str, option: Option) -> InvalidValue | None:
 
 
 def _find_closest(word: str, allowed: tuple[str, ...]) -> str:
-    """Return the value that a word is a typing error of; empty for none.
+    """Return the allowed value that a word probably misspells, or "".
 
-    Names that only share an ending, as nemotron_json and qwen3_json, are not near.
+    Names that share only an ending, such as nemotron_json and qwen3_json, do not count as similar.
     """
     head = _model_family(word)
     alike = [
@@ -218,9 +217,9 @@ def _model_family(name: str) -> str:
 
 
 def _looks_like_option(word: str) -> bool:
-    """Return True if the parser takes a word for an option.
+    """Return True if vLLM's parser treats a word as an option.
 
-    Seen on 0.32.0: a negative whole number is a value, one with a dot is taken for a part of a mapping, as --config.key.
+    Seen on 0.32.0: a negative integer is a value, but a word with a dot is treated as a key of a mapping, like --config.key.
     """
     if not word.startswith("-") or len(word) == 1:
         return False
@@ -232,7 +231,7 @@ def _parse_size_or_auto(word: str) -> int:
 
 
 def _parse_object(word: str) -> Any:
-    """Return JSON whose numbers may have units."""
+    """Parse a JSON object whose numbers may have units. Raises ValueError."""
     value = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(parse_size(seen[1])) if seen[1] else seen[0], word))
     if not isinstance(value, dict):
         raise ValueError("no object")
@@ -244,7 +243,7 @@ def _parse_text_or_json(word: str) -> Any:
 
 
 def _parse_lora_module(word: str) -> Any:
-    """Return a LoRA module as its option's action reads it."""
+    """Parse a LoRA module like the option's argparse action. Raises ValueError."""
     if "=" in word and "," not in word:
         return word
     module = json.loads(word)

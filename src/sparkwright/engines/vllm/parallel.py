@@ -19,20 +19,20 @@ from sparkwright.engines.vllm.splits import SPLITS, SplitCase
 # Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's
 # documentation of its variables; a real group of two of 0.32.0 (duration of a stop, effect of an unset time limit).
 
-#: the address for vLLM's message queue; without it, that of the route to the internet
+#: the address for vLLM's message queue; by default that of the route to the internet
 HOST_IP_VARIABLE = "VLLM_HOST_IP"
 #: the interface for the members' TCP: NCCL's bootstrap, gloo, tensorpipe
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-#: the RDMA adapters; others are not used. No NCCL_IB_GID_INDEX: an index moves, and a pin that no longer fits hangs
+#: the only RDMA adapters that NCCL uses. NCCL_IB_GID_INDEX is not set: indexes change, and NCCL hangs with a stale one
 ADAPTERS_VARIABLE = "NCCL_IB_HCA"
-#: a group with a lost or hung member ends itself after this time; 300 s by default, during which /health answers 200
+#: a group with a lost or hung member exits after this time; 300 s by default, during which /health answers 200
 STEP_TIMEOUT_VARIABLE = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 STEP_TIMEOUT_S = 90
-#: makes NCCL log the network that it uses, but not every operation
+#: makes NCCL log its network, but not every operation
 TRACE = "NCCL_DEBUG"
 TRACE_VARIABLES = {TRACE: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
-#: variables that no recipe sets in a cluster; it may override STEP_TIMEOUT_VARIABLE and TRACE
+#: variables that a recipe for a cluster must not set; it may override STEP_TIMEOUT_VARIABLE and TRACE
 VARIABLES: Sequence[str] = (HOST_IP_VARIABLE, *INTERFACE_VARIABLES, ADAPTERS_VARIABLE)
 
 #: a worker takes 11 to 12.4 s to stop (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker kills after 10
@@ -46,7 +46,7 @@ NOFILE_ULIMIT = {"nofile": "1048576"}
 
 
 def member_variables(member: ClusterMember) -> dict[str, str]:
-    """Return the variables of one member. Interfaces and adapters that its host does not name are left for NCCL to find."""
+    """Return the environment variables of a member. If its host configures no interfaces or adapters, NCCL selects them."""
     variables = {HOST_IP_VARIABLE: member.address}
     if member.interfaces:
         variables |= dict.fromkeys(INTERFACE_VARIABLES, member.interfaces[0])
@@ -58,8 +58,7 @@ def member_variables(member: ClusterMember) -> dict[str, str]:
 
 
 def container_options(member: ClusterMember) -> dict[str, Any]:
-    """Return the container options of one member, by their names in a recipe. Never privileged; /dev/shm is as the recipe sets
-    it."""
+    """Return the container options of a member, by their names in a recipe. The container is never privileged."""
     network: dict[str, Any] = {"network": "host"}
     if not member.adapters:
         return {**network, "ulimits": NOFILE_ULIMIT}
@@ -71,10 +70,9 @@ def container_options(member: ClusterMember) -> dict[str, Any]:
 # Sources: vLLM 0.17.1 to 0.33.0, engine/arg_utils.py, config/parallel.py and docs/serving/parallelism_scaling.md; a real group
 # of two of 0.32.0 on a CPU.
 
-
 MASTER_PORT = 29501
 
-#: flags that no recipe sets in a cluster, each with the key that sets it
+#: flags that a recipe for a cluster must not set, and the key that sets them
 SET_BY: Mapping[str, str] = {
     vllm_flags.TENSOR: "parallel",
     vllm_flags.PIPELINE: "parallel",
@@ -87,11 +85,10 @@ SET_BY: Mapping[str, str] = {
 
 
 def member_flags(member: ClusterMember) -> dict[str, Any]:
-    """Return the flags of one member; None removes a flag of the recipe. They differ between members in the rank and what follows
-    from it.
+    """Return the flags of a member; None removes a flag of the recipe.
 
-    None of them depends on the engine's version, which is known only once the image is there; a second deploy would otherwise
-    build another command.
+    They do not depend on the engine's version: it is unknown until the image is present, and a second deploy would otherwise build
+    another command.
     """
     is_worker = member.rank > 0
     flags: dict[str, Any] = {
@@ -103,7 +100,7 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
         vllm_flags.MASTER_PORT: member.master_port,
         vllm_flags.HEADLESS: True if is_worker else None,
     }
-    if is_worker:  # it has no API; with --headless the engine refuses this option
+    if is_worker:  # the engine refuses this option with --headless
         flags[vllm_flags.API_SERVERS] = None
     return flags
 
@@ -113,15 +110,10 @@ member, is_peer_failure = member_log.member, member_log.is_peer_failure
 
 
 def share(member: ClusterMember) -> MemberSettings:
-    """Return the settings with which a member is started."""
-    return MemberSettings(
-        member_flags(member),
-        member_variables(member),
-        container_options(member),
-        STOP_TIMEOUT_S,
-    )
+    """Return the settings for starting a member."""
+    return MemberSettings(member_flags(member), member_variables(member), container_options(member), STOP_TIMEOUT_S)
 
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
-    """Return the findings about this split of this model, errors first. flags: of the recipe, in any spelling."""
+    """Return the findings about a split of a model, errors first. flags: the recipe's flags, in any spelling."""
     return SPLITS.check(SplitCase(split, vllm_flags.normalize(flags), classify(model), version))

@@ -1,6 +1,6 @@
 """vLLM's versions, parsed by PEP 440: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
 
-A comparison has three answers. A nightly between two releases may or may not hold what the next release brought: unknown.
+Comparisons return True, False or None: a nightly may or may not contain the changes of the next release.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import re
 
 from packaging.version import InvalidVersion, Version
 
-#: a development version counts from the last tag that its builder's repository had: a clone without tags gives
-#: 0.1.dev20073+g8e685d198, a fork with old ones 0.3.1.dev3+g1234. No build between releases older than this one is in use
+#: development versions below this are ignored. They are derived from the last tag in the builder's repository: a clone without
+#: tags has 0.1.dev20073+g8e685d198, a fork with old tags 0.3.1.dev3+g1234. No real nightly as old as that is in use
 TAGGED_SINCE = (0, 10)
 
-
-#: the tag of a release in the project's own repository, with variants such as -ubuntu2404
+#: an official image with a release tag, optionally a variant such as -ubuntu2404
 OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+)(?:-[\w.-]+)?$")
 
 
@@ -25,11 +24,7 @@ def parse_image_tag(image: str) -> Version | None:
 
 
 def parse(text: str | None) -> Version | None:
-    """Return the version in a text; None if it holds none.
-
-    A tag such as `nightly` holds none, and neither does a development version before TAGGED_SINCE: it may be of any release, and
-    the image's own help and configuration decide.
-    """
+    """Parse a version; None for other texts, such as `nightly`, and for development versions before TAGGED_SINCE."""
     try:
         version = Version(text) if text else None
     except InvalidVersion:
@@ -38,10 +33,10 @@ def parse(text: str | None) -> Version | None:
 
 
 def at_least(version: Version | None, since: str) -> bool | None:
-    """Return True if an engine of this version has what the release `since` brought; None if that is not known.
+    """Return True if a version has the changes of the release `since`; None if unknown.
 
-    A development version is counted from the tag before it: 0.16.1rc1.dev42 was made after 0.16.0 and before 0.17.0, so it surely
-    has what 0.16.0 had and surely lacks what came after 0.17.
+    A development version follows the last tag: 0.16.1rc1.dev42 was built after 0.16.0 and before 0.17.0, so it has the changes of
+    0.16.0, and lacks those of releases after 0.17.0.
     """
     if version is None:
         return None
@@ -49,14 +44,14 @@ def at_least(version: Version | None, since: str) -> bool | None:
     if not version.is_devrelease:
         return version.release >= threshold.release
     major, minor = version.release[:2]
-    have = (major, minor) if version.micro else (major, minor - 1)
-    if threshold.release[:2] <= have and not (version.micro and threshold.release > (major, minor, 0)):
+    included = (major, minor) if version.micro else (major, minor - 1)
+    if threshold.release[:2] <= included and not (version.micro and threshold.release > (major, minor, 0)):
         return True
-    return None if threshold.release[:2] <= (have[0], have[1] + 1) else False
+    return None if threshold.release[:2] <= (included[0], included[1] + 1) else False
 
 
 def within(version: Version | None, since: str = "", until: str = "") -> bool | None:
-    """Return True if a version lies in [since, until); an empty bound is open. None if that is not known."""
+    """Return True if a version is in [since, until), None if unknown. An empty bound is open."""
     is_from = at_least(version, since) if since else True
     is_past = at_least(version, until) if until else False
     if is_from is False or is_past is True:
