@@ -51,7 +51,7 @@ PATHS = (
     *map(ApiPath, ("/v2/rerank", "/rerank", "/score", "/pooling", "/classify", "/tokenize", "/detokenize")),
 )
 
-#: /health: 200 with an empty body, 503 if the engine is dead. 200 does not prove that it generates. The port is closed while the
+#: /health: 200 with an empty body, 503 if the engine is dead. A 200 does not mean that it can generate. The port is closed while the
 #: model loads. Metrics: >= 0.11.
 HTTP = Http(
     port=8000,
