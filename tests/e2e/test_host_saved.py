@@ -53,7 +53,7 @@ def test_an_arm_of_an_experiment_is_guarded_as_any_start(project: SandboxProject
 def guard_header(project: SandboxProject) -> dict[str, str]:
     """Return the header of the guard of the current start."""
     rings_there = start_guard.folder(StateFolder.in_home(project.sandbox / "home")).glob("*.ring")
-    return next((header for path in rings_there if (header := rings.read(str(path))[0])["state"] == "guarding"), {})
+    return next((header for path in rings_there if (header := rings.read(str(path))[0]).get("state") == "guarding"), {})
 
 
 @pytest.mark.parametrize("fault", ["overshoot", "other-program"])

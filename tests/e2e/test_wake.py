@@ -142,7 +142,9 @@ def test_a_request_wakes_the_sleeping_one_and_idle_time_puts_it_back(lab: WakePr
         lab.until(lambda: lab.chat(SMALL).status == 200)
         assert lab.awake() == CONTAINERS[SMALL]
         row = history.read(lab.state.for_server(CONTAINERS[SMALL]))[0]
-        assert (row["what"], row["who"]) == ("switched", "the wake service") and "asked for it" in row["why"]
+        assert (row["what"], row["who"]) == ("switched", "the wake service") and "requested at the gateway" in row[
+            "why"
+        ]
         used_s = time.time()
         lab.until(lambda: f"{CONTAINERS[LARGE]} is awake again after 4 s without a request" in lab.why(SMALL))
         lab.until(lambda: lab.awake() == CONTAINERS[LARGE])

@@ -38,9 +38,9 @@ if sys.argv[1] != "save":
 sys.path.insert(0, "{top}")
 import docker
 from tests import commands
-from tests.registry.test_hostile_images import archive
+from tests.registry.test_hostile_images import save_archive
 tags = [{incoming}, *{tags!r}]
-sys.stdout.buffer.write(archive(docker.DockerClient().api, "{image}", tags))
+sys.stdout.buffer.write(save_archive(docker.DockerClient().api, "{image}", tags))
 """
 
 

@@ -119,7 +119,7 @@ FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 @dataclass(frozen=True, slots=True)
 class Existence:
-    """Whether a release has an option, and why."""
+    """The existence of an option in a release, and the reason."""
 
     #: None if unknown
     exists: bool | None
