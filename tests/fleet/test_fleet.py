@@ -1,5 +1,6 @@
 """Batches as in Ansible, and the effect of a failed host on the others."""
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.events import Event, event
 from sparkwright.protocol.plan import Plan
 from sparkwright.secret import Secret
+from tests import published
 
 
 @dataclass
@@ -196,6 +198,18 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
     plan = Plan("run-of-this-command", "s1", "Test", ()).to_json()
     fleet.each([member], lambda value: fleet.request(value, {"verb": "run", "plan": plan}))
     assert [item["run"] for item in stopped] == ["run-of-this-command"]
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_a_note_of_the_laptop_is_an_event_as_published(detail: bool) -> None:
+    recorder = Recorder()
+    member = Member(Host("s1", "s1"), link=PretendLink(Host("s1", "s1"), 0, []))
+    fleet = Fleet([member], [recorder])
+    fleet.add_note(member, "copying through this laptop instead.", detail=detail)
+    fleet.each([member], lambda value: fleet.request(value, build_module_request("fabric", {})))
+    notes = [item for item in recorder.events if item["event"] == "note"]
+    assert [item["detail"] for item in notes] == [detail]
+    assert published.check_output("images.copy", json.dumps(notes[0])) == []
 
 
 def test_ctrl_c_ends_a_question_and_names_no_run_to_follow() -> None:

@@ -211,9 +211,7 @@ class Fleet:
         if any(text in other.shown_notes for other in (self.members if once else [member])):
             return
         member.shown_notes.add(text)
-        self._events.put(
-            event("note", task="", host=member.host.name, text=text, **({"detail": True} if detail else {}))
-        )
+        self._events.put(event("note", task="", host=member.host.name, text=text, detail=detail))
 
     def emit_event(self, event: Event) -> None:
         """Send an event to the subscribers, from any thread."""

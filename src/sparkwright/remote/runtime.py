@@ -283,7 +283,8 @@ def upload_runtime(
         Refused: the host can't take it.
         TimeoutError: the host no longer reads.
     """
-    yield event("note", task="", text=f"shipping the runtime for {interpreter.machine}, Python {interpreter.version}")
+    text = f"shipping the runtime for {interpreter.machine}, Python {interpreter.version}"
+    yield event("note", task="", text=text, detail=False)
     data = ensure_archive(interpreter.version, interpreter.machine).read_bytes()
     channel = run(unpack_command(content_hash(), interpreter.path))
     try:

@@ -89,7 +89,7 @@ class SshLink:
         """Send a request; see `Link.request`. Uploads the runtime first if it is missing."""
         transport = self._transport()
         while self._notes:
-            yield event("note", task="", text=self._notes.pop(0))
+            yield event("note", task="", text=self._notes.pop(0), detail=False)
         yield from self._send_request(transport, header, secrets, may_ship=True)
 
     def ready(self) -> None:
@@ -258,7 +258,7 @@ class SshLink:
             fix = f"Run `rm -r ~/{runtime.BOOTSTRAP_FOLDER}` on the host, then try again."
             raise Refused(f"the runtime was shipped and does not start: {message}", where=self._host.name, fix=fix)
         if failed_start:
-            yield event("note", task="", text=f"the runtime on the host does not start: {failed_start}")
+            yield event("note", task="", text=f"the runtime on the host does not start: {failed_start}", detail=False)
         interpreter = runtime.parse_interpreter(missing, self._host.name)
         try:
             yield from runtime.upload_runtime(
