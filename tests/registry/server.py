@@ -97,6 +97,8 @@ class Registry:
     ) -> str:
         """Build an image of random layers for these platforms and push it with this tag. Returns its index's digest.
 
+        The layers depend on the repository: an image that a killed test of another repository left in the engine has another Id.
+
         Args:
             config: additional fields of the image's config; with one the image can run: /wait waits forever, on x86_64.
         """
@@ -125,7 +127,8 @@ class Registry:
     ) -> bytes:
         layers, diff_ids = [], []
         rows = [
-            (f"layer-{n}", random.Random(f"{platform}{seed}{n}").randbytes(size)) for n, size in enumerate(layer_bytes)
+            (f"layer-{n}", random.Random(f"{repository}{platform}{seed}{n}").randbytes(size))
+            for n, size in enumerate(layer_bytes)
         ]
         for name, content in [*rows, *([("wait", WAITS)] if extra_config is not None else [])]:
             raw = _build_tar(name, content)
