@@ -191,7 +191,7 @@ def test_every_cause_with_evidence_is_told_and_the_measured_ones_come_first() ->
         ollama=[("qwen3:32b", 20 * GIB)], memory={"MemAvailable": 90 * GIB, "MemTotal": 120 * GIB}
     )
     rows = slowness.rank_causes(
-        [*down_causes.causes(observed), *slowness.find_start_causes(evidence, str(observed.failure.value))]
+        [*down_causes.causes(observed, LIMITS), *slowness.find_start_causes(evidence, str(observed.failure.value))]
     )
     assert [row.name for row in rows if row.verdict == "found"] == [
         "11.8 of 119.7 GiB were free, and the engine wanted 101.7 (utilization 0.85)".partition(" (")[0],
@@ -208,7 +208,9 @@ def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memo
     end = ContainerExit(137, NOW - 20, out_of_memory=out_of_memory)
     causes = {
         cause.name: cause
-        for cause in down_causes.causes(make_input(container=make_container("exited", policy="no"), last_exit=end))
+        for cause in down_causes.causes(
+            make_input(container=make_container("exited", policy="no"), last_exit=end), LIMITS
+        )
     }
     assert ("it was OOM-killed" in causes) == out_of_memory
     if not out_of_memory:
@@ -283,7 +285,14 @@ def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
     observed = make_input(
         container=make_container("exited"), last_exit=ContainerExit(255, NOW - 20), booted_s=booted_s, lost=lost
     )
-    causes = down_causes.causes(observed)
+    causes = down_causes.causes(observed, LIMITS)
     assert [(cause.name, cause.verdict) for cause in causes] == [(name, verdict)]
     assert evidence in causes[0].evidence and "journalctl" in causes[0].fix
     assert not down_causes.has_failed(observed)
+
+
+@pytest.mark.parametrize(("ready_factor", "is_cause"), [(2.0, True), (3.0, False)])
+def test_a_start_is_slow_by_the_limits_of_the_host_s_checks(ready_factor: float, is_cause: bool) -> None:
+    limits = Limits(ready_factor=ready_factor)
+    observed = make_input(container=make_container(age_s=250), allowed_s=100 * ready_factor, probe=REFUSED, log=LOADS)
+    assert ("a slow start" in [cause.name for cause in down_causes.causes(observed, limits)]) is is_cause

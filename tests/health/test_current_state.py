@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from sparkwright.health import current_state, snapshot
+from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Container
+from sparkwright.health.settings import NAME, Settings
 from sparkwright.host.state import StateFolder
 
 NOW_S = 1_000_000.0
@@ -15,7 +17,7 @@ URL = "http://127.0.0.1:8000"
 
 def evaluate_snapshot(container_fields: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **container_fields})
-    return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), good)
+    return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), good, limits=Limits())
 
 
 def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() -> None:
@@ -76,3 +78,16 @@ def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(t
     assert "not stopped by sparkwright" in seen()[1]
     folder.write("health-remembered", {"broken": {"id": "a", "why": "it restarted 4 times"}})
     assert seen() == ("crash-looping", "qwen35 was stopped for a crash loop: it restarted 4 times")
+
+
+def test_a_start_may_take_as_long_as_the_settings_of_the_host_s_checks_allow(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path)
+    box = Container("qwen35", id="a", status="running", started_s=NOW_S - 3000, restarts=0)
+
+    def read_state() -> str:
+        current = snapshot.Snapshot(NOW_S, box, URL, 0)
+        return str(current_state.build_record(current, {}, folder, busy="", sandbox=False)["state"])
+
+    assert read_state() == "down"
+    folder.write(NAME, Settings(limits=Limits(ready_s=3600.0)).to_json())
+    assert read_state() == "starting"

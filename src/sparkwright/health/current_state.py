@@ -9,6 +9,7 @@ from sparkwright.health import snapshot
 from sparkwright.health.judging import judge, questions
 from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.record import Rank, Record, Server
+from sparkwright.health.settings import Settings
 from sparkwright.health.snapshot import Snapshot
 from sparkwright.health.store import CheckHistory
 from sparkwright.host.records import turns
@@ -24,6 +25,7 @@ def evaluate_snapshot(
     good: Mapping[str, Any],
     rank: Rank = NO_RANK,
     *,
+    limits: Limits,
     broken: str = "",
     stopped: str = "",
     asleep: str = "",
@@ -33,6 +35,7 @@ def evaluate_snapshot(
 
     Args:
         rank: the rank of a cluster's worker, which has no /health.
+        limits: those of the host's checks.
         broken, stopped, asleep, wake: see `Observation`.
 
     Returns:
@@ -55,7 +58,7 @@ def evaluate_snapshot(
         loading=current.loading,
         rank=rank,
     )
-    evaluation = judge.evaluate_observation(observation, Limits(), SNAPSHOT_QUESTIONS)
+    evaluation = judge.evaluate_observation(observation, limits, SNAPSHOT_QUESTIONS)
     if rank.rank and evaluation.state == "ok":
         return "up", evaluation.why
     return (
@@ -81,7 +84,10 @@ def build_record(
     container, past_checks = current.container, CheckHistory.load(folder)
     broken, stopped = past_checks.stopped_for(container.id, good), past_checks.stopped_by(folder, container.id)
     asleep, wake = turns.other_awake_server(folder), turns.service_message(folder)
-    state, why = evaluate_snapshot(current, good, rank, broken=broken, stopped=stopped, asleep=asleep, wake=wake)
+    limits = Settings.load(folder).limits
+    state, why = evaluate_snapshot(
+        current, good, rank, limits=limits, broken=broken, stopped=stopped, asleep=asleep, wake=wake
+    )
     if state == "up" and wake:
         why = f"{why}; {wake}"
     if busy and state != "up":

@@ -109,7 +109,7 @@ class _Diagnosis:
 
     def diagnose(self, server: DiagnosisInput) -> DiagnosisResult:
         """Probe the server, and measure it if that does not disturb requests."""
-        if (state := server_state.worker_state(self.context, self.good_state, server)) is not None:
+        if (state := server_state.worker_state(self.context, self.good_state, server, self.limits)) is not None:
             return self._explain_unmeasured(server, state)
         prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.load(self.context.state))
         model = ""
@@ -150,7 +150,7 @@ class _Diagnosis:
         gpu_sample = background.build_sample(nvidia_smi.sample_gpu(self.context.machine))
         facts = inspect.build_rate_facts(self.context, self.recipe_facts, self.good_state, server, None, "")
         rows = [
-            *down_causes.causes(server),
+            *down_causes.causes(server, self.limits),
             *self._host_causes(server, Gpu(gpu_sample.temperature_c if gpu_sample else None)),
         ]
         if down_causes.has_failed(server):

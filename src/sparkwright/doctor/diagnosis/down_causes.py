@@ -27,9 +27,9 @@ DAEMON_RESTART_EXIT_CODE = 255
 BOOT_DETECTION_S = 600.0
 
 
-def causes(server: DiagnosisInput) -> list[Cause]:
+def causes(server: DiagnosisInput, limits: Limits) -> list[Cause]:
     """Return all causes that have evidence."""
-    return [cause for ask in CAUSE_RULES for cause in ask(server)]
+    return [*(cause for find_cause in CAUSE_RULES for cause in find_cause(server)), *_slow_start(server, limits)]
 
 
 def has_failed(server: DiagnosisInput) -> bool:
@@ -160,9 +160,9 @@ def _fails(server: DiagnosisInput) -> Iterator[Cause]:
         yield Cause("its requests fail", "found", server.probe.error, "`invoke logs` shows why", 130)
 
 
-def _slow_start(server: DiagnosisInput) -> Iterator[Cause]:
+def _slow_start(server: DiagnosisInput, limits: Limits) -> Iterator[Cause]:
     ready = server.log is not None and server.log.ready
-    if ready or server.probe.health == 200 or not server.age_s or not is_slow_start(server, Limits()):
+    if ready or server.probe.health == 200 or not server.age_s or not is_slow_start(server, limits):
         return
     stage = f", current stage: {server.log.stage}" if server.log is not None and server.log.stage else ""
     last = f", the last start took {server.ready_s:.0f} s" if server.ready_s else ""
@@ -193,7 +193,6 @@ CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
         _fails,
         _find_crash_loop,
         _cut_off,
-        _slow_start,
         _restarts,
     ),
     *(_find_manual_stop, _host_went_down),

@@ -345,14 +345,16 @@ def _describe_stage(server: DiagnosisInput) -> str:
     return f"{server.log.stage}, {done} of {total} shards" if total and done < total else server.log.stage
 
 
-def worker_state(context: Context, good: Mapping[str, Any], server: DiagnosisInput) -> ServerState | None:
+def worker_state(
+    context: Context, good: Mapping[str, Any], server: DiagnosisInput, limits: Limits
+) -> ServerState | None:
     """Return the state of a worker, or None if the server is not a worker. good: the last verified state."""
     labels = (good.get("spec") or {}).get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
     rank = read_rank(context, good, server.container, CheckHistory.load(context.state), start_id(server.container))
     state, message = current_state.evaluate_snapshot(
-        Snapshot(server.now_s, server.container, error=server.engine_error), good, rank
+        Snapshot(server.now_s, server.container, error=server.engine_error), good, rank, limits=limits
     )
     if server.busy:
         return ServerState("in progress", f"in progress: {server.busy}; {message}")
