@@ -353,7 +353,7 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
         host.write_text(was)
         result = gate.project.run("deploy", "--host", "sandbox")
         assert result.code == 1, "5 would say that nothing was touched, and the server was replaced"
-        assert "NO_KEY holds no key" in result.err
+        assert "NO_KEY provides no key" in result.err
         assert (
             "The server is deployed, the gateway box is not: " in result.err
             and "gateway.deploy --host box" in result.err
@@ -450,7 +450,7 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     [
         ({"alice": {"key": {"env": "GATEWAY_KEY"}}}, "`box.gateway.clients.alice.key` is the same key as that of `key`"),
         ({"alice": {"key": {"env": "SHORT_KEY"}}}, "a key must be 16 to 512 letters"),
-        ({"alice": {"key": {"env": "NO_KEY_HERE"}}}, "holds no key"),
+        ({"alice": {"key": {"env": "NO_KEY_HERE"}}}, "provides no key"),
         ({"alice": {"key": {"env": "ALICE_KEY"}}, "bob": {"key": {"env": "ALICE_KEY"}}}, "the same key as that of alice"),
         ({"alice": {"key": {"env": "ALICE_KEY"}, "models": ["qwen3.5-35"]}}, "no server serves `qwen3.5-35`"),
         ({"Alice": {"key": {"env": "ALICE_KEY"}}}, "small letters, digits"),

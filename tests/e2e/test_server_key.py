@@ -138,7 +138,8 @@ def test_a_key_that_is_not_there_or_too_short_is_refused_with_its_line(
     missing = project.run("deploy", "--host", "sandbox")
     assert missing.code == 5
     assert (
-        f"{RECIPE}:{line}: `server_key`: the environment variable SPARK_KEY holds no key." in missing.out + missing.err
+        f"{RECIPE}:{line}: `server_key`: the environment variable SPARK_KEY provides no key."
+        in missing.out + missing.err
     )
     monkeypatch.setenv("SPARK_KEY", "hunter2")
     short = project.run("deploy", "--host", "sandbox")

@@ -124,7 +124,7 @@ def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
         ("spark1, spark2, spark3", "spark2, spark3", "hosts/groups.yml:4: `lab.gateway.host`: spark1 is not in the group."),
         ("port: 8080", "port: 8000", "hosts/groups.yml:5: `lab.gateway.port`: 8000 is the port of the server of spark1."),
         ("port: 8080", "port: 80", "hosts/groups.yml:5: `lab.gateway.port` must be at least 1024, got 80."),
-        ("    tls: none\n", "", "hosts/groups.yml:3: `tls` is missing: {certificate: FILE, key: SOURCE}, or none: plain HTTP."),
+        ("    tls: none\n", "", "hosts/groups.yml:3: `tls` is missing: {certificate: FILE, key: SOURCE}, or `none` for plain HTTP."),
         ("tls: none", "tls: none\n    image: haproxy@sha256:1", "has a digest: use a tag; spark.lock pins its digest."),
         ("tls: none", "tls: none\n    key: abcdefgh", "`lab.gateway.key` must name a source"),
         ("tls: none", "tls: none\n    addresses: {spark7: 10.0.0.7}", "spark7 is not in the group."),
@@ -366,12 +366,12 @@ def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: P
 @pytest.mark.parametrize(
     ("written", "refusal"),
     [
-        ("serves: [{recipe: small, wake: on_request}]", "`wake` of small: it is always on, and takes no turns."),
-        ("serves: [{recipe: small, stay_awake: 5m}]", "`stay_awake` of small: it is always on, and takes no turns."),
-        ("on_demand: [chat, {recipe: small, sleep_after: 5m}]", "`sleep_after` of small: no request wakes it, so nothing"),
-        ("on_demand: [chat, {recipe: small, stay_awake: 5m}]", "`stay_awake` of small: no request wakes another one in its"),
+        ("serves: [{recipe: small, wake: on_request}]", "`wake` of small: a server under `serves` is always on."),
+        ("serves: [{recipe: small, stay_awake: 5m}]", "`stay_awake` of small: a server under `serves` is always on."),
+        ("on_demand: [chat, {recipe: small, sleep_after: 5m}]", "`sleep_after` of small has no effect without"),
+        ("on_demand: [chat, {recipe: small, stay_awake: 5m}]", "`stay_awake` of small has no effect: no server"),
         ("on_demand: [chat, {recipe: small, wake: always}]", "`on_demand.1.wake` must be 'on_request', got 'always'."),
-        ("on_demand: [chat, {recipe: small, stay_awake: 5s}]", "`on_demand.1.stay_awake`: '5s' is not a time of a minute"),
+        ("on_demand: [chat, {recipe: small, stay_awake: 5s}]", "`on_demand.1.stay_awake`: '5s' is not a duration of at least"),
         ("on_demand: [chat, {recipe: small, wakes: x}]", "unknown key `wakes`. Did you mean `wake`?"),
     ],
 )  # fmt: skip
@@ -384,7 +384,9 @@ def test_what_cannot_be_woken_is_refused_with_its_line(project: Path, written: s
 
 def test_one_that_no_gateway_routes_to_cannot_be_asked_for(project: Path) -> None:
     (project / "hosts/spark4.yml").write_text("on_demand: [chat, {recipe: small, wake: on_request}]\n")
-    with pytest.raises(Refused, match=r"hosts/spark4.yml:1: `wake: on_request` of small: no gateway routes to spark4"):
+    with pytest.raises(
+        Refused, match=r"hosts/spark4.yml:1: `wake: on_request` of small: no gateway routes requests to spark4"
+    ):
         Inventory.load(project)
 
 

@@ -13,12 +13,12 @@ from sparkwright.errors import Refused
 from sparkwright.host.state import write_atomically
 from sparkwright.project.documents import document
 from sparkwright.project.documents.validation import Strict, build_validator, schema_field, suggest_name, validate
-from sparkwright.trust.names import check_file_name
+from sparkwright.trust.names import COMMIT, check_file_name
 from sparkwright.visible import one_line
 
 FILE, LOCK = "registries.yml", "registries.lock"
 LOCK_HEADER = "# Written by sparkwright: the pinned commit of each registry. Commit this file.\n"
-COMMIT = re.compile(r"[0-9a-f]{40}")
+
 #: URLs that are safe to pass to git: no password, no option, no transport that runs a program
 _REMOTE = re.compile(
     r"(https|ssh)://(?:[A-Za-z0-9._-]{1,64}@)?[A-Za-z0-9.-]{1,255}(?::[0-9]{1,5})?/[A-Za-z0-9._~/+-]{1,500}"

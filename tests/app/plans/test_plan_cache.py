@@ -289,7 +289,7 @@ def test_a_servers_key_is_read_for_each_run(
         monkeypatch.setenv("SPARK_KEY", key)
         assert project.deploy()["secrets"] == {"server_key of qwen3.5-35b": key}
     assert b"that-is-long" not in project.cached_plans[0].read_bytes()
-    for key, result in (("", "SPARK_KEY holds no key"), ("short", "a key must be")):
+    for key, result in (("", "SPARK_KEY provides no key"), ("short", "a key must be")):
         monkeypatch.setenv("SPARK_KEY", key)
         capsys.readouterr()
         assert playbooks.run("deploy", "deploy", deploy_options()) == [5]

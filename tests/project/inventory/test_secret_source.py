@@ -149,10 +149,10 @@ def test_what_only_sounds_like_a_secret_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "result"),
     [
-        ("env: NOT_SET_HERE", "`server_key`: the environment variable NOT_SET_HERE holds no key."),
-        ("env: hf_hunter2hunter2hunter2", "`server_key`: the environment variable of that name holds no key."),
-        ("file: empty", "`server_key`: the file empty holds no key."),
-        ("file: missing", "`server_key`: the file missing holds no key."),
+        ("env: NOT_SET_HERE", "`server_key`: the environment variable NOT_SET_HERE provides no key."),
+        ("env: hf_hunter2hunter2hunter2", "`server_key`: the environment variable of that name provides no key."),
+        ("file: empty", "`server_key`: the file empty provides no key."),
+        ("file: missing", "`server_key`: the file missing provides no key."),
         ("file: binary", "not a UTF-8 text file"),
         ("file: short", "16 to 512"),
         ("file: /dev/zero", "is larger than 64 KiB"),
@@ -182,7 +182,7 @@ def test_a_source_that_gives_no_key_is_said_without_what_it_gave(
 
 @pytest.mark.parametrize(
     ("file", "message"),
-    [("a\0b", "no file can have this name"), ("a" * 5000, "File name too long"), ("/", "Is a directory")],
+    [("a\0b", "invalid file name"), ("a" * 5000, "File name too long"), ("/", "Is a directory")],
 )
 def test_a_file_that_cannot_be_is_told_in_a_sentence(file: str, message: str) -> None:
     with pytest.raises(Failed, match=f"cannot read the file of the secret HF_TOKEN: {message}") as excinfo:

@@ -1,4 +1,4 @@
-"""Clusters and gateways: what groups.yml makes of a group of hosts."""
+"""Clusters and gateways of groups.yml."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.models import GatewayFile
 
 
-#: an interface of a PCI card, as systemd names it: enp1s0f1np1, enP2p1s0f1np1; its adapter has the same path: rocep1s0f1
+#: systemd's name for an interface of a PCI card: enp1s0f1np1, enP2p1s0f1np1; `path` is also in its adapter's name: rocep1s0f1
 PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """A host's end of the fast link: its interfaces, their RDMA adapters, and its address for the other members."""
+    """A host's interfaces on the fast link of its cluster."""
 
     interfaces: tuple[str, ...]
+    #: IP address for the other members
     address: str
+    #: RDMA adapters, if set
     adapters: tuple[str, ...] = ()
 
     @property
     def hcas(self) -> tuple[str, ...]:
-        """The RDMA adapters; if none are set, rdma-core's names for those of the interfaces (60-rdma-persistent-naming)."""
+        """RDMA adapters; if none are set, their names under rdma-core's 60-rdma-persistent-naming."""
         matches = (PCI_INTERFACE.fullmatch(name) for name in self.interfaces)
         return self.adapters or tuple(f"roce{match['path']}" for match in matches if match)
 
@@ -40,54 +42,53 @@ class Cluster:
     recipe: str
     #: names of the hosts by rank, the head first
     members: tuple[str, ...]
-    #: addresses of the members on the fabric; "" if a host's file has none
+    #: addresses of the members on the fabric, by rank; "" if the host has no `fabric`
     addresses: tuple[str, ...]
-    #: port where the ranks meet; None for the engine's own
+    #: master port of the ranks on the head; None for the engine's default
     port: int | None = None
-    #: port where the runs on the members meet
+    #: port on the head at which the hosts' runs synchronize
     barrier_port: int = defaults.BARRIER_PORT
     #: "file:line" of its recipe
     where: str = ""
 
     @property
     def head(self) -> str:
-        """The member that answers requests."""
+        """Name of the host that answers requests."""
         return self.members[0]
 
     def rank(self, host: str) -> int:
-        """Return a member's rank."""
         return self.members.index(host)
 
     def place(self, host: str) -> str:
-        """Return a member's rank and cluster, for a message."""
+        """Return "rank N of CLUSTER", for messages."""
         return f"rank {self.rank(host)} of {self.name}"
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """A gateway of the inventory, which gives the models of a group one address."""
+    """A gateway, which serves the models of a group at one address."""
 
-    #: the name of its group
+    #: name of its group
     name: str
-    #: the host that it runs on
+    #: name of the host that it runs on
     host: str
     #: names of the hosts of the group
     members: tuple[str, ...]
-    #: its section of groups.yml
+    #: `gateway` section of the group
     file: GatewayFile
-    #: "file:line" of its keys, for messages
+    #: "file:line" of the keys that are set, and of the section under ""
     set_at: Mapping[str, str]
 
     @property
     def control_port(self) -> int:
-        """The port at which its hosts control it."""
+        """Port at which its hosts take their servers out of use and back."""
         return self.file.control_port or self.file.port + 1
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports that it takes on its host, by key."""
+        """Ports that it uses on its host, by key."""
         return {"port": self.file.port, "control_port": self.control_port}
 
     def where(self, key: str) -> str:
-        """Return "file:line" of one of its keys; of the gateway itself if the key is not set."""
+        """Return "file:line" of a key; of the section if the key is not set."""
         return self.set_at.get(key, self.set_at[""])

@@ -1,4 +1,4 @@
-"""A host of the inventory, apart from the models that check it: connecting to one needs no Pydantic."""
+"""A host of the inventory. Separate from the models that validate it, so that connecting needs no Pydantic."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The rules by which requests at a gateway change the turn of a server on demand."""
+    """Rules by which gateway requests and idle time change which `on_demand` server is awake."""
 
-    #: one for this server wakes it
+    #: True if a request for this server wakes it
     on_request: bool = False
-    #: idle time after which the server whose place it took is awake again; 0: never
+    #: idle time after which the server that it replaced is woken again; 0 for never
     sleep_after_s: float = 0.0
-    #: once awake, it keeps its turn for so long
+    #: minimum time awake before a request may wake another server
     stay_awake_s: float = 0.0
 
 
@@ -26,7 +26,7 @@ NO_WAKE = Wake()
 
 
 class Source(Protocol):
-    """The source of a secret: an environment variable, a file or a command's output, see `models.SecretSource`."""
+    """Source of a secret; see `models.SecretSource`."""
 
     @property
     def env(self) -> str | None: ...
@@ -38,7 +38,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Host:
-    """A host, or one of the servers of a host that `serves` several."""
+    """A host, or one of the servers of a machine that serves several recipes."""
 
     name: str
     address: str
@@ -57,41 +57,38 @@ class Host:
     #: merged variables: all < groups < host
     vars: Mapping[str, Any] = field(default_factory=dict)
     secret_sources: Mapping[str, Source] = field(default_factory=dict)
-    #: variable of the laptop's environment with the key of its recipe's server
+    #: environment variable on the laptop with the server key of its recipe; empty for ssh hosts
     key_variable: str = ""
-    #: its file, for messages
+    #: path of its file, for messages
     where: str = ""
-    #: "file:line" that later mistakes are blamed on, by `recipe`, `model_from`, `serve_port` or `vars.NAME`
+    #: "file:line" of settings, for messages, by `recipe`, `model_from`, `serve_port` and `vars.NAME`
     set_at: Mapping[str, str] = field(default_factory=dict)
-    #: its end of the fast link
     fabric: Fabric | None = None
-    #: the cluster that it is a member of
     cluster: Cluster | None = None
-    #: for one of several servers, the machine's name; `name` is then MACHINE/RECIPE
+    #: name of the machine if it serves several recipes, else empty; `name` is then MACHINE/RECIPE
     on: str = ""
-    #: for one of several servers, the name of its container
+    #: name of the server's container if the machine serves several recipes, else empty
     server: str = ""
-    #: for a server on demand, all containers that take turns in memory, in the listed order
+    #: for `on_demand` servers, the containers that take turns in memory, in the listed order
     turns: tuple[str, ...] = ()
-    #: for a server on demand, how requests change its turn
     wake: Wake = NO_WAKE
 
     @property
     def machine(self) -> str:
-        """The machine's name, shared by its servers."""
+        """Name of the machine; the same for all its servers."""
         return self.on or self.name
 
     @property
     def upstream(self) -> str:
-        """The name of its server at a gateway: HAProxy allows no slash in a name."""
+        """Name of its server in the gateway's configuration, where HAProxy allows no slash."""
         return self.name.replace("/", ":")
 
     @property
     def title(self) -> str:
-        """Its name, with the rank of a cluster's member."""
+        """Name, with rank and cluster if it belongs to one."""
         return f"{self.name} ({self.cluster.place(self.name)})" if self.cluster else self.name
 
     @property
     def connection_settings(self) -> tuple[str, str, str | None, int | None]:
-        """All values that a connection depends on."""
+        """Values that identify the connection: connection type, address, user, port."""
         return self.connection, self.address, self.user, self.port

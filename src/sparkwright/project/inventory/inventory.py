@@ -1,4 +1,4 @@
-"""The hosts of a project, with the settings of their groups; a host that serves several recipes is a target for each."""
+"""The hosts of a project, with the settings of their groups; a machine with several recipes is one host for each."""
 
 from __future__ import annotations
 
@@ -24,47 +24,49 @@ from sparkwright.trust.names import PATH_COMPONENT, check_file_name
 
 MERGED_SETTINGS = ("env", "secrets", "vars")
 INHERITED_SETTINGS = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
-#: settings whose mistakes are found only together with another file
+#: settings that are checked against other files, so that messages need their "file:line"
 LOCATED_SETTINGS = ("recipe", "model_from", "serve_port")
 
 
 @dataclass(frozen=True)
 class _SettingsLayer:
-    """The settings that one file, or one group of groups.yml, gives to a host."""
+    """Settings of a host from its own file, or from a group of groups.yml."""
 
     file: Shared
     source: Document
-    #: its place in the document
-    at: Place = ()
+    #: place of the settings in the document
+    section: Place = ()
 
     def set_at(self) -> dict[str, str]:
         """See `Host.set_at`."""
         locations = {
-            key: self.source.where(*self.at, key) for key in LOCATED_SETTINGS if getattr(self.file, key) is not None
+            key: self.source.where(*self.section, key)
+            for key in LOCATED_SETTINGS
+            if getattr(self.file, key) is not None
         }
-        return locations | {f"vars.{name}": self.source.where(*self.at, "vars", name) for name in self.file.vars}
+        return locations | {f"vars.{name}": self.source.where(*self.section, "vars", name) for name in self.file.vars}
 
 
 @dataclass(frozen=True)
 class Inventory:
     """All hosts, groups, clusters and gateways of a project."""
 
-    #: hosts by name; a host that serves several recipes is here once for each, as MACHINE/RECIPE
+    #: hosts by name; for a machine that serves several recipes, one host for each, named MACHINE/RECIPE
     hosts: Mapping[str, Host]
-    #: names of the hosts by group, `all` among them
+    #: names of the hosts by group, including `all`
     groups: Mapping[str, tuple[str, ...]]
-    #: by group, for the groups that set it
+    #: minimum number of serving hosts, by group; only groups that set it
     min_serving: Mapping[str, int] = field(default_factory=dict)
     #: clusters by the name of their group
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
     #: gateways by the name of their group
     gateways: Mapping[str, Gateway] = field(default_factory=dict)
-    #: hosts as their files describe them, by name; without a recipe where they serve several
+    #: hosts by the name of their file; `recipe` is None if they serve several
     machines: Mapping[str, Host] = field(default_factory=dict)
 
     @classmethod
     def load(cls, project: Path) -> Inventory:
-        """Read hosts/ of a project. Raises Refused with file and line."""
+        """Read hosts/ of a project. Raises Refused if a file is invalid."""
         folder = project / "hosts"
         groups = _load_groups(project, folder / GROUPS_FILE)
         documents = {path.stem: _load_host_file(path) for path in patterns.list_host_files(folder)}
@@ -73,47 +75,48 @@ class Inventory:
             raise Refused(
                 f"no hosts in {document.format_path(folder)}.", fix="Create hosts/spark1.yml (docs/files/host.md)."
             )
-        hosts = {name: _build_host(project, name, own, groups) for name, own in documents.items()}
-        for host in hosts.values():
-            rules.refuse_unknown_source(host, hosts)
-        members = patterns.group_members(hosts, groups.checked)
+        machines = {name: _build_host(project, name, file, groups) for name, file in documents.items()}
+        for machine in machines.values():
+            rules.refuse_unknown_source(machine, machines)
+        members = patterns.group_members(machines, groups.by_name)
         clusters = rules.build_clusters(documents, groups, members)
-        refuse_members(documents, clusters)
-        machines = {name: rules.join_cluster(host, clusters.values()) for name, host in hosts.items()}
+        _refuse_cluster_members_with_lists(documents, clusters)
+        machines = {name: rules.join_cluster(machine, clusters.values()) for name, machine in machines.items()}
         servers = [
-            target for name, host in machines.items() for target in split_by_recipe(project, host, documents[name])
+            server
+            for name, machine in machines.items()
+            for server in _split_by_recipe(project, machine, documents[name])
         ]
-        hosts = {host.name: host for host in servers}
-        machines |= {name: replace(machines[name], recipe=None) for name in documents if documents[name].file.several}
+        hosts = {server.name: server for server in servers}
+        for name, machine in machines.items():
+            if documents[name].file.lists_recipes:
+                machines[name] = replace(machine, recipe=None)
         min_serving = {
-            name: group.min_serving for name, group in groups.checked.items() if group.min_serving is not None
+            name: group.min_serving for name, group in groups.by_name.items() if group.min_serving is not None
         }
         gateways = rules.build_gateways(groups, members)
         rules.refuse_unroutable_wakes(servers, gateways)
-        return cls(hosts, patterns.group_members(hosts, groups.checked), min_serving, clusters, gateways, machines)
+        return cls(hosts, patterns.group_members(hosts, groups.by_name), min_serving, clusters, gateways, machines)
 
     def names(self) -> list[str]:
         """Return the names of all hosts."""
         return list(self.hosts)
 
     def match(self, pattern: str) -> list[Host]:
-        """Return the hosts of an Ansible pattern, in the inventory's order. Raises Refused if there are none."""
+        """Return the hosts that match an Ansible pattern, in the inventory's order. Raises Refused if none match."""
         groups = {**patterns.implied_groups(self.hosts), **self.groups}
         return [self.hosts[name] for name in patterns.match_hosts(pattern, list(self.hosts), groups)]
 
     def machines_of(self, hosts: Iterable[Host]) -> list[Host]:
-        """Return the machines of these hosts, each once."""
+        """Return the machines of hosts, without duplicates."""
         return [self.machines[name] for name in dict.fromkeys(host.machine for host in hosts)]
 
     def servers_of(self, machine: str) -> list[Host]:
-        """Return the hosts that stand for the servers of a machine."""
+        """Return the hosts of a machine: one for each recipe that it serves."""
         return [host for host in self.hosts.values() if host.machine == machine]
 
     def secrets(self, host: Host) -> dict[str, Secret]:
-        """Read the host's secrets. One whose environment variable or file does not exist is left out.
-
-        Raises Refused for one that is too short.
-        """
+        """See `secret_source.read_secrets`."""
         return secret_source.read_secrets(host)
 
 
@@ -131,189 +134,178 @@ def _load_groups(project: Path, path: Path) -> GroupsDocument:
             raise Refused(
                 message, where=groups_document.where(name), fix="List its members as `hosts: [spark1]` below it."
             )
-    checked = {name: validate(GroupFile, groups_document, data, at=(name,)) for name, data in groups.items()}
-    for name, group in checked.items():
+    by_name = {name: validate(GroupFile, groups_document, data, at=(name,)) for name, data in groups.items()}
+    for name, group in by_name.items():
         rules.refuse_secrets(group, groups_document, (name,))
         variables.check(group.vars, groups_document, (name,), project)
-    return GroupsDocument(checked, groups_document)
+    return GroupsDocument(by_name, groups_document)
 
 
 def _load_host_file(path: Path) -> HostDocument:
     source = document.load(path)
-    own = validate(HostFile, source)
-    rules.refuse_secrets(own, source)
-    return HostDocument(own, source)
+    file = validate(HostFile, source)
+    rules.refuse_secrets(file, source)
+    return HostDocument(file, source)
 
 
 def _build_host(project: Path, name: str, host_document: HostDocument, groups: GroupsDocument) -> Host:
-    own = host_document.file
-    variables.check(own.vars, host_document.source, (), project)
-    groups_of_host = patterns.list_groups(
-        name, own.groups, {group: file.hosts for group, file in groups.checked.items()}
-    )
+    file = host_document.file
+    variables.check(file.vars, host_document.source, (), project)
+    members_by_group = {group_name: group.hosts for group_name, group in groups.by_name.items()}
+    host_groups = patterns.list_groups(name, file.groups, members_by_group)
     layers = [
-        _SettingsLayer(groups.checked[item], groups.source, (item,))
-        for item in (ALL_HOSTS, *groups_of_host)
-        if item in groups.checked
+        _SettingsLayer(groups.by_name[group_name], groups.source, (group_name,))
+        for group_name in (ALL_HOSTS, *host_groups)
+        if group_name in groups.by_name
     ]
-    layers.append(_SettingsLayer(own, host_document.source))
+    layers.append(_SettingsLayer(file, host_document.source))
     inherited = {key: patterns.last_set(getattr(layer.file, key) for layer in layers) for key in INHERITED_SETTINGS}
     merged = {key: dict(ChainMap(*(getattr(layer.file, key) for layer in reversed(layers)))) for key in MERGED_SETTINGS}
     recipe = project / "recipes" / f"{inherited['recipe']}.yml"
+    fabric = file.fabric
     return Host(
         name=name,
-        address=own.address or name,
-        connection=own.connection,
-        groups=groups_of_host,
+        address=file.address or name,
+        connection=file.connection,
+        groups=host_groups,
         env=merged["env"],
         vars=merged["vars"],
         secret_sources=merged["secrets"],
-        fabric=_build_fabric(own),
+        fabric=Fabric(tuple(fabric.interfaces), fabric.address, tuple(fabric.adapters)) if fabric else None,
         where=document.format_path(host_document.source.path),
-        set_at={key: place for layer in layers for key, place in layer.set_at().items()},
-        key_variable=read_key_variable(recipe) if own.connection != "ssh" else "",
+        set_at={key: location for layer in layers for key, location in layer.set_at().items()},
+        key_variable=_read_key_variable(recipe) if file.connection != "ssh" else "",
         **inherited,
     )
 
 
-def _build_fabric(own: HostFile) -> Fabric | None:
-    fabric = own.fabric
-    return Fabric(tuple(fabric.interfaces), fabric.address, tuple(fabric.adapters)) if fabric else None
-
-
-#: the keys of a host's file that list recipes: served side by side, or taking turns in memory
+#: keys of a host's file that list recipes: served side by side, and taking turns in memory
 SERVES_KEY, ON_DEMAND_KEY = "serves", "on_demand"
 WAKE_KEYS = ("wake", "sleep_after", "stay_awake")
 
 
 @dataclass(frozen=True)
 class _ListedRecipe:
-    """An entry of `serves` or of `on_demand`."""
+    """An entry of `serves` or `on_demand`."""
 
     file: ServedFile
+    #: `serves` or `on_demand`
     key: str
     #: "file:line"
     where: str
 
 
-def split_by_recipe(project: Path, host: Host, own: HostDocument) -> list[Host]:
-    """Return a host for each recipe that a machine serves; the host itself if it has one recipe.
-
-    Raises Refused with file and line.
-    """
-    if not own.file.several:
-        return [host]
-    listings = _list_recipes(own)
-    for message, where, fix in _find_mistakes(host, own, listings):
-        raise Refused(message, where=where, fix=fix)
-    servers = [_build_server_host(project, host, listing) for listing in listings]
-    by_container: dict[str, Host] = {}
-    for target, listing in zip(servers, listings, strict=True):
-        if target.server in by_container:
-            both = f"{by_container[target.server].recipe} and {target.recipe}"
-            message = f"{both} would both run as the container '{visible.display_name(target.server)}'."
-            raise Refused(message, where=listing.where, fix="Give one recipe another `container.name`.")
-        by_container[target.server] = target
-    turns = tuple(
-        target.server for target, listing in zip(servers, listings, strict=True) if listing.key == ON_DEMAND_KEY
-    )
-    return [replace(item, turns=turns) if item.server in turns else item for item in servers]
+def _split_by_recipe(project: Path, machine: Host, host_document: HostDocument) -> list[Host]:
+    """Return a host for each recipe of `serves` and `on_demand`; the machine itself without these lists."""
+    if not host_document.file.lists_recipes:
+        return [machine]
+    entries = _list_recipes(host_document)
+    rules.refuse_first(_find_list_mistakes(machine, host_document, entries))
+    servers = [_build_server_host(project, machine, entry) for entry in entries]
+    recipe_by_container: dict[str, str | None] = {}
+    for server, entry in zip(servers, entries, strict=True):
+        if server.server in recipe_by_container:
+            both = f"{recipe_by_container[server.server]} and {server.recipe}"
+            message = f"{both} would both run as the container '{visible.display_name(server.server)}'."
+            raise Refused(message, where=entry.where, fix="Give one recipe another `container.name`.")
+        recipe_by_container[server.server] = server.recipe
+    turns = tuple(server.server for server, entry in zip(servers, entries, strict=True) if entry.key == ON_DEMAND_KEY)
+    return [replace(server, turns=turns) if server.server in turns else server for server in servers]
 
 
-def refuse_members(owns: Mapping[str, HostDocument], clusters: Mapping[str, Cluster]) -> None:
-    """Raise Refused for a member of a cluster that serves other recipes in addition to the cluster's."""
+def _refuse_cluster_members_with_lists(documents: Mapping[str, HostDocument], clusters: Mapping[str, Cluster]) -> None:
     for cluster in clusters.values():
         for name in cluster.members:
-            if owns[name].file.several:
-                key = SERVES_KEY if owns[name].file.serves is not None else ON_DEMAND_KEY
-                message = f"{name} is a member of the cluster {cluster.name}, which serves a recipe of its own."
-                where = owns[name].source.where(key)
-                raise Refused(message, where=where, fix=f"Remove `{key}` here, or the host from the group.")
+            if documents[name].file.lists_recipes:
+                key = SERVES_KEY if documents[name].file.serves is not None else ON_DEMAND_KEY
+                where = documents[name].source.where(key)
+                rules.refuse_first([rules.cluster_member_mistake(name, cluster.name, key, where)])
 
 
-def _list_recipes(own: HostDocument) -> list[_ListedRecipe]:
-    lists = ((SERVES_KEY, own.file.serves), (ON_DEMAND_KEY, own.file.on_demand))
+def _list_recipes(host_document: HostDocument) -> list[_ListedRecipe]:
+    lists = ((SERVES_KEY, host_document.file.serves), (ON_DEMAND_KEY, host_document.file.on_demand))
     return [
         _ListedRecipe(
             ServedFile.model_validate({"recipe": entry}) if isinstance(entry, str) else entry,
             key,
-            own.source.where(key, n),
+            host_document.source.where(key, n),
         )
         for key, entries in lists
         for n, entry in enumerate(entries or ())
     ]
 
 
-def _find_mistakes(host: Host, own: HostDocument, listings: Sequence[_ListedRecipe]) -> Iterator[Mistake]:
-    key = listings[0].key
-    if own.file.recipe:
-        fix = "List all recipes under `serves`."
-        yield f"`recipe` and `{key}` are both set.", own.source.where("recipe"), fix
-    if host.serve_port:
-        at = host.set_at.get("serve_port", own.source.where(key))
-        fix = f"Write the port beside the recipe: `{key}: [{{recipe: NAME, port: 8001}}]`."
-        yield "`serve_port` cannot tell which of several servers it is for.", at, fix
-    if own.file.on_demand is not None and len(own.file.on_demand) == 1:
-        message = "`on_demand` has one recipe: nothing takes turns with it."
-        yield message, own.source.where(ON_DEMAND_KEY), "Add another one, or list it under `serves`."
-    yield from _find_wake_mistakes(listings)
-    names = [listing.file.recipe for listing in listings]
-    for n, listing in enumerate(listings):
-        label = visible.display_name(names[n])
-        if why := check_file_name(names[n]):
-            yield f"the recipe '{label}' {why}.", listing.where, "Name a file of recipes/."
-        if names[n] in names[:n]:
-            yield f"the recipe {label} is listed twice.", listing.where, "List each recipe once."
+def _find_list_mistakes(
+    machine: Host, host_document: HostDocument, entries: Sequence[_ListedRecipe]
+) -> Iterator[Mistake]:
+    file, source = host_document.file, host_document.source
+    key = entries[0].key
+    if file.recipe:
+        yield f"`recipe` and `{key}` are both set.", source.where("recipe"), "List all recipes under `serves`."
+    if machine.serve_port:
+        where = machine.set_at.get("serve_port", source.where(key))
+        fix = f"Set the port of each recipe: `{key}: [{{recipe: NAME, port: 8001}}]`."
+        yield "`serve_port` is ambiguous: the host has several servers.", where, fix
+    if file.on_demand is not None and len(file.on_demand) == 1:
+        message = "`on_demand` has only one recipe: it needs at least two to take turns."
+        yield message, source.where(ON_DEMAND_KEY), "Add another one, or list it under `serves`."
+    yield from _find_wake_mistakes(entries)
+    names = [entry.file.recipe for entry in entries]
+    for n, (name, entry) in enumerate(zip(names, entries, strict=True)):
+        label = visible.display_name(name)
+        if problem := check_file_name(name):
+            yield f"the recipe '{label}' {problem}.", entry.where, "Name a file of recipes/."
+        if name in names[:n]:
+            yield f"the recipe {label} is listed twice.", entry.where, "List each recipe once."
 
 
-def _find_wake_mistakes(listings: Sequence[_ListedRecipe]) -> Iterator[Mistake]:
-    has_wake = any(listing.file.wake for listing in listings if listing.key == ON_DEMAND_KEY)
-    for listing in listings:
-        file, label = listing.file, visible.display_name(listing.file.recipe)
+def _find_wake_mistakes(entries: Sequence[_ListedRecipe]) -> Iterator[Mistake]:
+    has_wake = any(entry.file.wake for entry in entries if entry.key == ON_DEMAND_KEY)
+    for entry in entries:
+        file, label = entry.file, visible.display_name(entry.file.recipe)
         key = next((key for key in WAKE_KEYS if getattr(file, key) is not None), "")
-        if key and listing.key != ON_DEMAND_KEY:
-            message = f"`{key}` of {label}: it is always on, and takes no turns."
-            yield message, listing.where, f"Remove it, or list {label} under `on_demand`."
+        if key and entry.key != ON_DEMAND_KEY:
+            message = f"`{key}` of {label}: a server under `serves` is always on."
+            yield message, entry.where, f"Remove it, or list {label} under `on_demand`."
         elif file.sleep_after and not file.wake:
-            message = f"`sleep_after` of {label}: no request wakes it, so nothing puts it back."
-            yield message, listing.where, "Add `wake: on_request`, or remove `sleep_after`."
+            message = f"`sleep_after` of {label} has no effect without `wake: on_request`."
+            yield message, entry.where, "Add `wake: on_request`, or remove `sleep_after`."
         elif file.stay_awake and not has_wake:
-            message = f"`stay_awake` of {label}: no request wakes another one in its place."
-            yield message, listing.where, "Add `wake: on_request` to one of `on_demand`, or remove `stay_awake`."
+            message = f"`stay_awake` of {label} has no effect: no server under `on_demand` has `wake: on_request`."
+            yield message, entry.where, "Add `wake: on_request` to one of them, or remove `stay_awake`."
 
 
-def build_wake(file: ServedFile) -> Wake:
-    """Return how requests change the turn of a server on demand."""
-    sleep_after_s = units.parse_duration(file.sleep_after) if file.sleep_after else 0.0
-    return Wake(file.wake is not None, sleep_after_s, units.parse_duration(file.stay_awake or defaults.MIN_AWAKE_TIME))
-
-
-def _build_server_host(project: Path, host: Host, listing: _ListedRecipe) -> Host:
-    name = listing.file.recipe
+def _build_server_host(project: Path, machine: Host, entry: _ListedRecipe) -> Host:
+    file, name = entry.file, entry.file.recipe
     path = project / "recipes" / f"{name}.yml"
+    wake = NO_WAKE
+    if entry.key == ON_DEMAND_KEY:
+        sleep_after_s = units.parse_duration(file.sleep_after) if file.sleep_after else 0.0
+        stay_awake_s = units.parse_duration(file.stay_awake or defaults.MIN_AWAKE_TIME)
+        wake = Wake(file.wake is not None, sleep_after_s, stay_awake_s)
     return replace(
-        host,
-        name=f"{host.name}/{name}",
-        on=host.name,
+        machine,
+        name=f"{machine.name}/{name}",
+        on=machine.name,
         recipe=name,
-        serve_port=listing.file.port,
+        serve_port=file.port,
         server=_read_container_name(path, name),
-        wake=build_wake(listing.file) if listing.key == ON_DEMAND_KEY else NO_WAKE,
-        key_variable=read_key_variable(path) if host.connection != "ssh" else "",
-        set_at={**host.set_at, "recipe": listing.where, "serve_port": listing.where},
+        wake=wake,
+        key_variable=_read_key_variable(path) if machine.connection != "ssh" else "",
+        set_at={**machine.set_at, "recipe": entry.where, "serve_port": entry.where},
     )
 
 
 def _read_container_name(path: Path, recipe: str) -> str:
-    """Return the name of a recipe's container. Mistakes in the recipe are found by its own check."""
+    """Return the name of a recipe's container. Mistakes in the recipe are reported when it is loaded."""
     name = _read_section(path, "container").get("name")
     return name if isinstance(name, str) and PATH_COMPONENT.fullmatch(name) else recipe
 
 
-def read_key_variable(path: Path) -> str:
-    """Return the environment variable with the key of a recipe's server; empty for none.
+def _read_key_variable(path: Path) -> str:
+    """Return the environment variable with the server key of a recipe; empty if the recipe names none.
 
-    Mistakes in the recipe are found by its own check.
+    Mistakes in the recipe are reported when it is loaded.
     """
     try:
         if b"server_key" not in path.read_bytes():

@@ -18,17 +18,17 @@ from sparkwright.trust.process_option_rules import check_hostname
 
 
 class SecretSource(Strict):
-    """The source of a secret on the laptop: one of an environment variable, a file, a command's output."""
+    """Source of a secret on the laptop: an environment variable, a file, or the output of a command."""
 
-    NAMES_A_SECRET: ClassVar[bool] = True  # messages about it never repeat the value
+    NAMES_A_SECRET: ClassVar[bool] = True  # its value is never repeated in messages
 
     env: str | None = schema_field("an environment variable of the laptop", None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     file: str | None = schema_field("a file on the laptop; its content without the trailing newline", None)
-    command: list[str] | None = schema_field("a command on the laptop, as a list; its output", None)
+    command: list[str] | None = schema_field("a command on the laptop, as a list; the secret is its output", None)
 
     @model_validator(mode="after")
     def _check_exactly_one(self) -> SecretSource:
-        if sum(part is not None for part in (self.env, self.file, self.command)) != 1:
+        if (self.env, self.file, self.command).count(None) != 2:
             raise ValueError("set exactly one of `env`, `file` and `command`.")
         return self
 
@@ -60,8 +60,8 @@ class GatewayLimits(Strict):
     """Limits of the gateway: connections, sizes and times."""
 
     clients: int = schema_field(
-        "connections at a time; more wait. One address may have seven eighths of them, and a quarter until it has "
-        "sent a valid key",
+        "simultaneous connections; further ones wait. A client address may use seven eighths of them, and a quarter "
+        "before it has sent a valid key",
         defaults.GATEWAY_MAX_CONNECTIONS,
         ge=1,
         le=10000,
@@ -79,7 +79,7 @@ class GatewayLimits(Strict):
         le=86400,
     )
     stuck_s: int = schema_field(
-        "a server that has requests, and whose engine's own counters show no progress for so many seconds, is down; "
+        "seconds without progress in the engine's counters, despite open requests, after which a server is down; "
         "0: never",
         defaults.GATEWAY_STUCK_TIMEOUT_S,
         ge=0,
@@ -91,14 +91,14 @@ class GatewayLimits(Strict):
 
 
 class ClientFile(Strict):
-    """A client with a key of its own."""
+    """A client with its own key."""
 
     key: SecretSource = schema_field("its API key: a source, e.g. {env: ALICE_KEY}; never the key itself")
     models: list[str] = schema_field("names of the models that it may use (default: all)", default_factory=list)
     requests_per_minute: int | None = schema_field("maximum number of requests per minute", None, ge=1, le=1_000_000)
     concurrent: int | None = schema_field("maximum number of requests at a time", None, ge=1, le=10_000)
     tokens_per_day: int | None = schema_field(
-        "maximum number of prompt and answer tokens together per day (UTC)", None, ge=1, le=1_000_000_000_000
+        "maximum number of tokens per day (UTC), prompts and answers together", None, ge=1, le=1_000_000_000_000
     )
     until: date | None = schema_field(
         "the last day on which its key is valid, e.g. 2027-01-31 (UTC; default: no end)", None
@@ -109,9 +109,12 @@ class GatewayFile(Strict):
     """One address for the models of a group: HAProxy in a container."""
 
     host: str = schema_field("the host of the group on which it runs")
-    port: int = schema_field("its port there", ge=1024, le=65534)
+    port: int = schema_field("its port for clients", ge=1024, le=65534)
     control_port: int | None = schema_field(
-        "the port on which its hosts drain and return their own servers (default: `port` + 1)", None, ge=1024, le=65535
+        "the port at which its hosts take their servers out of use and back (default: `port` + 1)",
+        None,
+        ge=1024,
+        le=65535,
     )
     image: Annotated[str, build_validator(_check_image_tag)] = schema_field(
         "HAProxy 2.6 to 3.0, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
@@ -119,12 +122,12 @@ class GatewayFile(Strict):
     publish: Literal["loopback", "lan"] = schema_field(
         "who can reach it: `lan`: all addresses of the host; `loopback`: only the host itself", "lan"
     )
-    tls: TlsFile | Literal["none"] = schema_field("{certificate: FILE, key: SOURCE}, or none: plain HTTP")
+    tls: TlsFile | Literal["none"] = schema_field("{certificate: FILE, key: SOURCE}, or `none` for plain HTTP")
     key: SecretSource | None = schema_field(
-        "the API key it requires from clients: a source, e.g. {env: GATEWAY_KEY}; never the key itself", None
+        "the API key that clients must send: a source, e.g. {env: GATEWAY_KEY}; never the key itself", None
     )
     clients: dict[ClientName, ClientFile] = schema_field(
-        "clients with keys and limits of their own, by name; in addition to `key`, which has no limits",
+        "clients with their own keys and limits, by name; in addition to `key`, which has no limits",
         default_factory=dict,
         max_length=clients.MAX_CLIENTS,
     )
@@ -134,12 +137,13 @@ class GatewayFile(Strict):
         "none",
     )
     not_up: Literal["refuse", "wait"] = schema_field(
-        "requests for a model without a server that is up (it restarts, or is asleep): `refuse`: answer 503; `wait`: "
-        "let them wait, for at most `limits.queue_s`",
+        "requests while no server of their model is up (all are restarting or asleep): `refuse`: they get a 503; "
+        "`wait`: they wait, for at most `limits.queue_s`",
         "refuse",
     )
     models: dict[str, str] = schema_field(
-        "more names for its models, {NAME: SERVED NAME}, e.g. {claude-sonnet-4-5: qwen3.5-35b}", default_factory=dict
+        "additional names for its models, {NAME: SERVED NAME}, e.g. {claude-sonnet-4-5: qwen3.5-35b}",
+        default_factory=dict,
     )
     limits: GatewayLimits = schema_field(
         "limits of clients, requests and time", default_factory=lambda: GatewayLimits.model_validate({})
@@ -157,7 +161,7 @@ Home = Annotated[str, build_validator(_check_home)]
 
 
 class Shared(Strict):
-    """Settings that a group gives to its hosts and a host may set itself. A host's own value wins."""
+    """Settings that groups and hosts may set. A host's own value overrides those of its groups."""
 
     user: str | None = schema_field("the ssh user (default: your ssh configuration)", None)
     port: int | None = schema_field("sshd's port (default: your ssh configuration)", None, ge=1, le=65535)
@@ -172,13 +176,15 @@ class Shared(Strict):
         pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$",
     )
     model_from: str | None = schema_field(
-        "the host to copy the model from instead of the hub; on that host itself: the hub", None
+        "the host to copy the model from instead of the hub; that host itself downloads from the hub", None
     )
     env: dict[str, str] = schema_field(
         "environment variables on the host: HF_ENDPOINT; HTTPS_PROXY (with a password under `secrets`)",
         default_factory=dict,
     )
-    secrets: dict[str, SecretSource] = schema_field("by name, e.g. HF_TOKEN: {env: HF_TOKEN}", default_factory=dict)
+    secrets: dict[str, SecretSource] = schema_field(
+        "sources of secrets, by name, e.g. HF_TOKEN: {env: HF_TOKEN}", default_factory=dict
+    )
     vars: dict[str, Any] = schema_field("variables for playbooks and templates", default_factory=dict)
 
 
@@ -196,14 +202,14 @@ def _check_ip_address(text: str) -> str:
 
 
 class FabricFile(Strict):
-    """A host's end of the fast link to the others of its cluster. `invoke cluster.inspect` proposes it."""
+    """A host's interfaces on the fast link of its cluster. `invoke cluster.inspect` proposes these settings."""
 
     interfaces: list[Interface] = schema_field(
         "its network interfaces, both halves of a port: [enp1s0f1np1, enP2p1s0f1np1]", min_length=1, max_length=8
     )
-    address: Annotated[str, build_validator(_check_ip_address)] = schema_field("its address on the first of them")
+    address: Annotated[str, build_validator(_check_ip_address)] = schema_field("its IP address on the first interface")
     adapters: list[Adapter] = schema_field(
-        "their RDMA adapters, if not named after them: [rocep1s0f1, roceP2p1s0f1]",
+        "RDMA adapters of the interfaces, if not named after them: [rocep1s0f1, roceP2p1s0f1]",
         default_factory=list,
         max_length=8,
     )
@@ -222,15 +228,15 @@ class ClusterFile(Strict):
     )
 
 
-def _check_time(text: str) -> str:
+def _check_duration(text: str) -> str:
     try:
         units.parse_duration(text, min_s=60)
     except Refused:
-        return "is not a time of a minute or more, e.g. 30m"
+        return "is not a duration of at least a minute, e.g. 30m"
     return ""
 
 
-Minutes = Annotated[str, build_validator(_check_time)]
+Minutes = Annotated[str, build_validator(_check_duration)]
 
 
 class ServedFile(Strict):
@@ -239,17 +245,17 @@ class ServedFile(Strict):
     recipe: str = schema_field("the recipe: a file of recipes/, without .yml")
     port: int | None = schema_field("publish this server on this port instead of the recipe's", None, ge=1, le=65535)
     wake: Literal["on_request"] | None = schema_field(
-        "under `on_demand`: `on_request`: a request at a gateway for it, while it is asleep, wakes it "
+        "under `on_demand`: `on_request`: a gateway's request for its model wakes it "
         "(default: only `invoke switch` does)",
         None,
     )
     sleep_after: Minutes | None = schema_field(
         "with `wake`: after this time without a request, the server that it replaced is woken again, e.g. 30m "
-        "(default: it stays)",
+        "(default: never)",
         None,
     )
     stay_awake: Minutes | None = schema_field(
-        "under `on_demand`: once awake, it stays awake for at least this time, whatever is requested "
+        "under `on_demand`: minimum time awake before a request may wake another server "
         f"(default: {defaults.MIN_AWAKE_TIME})",
         None,
     )
@@ -259,7 +265,7 @@ def _entry_kind(entry: Any) -> str:
     return "name" if isinstance(entry, str) else "entry"
 
 
-#: a mistake in an entry is reported for what it is, and not as if a name was expected
+#: discriminated by type, so that a mistake inside a mapping is not reported as "must be a string"
 Served = Annotated[
     Annotated[str, Tag("name")] | Annotated[ServedFile, Tag("entry")],
     Discriminator(_entry_kind),
@@ -272,7 +278,7 @@ class HostFile(Shared):
     address: str | None = schema_field("name, IP or ssh alias (default: the host's name)", None)
     connection: Literal["ssh", "local", "sandbox"] = schema_field("connection type", "ssh")
     groups: list[str] = schema_field("the groups it belongs to", default_factory=list)
-    fabric: FabricFile | None = schema_field("this host's end of the fast link in its cluster", None)
+    fabric: FabricFile | None = schema_field("this host's interfaces on the fast link of its cluster", None)
     serves: list[Served] | None = schema_field(
         "instead of `recipe`: several recipes side by side, each with its own port: [qwen3.5-35b, small]",
         None,
@@ -280,16 +286,16 @@ class HostFile(Shared):
         max_length=8,
     )
     on_demand: list[Served] | None = schema_field(
-        "recipes that take turns in memory, at least two: one of them is awake at a time, the first to begin with; "
-        "`invoke switch` swaps them",
+        "at least two recipes that take turns in memory: one is awake at a time, initially the first; "
+        "`invoke switch` changes it",
         None,
         min_length=1,
         max_length=8,
     )
 
     @property
-    def several(self) -> bool:
-        """True if it lists its recipes instead of naming one."""
+    def lists_recipes(self) -> bool:
+        """True if `serves` or `on_demand` is set."""
         return self.serves is not None or self.on_demand is not None
 
 

@@ -1,4 +1,4 @@
-"""Checks of hosts and groups that need only the inventory: names, no secret as a plain value, clusters and gateways."""
+"""Checks of the inventory's files: names, secrets in plain text, clusters and gateways."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import getitem
+from itertools import chain
 from typing import Any
 
 from sparkwright import visible
@@ -24,56 +23,51 @@ from sparkwright.trust.secret_names import PROXY_VARIABLES, find_plain_secrets, 
 URL_PASSWORD_FIX = "Remove user and password from the URL."
 
 
-def refuse_secrets(file: Shared, source: Document, at: Place = ()) -> None:
-    """Raise Refused with file and line for the first mistake."""
-    server_key_name = next((name for name in _key_variables() if name in file.secrets), "") if file.secrets else ""
-    if server_key_name:
-        fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
-        message = f"`secrets.{server_key_name}`: a server key belongs in the recipe."
-        raise Refused(message, where=source.where(*at, "secrets", server_key_name), fix=fix)
+def refuse_secrets(file: Shared, source: Document, section: Place = ()) -> None:
+    """Raise Refused for the first secret in plain text, or for a server's key under `secrets`.
+
+    section: place of a group in groups.yml.
+    """
+    if file.secrets:
+        engines = map(engine.get_engine, engine.TITLES)
+        for name in (engine.key.variable for engine in engines if engine.key):
+            if name in file.secrets:
+                message = f"`secrets.{name}`: a server key belongs in the recipe."
+                fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
+                raise Refused(message, where=source.where(*section, "secrets", name), fix=fix)
     values = {"env": file.env, "vars": file.vars}
     for place in find_plain_secrets(values):
-        raise secret_error(
-            place,
-            source,
-            at,
-            fix=URL_PASSWORD_FIX if place[-1] not in PROXY_VARIABLES and _is_url_with_password(values, place) else "",
-        )
+        value: Any = values
+        for key in place:
+            value = value[key]
+        fix = URL_PASSWORD_FIX if url_password(value) and place[-1] not in PROXY_VARIABLES else ""
+        raise secret_error(place, source, section, fix=fix)
 
 
-def secret_error(place: Place, source: Document, at: Place = (), *, fix: str = "") -> Refused:
-    """Return the error for a secret as a plain value.
+def secret_error(place: Place, source: Document, section: Place = (), *, fix: str = "") -> Refused:
+    """Return the error for a secret in plain text.
 
     Args:
-        place: its place below `at`.
-        fix: by default, a host's `secrets:`.
+        place: place of the secret below `section`.
+        fix: what to do instead; by default, to name the source under the host's `secrets:`.
     """
-    name = next(item for item in reversed(place) if isinstance(item, str))
+    name = next(key for key in reversed(place) if isinstance(key, str))
     fix = fix or (
         f"Name its source under `secrets:` of the host, as {name}: {{env: {name}}}; "
         "it is then sent to the host over standard input only."
     )
     message = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
-    return Refused(message, where=source.where(*at, *place), fix=fix)
+    return Refused(message, where=source.where(*section, *place), fix=fix)
 
 
-def _key_variables() -> list[str]:
-    return [engine.key.variable for engine in map(engine.get_engine, engine.TITLES) if engine.key]
-
-
-def _is_url_with_password(file: Any, place: Place) -> bool:
-    value = reduce(getitem, place, file)
-    return isinstance(value, str) and bool(url_password(value))
-
-
-#: characters with a meaning in patterns
+#: characters with a meaning in patterns; spaces at an end; an empty name
 PATTERN_SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
 PATTERN_SIGNS_HINT = "`, : ! & * ? [ ]` have a meaning in patterns"
 
 
 @dataclass(frozen=True)
 class HostDocument:
-    """A host's own file."""
+    """A host's file, as validated settings and as YAML with line numbers."""
 
     file: HostFile
     source: Document
@@ -81,9 +75,9 @@ class HostDocument:
 
 @dataclass(frozen=True)
 class GroupsDocument:
-    """The groups of groups.yml, by name."""
+    """The content of groups.yml."""
 
-    checked: Mapping[str, GroupFile]
+    by_name: Mapping[str, GroupFile]
     source: Document
 
 
@@ -91,27 +85,29 @@ class GroupsDocument:
 Mistake = tuple[str, str, str]
 
 
+def refuse_first(*checks: Iterable[Mistake]) -> None:
+    """Raise Refused for the first mistake of the first check that has one."""
+    for message, where, fix in chain(*checks):
+        raise Refused(message, where=where, fix=fix)
+
+
 def refuse_names(hosts: Mapping[str, HostDocument], groups: GroupsDocument) -> None:
-    """Raise Refused with file and line for the first such name."""
-    for rule in (_check_host_names, _check_host_groups, _check_group_members):
-        for message, where, fix in rule(hosts, groups):
-            raise Refused(message, where=where, fix=fix)
+    """Raise Refused for the first host or group name that is ambiguous, unknown, or not matched by any pattern."""
+    refuse_first(*(check(hosts, groups) for check in (_check_host_names, _check_host_groups, _check_group_members)))
 
 
 def refuse_unknown_source(host: Host, hosts: Mapping[str, Host]) -> None:
-    """Raise Refused for a host that copies its model from a host that does not exist."""
+    """Raise Refused if a host's `model_from` names no host of the inventory."""
     if host.model_from and host.model_from not in hosts:
         message = f"`model_from`: no host named '{visible.display_name(host.model_from)}'."
         raise Refused(message, where=host.set_at["model_from"], fix=suggest_name(host.model_from, hosts))
 
 
 def _check_host_names(hosts: Mapping[str, HostDocument], groups: GroupsDocument) -> Iterator[Mistake]:
-    group_locations = {
-        group: own.source.where("groups", n) for own in hosts.values() for n, group in enumerate(own.file.groups)
-    }
-    group_locations |= {group: groups.source.where(group) for group in groups.checked}
-    for name, own in hosts.items():
-        where = own.source.where()
+    group_locations = {group: where for where, group in _list_group_references(hosts)}
+    group_locations |= {group: groups.source.where(group) for group in groups.by_name}
+    for name, document in hosts.items():
+        where = document.source.where()
         if name == ALL_HOSTS:
             yield f"a host cannot be named `{ALL_HOSTS}`: that means all hosts.", where, "Rename the file."
         if name in group_locations:
@@ -123,26 +119,34 @@ def _check_host_names(hosts: Mapping[str, HostDocument], groups: GroupsDocument)
 
 
 def _check_host_groups(hosts: Mapping[str, HostDocument], groups: GroupsDocument) -> Iterator[Mistake]:
-    """Yield mistakes in the groups that hosts name. A group that several hosts name needs no entry in groups.yml."""
-    counts = Counter(group for own in hosts.values() for group in set(own.file.groups))
-    references = [
-        (own.source.where("groups", n), group) for own in hosts.values() for n, group in enumerate(own.file.groups)
-    ]
-    for where, group in references:
-        if group not in groups.checked and group != ALL_HOSTS and counts[group] == 1:
-            others = sorted({*groups.checked, *(name for name, count in counts.items() if count > 1)} - {ALL_HOSTS})
-            near = suggest_name(group, others) if others else ""
-            fix = f"{near} To create it, add `{visible.display_name(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
+    """Yield mistakes in the hosts' `groups`. A group that several hosts list needs no entry in groups.yml."""
+    counts = Counter(group for document in hosts.values() for group in set(document.file.groups))
+    for where, group in _list_group_references(hosts):
+        if group not in groups.by_name and group != ALL_HOSTS and counts[group] == 1:
+            others = sorted({*groups.by_name, *(name for name, count in counts.items() if count > 1)} - {ALL_HOSTS})
+            suggestion = suggest_name(group, others) if others else ""
+            fix = (
+                f"{suggestion} To create it, add `{visible.display_name(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
+            )
             yield f"no group `{visible.display_name(group)}` is defined elsewhere.", where, fix
         yield from _check_group_name(group, where)
 
 
+def _list_group_references(hosts: Mapping[str, HostDocument]) -> list[tuple[str, str]]:
+    """Return "file:line" and group of each entry in the hosts' `groups`."""
+    return [
+        (document.source.where("groups", n), group)
+        for document in hosts.values()
+        for n, group in enumerate(document.file.groups)
+    ]
+
+
 def _check_group_members(hosts: Mapping[str, HostDocument], groups: GroupsDocument) -> Iterator[Mistake]:
-    for group, file in groups.checked.items():
+    for group, file in groups.by_name.items():
         yield from _check_group_name(group, groups.source.where(group))
         if group == ALL_HOSTS and file.hosts:
-            message = f"`{ALL_HOSTS}` means all hosts: it takes no `hosts`."
-            yield message, groups.source.where(group, "hosts"), "Remove it, or name another group."
+            message = f"`{ALL_HOSTS}` means all hosts: `hosts` is not allowed here."
+            yield message, groups.source.where(group, "hosts"), "Remove `hosts`, or rename the group."
         for n, name in enumerate(file.hosts):
             if name not in hosts:
                 message = f"`{visible.display_name(group)}.hosts`: no host named '{visible.display_name(name)}'."
@@ -157,31 +161,30 @@ def _check_group_name(group: str, where: str) -> Iterator[Mistake]:
 def build_clusters(
     hosts: Mapping[str, HostDocument], groups: GroupsDocument, members: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Cluster]:
-    """Return the clusters by name. members: hosts of each group. Raises Refused with file and line for an invalid one."""
-    for rule in (_check_cluster_heads, _check_cluster_sizes, _check_cluster_members):
-        for message, where, fix in rule(hosts, groups, members):
-            raise Refused(message, where=where, fix=fix)
+    """Return the clusters by name. members: hosts by group. Raises Refused if a cluster is invalid."""
+    checks = (_check_cluster_heads, _check_cluster_sizes, _check_cluster_members)
+    refuse_first(*(check(hosts, groups, members) for check in checks))
     return {name: _build_cluster(name, hosts, groups, members[name]) for name in _cluster_names(groups)}
 
 
 def join_cluster(host: Host, clusters: Iterable[Cluster]) -> Host:
-    """Return a host with its cluster and the cluster's recipe; unchanged if it is in none."""
-    own_cluster = next((cluster for cluster in clusters if host.name in cluster.members), None)
-    if own_cluster is None:
-        return host
-    return replace(
-        host, cluster=own_cluster, recipe=own_cluster.recipe, set_at={**host.set_at, "recipe": own_cluster.where}
-    )
+    """Return a host with its cluster and the cluster's recipe; unchanged if it belongs to no cluster."""
+    for cluster in clusters:
+        if host.name in cluster.members:
+            return replace(
+                host, cluster=cluster, recipe=cluster.recipe, set_at={**host.set_at, "recipe": cluster.where}
+            )
+    return host
 
 
 def _cluster_names(groups: GroupsDocument) -> list[str]:
-    return [name for name, group in groups.checked.items() if group.cluster]
+    return [name for name, group in groups.by_name.items() if group.cluster]
 
 
 def _build_cluster(
     name: str, documents: Mapping[str, HostDocument], groups: GroupsDocument, hosts: tuple[str, ...]
 ) -> Cluster:
-    settings = groups.checked[name].cluster
+    settings = groups.by_name[name].cluster
     assert settings is not None
     ranks = (settings.head, *(host for host in hosts if host != settings.head))
     where = groups.source.where(name, "cluster", "recipe")
@@ -194,33 +197,27 @@ def _check_cluster_heads(
     hosts: Mapping[str, HostDocument], groups: GroupsDocument, members: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Mistake]:
     for name in _cluster_names(groups):
-        settings, where = groups.checked[name].cluster, groups.source.where(name, "cluster", "head")
+        settings, where = groups.by_name[name].cluster, groups.source.where(name, "cluster", "head")
         if settings is None or settings.head in members[name]:
             continue
         head, key = visible.display_name(settings.head), visible.display_name(name)
         if settings.head in hosts:
             yield f"`{key}.cluster.head`: {head} is not in the group.", where, f"Add it to `{key}.hosts`."
-        yield (
-            f"`{key}.cluster.head`: no host named '{head}'.",
-            where,
-            suggest_name(settings.head, members[name] or hosts),
-        )
+        message = f"`{key}.cluster.head`: no host named '{head}'."
+        yield message, where, suggest_name(settings.head, members[name] or hosts)
 
 
 def _check_cluster_sizes(
     hosts: Mapping[str, HostDocument], groups: GroupsDocument, members: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Mistake]:
     for name in _cluster_names(groups):
-        where, settings = groups.source.where(name, "cluster"), groups.checked[name].cluster
+        where, settings = groups.source.where(name, "cluster"), groups.by_name[name].cluster
         if name == ALL_HOSTS:
             yield f"`{ALL_HOSTS}` cannot be a cluster.", where, "Make a group of its hosts."
         if len(members[name]) < 2:
             key = visible.display_name(name)
-            yield (
-                f"the cluster {key} has fewer than two hosts.",
-                where,
-                f"List its hosts as `{key}.hosts`, or remove `cluster`.",
-            )
+            message = f"the cluster {key} has fewer than two hosts."
+            yield message, where, f"List its hosts as `{key}.hosts`, or remove `cluster`."
         if settings is not None and settings.port == settings.barrier_port:
             yield "`port` and `barrier_port` are the same.", where, "Use another port for one of them."
 
@@ -231,76 +228,73 @@ def _check_cluster_members(
     cluster_by_host: dict[str, str] = {}
     for name in _cluster_names(groups):
         for host in members[name]:
-            own = hosts[host]
             if host in cluster_by_host:
                 message = (
                     f"{host} is in two clusters, {visible.display_name(cluster_by_host[host])} and "
                     f"{visible.display_name(name)}."
                 )
-                yield message, groups.source.where(name, "cluster"), f"A host serves one. Edit hosts/{GROUPS_FILE}."
-            if own.file.recipe:
-                message = (
-                    f"{host} is a member of the cluster {visible.display_name(name)}, which serves a recipe of its own."
+                yield (
+                    message,
+                    groups.source.where(name, "cluster"),
+                    f"Remove it from one of them in hosts/{GROUPS_FILE}.",
                 )
-                yield message, own.source.where("recipe"), "Remove `recipe` here, or the host from the group."
+            if hosts[host].file.recipe:
+                where = hosts[host].source.where("recipe")
+                yield cluster_member_mistake(host, name, "recipe", where)
             cluster_by_host[host] = name
 
 
-GATEWAY_KEYS = tuple(GatewayFile.model_fields)
+def cluster_member_mistake(host: str, cluster: str, key: str, where: str) -> Mistake:
+    """Return the mistake of a cluster member whose own file names recipes. key: `recipe`, `serves` or `on_demand`."""
+    message = f"{host} is a member of the cluster {visible.display_name(cluster)}, which has its own recipe."
+    return message, where, f"Remove `{key}` here, or the host from the group."
 
 
 def build_gateways(groups: GroupsDocument, members: Mapping[str, tuple[str, ...]]) -> dict[str, Gateway]:
-    """Return the gateways by group. members: hosts of each group. Raises Refused with file and line for an invalid one."""
+    """Return the gateways by group. members: hosts by group. Raises Refused if a gateway is invalid."""
     gateways = {
         name: Gateway(
             name, group.gateway.host, members[name], group.gateway, _gateway_locations(groups, name, group.gateway)
         )
-        for name, group in groups.checked.items()
+        for name, group in groups.by_name.items()
         if group.gateway is not None
     }
-    for message, where, fix in _find_gateway_mistakes(gateways, members):
-        raise Refused(message, where=where, fix=fix)
+    refuse_first(_check_gateways(gateways, members))
     return gateways
 
 
 def refuse_unroutable_wakes(hosts: Iterable[Host], gateways: Mapping[str, Gateway]) -> None:
-    """Raise Refused, with file and line, for a server that requests may wake and that no gateway routes to."""
+    """Raise Refused for a server with `wake: on_request` that no gateway routes to."""
     for host in hosts:
         if host.wake.on_request and not any(host.machine in gateway.members for gateway in gateways.values()):
-            message = (
-                f"`wake: on_request` of {host.recipe}: no gateway routes to {host.machine}, so nobody can ask for it."
-            )
-            fix = f"In hosts/{GROUPS_FILE}: a group with {host.machine} and a `gateway`; or remove `wake`."
+            message = f"`wake: on_request` of {host.recipe}: no gateway routes requests to {host.machine}."
+            fix = f"Give a group with {host.machine} a `gateway` in hosts/{GROUPS_FILE}, or remove `wake`."
             raise Refused(message, where=host.set_at["recipe"], fix=fix)
 
 
 def _gateway_locations(groups: GroupsDocument, name: str, file: GatewayFile) -> dict[str, str]:
-    at = (name, "gateway")
-    keys = [key for key in GATEWAY_KEYS if key in file.model_fields_set]
-    return {"": groups.source.where(*at)} | {key: groups.source.where(*at, key) for key in keys}
+    section = (name, "gateway")
+    keys = [key for key in GatewayFile.model_fields if key in file.model_fields_set]
+    return {"": groups.source.where(*section)} | {key: groups.source.where(*section, key) for key in keys}
 
 
-def _find_gateway_mistakes(
-    gateways: Mapping[str, Gateway], members: Mapping[str, tuple[str, ...]]
-) -> Iterator[Mistake]:
-    hosts, group_by_host = {host for group in members.values() for host in group}, dict[str, str]()
+def _check_gateways(gateways: Mapping[str, Gateway], members: Mapping[str, tuple[str, ...]]) -> Iterator[Mistake]:
+    hosts = {host for group in members.values() for host in group}
+    group_by_host: dict[str, str] = {}
     for name, gateway in gateways.items():
         label, key = visible.display_name(gateway.host), visible.display_name(name)
         if gateway.host not in hosts:
-            yield (
-                f"`{key}.gateway.host`: no host named '{label}'.",
-                gateway.where("host"),
-                suggest_name(gateway.host, gateway.members),
-            )
+            message = f"`{key}.gateway.host`: no host named '{label}'."
+            yield message, gateway.where("host"), suggest_name(gateway.host, gateway.members)
         if gateway.host not in gateway.members:
             message = f"`{key}.gateway.host`: {label} is not in the group."
-            yield message, gateway.where("host"), f"Add it to `{key}.hosts`; without a recipe it serves no model."
+            yield message, gateway.where("host"), f"Add it to `{key}.hosts`; it needs no recipe."
         if gateway.host in group_by_host:
             message = (
                 f"{label} is the gateway of two groups, {visible.display_name(group_by_host[gateway.host])} and {key}."
             )
-            yield message, gateway.where("host"), f"A host has one. Edit hosts/{GROUPS_FILE}."
+            yield message, gateway.where("host"), f"Move one to another host in hosts/{GROUPS_FILE}."
         group_by_host[gateway.host] = name
-        for stranger in sorted(gateway.file.addresses.keys() - {*gateway.members}):
-            message = f"`{key}.gateway.addresses`: {visible.display_name(stranger)} is not in the group."
-            yield message, gateway.where("addresses"), suggest_name(stranger, gateway.members)
+        for other in sorted(gateway.file.addresses.keys() - {*gateway.members}):
+            message = f"`{key}.gateway.addresses`: {visible.display_name(other)} is not in the group."
+            yield message, gateway.where("addresses"), suggest_name(other, gateway.members)

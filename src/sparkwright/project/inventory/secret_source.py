@@ -1,4 +1,4 @@
-"""A secret, read on the laptop from the source that a user's file names. Errors never hold the secret."""
+"""Reading secrets on the laptop from the sources that the user's files name. Error messages never contain a secret."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ MAX_BYTES = 64 * 2**10
 
 
 def read_secrets(host: Host) -> dict[str, Secret]:
-    """Read a host's secrets. One whose environment variable or file does not exist is left out.
+    """Read a host's secrets, except those whose environment variable or file does not exist.
 
-    Raises Refused for one that is too short.
+    Raises Refused for a secret that is too short, and Failed for one that cannot be read.
     """
     secrets = {name: read_secret(name, source) for name, source in host.secret_sources.items()}
     for name, secret in secrets.items():
-        refuse_short(name, secret, str(host.where))
+        refuse_short(name, secret, host.where)
     return {name: secret for name, secret in secrets.items() if secret is not None}
 
 
 def read_server_key(source: Source, where: str, name: str = "server_key") -> Secret:
-    """Read the key of a recipe's server, or of a gateway. name: the key's name in the file.
+    """Read the API key of a server or gateway. name: the key's name in the file.
 
-    Raises Refused with file and line if there is none, or it is not valid.
+    Raises Refused if the source is empty or does not exist, or the key is invalid.
     """
     secret = read_secret(name, source)
     if not secret:
         raise Refused(
-            f"`{name}`: {describe_source(source)} holds no key.",
+            f"`{name}`: {describe_source(source)} provides no key.",
             where=where,
             fix=f"Set it; {server_keys.MAKE_KEY_HINT}",
         )
@@ -49,8 +49,7 @@ def read_server_key(source: Source, where: str, name: str = "server_key") -> Sec
 
 
 def read_secret(name: str, source: Source) -> Secret | None:
-    """Read a secret. Returns None if its environment variable is not set, or its file does not exist. Raises Failed with its
-    name."""
+    """Read a secret; None if its environment variable or file does not exist. Raises Failed if it cannot be read."""
     if source.env is not None:
         value = os.environ.get(source.env)
         return Secret(value) if value else None
@@ -60,15 +59,15 @@ def read_secret(name: str, source: Source) -> Secret | None:
 
 
 def refuse_short(name: str, secret: Secret | None, where: str) -> None:
-    """Raise Refused for a secret that is too short to be masked: ordinary words would contain it."""
+    """Raise Refused for a secret that is too short: masking it would garble ordinary words that contain it."""
     if secret and len(secret.reveal()) < MIN_SECRET_CHARS:
         message = f"the secret {name} is shorter than {MIN_SECRET_CHARS} characters."
         raise Refused(message, where=where, fix="Masking it would garble ordinary words; use a longer one.")
 
 
 def describe_source(source: Source) -> str:
-    """Return the source in words, for a message."""
-    if source.env is not None:  # users may have put the secret itself there
+    """Return a phrase that names the source, for messages."""
+    if source.env is not None:  # hidden if it looks like the secret itself, entered by mistake
         return f"the environment variable {'of that name' if is_secret('', source.env) else source.env}"
     return f"the file {source.file}" if source.file is not None else "the command"
 
@@ -76,7 +75,7 @@ def describe_source(source: Source) -> str:
 def _read_file(name: str, path: str) -> Secret | None:
     where = visible.display_name(path)
     try:
-        with expand_home(path).open("rb") as file:  # it may be a pipe, or have no end
+        with expand_home(path).open("rb") as file:  # a pipe may never end
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise Failed(f"the file of the secret {name} is larger than {MAX_BYTES >> 10} KiB.", where=where)
@@ -85,9 +84,9 @@ def _read_file(name: str, path: str) -> Secret | None:
         return None
     except UnicodeDecodeError:
         raise Failed(f"cannot read the file of the secret {name}: not a UTF-8 text file.", where=where) from None
-    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
-        message = error.strerror if isinstance(error, OSError) else "no file can have this name"
-        raise Failed(f"cannot read the file of the secret {name}: {message}.", where=where) from None
+    except (OSError, ValueError) as error:  # ValueError: the path is invalid, such as one with a NUL
+        reason = error.strerror if isinstance(error, OSError) else "invalid file name"
+        raise Failed(f"cannot read the file of the secret {name}: {reason}.", where=where) from None
 
 
 def _run_command(name: str, command: list[str]) -> Secret:
