@@ -167,3 +167,17 @@ def test_what_serves_already_comes_with_the_command_that_adopts_it(capsys: pytes
     dialog.print_notes(SurveyedHost(NewHost("spark1", "spark1.local"), make_survey(servers=servers), None))
     message = " ".join(capsys.readouterr().out.split())
     assert "recipe.import --from-host spark1 --container my-llm" in message and "--container ours" not in message
+
+
+def test_a_recipe_for_a_cluster_is_refused_by_init_and_hosts_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, name, message = NewHost("spark9", "10.0.0.9"), "deepseek-v4-flash", "deepseek-v4-flash runs on a cluster"
+    with pytest.raises(Refused, match=message) as refused:
+        dialog.create_from_options(tmp_path / "new", host, recipe_name=name, offline=True)
+    assert "hosts/groups.yml" in refused.value.fix and list(tmp_path.iterdir()) == []
+    starter.write_starter(tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    with pytest.raises(Refused, match=message):
+        dialog.add_host(host, recipe_name=name, interactive=False, offline=True, json=False)
+    assert not Path("hosts/spark9.yml").exists()

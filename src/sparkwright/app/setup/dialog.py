@@ -71,9 +71,19 @@ def create_from_options(folder: Path, host: NewHost, *, recipe_name: str, offlin
     starter.refuse_existing_project(folder)
     proposal.refuse_name(host.name)
     if recipe_name:
-        recipe.load(shipped_files.shipped_folder(), recipe_name)
+        _refuse_cluster_recipe(shipped_files.shipped_folder(), recipe_name)
     surveyed = _survey_with_shipped_recipes(host, recipe_name=recipe_name, interactive=False, offline=offline)
     return _write_project(folder, surveyed)
+
+
+def _refuse_cluster_recipe(folder: Path, name: str) -> None:
+    """Raise Refused if the recipe does not exist, or runs on a cluster instead of a single host."""
+    if recipe.load(folder, name).file.parallel is not None:
+        raise Refused(
+            f"recipe {name} runs on a cluster (it sets `parallel`), so --recipe can't select it for a single host.",
+            fix="Add its hosts without --recipe, remove `recipe` from their files, and name it in the `cluster` of a group "
+            "(hosts/groups.yml).",
+        )
 
 
 def _survey_with_shipped_recipes(host: NewHost, *, recipe_name: str, interactive: bool, offline: bool) -> SurveyedHost:
@@ -273,17 +283,18 @@ def choose_recipe(
     recipe_name: str,
     interactive: bool,
 ) -> Choice | None:
-    """Return the recipe for a host; None if none fits, or if the named one needs several hosts.
-
-    Raises Refused for a named recipe that does not fit the host's memory.
+    """Return the recipe for a host, or None if none fits.
 
     Args:
-        recipe_name: recipe that the user named; empty to ask for it, or if not interactive, to take the best that fits.
+        recipe_name: a recipe for a single host; empty to ask for it, or if not interactive, to use the best that fits.
+
+    Raises:
+        Refused: the named recipe does not fit the host's memory.
     """
     choices = proposal.propose_recipes(recipes, host_survey, reserve_gib)
     if recipe_name:
-        choice = next((choice for choice in choices if choice.name == recipe_name), None)
-        if choice is not None and choice.verdict == "too large":
+        choice = next(choice for choice in choices if choice.name == recipe_name)
+        if choice.verdict == "too large":
             suggestions = [f"set {choice.fit.largest.replace(' ', ' to ')} in the recipe"] if choice.fit.largest else []
             suggestions += ["name another recipe", "leave --recipe out"]
             fix = f"{', '.join(suggestions[:-1])}, or {suggestions[-1]}."
@@ -369,7 +380,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
             fix="Choose another name: `hosts.add NAME --address ADDRESS`.",
         )
     if recipe_name:
-        recipe.load(project.root, recipe_name)
+        _refuse_cluster_recipe(project.root, recipe_name)
     surveyed = survey_and_choose(
         host,
         [recipe.load(project.root, name) for name in recipe.names(project.root)],
