@@ -181,3 +181,15 @@ def test_a_recipe_for_a_cluster_is_refused_by_init_and_hosts_add(
     with pytest.raises(Refused, match=message):
         dialog.add_host(host, recipe_name=name, interactive=False, offline=True, json=False)
     assert not Path("hosts/spark9.yml").exists()
+
+
+def test_every_recipe_that_fits_can_be_chosen_by_number_or_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [choice.name for choice in proposal.propose_recipes(RECIPES, make_survey())]
+    for answer in ("12", names[11]):
+        answers = iter([answer])
+        monkeypatch.setattr("builtins.input", lambda question, answers=answers: next(answers))
+        choice = dialog.choose_recipe(RECIPES, make_survey(), 4, recipe_name="", interactive=True)
+        assert choice is not None and choice.name == names[11]
+        assert f"12 {names[11]}" in " ".join(capsys.readouterr().out.split())

@@ -207,8 +207,8 @@ SANDBOX_SURVEY: dict[str, Any] = {"memory_bytes": memory.TOTAL_BYTES, "models": 
 CANDIDATE_COLUMNS = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
 CHOICE_COLUMNS = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
 FIT_LABELS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
-#: limit on listed recipes; others can be selected with --recipe
-MAX_LISTED_RECIPES = 9
+#: number of recipes shown with their memory; the others are listed by number and name
+MAX_RECIPE_ROWS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,16 +303,17 @@ def choose_recipe(
     fitting = [choice for choice in choices if choice.verdict != "too large"]
     if not interactive or not fitting:
         return fitting[0] if fitting else None
-    listed = fitting[:MAX_LISTED_RECIPES]
     rows = [
         (str(number), choice.name, choice.on_disk, FIT_LABELS[choice.verdict], choice.why)
-        for number, choice in enumerate(listed, start=1)
+        for number, choice in enumerate(fitting, start=1)
     ]
-    grid.print_table(CHOICE_COLUMNS, rows)
+    grid.print_table(CHOICE_COLUMNS, rows[:MAX_RECIPE_ROWS])
+    if more := [f"{number} {name}" for number, name, *_ in rows[MAX_RECIPE_ROWS:]]:
+        print_prose(f"More: {', '.join(more)}.")
     if too_large := [choice.name for choice in choices if choice not in fitting]:
         print_prose(f"Too large for this host: {', '.join(too_large)}.")
-    name = prompts.choose_exactly("Which recipe?", [choice.name for choice in listed])
-    return next(choice for choice in listed if choice.name == name)
+    name = prompts.choose_exactly("Which recipe? A number or a name", [choice.name for choice in fitting])
+    return next(choice for choice in fitting if choice.name == name)
 
 
 def survey_and_choose(
