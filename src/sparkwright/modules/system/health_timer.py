@@ -243,7 +243,11 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
     if observed.previous_settings.textfile not in ("", args.textfile):
         for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
             (expand_home(observed.previous_settings.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
-    confined = _run_first_check(context) if place.scope == "cron" else _start_timer(observed, context)
+    confined = False
+    if place.scope == "cron":
+        _run_first_check(context)
+    else:
+        confined = _start_timer(observed, context)
     _start_services(observed, context, confined=confined)
     if leftover := _find_leftover_unit(observed):
         place.systemctl(context, "disable", "--now", schedule.WAKE_UNIT)
@@ -270,12 +274,11 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
 _SCHEDULER_NAMES = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
 
 
-def _run_first_check(context: Context) -> bool:
-    """Run the first check, where no systemd starts it. Returns False: it is not confined."""
+def _run_first_check(context: Context) -> None:
+    """Run the first check, which cron would only start later."""
     answer = context.machine.run(schedule.check_command(), timeout_s=FIRST_RUN_TIMEOUT_S)
     if not answer.ok:
         raise Failed(f"the check failed to run: {(answer.err or answer.out).strip()[-300:]}")
-    return False
 
 
 def _start_timer(observed: HealthTimerState, context: Context) -> bool:
