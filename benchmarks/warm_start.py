@@ -24,7 +24,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from sparkwright.engines.caches import CACHE_MOUNT
+from sparkwright.engines.compile_caches import CACHE_MOUNT
 from sparkwright.engines.vllm.caches import CACHES
 
 READY_S, POLL_S = 1200.0, 0.25

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sparkwright.engines.caches import CACHE_MOUNT
+from sparkwright.engines.compile_caches import CACHE_MOUNT
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.protocol.container import OWNER_LABEL, ROLE_LABEL, RUN_LABEL, SERVER_LABEL
 from tests.bed.conftest import BedProject

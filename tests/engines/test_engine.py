@@ -6,10 +6,10 @@ import pytest
 
 from sparkwright.engines import engine
 from sparkwright.engines.advice import Advice
-from sparkwright.engines.caches import PrefixCache
 from sparkwright.engines.engine import Engine, EnginePart, Files, Image
 from sparkwright.engines.flags import Flags
 from sparkwright.engines.parallel import Parallel
+from sparkwright.engines.prefix_cache import PrefixCache
 
 PROTOCOLS: dict[str, type] = {
     protocol.__name__: protocol for protocol in (Advice, Files, Flags, Image, Parallel, PrefixCache)

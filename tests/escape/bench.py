@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.caches import HOST_FOLDER
+from sparkwright.engines.compile_caches import HOST_FOLDER
 from sparkwright.host.containers import container_files
 from sparkwright.modules.server.container import Container
 from sparkwright.project import recipe

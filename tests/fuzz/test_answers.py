@@ -18,7 +18,7 @@ from sparkwright.engines.vllm import log
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host import nvidia_smi
 from sparkwright.host.ollama import LoadedModel, Ollama, OllamaBusy
-from sparkwright.measure import background, http_probe, stream
+from sparkwright.measure import gpu_sampler, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
 from tests.fuzz.harness import damaged_texts, damaged_values, feed
 
@@ -76,10 +76,10 @@ def test_what_is_no_count_is_left_out() -> None:
 
 def test_nvidia_smi() -> None:
     def read(data: bytes) -> None:
-        sample = background.build_sample(
+        sample = gpu_sampler.build_sample(
             nvidia_smi.parse_figures(data.decode(errors="replace"), nvidia_smi.SAMPLE_VALUES)
         )
-        state = background.summarize_samples([sample] if sample else [])
+        state = gpu_sampler.summarize_samples([sample] if sample else [])
         json.dumps(state.to_json(), allow_nan=False)
         assert state.sentence
 

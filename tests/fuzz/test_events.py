@@ -12,7 +12,8 @@ from sparkwright.console.events.live_lines import LiveTaskLines
 from sparkwright.console.events.subscriber import JsonLines
 from sparkwright.console.events.tables import ResultTables
 from sparkwright.errors import Exit
-from sparkwright.protocol.event_reader import EVENT_FIELDS, EventReader, parse_line
+from sparkwright.protocol.event_reader import EventReader, parse_line
+from sparkwright.protocol.event_shapes import EVENT_FIELDS
 from sparkwright.protocol.events import Event
 from sparkwright.visible import escape_invisible
 from tests.fuzz.harness import damaged_texts, damaged_values, feed

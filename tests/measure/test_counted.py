@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sparkwright
-from sparkwright.measure.http_probe import has_count_mismatch, has_foreign_tokens
+from sparkwright.measure.server_counters import has_count_mismatch, has_foreign_tokens
 
 
 @pytest.mark.parametrize(

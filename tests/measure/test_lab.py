@@ -7,7 +7,7 @@ import pytest
 from sparkwright.engines import http as roles
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Failed, Inconclusive
-from sparkwright.measure import http_probe, lab
+from sparkwright.measure import lab, server_counters
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from tests.measure.exact_server import ExactServer, Schedule, serving
@@ -16,7 +16,7 @@ FAST = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 
 def make_target(server: ExactServer) -> Target:
-    return Target(HTTP, server.url, "m", counters=lambda: http_probe.read_counters(HTTP, server.url, "")[0])
+    return Target(HTTP, server.url, "m", counters=lambda: server_counters.read_counters(HTTP, server.url, "")[0])
 
 
 def measure_cell(load: Load, plan: Schedule = FAST) -> tuple[dict[str, Any], ExactServer]:

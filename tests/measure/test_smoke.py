@@ -4,7 +4,7 @@ import pytest
 
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host import nvidia_smi
-from sparkwright.measure import background, smoke
+from sparkwright.measure import gpu_sampler, smoke
 from sparkwright.measure.background import LagSampler
 from sparkwright.measure.smoke import Baseline, Bounds, Run
 from tests.measure.exact_server import Schedule, serving
@@ -123,16 +123,16 @@ def test_prompts_never_begin_alike() -> None:
     ],
 )
 def test_a_busy_gpu_with_a_low_clock_is_degraded(printed: str, baseline_mhz: float | None, degraded: bool) -> None:
-    sample = background.build_sample(nvidia_smi.parse_figures(printed, nvidia_smi.SAMPLE_VALUES))
+    sample = gpu_sampler.build_sample(nvidia_smi.parse_figures(printed, nvidia_smi.SAMPLE_VALUES))
     assert sample is not None
-    assert background.summarize_samples([sample]).is_degraded(baseline_mhz) is degraded
+    assert gpu_sampler.summarize_samples([sample]).is_degraded(baseline_mhz) is degraded
 
 
 def test_a_host_without_a_gpu_gives_no_sample() -> None:
     assert (
-        background.build_sample(nvidia_smi.parse_figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE_VALUES)) is None
+        gpu_sampler.build_sample(nvidia_smi.parse_figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE_VALUES)) is None
     )
-    assert background.summarize_samples([]).known is False
+    assert gpu_sampler.summarize_samples([]).known is False
 
 
 def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:

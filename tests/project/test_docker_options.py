@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines.caches import HOST_FOLDER
+from sparkwright.engines.compile_caches import HOST_FOLDER
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.host.containers import container_labels, container_options, containers
+from sparkwright.host.containers import container_options, containers, ownership
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.preflight import Preflight
 from sparkwright.modules.server.container import Container
@@ -84,7 +84,7 @@ class Bench:
             assert self.deploy(names).changed
             return
         spec = ContainerSpec.from_json(names["container"])
-        ours = container_labels.build_labels(RecordingContext(self.folder), container_labels.SERVER, self.name)
+        ours = ownership.build_labels(RecordingContext(self.folder), ownership.SERVER, self.name)
         arguments = container_options.build_create_body(replace(spec, labels={**spec.labels, **ours}))
         self.client.api.create_container_from_config(arguments, self.name)
 

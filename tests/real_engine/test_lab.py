@@ -13,7 +13,7 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm import log as vllm_settings
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.measure import http_probe, lab, server_client
+from sparkwright.measure import lab, server_client, server_counters
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from tests.real_engine.engine import RUNS, Engine, Server, serving
@@ -38,7 +38,7 @@ def running_server(engine: Engine, name: str, model: str, *words: str) -> Iterat
 def measure(server: Server, load: Load) -> dict[str, Any]:
     model = server.argv[0]
     target = Target(
-        HTTP, server.base_url, model, counters=lambda: http_probe.read_counters(HTTP, server.base_url, "")[0]
+        HTTP, server.base_url, model, counters=lambda: server_counters.read_counters(HTTP, server.base_url, "")[0]
     )
     cell = lab.measure_load(target, load)
     assert cell["verdict"] == "measured", cell["doubts"]
@@ -70,7 +70,7 @@ def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
             server.base_url,
             server.argv[0],
             500,
-            lambda: http_probe.read_counters(HTTP, server.base_url, "")[0],
+            lambda: server_counters.read_counters(HTTP, server.base_url, "")[0],
             timeout_s=60,
         )
         assert [bool(sighting.hits) for sighting in sightings] == [False, True, True]

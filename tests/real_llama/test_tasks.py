@@ -9,7 +9,7 @@ from sparkwright.engines import http as roles
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.llama_cpp.http import HTTP
-from sparkwright.measure import http_probe
+from sparkwright.measure import http_probe, server_counters
 from sparkwright.modules.proof.liveness import VerifyHealth
 from tests.modules.context import RecordingContext
 from tests.real_llama import server as servers
@@ -25,11 +25,11 @@ def request_tokens(server: servers.Server, http: Http) -> http_probe.Response:
 def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
         assert server.wait_until_served(), server.log
-        before = http_probe.read_counters(EMBED, server.base_url, "")[0]
+        before = server_counters.read_counters(EMBED, server.base_url, "")[0]
         answer = request_tokens(server, EMBED)
         assert tasks.PROOFS["embed"].evaluate(answer.json()).holds == "a vector of 128 numbers"
         assert http_probe.find_missing_part(EMBED, answer.json()) == ""
-        after = http_probe.read_counters(EMBED, server.base_url, "")[0]
+        after = server_counters.read_counters(EMBED, server.base_url, "")[0]
         assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
         result = VerifyHealth().check_server(args, RecordingContext(tmp_path / "host"), EMBED)

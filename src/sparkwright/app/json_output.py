@@ -19,8 +19,8 @@ from sparkwright.project.lockfile import LockFile
 from sparkwright.project.playbook.playbook import BlockFile, IncludeFile, PlayFile, TaskFile
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.registries import RegistryFile
-from sparkwright.protocol.event_reader import COUNT, exit_code
-from sparkwright.protocol.event_reader import EVENT_FIELDS as HOST_EVENTS
+from sparkwright.protocol.event_shapes import COUNT, exit_code
+from sparkwright.protocol.event_shapes import EVENT_FIELDS as HOST_EVENTS
 from sparkwright.protocol.events import RARE_COUNTS, SCHEMA
 from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number
 

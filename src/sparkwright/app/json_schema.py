@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkwright.protocol import event_reader
+from sparkwright.protocol import event_shapes
 from sparkwright.trust import shapes
 from sparkwright.trust.shapes import OptionalField, Shape
 
@@ -20,7 +20,7 @@ JSON_TYPES: Mapping[Any, str] = {
     float: "number",
 }
 #: check functions of integers, and the names of functions that build checks of numbers; all others check strings
-INTEGER_CHECKS: tuple[Callable[..., Any], ...] = (event_reader.exit_code, shapes.integer)
+INTEGER_CHECKS: tuple[Callable[..., Any], ...] = (event_shapes.exit_code, shapes.integer)
 NUMBER_CHECKS = (shapes.number_between.__name__,)
 
 

@@ -27,8 +27,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_args, overload
 
-from sparkwright.engines.caches import UnreportedPrefixCache
 from sparkwright.engines.http import GENERATE, Task
+from sparkwright.engines.prefix_cache import UnreportedPrefixCache
 from sparkwright.engines.probes.probe import ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
 
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sparkwright.engines.advice import Advice
-    from sparkwright.engines.caches import CompileCaches, PrefixCache
+    from sparkwright.engines.compile_caches import CompileCaches
     from sparkwright.engines.flags import Command, Flags, ImportTable
     from sparkwright.engines.http import Http, ServerKey
     from sparkwright.engines.log.log_format import LogFormat
     from sparkwright.engines.log.text import LogText
     from sparkwright.engines.parallel import MemberLog, Parallel
+    from sparkwright.engines.prefix_cache import PrefixCache
 
 #: names in recipes
 Name = Literal["vllm", "llama_cpp", "sglang", "openai"]

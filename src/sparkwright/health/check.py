@@ -22,7 +22,7 @@ from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, verified_states
 from sparkwright.host.runs import lock
-from sparkwright.measure import http_probe
+from sparkwright.measure import server_counters
 from sparkwright.trust.redact import Redactor
 
 DOCKER_TIMEOUT_S = 20  # time limit for answers of the Docker Engine
@@ -243,7 +243,7 @@ def _counters_after_check(observation: Observation, record: Record, prober: Prob
     generated, heartbeat = observation.server.generated_tokens, observation.heartbeat
     is_measured = generated is not None and record.speed.measured_s == observation.time_s
     if is_measured or (own_tokens and http.has_separate_heartbeat):
-        counters = http_probe.read_counters(http, observation.server.url, prober.key)[0]
+        counters = server_counters.read_counters(http, observation.server.url, prober.key)[0]
         generated, heartbeat, own_tokens = counters.get(roles.GENERATED), counters.get(roles.HEARTBEAT), 0
     after = (None if item is None else item + own_tokens for item in (generated, heartbeat))
     return dict(zip(("generated", "heartbeat") if http.has_separate_heartbeat else ("generated",), after, strict=False))

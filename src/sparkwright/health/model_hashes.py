@@ -24,7 +24,7 @@ from sparkwright.host.models.manifest import Manifest, expected_hash, hash_file,
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, verified_states
 from sparkwright.host.runs import lock
-from sparkwright.measure import http_probe
+from sparkwright.measure import server_counters
 from sparkwright.trust.shapes import build_dataclass
 
 STATE_PREFIX = "hashes-"
@@ -238,7 +238,9 @@ def _count_running_requests(context: Context) -> float:
         return 0.0
     key = server_key.read_container_key(context.state, inspected) or ""
     return (
-        http_probe.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0].get(roles.RUNNING)
+        server_counters.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0].get(
+            roles.RUNNING
+        )
         or 0.0
     )
 

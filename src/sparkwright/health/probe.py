@@ -24,7 +24,7 @@ from sparkwright.host.gateway import haproxy_sockets as gateway_now
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns, verified_states
-from sparkwright.measure import http_probe
+from sparkwright.measure import http_probe, server_counters
 from sparkwright.trust.container_option_rules import port_bindings
 from sparkwright.units import MIB
 
@@ -140,7 +140,7 @@ class Prober:
         config = inspected.get("Config") or {}
         command = list(config.get("Cmd") or ())
         self.key = key = server_key.read_container_key(self.context.state, inspected) or self._given_key(http)
-        before = http_probe.read_counters(http, url, key)[0]
+        before = server_counters.read_counters(http, url, key)[0]
         server, heartbeat = _with_counters(server, before), before.get(roles.HEARTBEAT)
         frozen_s = self._frozen_s(observation, server, heartbeat)
         version = http_probe.query_version(http, url, api_key=key, timeout_s=HEALTH_TIMEOUT_S) or ""
@@ -157,7 +157,7 @@ class Prober:
         """Return True if the server generates tokens between two readings of its counters."""
         self.pause(SECOND_SAMPLE_PAUSE_S)
         name = roles.HEARTBEAT
-        after = http_probe.read_counters(http, url, key)[0]
+        after = server_counters.read_counters(http, url, key)[0]
         return name in after and name in before and after[name] > before[name]
 
     def _probe_token(self, http: Http, observation: Observation, key: str, priority: int) -> Observation:
@@ -170,7 +170,7 @@ class Prober:
             limit_s = max(limit_s, self.limits.frozen_s)
         check = http_probe.check_token(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if check.token == "none":
-            after = http_probe.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
+            after = server_counters.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
             others_progress = after is not None and after > (observation.heartbeat or 0)
             token = "skipped" if others_progress else "none"  # a long queue is not a fault as long as others get tokens
             is_still = (

@@ -1,17 +1,15 @@
-"""Short HTTP requests to a model server, each with a single deadline, and the counters that it exports."""
+"""Short HTTP requests to a model server, each with a single deadline."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api, tasks
 from sparkwright.engines.http import GENERATE, Http
-from sparkwright.errors import Inconclusive
 from sparkwright.transport import http
 from sparkwright.transport.connection import (
     ConnectFailed,
@@ -23,9 +21,11 @@ from sparkwright.transport.connection import (
 )
 from sparkwright.trust import bounds
 from sparkwright.units import MIB
-from sparkwright.visible import format_count
 
-MAX_MESSAGE_CHARS = 200
+MAX_MESSAGE_CHARS, MAX_SERVER_ERROR_CHARS = 200, 500
+#: finish reasons of requests that the server gave up
+ABORTED_FINISH_REASONS = ("error", "abort")
+CHECK_PROMPT = "Say ok."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +123,13 @@ def _describe_failure(error: TransportError) -> str:
     return f"it {error}"
 
 
-# A server's own error in an answer with any status: vLLM, SGLang and llama.cpp send errors in streams with status 200.
-#
-# A body or chunk is an error if it has {"error": ...} (all servers) or {"object": "error"} (vLLM before 0.11), or if a choice
-# ended with "error" or "abort". llama.cpp of 2025 sends a line `error: {...}` instead of `data: {...}`.
-
-MAX_SERVER_ERROR_CHARS = 500
-#: finish reasons of requests that the server gave up
-ABORTED_FINISH_REASONS = ("error", "abort")
-
-
 def extract_error(document: Any) -> str:
-    """Return the error message of a response body or chunk, or an empty string if it is not an error."""
+    """Return the error message of a response body or a chunk of a stream; empty if it is not an error.
+
+    vLLM, SGLang and llama.cpp also send errors with status 200, in streams. An error has {"error": ...} (all servers) or
+    {"object": "error"} (vLLM before 0.11), or a choice ended with "error" or "abort". llama.cpp of 2025 sends a line
+    `error: {...}` instead of `data: {...}`.
+    """
     if not isinstance(document, dict):
         return ""
     if error := document.get("error"):
@@ -151,9 +146,6 @@ def extract_error(document: Any) -> str:
 def error_text(error: Any) -> str:
     """Return an error's message, or the whole error if it has none."""
     return str(error.get("message") or error if isinstance(error, dict) else error)[:MAX_SERVER_ERROR_CHARS]
-
-
-CHECK_PROMPT = "Say ok."
 
 
 def request_tokens(
@@ -222,72 +214,3 @@ def find_missing_part(http: Http, document: Any) -> str:
         return "" if openai_api.count_tokens(document) > 0 else "without a token"
     verdict = tasks.PROOFS[http.task].evaluate(document)
     return "" if verdict.holds else verdict.why_not
-
-
-IDLE_FIX = "Try again when the server is idle."
-
-
-def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the counters by role, and the cache's settings; both are empty if the server exports none."""
-    if not http.metrics:
-        return {}, {}
-    response = send_request(base_url, http.metrics, api_key=api_key)
-    text = response.body.decode(errors="replace") if response.status == 200 else ""
-    return http.counters(text), http.cache_of(text)
-
-
-def count_active_requests(counters: Mapping[str, float]) -> float | None:
-    """Return the number of running and waiting requests, or None if unknown."""
-    if roles.RUNNING not in counters:
-        return None
-    return counters[roles.RUNNING] + counters.get(roles.WAITING, 0)
-
-
-def wait_until_idle(get_counters: Callable[[], Mapping[str, float]], timeout_s: float) -> Mapping[str, float]:
-    """Wait until the server is idle and return its counters. Raises Inconclusive if it is still busy after within_s seconds."""
-    deadline_s = time.monotonic() + timeout_s
-    while running := count_active_requests(current := get_counters()):
-        if time.monotonic() > deadline_s:
-            message = f"other traffic: {format_count(int(running), 'request')} running or waiting"
-            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE_FIX)
-        time.sleep(0.1)
-    return current
-
-
-#: tolerated difference, as a share of the server's tokens
-MAX_MISMATCH_SHARE = 0.01
-#: tokens that a server may still generate after the client has ended the request
-MAX_TOKENS_AFTER_CAP = 8
-#: delay of the server's counters after the last token, in seconds
-COUNTER_LAG_S = 1.0
-
-
-def has_foreign_tokens(served: float, streamed: int, capped: int) -> bool:
-    """Return True if the server generated tokens that this client did not request.
-
-    Args:
-        served: number of tokens by the server's counters.
-        streamed: number of tokens by this client's count.
-        capped: number of requests that the client ended early.
-    """
-    return served - streamed > max(MAX_MISMATCH_SHARE * served, MAX_TOKENS_AFTER_CAP * capped)
-
-
-def has_count_mismatch(served: float, streamed: int, capped: int) -> bool:
-    """Return True if the two counts disagree in either direction. Takes the arguments of `has_foreign_tokens`."""
-    return has_foreign_tokens(served, streamed, capped) or streamed - served > MAX_MISMATCH_SHARE * served
-
-
-def counter_increase(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
-    """Return the increase of a counter, or None if it is missing before or after."""
-    return after[name] - before[name] if name in before and name in after else None
-
-
-def read_settled_counters(
-    read: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
-) -> Mapping[str, float]:
-    """Return the counters after a measurement. They are read again while `wrong` holds, as they may lag behind."""
-    deadline_s = time.monotonic() + COUNTER_LAG_S
-    while is_stale(after := read()) and time.monotonic() <= deadline_s:
-        time.sleep(0.05)
-    return after

@@ -14,11 +14,11 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
-from sparkwright.measure import background, figures, http_probe, load, speculation, stream, workload
+from sparkwright.measure import figures, gpu_sampler, load, server_counters, speculation, stream, workload
 from sparkwright.measure.background import LagSampler
-from sparkwright.measure.http_probe import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.load import Outcome, Request
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
+from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.workload import Load
 
 #: maximum share of prompt tokens from the cache, above which the prompts were not as new as they should be
@@ -73,12 +73,12 @@ def measure_load(
         Inconclusive: the server serves other requests.
         Failed: the server generates no token.
     """
-    http_probe.wait_until_idle(target.counters, idle_s)
+    server_counters.wait_until_idle(target.counters, idle_s)
     sender = _warm_up(target, spec, timeout_s)
     before, began_s = dict(target.counters()), time.time()
     phases = workload.build_phases(spec, sender)
     total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
-    with LagSampler() as lag, background.GpuSampler(target.gpu_sample) as sampler:
+    with LagSampler() as lag, gpu_sampler.GpuSampler(target.gpu_sample) as sampler:
         for phase in phases:
             so_far = len(outcomes)
             last_outcomes = load.send_all(
@@ -151,7 +151,7 @@ def _build_report(
     before: Mapping[str, float],
     after: Mapping[str, float],
     lag: LagSampler,
-    state: background.GpuState,
+    state: gpu_sampler.GpuState,
 ) -> dict[str, Any]:
     """Return the figures, in total and by group, and all doubts about them."""
     streams = [outcome.stream for outcome in outcomes if outcome.stream]

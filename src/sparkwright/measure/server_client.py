@@ -13,11 +13,11 @@ from typing import Any
 
 from sparkwright.engines import http as roles
 from sparkwright.engines import openai_api
-from sparkwright.engines.caches import PrefixMeasurement
 from sparkwright.engines.http import Http
+from sparkwright.engines.prefix_cache import PrefixMeasurement
 from sparkwright.measure import stream
-from sparkwright.measure.http_probe import counter_increase
 from sparkwright.measure.load import Request
+from sparkwright.measure.server_counters import counter_increase
 
 
 @dataclass(frozen=True, slots=True)

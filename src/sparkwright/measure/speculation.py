@@ -11,8 +11,8 @@ from typing import Any
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import Http
 from sparkwright.measure import reference
-from sparkwright.measure.http_probe import counter_increase
 from sparkwright.measure.reference import Unanswered
+from sparkwright.measure.server_counters import counter_increase
 
 #: numbers of streams and temperatures; the first cell, a single greedy client, is the reference for the others
 CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 from sparkwright import defaults
 from sparkwright.errors import Refused
 from sparkwright.host import nvidia_smi
-from sparkwright.host.containers import container_labels, containers, lifecycle, server_key
+from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, server_key
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import baselines, verified_states
 from sparkwright.host.runs import lock
-from sparkwright.measure import http_probe, lab
+from sparkwright.measure import lab, server_counters
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
 from sparkwright.protocol.container import LAB_LABEL
@@ -76,7 +76,7 @@ class Bench(Module["Bench.Args"]):
             args.base_url,
             args.model,
             key,
-            counters=lambda: http_probe.read_counters(http, args.base_url, key)[0],
+            counters=lambda: server_counters.read_counters(http, args.base_url, key)[0],
             gpu_sample=lambda: nvidia_smi.sample_gpu(context.machine),
         )
         with (
@@ -185,7 +185,7 @@ class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         container = containers.inspect(context.docker(), args.name) or {}
         is_verified = container.get("Id") == verified_states.load_last(context.state).get("container_id")
-        return container if container_labels.is_ours(context, container) and not is_verified else {}
+        return container if ownership.is_ours(context, container) and not is_verified else {}
 
     def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
         labels = (observed.get("Config") or {}).get("Labels") or {}

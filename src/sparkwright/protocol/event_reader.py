@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
-from sparkwright.errors import Exit
-from sparkwright.protocol import events
-from sparkwright.protocol.events import LINE_BYTES, STATUSES, Event
+from sparkwright.protocol.event_shapes import EVENT_FIELDS
+from sparkwright.protocol.events import LINE_BYTES, Event
 from sparkwright.trust.bounds import MAX_JSON_VALUES, parse_json, sanitize
-from sparkwright.trust.names import PATH_COMPONENT
-from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number_between, validate
+from sparkwright.trust.shapes import moment, validate
 from sparkwright.visible import escape_invisible
 
 #: characters of one event that came in parts, and of a line that is shown as it is
@@ -101,121 +98,6 @@ def _with_valid_time(event: Event) -> Event:
     except ValueError:
         return {**event, "time": round(time.time(), 3)}
     return event
-
-
-# The events that a host may send, by kind, with the shapes of their fields. Further fields are kept.
-#
-# Events that the laptop creates itself (play_started, rolled ...) are not among them: no host speaks for the fleet.
-
-
-def exit_code(value: Any) -> int:
-    """Shape of an exit code; an unknown one is a failure."""
-    is_known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
-    return int(value) if is_known else int(Exit.FAILED)
-
-
-#: characters of a host's sentence; a longer one is cut, with a mark
-MAX_SENTENCE_CHARACTERS = 20_000
-
-
-def text(value: Any) -> str:
-    """Shape of a text to read."""
-    if not isinstance(value, str):
-        raise ValueError("is not text")
-    return escape_invisible(value, max_chars=MAX_SENTENCE_CHARACTERS)
-
-
-#: files in a bundle of an incident; host/records/incidents.py describes each
-INCIDENT_FILES = frozenset(
-    (
-        *("about.json", "container.log", "inspect.json", "meminfo", "holders.txt", "dmesg.txt"),
-        *("docker-ps.txt", "nvidia-smi.txt", "plan.json", "events.jsonl", "memory.txt"),
-    )
-)
-COUNT = number_between(0, 2**53)
-#: a year: longer than any run, and valid in every format of a duration
-SECONDS = OptionalField(number_between(0, 366 * 86400), 0)
-TEXT = OptionalField(text, "")
-LINE = OptionalField(line, "")
-FLAG = OptionalField(bool, False)
-OBJECT = OptionalField({str: object}, {})
-BYTES = OptionalField((None, COUNT), None)
-#: of a task that runs or has run
-TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
-CHANGE: dict[str, Shape] = {
-    "field": line,
-    "before": OptionalField(object, None),
-    "after": OptionalField(object, None),
-    "why": TEXT,
-}
-
-EVENT_FIELDS: dict[str, dict[str, Shape]] = {
-    "alive": {},
-    "raw": {"text": text},
-    "note": {"task": LINE, "text": text, "detail": FLAG},
-    "part": {"n": COUNT, "of": COUNT, "text": str},
-    "run_started": {"run": LINE, "play": LINE, "check": FLAG, "who": LINE, "sandbox": FLAG},
-    "task_started": TASK,
-    "progress": {"task": LINE, "done": COUNT, "total": COUNT, "unit": LINE, "text": LINE},
-    "task_finished": {
-        **TASK,
-        "status": frozenset(STATUSES),
-        "msg": TEXT,
-        "proof": FLAG,
-        "fix": TEXT,
-        "diff": OptionalField([CHANGE], []),
-        "data": OBJECT,
-        "register": LINE,
-        "registered": OBJECT,
-        "exit": OptionalField(exit_code, int(Exit.OK)),
-        "seconds": SECONDS,
-    },
-    "recap": {
-        **dict.fromkeys(events.COUNTS, COUNT),
-        **dict.fromkeys(events.RARE_COUNTS, OptionalField(COUNT, 0)),
-        "exit": exit_code,
-        "seconds": SECONDS,
-        "msg": TEXT,
-    },
-    # answers to a question
-    "run": {
-        "run": line,
-        "play": OptionalField((None, line), None),
-        "who": OptionalField((None, line), None),
-        "state": line,
-    },
-    "status": {
-        "record": {"state": line, "why": text},
-        "live": bool,
-        "late": bool,
-        "busy": line,
-        "outdated": OptionalField(line, ""),
-        "interrupted": OptionalField(line, ""),
-        "memory_available_bytes": BYTES,
-        "memory_total_bytes": BYTES,
-        "load_s": OptionalField({str: number_between(0, 366 * 86400)}, {}),
-        "traffic": OptionalField({str: number_between(0, 1e18)}, {}),
-        "gateway": OBJECT,
-    },
-    "checks": {"fields": [str], "rows": [[object]]},
-    "history": {
-        "at": moment,
-        "what": line,
-        **dict.fromkeys(("who", "run", "container_id", "image", "model", "commit"), OptionalField((None, line))),
-        **dict.fromkeys(("arguments", "cluster", "why"), OptionalField((None, line))),
-        "changed": OptionalField((None, [CHANGE])),
-        "measured": OptionalField((None, {str: object})),
-        "memory": OBJECT,
-    },
-    "file": {"incident": PATH_COMPONENT, "name": INCIDENT_FILES, "text": str},
-    "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
-    # answers in place of a runner
-    "runtime_missing": {"path": str, "python": str, "machine": str},
-    "no_python": {},
-    "ready": {},
-    "shipped": {},
-    "not_shipped": {"why": line},
-}
 
 
 class LineSplitter:

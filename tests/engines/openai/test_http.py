@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparkwright.engines import http as roles
-from sparkwright.measure import http_probe
+from sparkwright.measure import http_probe, server_counters
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
@@ -44,7 +44,7 @@ def test_a_key_is_asked_for_and_used(tmp_path: Path) -> None:
 
 def test_counters_are_read_by_role() -> None:
     with serving(FakeServer(steps=40, done=3, running=2)) as server:
-        counters, cache = http_probe.read_counters(HTTP, server.url, "")
+        counters, cache = server_counters.read_counters(HTTP, server.url, "")
     assert counters == {roles.HEARTBEAT: 40, roles.GENERATED: 3, roles.RUNNING: 2, roles.WAITING: 0}
     assert cache == {}
 
@@ -53,5 +53,5 @@ def test_a_version_path_that_is_not_described_is_not_asked() -> None:
     with serving(FakeServer()) as server:
         plain = DESCRIBED.with_section({"served_name": "m"}).http
         assert http_probe.query_version(plain, server.url) is None
-        assert http_probe.read_counters(plain, server.url, "") == ({}, {})
+        assert server_counters.read_counters(plain, server.url, "") == ({}, {})
     assert server.requests == []

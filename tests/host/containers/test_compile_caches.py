@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines.caches import CACHE_MOUNT, compile_cache_key
+from sparkwright.engines.compile_caches import CACHE_MOUNT, compile_cache_key
 from sparkwright.errors import Failed
 from sparkwright.host.containers import cache_removal, compile_caches, container_files, mount_sources
 from sparkwright.protocol.container import ContainerSpec

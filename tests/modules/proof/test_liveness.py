@@ -10,7 +10,7 @@ import pytest
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Exit
-from sparkwright.host.containers import container_labels
+from sparkwright.host.containers import ownership
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import Liveness, VerifyHealth
 from sparkwright.protocol.result import Result
@@ -37,7 +37,7 @@ def check_liveness(
         "Id": "abc",
         "Name": "/qwen35",
         "Image": "sha256:0",
-        "Config": {"Labels": container_labels.build_labels(RecordingContext(home), "server", "qwen35")},
+        "Config": {"Labels": ownership.build_labels(RecordingContext(home), "server", "qwen35")},
         "RestartCount": more.get("restarts", 0),
         "State": {"Running": True, "Status": "running", "StartedAt": started, "ExitCode": 0},
         "HostConfig": {"PortBindings": {}, "RestartPolicy": {"Name": "unless-stopped"}},

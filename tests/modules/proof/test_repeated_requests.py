@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines import caches as prefix_verdict
-from sparkwright.engines import engine
+from sparkwright.engines import engine, prefix_cache
 from sparkwright.errors import Exit
 from sparkwright.measure import reference
 from sparkwright.modules.proof.repeated_requests import PrefixCache, ReferenceText
@@ -269,4 +268,4 @@ def test_requests_of_others_make_it_inconclusive(tmp_path: Path) -> None:
 def test_each_engine_is_asked_for_its_prefix_cache_by_its_own_flag(
     name: str, flags: dict[str, Any], asked: bool
 ) -> None:
-    assert prefix_verdict.is_requested(name, engine.get_engine(name).flags.normalize(flags)) is asked
+    assert prefix_cache.is_requested(name, engine.get_engine(name).flags.normalize(flags)) is asked

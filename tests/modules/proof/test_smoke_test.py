@@ -13,7 +13,7 @@ from sparkwright import defaults
 from sparkwright.engines.model import roofline
 from sparkwright.errors import Exit
 from sparkwright.host.runs import lock
-from sparkwright.measure import background
+from sparkwright.measure import gpu_sampler
 from sparkwright.measure.background import LagSampler
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from sparkwright.protocol.result import Result
@@ -281,10 +281,12 @@ def test_a_smoke_test_with_a_baseline_sends_four_requests(tmp_path: Path) -> Non
 
 
 def test_a_busy_gpu_at_little_power_is_told() -> None:
-    waiting = background.GpuState(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
+    waiting = gpu_sampler.GpuState(clock_mhz=2400.0, power_w=28.5, utilization_percent=96.0, samples=9)
     assert waiting.describe_stall(70.0).startswith("the GPU is 96 % busy at 28 W, 70 W at the baseline")
     assert waiting.describe_stall(30.0) == waiting.describe_stall(None) == ""
-    assert background.GpuState(power_w=28.5, utilization_percent=40.0).describe_stall(70.0) == ""  # it has little to do
+    assert (
+        gpu_sampler.GpuState(power_w=28.5, utilization_percent=40.0).describe_stall(70.0) == ""
+    )  # it has little to do
 
 
 SPECULATING = {**KEY, "command": ["m", "--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']}

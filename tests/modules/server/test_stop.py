@@ -8,7 +8,7 @@ from typing import Any
 import docker
 import pytest
 
-from sparkwright.host.containers import container_labels
+from sparkwright.host.containers import ownership
 from sparkwright.modules.proof.liveness import Liveness
 from sparkwright.modules.server.stop import Stopped
 from tests.host.containers.test_log_reader import engine, shell
@@ -29,7 +29,7 @@ def make_container(engine: docker.DockerClient, shell: str, tmp_path: Path) -> I
     def make(script: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
-        words["labels"] = container_labels.build_labels(RecordingContext(tmp_path), "server", name)
+        words["labels"] = ownership.build_labels(RecordingContext(tmp_path), "server", name)
         policy = {"Name": "unless-stopped", "MaximumRetryCount": 0}
         value = engine.containers.run(shell, ["/bin/sh", "-c", script], restart_policy=policy, **words)
         started.append(value)

@@ -99,7 +99,7 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
 def test_jump_hosts_in_a_circle_are_named(lab: SshLab) -> None:
     lab.write_config("Host a\n  HostName 127.0.0.1\n  ProxyJump b\nHost b\n  HostName 127.0.0.1\n  ProxyJump a\n")
     with pytest.raises(Refused, match="ProxyJump forms a loop: b > a > b"):
-        from sparkwright.remote.ssh.login import open_connection
+        from sparkwright.remote.ssh.connection import open_connection
 
         open_connection(ssh_config.resolve(lab.host(address="a", port=None)), "spark1", print)
 

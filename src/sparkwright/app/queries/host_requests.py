@@ -23,7 +23,7 @@ from sparkwright.errors import Exit, Failed, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, build_module_request, close_links, convert_error
 from sparkwright.gateway.statistics import STATES
-from sparkwright.protocol.event_reader import COUNT, exit_code, text
+from sparkwright.protocol.event_shapes import COUNT, exit_code, text
 from sparkwright.protocol.events import Event, build_recap_error, find_recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
 from sparkwright.trust.names import COMMIT, DIGEST, check_file_name

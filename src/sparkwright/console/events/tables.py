@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.console import grid
 from sparkwright.console.command_output import terminal_width
-from sparkwright.protocol.event_reader import text as a_text
+from sparkwright.protocol.event_shapes import text as a_text
 from sparkwright.protocol.events import Event
 from sparkwright.trust.shapes import OptionalField, ShapeError, line, validate
 

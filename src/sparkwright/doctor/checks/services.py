@@ -13,7 +13,7 @@ from sparkwright.doctor.checks.registry import register_check
 from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host import ollama, root_runtime
-from sparkwright.host.containers import container_labels, containers, mount_sources
+from sparkwright.host.containers import containers, mount_sources, ownership
 from sparkwright.host.containers.inspection import is_ours
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.runs.context import SocketDenied
@@ -134,10 +134,10 @@ def check_containers(host: Host) -> Iterator[Finding]:
         yield Finding(CONTAINERS_NAME, "unknown", "Docker does not answer", source=CONTAINERS_SOURCE)
         return
     never_started = [
-        container for container in own_containers if container_labels.is_unstarted_replacement(host.context, container)
+        container for container in own_containers if ownership.is_unstarted_replacement(host.context, container)
     ]
     for container in never_started:
-        evidence = f"{container_labels.describe_holder(host.context, container)}; it uses no memory"
+        evidence = f"{ownership.describe_holder(host.context, container)}; it uses no memory"
         yield Finding(CONTAINERS_NAME, "warning", evidence, _deploy_command(host), CONTAINERS_SOURCE)
     if not never_started:
         evidence = (

@@ -27,7 +27,7 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import containers, server_key
 from sparkwright.host.module import Context
 from sparkwright.host.records import verified_states
-from sparkwright.measure import background
+from sparkwright.measure import gpu_sampler
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.redact import Redactor
 
@@ -51,7 +51,7 @@ class DiagnosisResult:
     measurement: Measurement | None = None
     #: ranked causes; those that could not be determined have the verdict unknown
     causes: Sequence[Cause] = ()
-    gpu: background.GpuState = field(default_factory=background.GpuState)
+    gpu: gpu_sampler.GpuState = field(default_factory=gpu_sampler.GpuState)
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as plain JSON, in the schema of `diagnose --json` (docs/diagnose.md)."""
@@ -147,7 +147,7 @@ class _Diagnosis:
         return server
 
     def _explain_unmeasured(self, server: DiagnosisInput, state: ServerState) -> DiagnosisResult:
-        gpu_sample = background.build_sample(nvidia_smi.sample_gpu(self.context.machine))
+        gpu_sample = gpu_sampler.build_sample(nvidia_smi.sample_gpu(self.context.machine))
         facts = inspect.build_rate_facts(self.context, self.recipe_facts, self.good_state, server, None, "")
         rows = [
             *down_causes.causes(server, self.limits),
@@ -159,7 +159,7 @@ class _Diagnosis:
             server,
             state,
             causes=_deduplicate(slow_causes.rank_causes(rows)),
-            gpu=background.summarize_samples([gpu_sample] if gpu_sample else []),
+            gpu=gpu_sampler.summarize_samples([gpu_sample] if gpu_sample else []),
         )
 
     def _measure(self, server: DiagnosisInput, model: str) -> DiagnosisResult:

@@ -27,8 +27,8 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import turns
 from sparkwright.host.runs import journal, lock
 from sparkwright.host.runs.context import SocketDenied
-from sparkwright.measure import http_probe
-from sparkwright.measure.http_probe import counter_increase
+from sparkwright.measure import http_probe, server_counters
+from sparkwright.measure.server_counters import counter_increase
 from sparkwright.visible import one_line
 
 #: number of lines read from the end of a log
@@ -219,7 +219,7 @@ def build_rate_facts(
         log=server.log.to_json() if server.log is not None else None,
         ollama=evidence.list_ollama_models(context),
         memory=evidence.read_meminfo(context),
-        busy=http_probe.count_active_requests(observed.before),
+        busy=server_counters.count_active_requests(observed.before),
         kv_used=observed.after.get(roles.KV_CACHE_USED),
         preempted=counter_increase(observed.before, observed.after, roles.PREEMPTIONS),
         acceptance=observed.acceptance,

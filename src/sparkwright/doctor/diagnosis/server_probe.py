@@ -19,10 +19,10 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, build_key
-from sparkwright.measure import background, http_probe, smoke, stream
+from sparkwright.measure import gpu_sampler, http_probe, server_counters, smoke, stream
 from sparkwright.measure.background import LagSampler, suspend_gc
-from sparkwright.measure.http_probe import counter_increase, has_foreign_tokens, read_settled_counters
 from sparkwright.measure.server_client import ServerClient
+from sparkwright.measure.server_counters import counter_increase, has_foreign_tokens, read_settled_counters
 from sparkwright.measure.smoke import Baseline, Measurements, Run
 
 HEALTH_TIMEOUT_S = 5.0
@@ -68,8 +68,8 @@ class ServerProbe:
         after = self._counters()
         progress = _heartbeat(after) - _heartbeat(before)
         running = max(
-            http_probe.count_active_requests(before) or 0.0,
-            http_probe.count_active_requests(after) or 0.0,
+            server_counters.count_active_requests(before) or 0.0,
+            server_counters.count_active_requests(after) or 0.0,
             float(progress > 0),
         )
         if not running or progress > 0:
@@ -96,7 +96,7 @@ class ServerProbe:
             counters = self._counters()
             if _heartbeat(counters) > _heartbeat(before):
                 return replace(probe, rate=self._rate(before, counters, now_s))
-            if not http_probe.count_active_requests(counters):
+            if not server_counters.count_active_requests(counters):
                 return replace(probe, running=0.0)
         return replace(probe, still_s=time.monotonic() - began_s)
 
@@ -113,7 +113,7 @@ class ServerProbe:
         )
 
     def _counters(self) -> dict[str, float]:
-        return http_probe.read_counters(self.http, self.url, self.key)[0]
+        return server_counters.read_counters(self.http, self.url, self.key)[0]
 
 
 def _heartbeat(counters: Mapping[str, float]) -> float:
@@ -171,7 +171,7 @@ class ExpectedRate:
 class Measurement(Measurements):
     """The measurement of a stream, and what may have disturbed it."""
 
-    gpu: background.GpuState = field(default_factory=background.GpuState)
+    gpu: gpu_sampler.GpuState = field(default_factory=gpu_sampler.GpuState)
     #: True if the GPU is in a low-power state; None if its clock is unknown
     gpu_degraded: bool | None = None
     #: reasoning tokens among `answered`, from a stream that set no option for reasoning
@@ -201,7 +201,7 @@ class Measurement(Measurements):
 
 def measure_rate(context: Context, http: Http, url: str, model: str, key: str, expected: ExpectedRate) -> Measurement:
     """Measure a warm-up and a stream, and two more if the first is inconclusive."""
-    measurement = Measurement(before=http_probe.read_counters(http, url, key)[0])
+    measurement = Measurement(before=server_counters.read_counters(http, url, key)[0])
     sender = ServerClient(http, model, url, key)
 
     def run_stream(name: str, tokens: int) -> stream.Stream:
@@ -210,7 +210,7 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
     with (
         suspend_gc(),
         LagSampler() as lag,
-        background.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
+        gpu_sampler.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
         try:
             measurement.add_tokens(run_stream("prose", WARM_UP_TOKENS))
@@ -229,7 +229,8 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
             expected.baseline.clock_mhz if expected.baseline else None
         )
     measurement.after = read_settled_counters(
-        lambda: http_probe.read_counters(http, url, key)[0], lambda after: _describe_other_traffic(measurement, after)
+        lambda: server_counters.read_counters(http, url, key)[0],
+        lambda after: _describe_other_traffic(measurement, after),
     )
     measurement.doubt = _describe_doubt(measurement, lag)
     return measurement
@@ -258,7 +259,7 @@ def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]
         and has_foreign_tokens(served, measurement.tokens, measurement.capped)
     ):
         return f"other traffic: it generated {served:.0f} tokens, only {measurement.tokens} for this measurement"
-    running = http_probe.count_active_requests(after)
+    running = server_counters.count_active_requests(after)
     return f"other traffic: {running:.0f} requests" if running and not measurement.capped else ""
 
 

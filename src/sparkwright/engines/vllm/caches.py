@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from packaging.version import Version
 
-from sparkwright.engines.caches import CompileCaches
+from sparkwright.engines.compile_caches import CompileCaches
 from sparkwright.engines.vllm.versions import at_least, within
 
 CACHES = CompileCaches(

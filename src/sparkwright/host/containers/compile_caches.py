@@ -1,4 +1,4 @@
-"""Folders on the host for the engines' compile caches, one per key; see engines/caches.py.
+"""Folders on the host for the engines' compile caches, one per key; see engines/prefix_cache.py.
 
 ~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain root's files
                                              /frozen/FOLDER       the copy made when a server was verified
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines import engine
-from sparkwright.engines.caches import CACHE_FOLDER, CACHE_MOUNT, HOST_FOLDER, LIVE_FOLDER, live_folder_path
+from sparkwright.engines.compile_caches import CACHE_FOLDER, CACHE_MOUNT, HOST_FOLDER, LIVE_FOLDER, live_folder_path
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import container_files, containers, mount_sources
 from sparkwright.host.module import Context

@@ -25,7 +25,7 @@ from typing import Any
 
 from sparkwright import shell
 from sparkwright.errors import Failed, SparkwrightError
-from sparkwright.host.containers import container_labels, lifecycle
+from sparkwright.host.containers import lifecycle, ownership
 from sparkwright.host.module import Context
 from sparkwright.host.records.own_folders import SHARE_FOLDER
 from sparkwright.trust import private
@@ -282,7 +282,7 @@ def run_as_root(
     try:
         image = _import_empty_image(api)
         body = _helper_config(image, [executable, *program[1:]], argument, path.parent if mount_parent else path)
-        container_id = lifecycle.create(context, body, container_labels.HELPER)
+        container_id = lifecycle.create(context, body, ownership.HELPER)
         lifecycle.start(context, container_id)
         api.wait(container_id, timeout=HELPER_TIMEOUT_S)
     except (APIError, OSError) as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.host.containers import container_labels, containers, lifecycle
+from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, incidents, verified_states
 
@@ -87,7 +87,7 @@ def check(
     container: Mapping[str, Any], context: Context, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S
 ) -> str:
     """Return the reason why a container must not be restarted by its policy; empty if it may, or if it is not ours."""
-    if not container_labels.is_ours(context, container):
+    if not ownership.is_ours(context, container):
         return ""
     return evaluate_restarts(
         container, _read_samples(container, context), now_s=time.time(), max_restarts=max_restarts, window_s=window_s

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkwright.errors import Failed
-from sparkwright.host.containers import container_labels, containers, docker_client, inspection, mount_sources
+from sparkwright.host.containers import (
+    containers,
+    docker_client,
+    inspection,
+    mount_sources,
+    ownership,
+)
 
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
@@ -31,7 +37,7 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
         server: the container name of the server; empty for a helper.
         name: the container's name; if empty, Docker chooses one.
     """
-    labels = {**(config.get("Labels") or {}), **container_labels.build_labels(context, role, server)}
+    labels = {**(config.get("Labels") or {}), **ownership.build_labels(context, role, server)}
     container_id: str = _api(context).create_container_from_config({**config, "Labels": labels}, name or None)["Id"]
     return container_id
 
@@ -43,7 +49,7 @@ def start(context: Context, container_id: str) -> None:
     """
     container = _inspect(context, container_id)
     mount_sources.refuse_unsafe_container(context, container)
-    _api(context).start(container_labels.require_ours(context, container))
+    _api(context).start(ownership.require_ours(context, container))
 
 
 def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None:
@@ -51,7 +57,7 @@ def stop(context: Context, container: Mapping[str, Any], timeout_s: int) -> None
 
     Raises Failed if it keeps running, and Refused if it is not ours.
     """
-    _stop(context, container_labels.require_ours(context, _inspect(context, container["Id"])), timeout_s)
+    _stop(context, ownership.require_ours(context, _inspect(context, container["Id"])), timeout_s)
 
 
 def stop_foreign(context: Context, container_id: str, timeout_s: int) -> None:
@@ -70,7 +76,7 @@ def remove(context: Context, container: Mapping[str, Any], timeout_s: int) -> No
     Raises Refused if it is not ours.
     """
     try:
-        _stop(context, container_labels.require_ours(context, _inspect(context, container["Id"])), timeout_s)
+        _stop(context, ownership.require_ours(context, _inspect(context, container["Id"])), timeout_s)
         force_remove(context, container["Id"])
     except docker_client.errors().NotFound:
         return
@@ -82,14 +88,14 @@ def force_remove(context: Context, container_id: str) -> None:
     if container is None:
         return
     try:
-        _api(context).remove_container(container_labels.require_ours(context, container), force=True)
+        _api(context).remove_container(ownership.require_ours(context, container), force=True)
     except docker_client.errors().NotFound:
         return
 
 
 def rename(context: Context, container: Mapping[str, Any], name: str) -> None:
     """Rename a container. Raises Refused if it is not ours."""
-    _api(context).rename(container_labels.require_ours(context, _inspect(context, container["Id"])), name)
+    _api(context).rename(ownership.require_ours(context, _inspect(context, container["Id"])), name)
 
 
 def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> None:
@@ -100,7 +106,7 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
     """
     from docker.errors import APIError
 
-    container_id = container_labels.require_ours(context, _inspect(context, container["Id"]))
+    container_id = ownership.require_ours(context, _inspect(context, container["Id"]))
     deadline_s = time.monotonic() + POLICY_UPDATE_S
     while True:
         try:
@@ -114,7 +120,7 @@ def set_policy(context: Context, container: Mapping[str, Any], policy: str) -> N
 
 def connect(context: Context, container_id: str, network: str, aliases: list[str] | None) -> None:
     """Connect a container to a further network. Raises Refused if it is not ours."""
-    own_id = container_labels.require_ours(context, _inspect(context, container_id))
+    own_id = ownership.require_ours(context, _inspect(context, container_id))
     _api(context).connect_container_to_network(own_id, network, aliases=aliases)
 
 
@@ -123,7 +129,7 @@ def _stop(context: Context, container_id: str, timeout_s: int) -> None:
     deadline_s = time.monotonic() + STOP_REPORT_S
     while (container := containers.inspect(context.docker(), container_id)) and container["State"]["Running"]:
         if time.monotonic() > deadline_s:
-            name = container_labels.name_of(container)
+            name = ownership.name_of(container)
             raise Failed(f"container {name} did not stop.", fix=f"On the host: `docker kill {name}`.")
         time.sleep(0.1)
 

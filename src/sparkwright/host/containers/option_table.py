@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkwright.engines.caches import own_variables
+from sparkwright.engines.compile_caches import own_variables
 from sparkwright.engines.engine import ENGINE_LABEL
 from sparkwright.host.containers import inspection as engine
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec

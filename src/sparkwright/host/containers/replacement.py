@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright.errors import Refused
-from sparkwright.host.containers import container_labels, containers, lifecycle
+from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.module import Context
 from sparkwright.host.records import verified_states
 from sparkwright.protocol.container import ContainerSpec
@@ -35,13 +35,12 @@ def find_current(context: Context, name: str) -> dict[str, Any]:
     """
     container = containers.inspect(context.docker(), name) or {}
     is_own = container and (
-        container_labels.has_original_name(context, container)
-        or container["Id"] in container_labels.recorded_ids(context.state)
+        ownership.has_original_name(context, container) or container["Id"] in ownership.recorded_ids(context.state)
     )
     if is_own or name.endswith(containers.INTERIM_SUFFIX):
         return container
     recorded = next(
-        (server for server in _iter_recorded(context) if not container_labels.is_kept_previous(context, server)), {}
+        (server for server in _iter_recorded(context) if not ownership.is_kept_previous(context, server)), {}
     )
     return recorded or _find_attempt(context) or container or _find_renamed(context, name)
 
@@ -49,11 +48,9 @@ def find_current(context: Context, name: str) -> dict[str, Any]:
 def find_kept(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect of the server that was stopped and kept for a rollback, of any recipe; empty if there is none."""
     container = containers.inspect(context.docker(), name + containers.PREVIOUS_SUFFIX) or {}
-    if container and container_labels.is_kept_previous(context, container) and _is_server(context, container, name):
+    if container and ownership.is_kept_previous(context, container) and _is_server(context, container, name):
         return container
-    return next(
-        (server for server in _iter_recorded(context) if container_labels.is_kept_previous(context, server)), {}
-    )
+    return next((server for server in _iter_recorded(context) if ownership.is_kept_previous(context, server)), {})
 
 
 def unstarted_ids(context: Context) -> dict[str, str]:
@@ -61,7 +58,7 @@ def unstarted_ids(context: Context) -> dict[str, str]:
 
     They belong to the current run or to an interrupted one, whose recipe may have named another server.
     """
-    replacements = container_labels.list_unstarted_replacements(context)
+    replacements = ownership.list_unstarted_replacements(context)
     return {name_of(container): str(container["Id"]) for container in replacements}
 
 
@@ -89,8 +86,8 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
         name_holder = containers.inspect(context.docker(), name)
         prefix = f"docker rename {name} {name}-kept && " if name_holder else ""
         fix = f"On the host: `{prefix}docker rename {name_of(server)} {name}`."
-        raise Refused(f"container {container_labels.describe_holder(context, server)}.", fix=fix)
-    may_stay = is_own or (adopts and not container_labels.is_ours(context, server))
+        raise Refused(f"container {ownership.describe_holder(context, server)}.", fix=fix)
+    may_stay = is_own or (adopts and not ownership.is_ours(context, server))
     allowed_ids = {
         server.get("Id") if may_stay else None,
         find_kept(context, name).get("Id"),
@@ -99,26 +96,26 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
     for needed in (name, name + containers.PREVIOUS_SUFFIX, name + containers.REPLACEMENT_SUFFIX):
         occupant = containers.inspect(context.docker(), needed)
         if occupant is not None and occupant["Id"] not in allowed_ids:
-            why = f"container {container_labels.describe_holder(context, occupant)}, and this server needs its name."
-            raise Refused(why, fix=container_labels.fix_to_free_name(occupant))
+            why = f"container {ownership.describe_holder(context, occupant)}, and this server needs its name."
+            raise Refused(why, fix=ownership.fix_to_free_name(occupant))
 
 
 def name_of(container: dict[str, Any]) -> str:
     """Return a container's present name."""
-    return container_labels.name_of(container)
+    return ownership.name_of(container)
 
 
 def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if a container was created for this server, or is in its records."""
-    identity = container_labels.identify(context, container)
-    return container["Id"] in container_labels.recorded_ids(context.state) or (
+    identity = ownership.identify(context, container)
+    return container["Id"] in ownership.recorded_ids(context.state) or (
         identity is not None and identity.server == name
     )
 
 
 def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if a container was created with this name and renamed since."""
-    identity = container_labels.identify(context, container)
+    identity = ownership.identify(context, container)
     return identity is not None and identity.name == name != name_of(container)
 
 
@@ -132,13 +129,13 @@ def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:
 def _find_attempt(context: Context) -> dict[str, Any]:
     """Return the server that an interrupted run started in place of the one that it stopped."""
     container = _inspect_recorded(context, (context.state.read("previous") or {}).get("attempt"))
-    return container if container_labels.is_ours(context, container) else {}
+    return container if ownership.is_ours(context, container) else {}
 
 
 def _find_renamed(context: Context, name: str) -> dict[str, Any]:
     """Return the server created under this name and renamed since; empty if there is none, or while it is kept."""
-    servers = container_labels.list_by_label(context, container_labels.SERVER, name)
-    exclusions = (container_labels.is_kept_previous, container_labels.is_unstarted_replacement)
+    servers = ownership.list_by_label(context, ownership.SERVER, name)
+    exclusions = (ownership.is_kept_previous, ownership.is_unstarted_replacement)
     return next(
         (server for server in servers if not any(is_excluded(context, server) for is_excluded in exclusions)), {}
     )

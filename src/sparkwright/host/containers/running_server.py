@@ -17,7 +17,7 @@ from sparkwright.host.containers import container_labels, container_options, con
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context
 from sparkwright.host.records import verified_states
-from sparkwright.measure import http_probe
+from sparkwright.measure import http_probe, server_counters
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import with_digest, without_digest
 
@@ -214,5 +214,5 @@ def _read_tokens(context: Context, name: str, own_port: int | None) -> float | N
     if not container or not url or urlsplit(url).port == own_port:
         return None
     key = server_key.read_container_key(context.state, container)
-    counters, _ = http_probe.read_counters(container_labels.engine_of_container(container).http, url, key)
+    counters, _ = server_counters.read_counters(container_labels.engine_of_container(container).http, url, key)
     return counters.get(roles.GENERATED)

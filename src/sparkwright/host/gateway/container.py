@@ -14,7 +14,13 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.gateway.operations import STATES_FILE
 from sparkwright.gateway.render import CONFIG_FILE
-from sparkwright.host.containers import container_labels, container_options, containers, lifecycle, log_reader
+from sparkwright.host.containers import (
+    container_options,
+    containers,
+    lifecycle,
+    log_reader,
+    ownership,
+)
 from sparkwright.host.gateway import gateway_folders, haproxy_sockets
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
@@ -33,8 +39,8 @@ def find_current(name: str, context: Context) -> dict[str, Any]:
     """Return the inspect of the gateway; empty if there is none. Raises Refused if another container has its name."""
     container = containers.inspect(context.docker(), name) or {}
     if container and not _is_gateway(context, container):
-        why = f"container {container_labels.describe_holder(context, container)}, and the gateway needs its name."
-        raise Refused(why, fix=container_labels.fix_to_free_name(container))
+        why = f"container {ownership.describe_holder(context, container)}, and the gateway needs its name."
+        raise Refused(why, fix=ownership.fix_to_free_name(container))
     return container
 
 
@@ -44,8 +50,8 @@ def find_previous(name: str, context: Context) -> dict[str, Any]:
 
 
 def _is_gateway(context: Context, container: dict[str, Any]) -> bool:
-    identity = container_labels.identify(context, container)
-    return identity is not None and identity.role == container_labels.GATEWAY
+    identity = ownership.identify(context, container)
+    return identity is not None and identity.role == ownership.GATEWAY
 
 
 def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
@@ -76,7 +82,7 @@ def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context
     volumes, command = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG_FILE)
     spec_of_check = replace(resolve_spec(spec, context), volumes=volumes, ports=(), command=command, network="none")
     try:
-        container_id = _create(spec_of_check, context, container_labels.HELPER)
+        container_id = _create(spec_of_check, context, ownership.HELPER)
         lifecycle.start(context, container_id)
         code = client.api.wait(container_id, timeout=START_S)["StatusCode"]
         lines = log_reader.read_last_lines(client, container_id, 40)
@@ -89,7 +95,7 @@ def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context
 
 def create(spec: ContainerSpec, context: Context) -> str:
     """Create a container from the spec's image, once that is verified. Returns its id. Raises Failed."""
-    return _create(spec, context, container_labels.GATEWAY, spec.name)
+    return _create(spec, context, ownership.GATEWAY, spec.name)
 
 
 def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from sparkwright import defaults
 from sparkwright.gateway import operations
 from sparkwright.gateway.model import INTERIM_SUFFIX, model_name
-from sparkwright.host.containers import container_labels, containers, lifecycle
+from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.gateway import drain_record, server_operations
 from sparkwright.host.gateway.server_operations import Gateway, GatewayError, RoutedServer
 from sparkwright.host.module import Context
@@ -38,10 +38,8 @@ def container_name(name: str) -> str:
 def find_container(context: Context, name: str) -> dict[str, Any]:
     """Return the inspect of a container's interim server; empty if none was created for it."""
     container = containers.inspect(context.docker(), container_name(name)) or {}
-    identity = container_labels.identify(context, container)
-    return (
-        container if identity and identity.role == container_labels.INTERIM_SERVER and identity.server == name else {}
-    )
+    identity = ownership.identify(context, container)
+    return container if identity and identity.role == ownership.INTERIM_SERVER and identity.server == name else {}
 
 
 def save_record(context: Context, name: str, gateways: Sequence[Gateway]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparkwright.engines.engine import DEFAULT_ENGINE, Engine, get_engine
-from sparkwright.host.containers import container_labels, docker_client, inspection, lifecycle
+from sparkwright.host.containers import docker_client, inspection, lifecycle, ownership
 from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
 from sparkwright.trust.image_name import ImageReference, digest_of
@@ -179,7 +179,7 @@ def _run_in_image(context: Context, image_id: str, argv: tuple[str, ...]) -> str
     try:
         command = {"Image": image_id, "Entrypoint": [argv[0]], "Cmd": list(argv[1:])}
         config = {**command, "HostConfig": {"Memory": MEMORY_LIMIT_BYTES, "NetworkMode": "none"}}
-        created = lifecycle.create(context, config, container_labels.HELPER)
+        created = lifecycle.create(context, config, ownership.HELPER)
         lifecycle.start(context, created)
         result = api.wait(created, timeout=RUN_TIMEOUT_S)
         if result.get("StatusCode") != 0:

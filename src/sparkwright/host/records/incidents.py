@@ -23,7 +23,7 @@ from sparkwright.host.memory import holders, start_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder, newest_first, write_atomically
-from sparkwright.protocol.event_reader import INCIDENT_FILES
+from sparkwright.protocol.event_shapes import INCIDENT_FILES
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.bounds import parse_bounded_json
 from sparkwright.trust.redact import Redactor

@@ -14,12 +14,12 @@ from sparkwright.engines import http as key_rules
 from sparkwright.engines import http as roles
 from sparkwright.engines.http import GENERATE, Http
 from sparkwright.errors import Exit, Inconclusive, Refused
-from sparkwright.host.containers import container_labels, containers, server_key
+from sparkwright.host.containers import container_labels, containers, ownership, server_key
 from sparkwright.host.containers.inspection import describe_status
 from sparkwright.host.containers.running_server import start_identity
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import verified_states
-from sparkwright.measure import http_probe
+from sparkwright.measure import http_probe, server_counters
 from sparkwright.protocol.result import Change, Result, arg
 
 POLL_S = 0.2
@@ -54,11 +54,9 @@ class Liveness(Module["Liveness.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         result = self._evaluate(args, context)
         container = containers.inspect(context.docker(), args.name) if result.data.get("silent") else None
-        if container is not None and not container_labels.is_ours(context, container):
+        if container is not None and not ownership.is_ours(context, container):
             fix = f"On the host: `docker restart {args.name}`, or `docker stop` and `docker rename` it."
-            raise Refused(
-                f"container {container_labels.describe_holder(context, container)}, and does not answer.", fix=fix
-            )
+            raise Refused(f"container {ownership.describe_holder(context, container)}, and does not answer.", fix=fix)
         return result
 
     def _evaluate(self, args: Args, context: Context) -> Result:
@@ -131,11 +129,11 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
 def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens for other clients while it sent us none."""
     key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
-    before = http_probe.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
+    before = server_counters.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
     until_s = time.monotonic() + OTHER_CLIENTS_S
     while before is not None and time.monotonic() < until_s:
         time.sleep(POLL_S)
-        now = http_probe.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
+        now = server_counters.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
         if now is not None and now > before:
             return True
     return False

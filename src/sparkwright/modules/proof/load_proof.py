@@ -14,7 +14,7 @@ from sparkwright.host.containers import container_labels, server_key
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, build_key, record_name
 from sparkwright.host.runs import lock
-from sparkwright.measure import figures, http_probe, load, stream
+from sparkwright.measure import figures, load, server_counters, stream
 from sparkwright.measure.server_client import ServerClient, TokenEstimator, random_text
 from sparkwright.measure.workload import LadderStep, build_ladder
 from sparkwright.modules.proof import verdict as verdicts
@@ -214,7 +214,7 @@ class DepthRates(Module["DepthRates.Args"]):
     @staticmethod
     def _measure_rates(http: Http, args: DepthRates.Args, context: Context) -> Iterator[Rate]:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
+        server_counters.wait_until_idle(lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_S)
         until_s = time.monotonic() + args.most_seconds
         sender = calibrate(
             ServerClient(http, args.model, args.base_url, key), args.most_seconds, shortest_tokens=min(args.depths)

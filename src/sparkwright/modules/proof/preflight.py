@@ -13,7 +13,7 @@ from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.engine import Name, get_engine
 from sparkwright.engines.findings import Finding
 from sparkwright.errors import Exit, SparkwrightError
-from sparkwright.host.containers import container_labels, containers, replacement
+from sparkwright.host.containers import containers, ownership, replacement
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
 from sparkwright.host.module import Context, Module
@@ -171,7 +171,7 @@ def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
 def _is_ours(holder: str, context: Context) -> bool:
     """Return True if sparkwright created the container that holds a port."""
     container = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER_PREFIX))
-    return container is not None and container_labels.is_ours(context, container)
+    return container is not None and ownership.is_ours(context, container)
 
 
 def _check_networks(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:

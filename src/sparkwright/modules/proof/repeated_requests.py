@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sparkwright import defaults, units
-from sparkwright.engines import caches as prefix_verdict
 from sparkwright.engines import http as roles
-from sparkwright.engines import openai_api, tasks
+from sparkwright.engines import openai_api, prefix_cache, tasks
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
 from sparkwright.engines.model import architecture
@@ -20,7 +19,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records import baselines
 from sparkwright.host.records.baselines import MEMBERS, Baselines, Reference, build_key
 from sparkwright.host.runs import lock
-from sparkwright.measure import http_probe, reference, server_client, stream
+from sparkwright.measure import http_probe, reference, server_client, server_counters, stream
 from sparkwright.measure.reference import AnswersEvaluation, Divergence, GeneratedText, Verdict
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
@@ -71,12 +70,12 @@ class PrefixCache(Module["PrefixCache.Args"]):
     def _run_test(self, engine: Engine, args: Args, context: Context) -> Result:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         http = engine.http
-        counters, cache = http_probe.read_counters(http, args.base_url, key)
+        counters, cache = server_counters.read_counters(http, args.base_url, key)
         answer = _query_settings(http, args, key)
         if answer.get("prefix_caching") is False or engine.prefix_cache.is_off(cache):
-            return _build_result(prefix_verdict.off_verdict(engine.name), engine, args, {})
+            return _build_result(prefix_cache.off_verdict(engine.name), engine, args, {})
         if roles.PREFIX_QUERIES not in counters:
-            judged = prefix_verdict.evaluate_prefix_cache(engine.name, engine.prefix_cache, [], 0, 1, cache, None)
+            judged = prefix_cache.evaluate_prefix_cache(engine.name, engine.prefix_cache, [], 0, 1, cache, None)
             return _build_result(judged, engine, args, {})
         state = evidence.read_engine_state(context, args.container)
         from_log = state.value("block_size") if state else None
@@ -85,12 +84,12 @@ class PrefixCache(Module["PrefixCache.Args"]):
         reported = max(answer.get("block_size") or from_log or 0, engine.prefix_cache.block_tokens(cache))
         block = reported or http.prefix_block
         block = max(block, http.recurrent_block) if hybrid else block
-        words = prefix_verdict.prefix_length_tokens(block)
+        words = prefix_cache.prefix_length_tokens(block)
         context_tokens = _query_context_length(http, args, key)
         data: dict[str, Any] = {"block_tokens": block, "prefix_tokens": words}
         if context_tokens is not None and words * TOKENS_PER_WORD + MARGIN_TOKENS > context_tokens:
             message = f"two blocks of {block} tokens do not fit into its context of {context_tokens}"
-            judged = prefix_verdict.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
+            judged = prefix_cache.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
             return _build_result(judged, engine, args, data)
         try:
             sightings = server_client.measure_prefix_reuse(
@@ -98,7 +97,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
                 args.base_url,
                 args.model,
                 words,
-                lambda: http_probe.read_counters(http, args.base_url, key)[0],
+                lambda: server_counters.read_counters(http, args.base_url, key)[0],
                 api_key=key,
                 timeout_s=args.timeout_s,
                 progress=lambda done, total: context.progress(done, total, text="sending the prefix"),
@@ -111,7 +110,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
             return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=foreign, fix=fix, data=data)
         version = engine.advice.version(http_probe.query_version(http, args.base_url))
         return _build_result(
-            prefix_verdict.evaluate_prefix_cache(
+            prefix_cache.evaluate_prefix_cache(
                 engine.name, engine.prefix_cache, sightings, words, block, cache, version, hybrid=hybrid
             ),
             engine,
@@ -133,7 +132,7 @@ def _query_context_length(http: Http, args: PrefixCache.Args, key: str) -> int |
     return openai_api.parse_models(http, answer.json()).get(args.model) if answer.status == 200 else None
 
 
-def _describe_foreign_traffic(sightings: list[prefix_verdict.PrefixMeasurement]) -> str:
+def _describe_foreign_traffic(sightings: list[prefix_cache.PrefixMeasurement]) -> str:
     """Return a phrase about other clients' traffic during the check; empty if there was none."""
     looked_up = sum(sighting.queries or 0 for sighting in sightings)
     ours = sum(sighting.prompt_tokens for sighting in sightings)
@@ -143,12 +142,12 @@ def _describe_foreign_traffic(sightings: list[prefix_verdict.PrefixMeasurement])
 
 
 def _build_result(
-    judged: prefix_verdict.PrefixCacheVerdict, engine: Engine, args: PrefixCache.Args, data: dict[str, Any]
+    judged: prefix_cache.PrefixCacheVerdict, engine: Engine, args: PrefixCache.Args, data: dict[str, Any]
 ) -> Result:
     share = round(judged.share, 3) if judged.share is not None else None
     fields = {**data, "verdict": judged.verdict, "hit_share": share}
     message = f"{judged.verdict}: {judged.sentence}" if judged.verdict != "hits" else judged.sentence
-    if judged.verdict in ("no hits", "few hits", "off") and prefix_verdict.is_requested(
+    if judged.verdict in ("no hits", "few hits", "off") and prefix_cache.is_requested(
         engine.name, engine.flags.normalize(args.flags)
     ):
         fix = f"{judged.fix[:1].upper()}{judged.fix[1:]}." if judged.fix else ""

@@ -17,11 +17,11 @@ from sparkwright.host.containers import container_labels, running_server, server
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.host.runs import lock
-from sparkwright.measure import background, http_probe, smoke, stream
+from sparkwright.measure import gpu_sampler, http_probe, server_counters, smoke, stream
 from sparkwright.measure import speculation as speculation_proof
 from sparkwright.measure.background import LagSampler, suspend_gc
 from sparkwright.measure.figures import percentile
-from sparkwright.measure.http_probe import counter_increase, has_count_mismatch, read_settled_counters
+from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.smoke import Baseline, Bounds, SmokeResult
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
@@ -42,7 +42,7 @@ class Observations:
 
     before: Mapping[str, float]
     after: Mapping[str, float]
-    gpu: background.GpuState
+    gpu: gpu_sampler.GpuState
     lag: LagSampler
     others: Mapping[str, float]  # tokens that other servers of this host generated meanwhile, by container
 
@@ -194,11 +194,11 @@ def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[SmokeResult, Observations]:
     others = running_server.read_generated_tokens(context, args.base_url)
-    before = http_probe.wait_until_idle(lambda: http_probe.read_counters(http, args.base_url, key)[0], IDLE_S)
+    before = server_counters.wait_until_idle(lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_S)
     with (
         suspend_gc(),
         LagSampler() as lag,
-        background.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
+        gpu_sampler.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
         measured = smoke.measure_decode_rate(
             http,
@@ -213,7 +213,7 @@ def _measure(
         )
         state = sampler.state
     counters = read_settled_counters(
-        lambda: http_probe.read_counters(http, args.base_url, key)[0],
+        lambda: server_counters.read_counters(http, args.base_url, key)[0],
         lambda now: _describe_token_mismatch(before, now, measured),
     )
     return measured, Observations(
@@ -278,14 +278,14 @@ def _find_doubt(
 ) -> tuple[str, str, str] | None:
     """Return why the measurement proves nothing: verdict, sentence and fix. None if it is valid."""
     if differs := _describe_token_mismatch(observed.before, observed.after, measured):
-        return "inconclusive", f"other traffic: {differs}", http_probe.IDLE_FIX
+        return "inconclusive", f"other traffic: {differs}", server_counters.IDLE_FIX
     if observed.lag.spoils_rates(measured.decoding_s):
         lagging = f"this client is too slow: it wakes up {observed.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
     has_figure = measured.verdict in (*FAILED_VERDICTS, "new baseline")
     if has_figure and sum(observed.others.values()) > MAX_SHARED_TOKENS * measured.tokens:
         busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in observed.others.items())
-        return "inconclusive", f"the GPU was shared: {busy} meanwhile", http_probe.IDLE_FIX
+        return "inconclusive", f"the GPU was shared: {busy} meanwhile", server_counters.IDLE_FIX
     if has_figure and observed.gpu.is_degraded(baseline.clock_mhz if baseline else None):
         message = (
             f"host degraded: {observed.gpu.sentence}; {measured.tok_per_s:.1f} tok/s says nothing about the server"

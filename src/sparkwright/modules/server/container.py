@@ -9,11 +9,11 @@ from typing import Any, Literal
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.host.containers import (
     compile_caches,
-    container_labels,
     container_options,
     containers,
     lifecycle,
     mount_sources,
+    ownership,
     recipe_files,
     replacement,
     server_key,
@@ -110,7 +110,7 @@ class Container(StateModule["Container.Args", ContainerState]):
         recipe_files.refuse_missing(context.state, spec, args.files)
         mount_sources.refuse_unsafe_spec(context, spec)
         texts = recipe_files.read_contents(context.state, spec, container, args.files)
-        is_ours = container_labels.is_ours(context, container)
+        is_ours = ownership.is_ours(context, container)
         created = replacement.unstarted_ids(context)
         state = ContainerState(spec, container, image, verified_id, model, verified_spec(good), texts, is_ours, created)
         if not container or find_drift(args.model, state) or not (is_ours or state.running):
@@ -279,8 +279,8 @@ def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Co
 def _role_and_server(name: str) -> tuple[str, str]:
     """Return the role of a container with this name, and the server's own name."""
     if name.endswith(containers.INTERIM_SUFFIX):
-        return container_labels.INTERIM_SERVER, name.removesuffix(containers.INTERIM_SUFFIX)
-    return container_labels.SERVER, name
+        return ownership.INTERIM_SERVER, name.removesuffix(containers.INTERIM_SUFFIX)
+    return ownership.SERVER, name
 
 
 def _build_key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:

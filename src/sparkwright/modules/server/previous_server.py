@@ -18,6 +18,7 @@ from sparkwright.host.containers import (
     container_labels,
     containers,
     lifecycle,
+    ownership,
     recipe_files,
     replacement,
     server_key,
@@ -169,7 +170,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
 
 def _own_container(container: dict[str, Any], context: Context) -> dict[str, Any]:
     """Return the container if sparkwright created it; any other is neither stopped nor taken for a failed server."""
-    return container if container_labels.is_ours(context, container) else {}
+    return container if ownership.is_ours(context, container) else {}
 
 
 def _serving_name(args: RestorePrevious.Args, observed: RestorePreviousState) -> str:

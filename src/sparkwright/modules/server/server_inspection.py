@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
-from sparkwright.engines.caches import CACHE_MOUNT, own_variables
+from sparkwright.engines.compile_caches import CACHE_MOUNT, own_variables
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.health.check import DOCKER_TIMEOUT_S
 from sparkwright.host.containers import containers, inspection, server_key

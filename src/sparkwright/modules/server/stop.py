@@ -11,11 +11,11 @@ from sparkwright import defaults, units
 from sparkwright.engines.engine import Engine
 from sparkwright.errors import Failed
 from sparkwright.host import gpu_processes
-from sparkwright.host.containers import container_labels, containers, lifecycle, replacement, server_key
+from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, replacement, server_key
 from sparkwright.host.memory import holders
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, verified_states
-from sparkwright.measure import http_probe
+from sparkwright.measure import server_counters
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
@@ -66,7 +66,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
 
     def act(self, args: Args, observed: StopAndKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
         name, kept_name = replacement.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
-        container_labels.require_ours(context, observed.current)
+        ownership.require_ours(context, observed.current)
         good = verified_states.load_last(context.state)
         holders.record_stop(context, observed.current)
         if observed.previous and observed.current["Id"] != good.get("container_id"):
@@ -111,7 +111,7 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     def run(self, args: Args, context: Context) -> Result:
         observed = self.read(args, context)
         if observed and not context.check:
-            container_labels.require_ours(context, observed)
+            ownership.require_ours(context, observed)
             holders.record_stop(context, observed)
             _record_restarted(context, observed)
         return super().run(args, context)
@@ -263,7 +263,9 @@ def _request_counter(container: dict[str, Any], context: Context) -> Callable[[]
 
 def count_requests(engine: Engine, url: str, key: str) -> int | None:
     """Return the number of requests that a server runs or queues; None if its metrics do not report it."""
-    busy = http_probe.count_active_requests(http_probe.read_counters(engine.http, url, key)[0]) if url else None
+    busy = (
+        server_counters.count_active_requests(server_counters.read_counters(engine.http, url, key)[0]) if url else None
+    )
     return None if busy is None else int(busy)
 
 

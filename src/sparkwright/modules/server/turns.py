@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sparkwright import defaults, units
 from sparkwright.errors import Exit, Failed
-from sparkwright.host.containers import compile_caches, container_labels, containers
+from sparkwright.host.containers import compile_caches, containers, ownership
 from sparkwright.host.gateway import interim
 from sparkwright.host.gateway.server_operations import Gateway
 from sparkwright.host.memory import holders, memory_fit
@@ -195,7 +195,7 @@ def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context:
 
 def _check_name(args: InterimFits.Args, context: Context) -> str:
     existing = containers.inspect(context.docker(), interim.container_name(str(args.spec["name"])))
-    return f"container {container_labels.describe_holder(context, existing)}" if existing else ""
+    return f"container {ownership.describe_holder(context, existing)}" if existing else ""
 
 
 def _check_memory(args: InterimFits.Args, context: Context) -> str:

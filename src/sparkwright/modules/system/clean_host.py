@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines.caches import HOST_FOLDER as CACHES_FOLDER
+from sparkwright.engines.compile_caches import HOST_FOLDER as CACHES_FOLDER
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import schedule
 from sparkwright.host.containers import (
     cache_removal,
     compile_caches,
     container_files,
-    container_labels,
     containers,
     lifecycle,
+    ownership,
 )
 from sparkwright.host.models import model_folders
 from sparkwright.host.models.manifest import Manifest
@@ -120,16 +120,16 @@ def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
         return
     for row in sorted(rows, key=lambda row: row["Names"][0]):
         container = containers.inspect(context.docker(), row["Id"])
-        if container is None or (identity := container_labels.identify(context, container)) is None:
+        if container is None or (identity := ownership.identify(context, container)) is None:
             continue
         is_serving = (
-            identity.role in (container_labels.SERVER, container_labels.GATEWAY)
+            identity.role in (ownership.SERVER, ownership.GATEWAY)
             and LAB_LABEL not in (row.get("Labels") or {})
-            and not container_labels.is_kept_previous(context, container)
-            and not container_labels.is_unstarted_replacement(context, container)
+            and not ownership.is_kept_previous(context, container)
+            and not ownership.is_unstarted_replacement(context, container)
         )
         kept = "--server removes it" if is_serving and not args.server else ""
-        yield Item("container", container_labels.name_of(container), row.get("SizeRw"), kept)
+        yield Item("container", ownership.name_of(container), row.get("SizeRw"), kept)
 
 
 def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkwright import visible
-from sparkwright.engines.caches import compile_cache_key, live_folder_path
+from sparkwright.engines.compile_caches import compile_cache_key, live_folder_path
 from sparkwright.engines.memory import Memory
 from sparkwright.errors import Refused
 from sparkwright.host.records.baselines import MEMBERS

@@ -19,8 +19,9 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.event_reader import EventReader
 from sparkwright.protocol.events import Event, event
 from sparkwright.remote import runtime
-from sparkwright.remote.ssh import login, ssh_config
-from sparkwright.remote.ssh.login import CHANNEL_TIMEOUT_S, CONNECT_TIMEOUT_S
+from sparkwright.remote.ssh import connection as ssh_connection
+from sparkwright.remote.ssh import ssh_config
+from sparkwright.remote.ssh.connection import CHANNEL_TIMEOUT_S, CONNECT_TIMEOUT_S
 from sparkwright.runner import request as requests
 from sparkwright.secret import Secret
 from sparkwright.shell import join
@@ -113,7 +114,9 @@ class SshLink:
 
     def _connect(self) -> None:
         try:
-            connection = login.open_connection(ssh_config.resolve(self._host), self._host.name, self._notes.append)
+            connection = ssh_connection.open_connection(
+                ssh_config.resolve(self._host), self._host.name, self._notes.append
+            )
             if connection.transport is not None:
                 self._waiting = self._exec(connection.transport, self._start)
             self._connection.set_result(connection)

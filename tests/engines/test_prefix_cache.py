@@ -3,9 +3,10 @@
 import pytest
 from packaging.version import Version
 
-from sparkwright.engines import caches as prefix_verdict
 from sparkwright.engines import engine as engines
-from sparkwright.engines.caches import CACHE_MOUNT, PrefixMeasurement, evaluate_prefix_cache, own_variables
+from sparkwright.engines import prefix_cache
+from sparkwright.engines.compile_caches import CACHE_MOUNT, own_variables
+from sparkwright.engines.prefix_cache import PrefixMeasurement, evaluate_prefix_cache
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.engines.vllm.http import HTTP
 
@@ -116,7 +117,7 @@ def test_turned_off_is_what_the_engine_says_itself() -> None:
 
 def test_the_prefix_is_longer_than_two_blocks() -> None:
     for block in (16, 256, 1056, 2096):
-        assert prefix_verdict.prefix_length_tokens(block) > 2 * block
+        assert prefix_cache.prefix_length_tokens(block) > 2 * block
 
 
 def test_the_log_knows_the_block_better_than_old_metrics() -> None:
@@ -152,7 +153,7 @@ def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
     ],
 )
 def test_how_it_is_turned_on_is_said_in_the_engines_own_flag(name: str, line: str) -> None:
-    assert prefix_verdict.recipe_line(name) == line
+    assert prefix_cache.recipe_line(name) == line
 
 
 def test_the_cache_config_of_metrics() -> None:

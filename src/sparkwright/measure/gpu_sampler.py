@@ -1,0 +1,120 @@
+"""Samples of the GPU during decoding: clock, power, temperature and utilization.
+
+A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz
+without reporting anything. A slow server on such a host is the host's fault.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sparkwright.measure.background import BackgroundSampler
+
+GPU_SAMPLE_INTERVAL_S = 0.5
+FIGURE_FORMATS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
+
+MIN_BUSY_PERCENT = 90.0
+MIN_CLOCK_MHZ = 1500.0
+MIN_CLOCK_SHARE = 0.8
+#: share of the baseline's power below which a busy GPU is stalled; the noise of a single stream stays well above it
+MIN_POWER_SHARE = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """A sample in MHz, W, degrees C and percent. None means unknown."""
+
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    utilization_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState(GpuSample):
+    """The medians of several samples."""
+
+    samples: int = 0
+
+    @property
+    def known(self) -> bool:
+        """True if the clock and the utilization were reported."""
+        return self.clock_mhz is not None and self.utilization_percent is not None
+
+    def is_degraded(self, baseline_mhz: float | None) -> bool:
+        """Return True if the GPU is busy but far below its clock.
+
+        Args:
+            baseline_mhz: clock when the baseline was measured.
+        """
+        if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= MIN_BUSY_PERCENT:
+            return False
+        return self.clock_mhz < MIN_CLOCK_MHZ or (
+            baseline_mhz is not None and self.clock_mhz < MIN_CLOCK_SHARE * baseline_mhz
+        )
+
+    def describe_stall(self, baseline_w: float | None) -> str:
+        """Return a sentence if the GPU is busy with far less power than in the baseline; otherwise empty."""
+        if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= MIN_BUSY_PERCENT:
+            return ""
+        if self.power_w >= MIN_POWER_SHARE * baseline_w:
+            return ""
+        busy = f"the GPU is {self.utilization_percent:.0f} % busy at {self.power_w:.0f} W, {baseline_w:.0f} W at the baseline"
+        return f"{busy}: it waits more than it computes"
+
+    @property
+    def sentence(self) -> str:
+        parts = zip(
+            FIGURE_FORMATS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization_percent), strict=True
+        )
+        message = ", ".join(words.format(value) for words, value in parts if value is not None)
+        return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON with units in the names."""
+        return asdict(self)
+
+
+class GpuSampler(BackgroundSampler):
+    """Samples the GPU during a `with` block.
+
+    Args:
+        query: returns the figures of a sample, by the field names of `GpuSample`; empty if that fails.
+    """
+
+    def __init__(self, query: Callable[[], Mapping[str, float | None]]) -> None:
+        super().__init__()
+        self.query = query
+        self.samples: list[GpuSample] = []
+
+    def discard_samples(self) -> None:
+        """Discard the samples taken so far, before decoding begins."""
+        self.samples.clear()
+
+    @property
+    def state(self) -> GpuState:
+        return summarize_samples(list(self.samples))
+
+    def sample(self) -> None:
+        """Take one sample, then wait for the next."""
+        sample = build_sample(self.query())
+        if sample is not None:
+            self.samples.append(sample)
+        self.pause(GPU_SAMPLE_INTERVAL_S)
+
+
+def build_sample(figures: Mapping[str, float | None]) -> GpuSample | None:
+    """Return a sample with these figures, or None for a host without a GPU."""
+    return GpuSample(**figures) if figures else None
+
+
+def summarize_samples(samples: Sequence[GpuSample]) -> GpuState:
+
+    def compute_median(name: str) -> float | None:
+        values = [getattr(sample, name) for sample in samples if getattr(sample, name) is not None]
+        return statistics.median(values) if values else None
+
+    return GpuState(samples=len(samples), **{field.name: compute_median(field.name) for field in fields(GpuSample)})

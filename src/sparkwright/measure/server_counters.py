@@ -1,0 +1,78 @@
+"""Counters that a server exports, read before and after a measurement and compared with what the client received."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from sparkwright.engines import http as roles
+from sparkwright.engines.http import Http
+from sparkwright.errors import Inconclusive
+from sparkwright.measure.http_probe import send_request
+from sparkwright.visible import format_count
+
+IDLE_FIX = "Try again when the server is idle."
+#: tolerated difference, as a share of the server's tokens
+MAX_MISMATCH_SHARE = 0.01
+#: tokens that a server may still generate after the client has ended the request
+MAX_TOKENS_AFTER_CAP = 8
+#: delay of the server's counters after the last token, in seconds
+COUNTER_LAG_S = 1.0
+
+
+def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the counters by role, and the cache's settings; both are empty if the server exports none."""
+    if not http.metrics:
+        return {}, {}
+    response = send_request(base_url, http.metrics, api_key=api_key)
+    text = response.body.decode(errors="replace") if response.status == 200 else ""
+    return http.counters(text), http.cache_of(text)
+
+
+def count_active_requests(counters: Mapping[str, float]) -> float | None:
+    """Return the number of running and waiting requests, or None if unknown."""
+    if roles.RUNNING not in counters:
+        return None
+    return counters[roles.RUNNING] + counters.get(roles.WAITING, 0)
+
+
+def wait_until_idle(get_counters: Callable[[], Mapping[str, float]], timeout_s: float) -> Mapping[str, float]:
+    """Wait until the server is idle and return its counters. Raises Inconclusive if it is still busy after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    while running := count_active_requests(current := get_counters()):
+        if time.monotonic() > deadline_s:
+            message = f"other traffic: {format_count(int(running), 'request')} running or waiting"
+            raise Inconclusive(f"{message}; measuring now would be inconclusive.", fix=IDLE_FIX)
+        time.sleep(0.1)
+    return current
+
+
+def has_foreign_tokens(served: float, streamed: int, capped: int) -> bool:
+    """Return True if the server generated tokens that this client did not request.
+
+    Args:
+        served: number of tokens by the server's counters.
+        streamed: number of tokens by this client's count.
+        capped: number of requests that the client ended early.
+    """
+    return served - streamed > max(MAX_MISMATCH_SHARE * served, MAX_TOKENS_AFTER_CAP * capped)
+
+
+def has_count_mismatch(served: float, streamed: int, capped: int) -> bool:
+    """Return True if the two counts disagree in either direction. Takes the arguments of `has_foreign_tokens`."""
+    return has_foreign_tokens(served, streamed, capped) or streamed - served > MAX_MISMATCH_SHARE * served
+
+
+def counter_increase(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float | None:
+    """Return the increase of a counter, or None if it is missing before or after."""
+    return after[name] - before[name] if name in before and name in after else None
+
+
+def read_settled_counters(
+    read: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
+) -> Mapping[str, float]:
+    """Return the counters after a measurement, read again for up to COUNTER_LAG_S while `is_stale` is true of them."""
+    deadline_s = time.monotonic() + COUNTER_LAG_S
+    while is_stale(after := read()) and time.monotonic() <= deadline_s:
+        time.sleep(0.05)
+    return after
