@@ -65,7 +65,7 @@ def test_it_proposes_both_halves_of_the_port_and_writes_them_when_told(pair: Lin
 def test_a_pair_in_order_is_fit(pair: LinkedPair) -> None:
     assert pair.run("cluster.check", "--host", "pair") == (
         0,
-        "The links between spark1 and spark2 are as a cluster needs them.\n",
+        "The links between spark1 and spark2 are ready for a cluster.\n",
     )
 
 

@@ -44,7 +44,7 @@ def test_settings_are_merged_and_the_file_before_is_kept(client: str, tmp_path: 
     path.chmod(0o640)
     lines = client_files.write_settings(client, KEYED, str(path))
     (backup,) = tmp_path.glob("*.bak")
-    assert lines[:2] == [f"wrote {path}", f"the previous file: {backup}"] and backup.read_text() == BEFORE[client]
+    assert lines[:2] == [f"wrote {path}", f"previous file: {backup}"] and backup.read_text() == BEFORE[client]
     assert path.stat().st_mode & 0o777 == 0o640
     text = json.dumps(read_settings(client, path))
     assert KEYED.model in json.loads(json.dumps(text)) and "spark1:8080" in text and "sesame" not in text

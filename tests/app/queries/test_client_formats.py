@@ -21,7 +21,7 @@ OPEN = Endpoint("http://spark1:8000", "qwen", None, None, "", pictures=False)
 
 
 def format_text(name: str, endpoint: Endpoint) -> str:
-    return FORMATS[name].text(endpoint)
+    return FORMATS[name].render(endpoint)
 
 
 def test_codex_reads_toml_with_the_responses_api() -> None:
@@ -103,7 +103,7 @@ def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name:
 
 def test_a_path_that_the_engine_lacks_is_named() -> None:
     last = client_formats.format_lines(FORMATS["claude-code"], OPEN)[-1]
-    assert last == "# this client calls /v1/messages, which this server's engine is not known to serve"
+    assert last == "# this client calls /v1/messages, which this server's engine may not support"
 
 
 def test_an_address_of_a_name_at_which_nothing_answers_is_told_from_one_that_refuses() -> None:

@@ -104,7 +104,7 @@ def test_the_engine_of_a_log_without_its_beginning_can_be_said(tmp_path: Path) -
     other = run_logs(tmp_path, "--file", "end.log", "--engine", "llamacpp")
     assert (other.returncode, other.stderr.strip()) == (
         5,
-        "--engine: there is no engine 'llamacpp'; there are vllm, llama_cpp, sglang, openai.",
+        "--engine: unknown engine 'llamacpp'; the engines are vllm, llama_cpp, sglang, openai.",
     )
     host = run_logs(tmp_path, "--host", "spark1", "--engine", "vllm")
     assert host.returncode == 5 and host.stderr.startswith("--engine: is only taken with --file")

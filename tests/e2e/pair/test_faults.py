@@ -98,7 +98,7 @@ def test_the_links_are_read_and_a_second_deploy_changes_nothing(pair: PairProjec
     inspected = pair.run("cluster.inspect", "--host", "sandbox-pair")
     assert (inspected.code, inspected.out.count("200 Gb/s")) == (0, 4), inspected.out
     checked = pair.run("cluster.check", "--host", "sandbox-pair")
-    assert checked.out == "The links between sandbox1 and sandbox2 are as a cluster needs them.\n"
+    assert checked.out == "The links between sandbox1 and sandbox2 are ready for a cluster.\n"
     pair.deployed()
     before = pair.ids()
     second_run = pair.deploy()

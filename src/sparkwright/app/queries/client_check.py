@@ -1,4 +1,4 @@
-"""`client --check`: send one request as a client would, and check the answer."""
+"""`client --check`: send a request as a client does, and check the answer."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from sparkwright.transport.connection import TransportError
 from sparkwright.trust import bounds
 from sparkwright.visible import format_count, one_line
 
-#: time limit for the whole answer, in seconds
+#: time limit for the complete answer, in seconds
 TIMEOUT_S = 180.0
 MAX_SHOWN_CHARS = 300
-#: request of a client that is not an agent; a reasoning model needs room to think
+#: request for clients that are not agents; the limit leaves room for reasoning
 CHAT_REQUEST = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
 def check(form: Format, endpoint: Endpoint) -> str:
-    """Send a streamed request through the API that a client uses, with a tool for an agent, and return the result as text.
+    """Send a streaming request to the API that a client uses, and describe the answer. The request of an agent includes a tool.
 
     Raises:
-        Refused: the environment does not hold the key.
+        Refused: the key's environment variable is not set.
         Unreachable: the server does not answer.
         Inconclusive: the answer ended too early for a verdict.
-        Failed: the server refuses, breaks off, or returns an answer that the client can't use.
+        Failed: the server rejected the request, or the client can't use the answer.
     """
     dialect = dialects.BY_PATH[form.path]
     body = dialect.request(
@@ -79,11 +79,7 @@ def _error_text(body: bytes) -> str:
 
 
 def _describe_answer(form: Format, reply: Reply, endpoint: Endpoint) -> str:
-    """Describe the content of the answer.
-
-
-    Raises Failed for a wrong answer, and Inconclusive for one that ended too early for a verdict.
-    """
+    """Describe the tool call or text in an answer. Raises Failed or Inconclusive, as `check` does."""
     if form.agent:
         observation = fields.evaluate_tool_call(reply)
         if observation.verdict == "disproved":
@@ -92,8 +88,8 @@ def _describe_answer(form: Format, reply: Reply, endpoint: Endpoint) -> str:
             raise Inconclusive(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
         return observation.evidence
     if not reply.content:
-        kind = Inconclusive if reply.cut else Failed
-        raise kind("the answer has no text.", where=f"{endpoint.url}{form.path}")
+        error_class = Inconclusive if reply.cut else Failed
+        raise error_class("the answer has no text.", where=f"{endpoint.url}{form.path}")
     return quote_text(reply.content)
 
 

@@ -1,6 +1,6 @@
-"""Merging of settings into a client's own file. Other content is preserved, and a backup of the file is kept.
+"""`client --write`: merge settings into a client's file. Other settings are preserved, and the previous file is backed up.
 
-A key is never written: a file names the environment variable that holds it, or a command that prints it.
+API keys are never written: the settings name an environment variable with the key, or a command that prints it.
 """
 
 from __future__ import annotations
@@ -25,38 +25,39 @@ from sparkwright.host.state import write_atomically
 
 #: size limit of a settings file
 MAX_FILE_BYTES = 4 * 2**20
-#: mode of a new file, because its content may reveal who can use a server
+#: mode of a new file, which may show who can use a server
 NEW_FILE_MODE = 0o600
+#: returns a file's text with the settings for an endpoint merged into it, or raises Unmergeable
 Merger = Callable[[str, Endpoint], str]
-_HEADER = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
-_CODEX_OWN = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)\s{0,80}=")
+_TABLE_HEADER = re.compile(r"^\s{0,80}\[{1,2}\s{0,20}([^\[\]\s]{1,200})\s{0,20}\]")
+#: top-level settings of Codex that are written here
+_CODEX_SETTING = re.compile(r"^\s{0,80}(?:model|model_provider|model_context_window)\s{0,80}=")
 
 
 class Unmergeable(Exception):
-    """Raised for a file that can't be merged; the message is a clause that follows the file's name."""
+    """Raised for a file that can't be merged. The message continues a sentence that begins with the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFile:
-    """A client's file."""
+    """The settings file of a client."""
 
-    #: usual path; empty if the client has none
+    #: default path; empty if the client has none
     path: str
-    #: returns the file's text with the settings merged, or raises Unmergeable
-    merged: Merger
-    #: further files in the same folder, by name
-    beside: Mapping[str, Merger] = field(default_factory=dict)
-    #: variable that the client reads the key from, if its file can't name another one
+    merge: Merger
+    #: mergers of other files in the same folder, by file name
+    other_files: Mapping[str, Merger] = field(default_factory=dict)
+    #: environment variable from which the client always reads the key; empty if its file can name a variable
     key_variable: str = ""
 
 
 def _merge_mappings(before: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings; our value wins if both have a key."""
+    """Merge nested mappings. If both have a key, the value of `ours` is used."""
     merged = dict(before)
     for name, value in ours.items():
         previous = merged.get(name)
-        both = isinstance(previous, dict) and isinstance(value, dict)
-        merged[name] = _merge_mappings(previous, value) if both and isinstance(previous, dict) else value
+        is_nested = isinstance(previous, dict) and isinstance(value, dict)
+        merged[name] = _merge_mappings(previous or {}, value) if is_nested else value
     return merged
 
 
@@ -87,11 +88,13 @@ def _merge_json(text: str, ours: Mapping[str, Any]) -> str:
 
 
 def _format_yaml(text: str, after: Mapping[str, Any]) -> str:
+    """Return a YAML file with the given settings, or its text if they are the same, to keep its comments."""
     return text if after == _parse_yaml(text) else yaml.safe_dump(dict(after), sort_keys=False, allow_unicode=True)
 
 
-def _merge_opencode(text: str, endpoint: Endpoint) -> str:
-    return _merge_json(text, json.loads(client_formats.FORMATS["opencode"].text(endpoint)))
+def _json_merger(client: str) -> Merger:
+    """Return the merger for a client whose printed settings are the JSON to merge."""
+    return lambda text, endpoint: _merge_json(text, json.loads(client_formats.FORMATS[client].render(endpoint)))
 
 
 def _merge_claude_code(text: str, endpoint: Endpoint) -> str:
@@ -102,36 +105,37 @@ def _merge_claude_code(text: str, endpoint: Endpoint) -> str:
 
 
 def _merge_yaml_list(text: str, ours: Mapping[str, Any], key: str, is_same: Callable[[Any], bool]) -> str:
-    """Return a YAML file in which our row replaces the same row of one of its lists."""
-    before, (row,) = _parse_yaml(text), ours[key]
-    rows = before.get(key) or []
-    if not isinstance(rows, list):
+    """Merge a list with a single element into a YAML file.
+
+    Args:
+        key: the list's name.
+        is_same: returns True for the element of the file that is replaced.
+    """
+    before, (new_element,) = _parse_yaml(text), ours[key]
+    elements = before.get(key) or []
+    if not isinstance(elements, list):
         raise Unmergeable(f"has a `{key}` that is not a list")
-    others = [other for other in rows if not (isinstance(other, dict) and is_same(other))]
-    position = next((n for n, other in enumerate(rows) if other not in others), len(others))
-    return _format_yaml(text, {**ours, **before, key: [*others[:position], row, *others[position:]]})
+    others = [element for element in elements if not (isinstance(element, dict) and is_same(element))]
+    position = next((n for n, element in enumerate(elements) if element not in others), len(others))
+    return _format_yaml(text, {**ours, **before, key: [*others[:position], new_element, *others[position:]]})
 
 
 def _merge_continue(text: str, endpoint: Endpoint) -> str:
-    ours = yaml.safe_load(client_formats.FORMATS["continue"].text(endpoint))
+    ours = yaml.safe_load(client_formats.FORMATS["continue"].render(endpoint))
     name = ours["models"][0]["name"]
-    return _merge_yaml_list(text, ours, "models", lambda row: row.get("name") == name)
+    return _merge_yaml_list(text, ours, "models", lambda model: model.get("name") == name)
 
 
 def _merge_litellm(text: str, endpoint: Endpoint) -> str:
-    """Merge by name and model, because rows of the same name are servers that share its requests."""
-    ours = yaml.safe_load(client_formats.FORMATS["litellm"].text(endpoint))
+    """Merge by name and model, because LiteLLM balances requests between all entries with the same name."""
+    ours = yaml.safe_load(client_formats.FORMATS["litellm"].render(endpoint))
 
-    def is_same(row: dict[str, Any]) -> bool:
-        params = row.get("litellm_params")
+    def is_same(entry: dict[str, Any]) -> bool:
+        params = entry.get("litellm_params")
         model = params.get("model") if isinstance(params, dict) else None
-        return (row.get("model_name"), model) == (endpoint.model, f"openai/{endpoint.model}")
+        return (entry.get("model_name"), model) == (endpoint.model, f"openai/{endpoint.model}")
 
     return _merge_yaml_list(text, ours, "model_list", is_same)
-
-
-def _merge_openclaw(text: str, endpoint: Endpoint) -> str:
-    return _merge_json(text, json.loads(client_formats.FORMATS["openclaw"].text(endpoint)))
 
 
 def _merge_aider(text: str, endpoint: Endpoint) -> str:
@@ -146,8 +150,8 @@ def _merge_aider_metadata(text: str, endpoint: Endpoint) -> str:
 
 
 def _merge_codex(text: str, endpoint: Endpoint) -> str:
-    """Merge TOML as text to keep its comments, and parse the result to verify it."""
-    new_text = client_formats.FORMATS["codex"].text(endpoint)
+    """Merge TOML as text, which preserves comments, and check the result by parsing it."""
+    new_text = client_formats.FORMATS["codex"].render(endpoint)
     try:
         before, ours = tomllib.loads(text), tomllib.loads(new_text)
     except tomllib.TOMLDecodeError:
@@ -157,24 +161,24 @@ def _merge_codex(text: str, endpoint: Endpoint) -> str:
     after = {**other_settings, **ours, "model_providers": providers}
     if after == before:
         return text
-    top, _, table = new_text.partition("\n\n")
-    merged = "\n".join([top, *_other_lines(text), "", table]) + "\n"
+    settings, _, provider_table = new_text.partition("\n\n")
+    merged = "\n".join([settings, *_other_lines(text), "", provider_table]) + "\n"
     try:
         parsed = tomllib.loads(merged)
     except tomllib.TOMLDecodeError:
         parsed = {}
     if parsed != after:
-        raise Unmergeable(f"holds `model_providers.{PROVIDER}` in a form that cannot be replaced")
+        raise Unmergeable(f"has `model_providers.{PROVIDER}` in a form that cannot be replaced")
     return merged
 
 
 def _other_lines(text: str) -> list[str]:
-    """Return the lines of a codex file, except those of the settings that are written here."""
+    """Return the lines of a Codex file without the settings that are written here."""
     table, lines = "", []
     for line in text.splitlines():
-        if header := _HEADER.match(line):
+        if header := _TABLE_HEADER.match(line):
             table = header[1]
-        if table != f"model_providers.{PROVIDER}" and (table or not _CODEX_OWN.match(line)):
+        if table != f"model_providers.{PROVIDER}" and (table or not _CODEX_SETTING.match(line)):
             lines.append(line)
     return lines
 
@@ -182,9 +186,9 @@ def _other_lines(text: str) -> list[str]:
 CLIENT_FILES: Mapping[str, ClientFile] = {
     "claude-code": ClientFile("~/.claude/settings.json", _merge_claude_code),
     "codex": ClientFile("~/.codex/config.toml", _merge_codex),
-    "opencode": ClientFile("~/.config/opencode/opencode.json", _merge_opencode),
+    "opencode": ClientFile("~/.config/opencode/opencode.json", _json_merger("opencode")),
     "continue": ClientFile("~/.continue/config.yaml", _merge_continue),
-    "openclaw": ClientFile("~/.openclaw/openclaw.json", _merge_openclaw),
+    "openclaw": ClientFile("~/.openclaw/openclaw.json", _json_merger("openclaw")),
     "aider": ClientFile(
         "~/.aider.conf.yml",
         _merge_aider,
@@ -193,7 +197,7 @@ CLIENT_FILES: Mapping[str, ClientFile] = {
     ),
     "litellm": ClientFile("", _merge_litellm),
 }
-#: reasons why the settings of other clients are only printed
+#: reasons why the settings of some clients can't be written, as clauses that follow the client's name
 UNWRITABLE_REASONS = {
     "cline": "keeps its settings in VS Code's own storage, and the key among its secrets",
     "open-webui": "reads its environment at its first start only, and keeps its settings in its database",
@@ -201,51 +205,49 @@ UNWRITABLE_REASONS = {
 
 
 def write_settings(client: str, endpoint: Endpoint, file: str = "") -> list[str]:
-    """Merge the settings into a client's files, and return lines that describe what was done.
+    """Merge the settings into a client's files, and return lines that describe the changes.
 
     Args:
-        client: a name of `client_formats.FORMATS`.
-        endpoint: the address and the model.
-        file: path to use instead of the client's usual file.
+        client: a name in `client_formats.FORMATS`.
+        file: path of the file; empty for the client's default path.
 
     Raises:
-        Refused: the client has no file, or the file can't be merged; nothing is written then.
+        Refused: the client has no file, or one of its files can't be merged. No file was written.
     """
     client_file = CLIENT_FILES.get(client)
     if client_file is None:
-        fix = f"Leave out --write: the settings are printed. Files are written for {', '.join(CLIENT_FILES)}."
-        reason = UNWRITABLE_REASONS.get(client, "has no file of settings")
-        raise Refused(f"{client} {reason}: there is nothing to merge into.", where="--write", fix=fix)
+        fix = f"Leave out --write to print the settings. Files are written for {', '.join(CLIENT_FILES)}."
+        reason = UNWRITABLE_REASONS.get(client, "has no file for settings")
+        raise Refused(f"{client} {reason}, so --write is not possible.", where="--write", fix=fix)
     if not (file or client_file.path):
-        raise Refused(f"{client} has no usual file.", where="--write", fix="Name it: --file FILE.")
-    first = Path(os.path.realpath(Path(file or client_file.path).expanduser()))
-    mergers = {
-        first: client_file.merged,
-        **{first.with_name(name): merged for name, merged in client_file.beside.items()},
+        raise Refused(f"{client} has no default settings file.", where="--write", fix="Name it: --file FILE.")
+    path = Path(os.path.realpath(Path(file or client_file.path).expanduser()))
+    mergers = {path: client_file.merge} | {
+        path.with_name(name): merge for name, merge in client_file.other_files.items()
     }
-    texts = {path: _merge_file(path, merged, endpoint) for path, merged in mergers.items()}
+    texts = {path: _merge_file(path, merge, endpoint) for path, merge in mergers.items()}
     lines = [line for path, (before, after) in texts.items() for line in _write_file(path, before, after)]
-    if client_file.key_variable and endpoint.key_variable not in ("", client_file.key_variable):
-        lines.append(
-            f"{client} takes the key from {client_file.key_variable}: export "
-            f'{client_file.key_variable}="${endpoint.key_variable}"'
-        )
+    variable = client_file.key_variable
+    if variable and endpoint.key_variable not in ("", variable):
+        lines.append(f'{client} reads the key from {variable}: export {variable}="${endpoint.key_variable}"')
     return lines
 
 
 def _merge_file(path: Path, merge: Merger, endpoint: Endpoint) -> tuple[str, str]:
-    """Return a file's text before and after merging the settings. Raises Refused if it can't be merged."""
+    """Return a file's text before and after the merge. Raises Refused if it can't be merged."""
     try:
         before = _read_file(path)
         return before, merge(before, endpoint)
     except Unmergeable as why:
-        raise Refused(f"{path} {why}.", where="--write", fix="Merge by hand: leave out --write.") from None
+        raise Refused(
+            f"{path} {why}.", where="--write", fix="Leave out --write, and add the printed settings manually."
+        ) from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
 
 
 def _write_file(path: Path, before: str, after: str) -> list[str]:
-    """Write a file after backing up the previous one, and describe what was done. Raises Refused."""
+    """Write a file after backing up the previous one, and return lines that describe the changes. Raises Refused."""
     if before == after:
         return [f"{path} has these settings already"] if before else []
     try:
@@ -254,7 +256,7 @@ def _write_file(path: Path, before: str, after: str) -> list[str]:
         write_atomically(path, after.encode(), mode=path.stat().st_mode & 0o777 if backup else NEW_FILE_MODE)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror or error}.", where="--write") from None
-    return [f"wrote {path}", *([f"the previous file: {backup}"] if backup else [])]
+    return [f"wrote {path}", *([f"previous file: {backup}"] if backup else [])]
 
 
 def _read_file(path: Path) -> str:
@@ -271,7 +273,7 @@ def _read_file(path: Path) -> str:
 
 
 def _back_up(path: Path) -> Path | None:
-    """Back up the file and return the backup's path; None if there was no file."""
+    """Copy a file to a backup next to it, and return the backup's path; None if the file does not exist."""
     if not path.exists():
         return None
     stamp = time.strftime("%Y%m%d-%H%M%S")

@@ -1,6 +1,6 @@
-"""Settings that coding agents, chat front ends and libraries need to use a server, each in its own file format.
+"""Settings with which coding agents, chat front ends and libraries use a server, each in its own file format.
 
-A key is named by its environment variable and never written. Each format names the page that documents it, as of 2026-11-26.
+API keys are never written: the settings name an environment variable. Each `source` documents the format, as of 2026-11-26.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.shell import quote
 
-#: name of the provider, for files that need one
+#: name of the provider in settings that require one
 PROVIDER = "spark"
-#: key for a client that requires one, if the server needs none
+#: key in settings that require one, if the server accepts requests without a key
 NO_KEY = "none"
-#: least context of an agent, in tokens; Claude Code, Codex and similar ones send 15,000 before the user's first word
+#: least context for an agent, in tokens; the prompt and tools of Claude Code, Codex and similar agents take 15,000 of them
 MIN_AGENT_CONTEXT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address and the model that a client uses."""
+    """The server or gateway that a client uses, and its model."""
 
     #: base URL without /v1
     url: str
     model: str
     #: context length in tokens; None if the server does not report it
     context: int | None
+    #: largest `max_tokens` of a request; None if the context length is unknown
     answer_tokens: int | None
-    #: environment variable with the key; empty if none is needed
+    #: environment variable with the key; empty if the server accepts requests without a key
     key_variable: str
+    #: True if the model accepts pictures
     pictures: bool
     #: names of the model's LoRA adapters in requests
     adapters: tuple[str, ...] = ()
-    #: description of the key's source, if the user has to set the variable from it
+    #: description of the key's source, from which the user has to set the variable; empty if it is the source
     key_source: str = ""
     #: API paths that the server's engine serves
     paths: tuple[str, ...] = api_paths.list_paths(api_paths.OPENAI_PATHS)
@@ -50,9 +52,10 @@ class Endpoint:
 class Format:
     """The settings of one client."""
 
-    #: the settings file, or another place for the settings
+    #: where the settings belong, such as a file
     place: str
-    text: Callable[[Endpoint], str]
+    #: returns the settings as text
+    render: Callable[[Endpoint], str]
     #: page that documents the format
     source: str
     #: API path that the client uses
@@ -69,17 +72,18 @@ def _format_yaml(data: Mapping[str, Any]) -> str:
 
 
 def _format_key(endpoint: Endpoint, template: str) -> str:
+    """Insert the name of the key's environment variable into a template."""
     return template.format(endpoint.key_variable) if endpoint.key_variable else NO_KEY
 
 
 def claude_variables(endpoint: Endpoint) -> dict[str, str]:
-    """Return the environment variables that Claude Code reads, except the key."""
+    """Return the environment variables of Claude Code, except the one with the key."""
     names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU")))
     variables = {"ANTHROPIC_BASE_URL": endpoint.url} | dict.fromkeys(names, endpoint.model)
     if endpoint.answer_tokens:
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
     if endpoint.context:
-        # without them it assumes 200,000 tokens and compacts too late; the second applies to names that begin with `claude-`
+        # it would assume 200,000 tokens and compact too late; the second variable is for models named `claude-...`
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context)
         variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(endpoint.context)
     return variables
@@ -92,16 +96,16 @@ def _format_claude_code(endpoint: Endpoint) -> str:
 
 
 def _format_codex(endpoint: Endpoint) -> str:
-    rows: list[tuple[str, Any]] = [("model", endpoint.model), ("model_provider", PROVIDER)]
+    settings: list[tuple[str, Any]] = [("model", endpoint.model), ("model_provider", PROVIDER)]
     if endpoint.context:
-        rows.append(("model_context_window", endpoint.context))
+        settings.append(("model_context_window", endpoint.context))
     provider = [("name", PROVIDER), ("base_url", f"{endpoint.url}/v1"), ("wire_api", "responses")]
     if endpoint.key_variable:
         provider.append(("env_key", endpoint.key_variable))
-    top_lines, provider_lines = (
-        [f"{name} = {json.dumps(value)}" for name, value in table] for table in (rows, provider)
+    lines, provider_lines = (
+        [f"{name} = {json.dumps(value)}" for name, value in table] for table in (settings, provider)
     )
-    return "\n".join([*top_lines, "", f"[model_providers.{PROVIDER}]", *provider_lines])
+    return "\n".join([*lines, "", f"[model_providers.{PROVIDER}]", *provider_lines])
 
 
 def _format_opencode(endpoint: Endpoint) -> str:
@@ -132,7 +136,7 @@ def _format_continue(endpoint: Endpoint) -> str:
 
 
 def aider_metadata(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the model's limits in aider's format; empty if they are unknown, in which case aider assumes its own."""
+    """Return the model's limits in aider's format; empty if they are unknown."""
     if not endpoint.context or not endpoint.answer_tokens:
         return {}
     limits = {"max_input_tokens": endpoint.context, "max_output_tokens": endpoint.answer_tokens}
@@ -177,25 +181,25 @@ def _format_open_webui(endpoint: Endpoint) -> str:
 
 def _format_litellm(endpoint: Endpoint) -> str:
     params = {"model": f"openai/{endpoint.model}", "api_base": f"{endpoint.url}/v1"}
-    row = {
+    entry = {
         "model_name": endpoint.model,
         "litellm_params": {**params, "api_key": _format_key(endpoint, "os.environ/{}")},
     }
-    # LiteLLM does not start without a key of its own (1.108)
-    return f"{_format_yaml({'model_list': [row]})}\n# export LITELLM_MASTER_KEY, the key of its own clients, before it starts"
+    # LiteLLM 1.108 does not start without a master key
+    return f"{_format_yaml({'model_list': [entry]})}\n# export LITELLM_MASTER_KEY, the key for its clients, before the start"
 
 
 def _format_cline(endpoint: Endpoint) -> str:
-    rows = {
+    fields = {
         "API Provider": "OpenAI Compatible",
         "Base URL": f"{endpoint.url}/v1",
         "API Key": _format_key(endpoint, "the value of ${}"),
         "Model ID": endpoint.model,
-        "Context Window Size": str(endpoint.context or "not known"),
-        "Max Output Tokens": str(endpoint.answer_tokens or "not known"),
+        "Context Window Size": str(endpoint.context or "unknown"),
+        "Max Output Tokens": str(endpoint.answer_tokens or "unknown"),
         "Supports Images": "yes" if endpoint.pictures else "no",
     }
-    return "\n".join(f"{name:<20} {value}" for name, value in rows.items())
+    return "\n".join(f"{name:<20} {value}" for name, value in fields.items())
 
 
 def _format_curl(endpoint: Endpoint) -> str:
@@ -250,24 +254,26 @@ FORMATS: Mapping[str, Format] = {
 
 
 def get_format(name: str) -> Format:
-    """Return the format of a client. Raises Refused, with the nearest name, for an unknown client."""
+    """Return the format of a client. Raises Refused, with a similar name, for an unknown client."""
     if name not in FORMATS:
         hint = suggest_name(name, FORMATS)
-        raise Refused(f"no client named {name!r} is known.", where="--for", fix=hint or f"One of {', '.join(FORMATS)}.")
+        raise Refused(
+            f"no client named {name!r} is known.", where="--for", fix=hint or f"Clients: {', '.join(FORMATS)}."
+        )
     return FORMATS[name]
 
 
 def format_lines(form: Format, endpoint: Endpoint) -> list[str]:
-    """Return the lines of the settings, with a comment for each requirement of the client that the server does not meet."""
-    settings_lines = [f"# for {form.place} ({form.source})", form.text(endpoint)]
+    """Return the settings as lines, with comments about adapters, the key, and requirements that the server does not meet."""
+    lines = [f"# for {form.place} ({form.source})", form.render(endpoint)]
     if form.agent and endpoint.context is not None and endpoint.context < MIN_AGENT_CONTEXT:
-        settings_lines.append(
+        lines.append(
             f"# an agent needs a context of {MIN_AGENT_CONTEXT} tokens or more; this server has {endpoint.context}"
         )
     if endpoint.adapters:
-        settings_lines.append(f"# its adapters are models of their own: {', '.join(endpoint.adapters)}")
+        lines.append(f"# LoRA adapters, which are requested by model name: {', '.join(endpoint.adapters)}")
     if endpoint.key_source:
-        settings_lines.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
+        lines.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
     if form.path not in endpoint.paths:
-        settings_lines.append(f"# this client calls {form.path}, which this server's engine is not known to serve")
-    return settings_lines
+        lines.append(f"# this client calls {form.path}, which this server's engine may not support")
+    return lines

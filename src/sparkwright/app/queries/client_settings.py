@@ -1,4 +1,4 @@
-"""Client settings for a running server, as text from a template or as JSON."""
+"""The `client` command: print the settings for clients of a running server, as text, as JSON or in a client's format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sparkwright.project.recipe.recipe import DEFAULT_KEY_VARIABLE
 from sparkwright.transport import connection
 from sparkwright.visible import one_line
 
-#: environment variable that clients read a gateway's key from, if its own source is not a variable
+#: environment variable for a gateway's key if the key's source is not a variable
 GATEWAY_KEY_VARIABLE = "GATEWAY_KEY"
 #: time limit for a connection, in seconds; an address in the local network accepts one within milliseconds
 CONNECT_TIMEOUT_S = 2.0
@@ -42,20 +42,21 @@ CONNECT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """The client to configure, and whether to print, write or check its settings."""
+    """The options of the `client` command."""
 
     #: a name in `client_formats.FORMATS`; empty for the general format
     client: str = ""
-    #: merge the settings into the client's file, or into `file`, instead of printing them
+    #: merge the settings into the client's file instead of printing them
     write: bool = False
+    #: that file; empty for the client's default path
     file: str = ""
-    #: send one request in the client's format
+    #: send a request in the client's format
     check: bool = False
-    #: a name in the gateway's `clients`, whose key is used
+    #: a name in the gateway's `clients`, whose key is used; empty for the gateway's key
     user: str = ""
 
     def form(self) -> Format | None:
-        """Return the client's format. Raises Refused for options that exclude each other."""
+        """Return the client's format; None for the general format. Raises Refused for options that exclude each other."""
         if not self.client and (self.write or self.check or self.file):
             raise Refused("requires --for.", where="--write" if self.write or self.file else "--check")
         if self.file and not self.write:
@@ -64,16 +65,16 @@ class ClientOptions:
 
 
 def print_settings(selection: Selection, *, json: bool, options: ClientOptions = ClientOptions()) -> list[int]:
-    """Print each host's settings; for a cluster, those of its head. Return the exit codes."""
+    """Print or write the settings for each host, of a cluster only its head, and return the exit codes."""
     form = options.form()
     if options.write and len(selection.fleet.members) != 1:
-        raise Refused("takes one host: a client's file has the settings of one server.", where="--write")
+        raise Refused("can be used with one host only.", where="--write")
     if options.user and json:
         raise Refused(
-            "names a key of a gateway, and --json describes the server; leave out one of them.", where="--client"
+            "can't be combined with --json, which describes the server without its gateway.", where="--client"
         )
     if form is not None and json:
-        raise Refused("prints text in the client's own form; leave out one of --for and --json.", where="--for")
+        raise Refused("can't be combined with --json: it prints the client's own format.", where="--for")
     selection = clusters.exclude_workers(selection, "client")
     answers = selection.fleet.ask(lambda member: query_server(selection, member))
     errors, codes = selection.fleet.errors(), selection.fleet.exit_codes()
@@ -88,18 +89,14 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
             if form is not None:
                 _print_for_client(form, options, _build_endpoint(selection, host, answers[host], options.user))
                 continue
-            extra_lines = (
-                *_gateway_lines(selection, answers[host], options.user),
-                *_silent_address_warning(answers[host].url),
-            )
+            gateway_lines = _gateway_lines(selection, answers[host], options.user)
             print_text(render_text(selection.project, answers[host]), end="")
-            for line in extra_lines:
+            for line in (*gateway_lines, *_silent_address_warning(answers[host].url)):
                 print_text(line)
     return codes
 
 
 def _print_for_client(form: Format, options: ClientOptions, endpoint: Endpoint) -> None:
-    """Print the settings in a client's format, or write them, and then optionally check them with a request."""
     lines = client_formats.format_lines(form, endpoint)
     if options.write:
         lines = [*client_files.write_settings(options.client, endpoint, options.file), *lines[2:]]
@@ -110,38 +107,33 @@ def _print_for_client(form: Format, options: ClientOptions, endpoint: Endpoint) 
 
 
 def _gateway_lines(selection: Selection, served: ServerSummary, user: str) -> list[str]:
-    """Return the lines for each gateway in front of a host, where its model keeps answering while the server is replaced.
+    """Return lines about each gateway in front of a host, through which the model can be used as well.
 
-    Raises Refused if none of them has this client, or if it may not use the model.
+    Raises Refused if no gateway has this client, or if it may not use the model.
     """
     lines = []
     for gateway in _gateways_in_front(selection, served.host, user):
         model = _requestable_model(gateway, user, served)
         url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, user)
-        lines.append(f"\n# the same through the gateway {gateway.name}\nbase URL   {url}")
+        lines.append(f"\n# through the gateway {gateway.name}\nbase URL   {url}")
         lines += [f"model      {one_line(model)}"] if model != served.served_name else []
         if source is not None:
-            lines.append(
-                f"key        {_key_variable(source)}: {_key_owner(gateway, user)}, from {secret_source.describe_source(source)}"
-            )
+            lines.append(f"key        ${source.env or GATEWAY_KEY_VARIABLE}: {_describe_key(gateway, user, source)}")
     return lines
 
 
-def _key_variable(source: SecretSource) -> str:
-    return f"${source.env or GATEWAY_KEY_VARIABLE}"
-
-
-def _key_owner(gateway: Gateway, user: str) -> str:
-    return f"the key of {user}" if user else f"the key of the gateway {gateway.name}"
+def _describe_key(gateway: Gateway, user: str, source: SecretSource) -> str:
+    owner = user or f"the gateway {gateway.name}"
+    return f"the key of {owner}, from {secret_source.describe_source(source)}"
 
 
 def _key_source(gateway: Gateway, user: str) -> SecretSource | None:
-    """Return the source of a gateway's key, or of one client's key; None if the gateway accepts requests without a key."""
+    """Return the source of a client's key, or of the gateway's key; None if the gateway accepts requests without a key."""
     return gateway.file.clients[user].key if user else gateway.file.key
 
 
 def _silent_address_warning(url: str) -> list[str]:
-    """Return a warning if a name has an address that does not answer, because a client may wait for it on each request."""
+    """Return a warning if the URL's name also has addresses that do not answer, for which a client may wait at each request."""
     parts = urlsplit(url)
     resolved = sorted(
         connection.resolve_host(parts.hostname or "", CONNECT_TIMEOUT_S),
@@ -153,21 +145,21 @@ def _silent_address_warning(url: str) -> list[str]:
         return []
     alternative = f"[{answering[0]}]" if ":" in answering[0] else answering[0]
     return [
-        f"\n# {parts.hostname} is {', '.join(silent)} too, where nothing answers: clients that try that first wait for it\n"
+        f"\n# {parts.hostname} also resolves to {', '.join(silent)}, which does not answer and may delay clients\n"
         f"instead    {parts.scheme}://{alternative}:{parts.port}/v1"
     ]
 
 
 def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> tuple[list[str], list[str]]:
-    """Return the addresses that accept a connection, and those that do not answer.
+    """Return the addresses that accept a connection, and those that do not answer, tried in parallel.
 
-    An address that refuses the connection is in neither list, because it does not delay a client.
+    Addresses that refuse the connection are in neither list, because they do not delay a client.
 
     Args:
-        addresses: pairs of address family and address with port.
-        timeout_s: time limit for all of them together, each being tried in its own thread.
+        addresses: pairs of address family and socket address.
     """
-    results: tuple[list[str], list[str]] = ([], [])
+    answering: list[str] = []
+    silent: list[str] = []
 
     def attempt(family: int, address: Any) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as opened:
@@ -175,38 +167,36 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
             try:
                 opened.connect(address)
             except TimeoutError:
-                results[1].append(str(address[0]))
+                silent.append(str(address[0]))
             except OSError:
                 return
             else:
-                results[0].append(str(address[0]))
+                answering.append(str(address[0]))
 
-    attempts = [Thread(target=attempt, args=row) for row in addresses]
-    for thread in attempts:
+    threads = [Thread(target=attempt, args=family_and_address) for family_and_address in addresses]
+    for thread in threads:
         thread.start()
-    for thread in attempts:
+    for thread in threads:
         thread.join()
-    return results
+    return answering, silent
 
 
 def _gateways_in_front(selection: Selection, name: str, user: str) -> list[Gateway]:
-    """Return the gateways in front of a host that have this client. Raises Refused if none has it."""
+    """Return the gateways in front of a host, or those that have the client `user`. Raises Refused if none has it."""
     machine = next(member.host.machine for member in selection.fleet.members if member.host.name == name)
-    gateways_found = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
+    in_front = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
     if not user:
-        return gateways_found
-    with_client = [gateway for gateway in gateways_found if user in gateway.file.clients]
+        return in_front
+    with_client = [gateway for gateway in in_front if user in gateway.file.clients]
     if not with_client:
-        known = [client for gateway in gateways_found for client in gateway.file.clients]
-        fix = (
-            suggest_name(user, known) or "`clients` of the gateway in hosts/groups.yml gives clients keys of their own."
-        )
+        clients = [client for gateway in in_front for client in gateway.file.clients]
+        fix = suggest_name(user, clients) or "Add it to `clients` of the gateway in hosts/groups.yml."
         raise Refused(f"no gateway in front of {name} has a client called {user!r}.", where="--client", fix=fix)
     return with_client
 
 
 def _requestable_model(gateway: Gateway, user: str, served: ServerSummary) -> str:
-    """Return the name by which a client requests a host's model. Raises Refused if it may use none of the names."""
+    """Return the first name of a host's model that a client may request. Raises Refused if it may request none."""
     allowed = gateway.file.clients[user].models if user else []
     server_models = (served.served_name, *served.adapters)
     names = (*server_models, *(alias for alias, name in gateway.file.models.items() if name in server_models))
@@ -218,41 +208,34 @@ def _requestable_model(gateway: Gateway, user: str, served: ServerSummary) -> st
 
 
 def _build_endpoint(selection: Selection, name: str, served: ServerSummary, user: str) -> Endpoint:
-    """Return the endpoint of a host's model: its gateway if there is one, otherwise the server.
+    """Return the endpoint for a host's model: the gateway in front of the host if there is one, or else the server.
 
-    Raises Refused if the gateway has no such client, or does not let it use the model.
+    Raises Failed if the server does not generate text, and Refused if the gateway has no such client or it may not use the model.
     """
     if served.task != GENERATE:
         raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
-    url, key, source, model = served.url, served.key_variable, "", served.served_name
+    url, key_variable, key_source, model = served.url, served.key_variable, "", served.served_name
     for gateway in _gateways_in_front(selection, name, user)[:1]:
         url = gateways.base_url(selection.inventory, gateway)[0].removesuffix("/v1")
-        key_config, model = _key_source(gateway, user), _requestable_model(gateway, user, served)
-        key = key_config.env or GATEWAY_KEY_VARIABLE if key_config else ""
-        source = (
-            f"{_key_owner(gateway, user)}, from {secret_source.describe_source(key_config)}"
-            if key_config and not key_config.env
-            else ""
-        )
+        source, model = _key_source(gateway, user), _requestable_model(gateway, user, served)
+        key_variable = source.env or GATEWAY_KEY_VARIABLE if source else ""
+        key_source = _describe_key(gateway, user, source) if source and not source.env else ""
     host = next(member.host for member in selection.fleet.members if member.host.name == name)
     return Endpoint(
         url=url,
         model=one_line(model),
         context=served.max_model_len,
         answer_tokens=openai_api.max_answer_tokens(served.max_model_len),
-        key_variable=key,
+        key_variable=key_variable,
         pictures=served.pictures,
         adapters=served.adapters,
-        key_source=source,
+        key_source=key_source,
         paths=api_paths.list_paths(recipes.load_host_recipe(selection.project, host).engine.http.paths),
     )
 
 
 def query_server(selection: Selection, member: Member) -> ServerSummary:
-    """Return what a host serves now, read from its running container and its server.
-
-    Raises Failed if the server lists no models.
-    """
+    """Inspect a host's running container and its server. Raises Failed if the server lists no models."""
     host = member.host
     host_recipe = recipes.load_host_recipe(selection.project, host)
     pins = lock_entries(load_lock(selection.project, host), host_recipe)
@@ -266,7 +249,7 @@ def query_server(selection: Selection, member: Member) -> ServerSummary:
     state = query_module(selection.fleet, member, "inspect_server", args)
     models: dict[str, int | None] = state["models"]
     if not models:
-        raise Failed("the server does not report which models it serves.", where=host.name)
+        raise Failed("the server lists no models.", where=host.name)
     model = host_recipe.served_name if host_recipe.served_name in models else next(iter(models))
     url, reach = recipes.server_url(host, state["port"], loopback=state["loopback"])
     key = (variables["recipe"]["server_key"] or DEFAULT_KEY_VARIABLE) if state["server_key"] else ""
@@ -289,7 +272,7 @@ def query_server(selection: Selection, member: Member) -> ServerSummary:
 
 
 def settings_json(served: ServerSummary) -> dict[str, Any]:
-    """Return the settings as plain JSON. Lengths are in tokens, and null if the server does not report them."""
+    """Return the settings as plain JSON. Lengths are in tokens, or None if the server does not report them."""
     return {
         "host": served.host,
         "base_url": f"{served.url}/v1",
@@ -309,8 +292,9 @@ def settings_json(served: ServerSummary) -> dict[str, Any]:
 def describe_thinking(served: ServerSummary) -> dict[str, Any]:
     """Describe how the model's chat template handles thinking.
 
-    The keys are `default` (on, off, always, none; null if unknown), the request field that switches it ("" for none), and a
-    sentence ("" if the template does not handle thinking).
+    Returns:
+        `default` (on, off, always or none; None if unknown), `switch` (request field that changes it; empty if there is none),
+        and `sentence` (for the user; empty if the template does not handle thinking).
     """
     template = ChatTemplate.from_json(served.chat.get("template") or {})
     if template is None:
@@ -320,7 +304,7 @@ def describe_thinking(served: ServerSummary) -> dict[str, Any]:
 
 
 def render_text(project: Project, served: ServerSummary) -> str:
-    """Render the settings with the project's templates/client.j2."""
+    """Render the general format from the template client.j2, which a project can override."""
     variables = {
         "host": served.host.replace("/", "-"),  # client names can't contain a slash
         "url": served.url,

@@ -1,4 +1,4 @@
-"""The `cluster.inspect` and `cluster.check` commands: query a cluster's hosts about their links and print the results."""
+"""The `cluster.inspect` and `cluster.check` commands: show and check the links between hosts."""
 
 from __future__ import annotations
 
@@ -34,11 +34,7 @@ FINDING_COLUMNS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"),
 
 
 def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
-    """Show the hosts' links and the `fabric` entry for their files.
-
-    Args:
-        write: add the entry to host files that lack it.
-    """
+    """Show the hosts' links, and the `fabric` entries to add to their files. write: add them."""
     selection = select_machines(select_hosts(pattern))
     members, codes = _query_hosts(selection, peers=False, json=json)
     if json:
@@ -59,10 +55,10 @@ def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
 
 
 def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
-    """Compare the hosts' links and test the path in each direction. Return 1 for a problem that prevents a cluster from running.
+    """Compare the hosts' links and test the paths between them. The exit code is 1 for a problem that stops a cluster.
 
     Args:
-        bandwidth: also measure the links.
+        bandwidth: also measure the bandwidth. The exit code is 4 if that was not possible.
     """
     selection = select_machines(select_hosts(pattern))
     if len(selection.hosts) < 2:
@@ -80,16 +76,16 @@ def check(pattern: str, *, bandwidth: bool, json: bool) -> list[Exit]:
     elif problems:
         _print_table([{"host": host or "all", **_finding_row(finding)} for host, finding in problems], FINDING_COLUMNS)
     else:
-        print_prose(f"The links between {' and '.join(member.host for member in members)} are as a cluster needs them.")
+        print_prose(f"The links between {' and '.join(member.host for member in members)} are ready for a cluster.")
     unmeasured = any(finding.verdict == "unknown" for _, finding in rates)
     return [Exit.FAILED if has_errors else Exit.INCONCLUSIVE if unmeasured else Exit.OK, *codes]
 
 
 def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list[HostLinks], list[Exit]]:
-    """Return the hosts' answers, and the exit codes of hosts that did not answer. Their errors are printed.
+    """Return the hosts' links, and the exit codes of hosts that could not be queried, whose errors are printed.
 
     Args:
-        peers: have each host also test its path to the others.
+        peers: test the path from each host to each of the others as well.
     """
     fleet = selection.fleet
     fleet.connect()
@@ -97,11 +93,12 @@ def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list
         links_by_host = fleet.ask(lambda member: _query_host(selection, member, []))
         if peers:
             addresses = {name: links.used_fabric.address for name, links in links_by_host.items() if links.used_fabric}
-            links_by_host = fleet.ask(
-                lambda member: _query_host(
-                    selection, member, [to for name, to in addresses.items() if name != member.host.name]
-                )
-            )
+
+            def query_with_peers(member: Member) -> HostLinks:
+                peer_addresses = [address for name, address in addresses.items() if name != member.host.name]
+                return _query_host(selection, member, peer_addresses)
+
+            links_by_host = fleet.ask(query_with_peers)
     finally:
         fleet.close()
     errors = fleet.errors()
@@ -115,9 +112,9 @@ def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list
     ]
 
 
-def _query_host(selection: Selection, member: Member, peers: Sequence[str]) -> HostLinks:
+def _query_host(selection: Selection, member: Member, peer_addresses: list[str]) -> HostLinks:
     sent_s = time.time()
-    answer = query_module(selection.fleet, member, "fabric", {"peers": list(peers)})
+    answer = query_module(selection.fleet, member, "fabric", {"peers": peer_addresses})
     return replace(_parse_links(member, answer), ahead_s=(answer["now_s"] - time.time(), answer["now_s"] - sent_s))
 
 
@@ -135,7 +132,7 @@ def _to_tuple(value: Any) -> Any:
 def _write_fabric_entries(
     selection: Selection, members: Sequence[HostLinks], *, write: bool, quiet: bool
 ) -> list[Exit]:
-    """Print the `fabric` entries missing from host files, or write them. Return 2 for each host whose file still lacks one."""
+    """Print the `fabric` entries that host files lack, or add them. Returns CHANGES for each file that still lacks one."""
     codes = []
     for member in members:
         text, host = _fabric_yaml(propose_fabric(member.links)), selection.inventory.hosts[member.host]
@@ -156,24 +153,20 @@ def _append_to_host_file(selection: Selection, host: Host, text: str) -> None:
     write_atomically(path, before + (b"" if before.endswith(b"\n") or not before else b"\n") + text.encode())
 
 
-def _fabric_yaml(declared: Fabric | None) -> str:
-    if declared is None:
+def _fabric_yaml(fabric: Fabric | None) -> str:
+    if fabric is None:
         return ""
-    adapters = f"\n  adapters: {_format_yaml_list(declared.adapters)}" if declared.adapters else ""
-    return f"fabric:\n  interfaces: {_format_yaml_list(declared.interfaces)}\n  address: {declared.address}{adapters}\n"
+    adapters = f"\n  adapters: {_format_yaml_list(fabric.adapters)}" if fabric.adapters else ""
+    return f"fabric:\n  interfaces: {_format_yaml_list(fabric.interfaces)}\n  address: {fabric.address}{adapters}\n"
 
 
 def _format_yaml_list(names: Sequence[str]) -> str:
-    """Format a list in YAML, with quotes around names that YAML would not read as text (on, 1e5)."""
+    """Format a list in YAML, with quotes around names that YAML parses as other types, such as `on` and `1e5`."""
     return yaml.safe_dump(list(names), default_flow_style=True, width=math.inf).strip()
 
 
-def _fabric_json(declared: Fabric | None) -> dict[str, Any] | None:
-    return (
-        {"interfaces": declared.interfaces, "address": declared.address, "adapters": declared.hcas}
-        if declared
-        else None
-    )
+def _fabric_json(fabric: Fabric | None) -> dict[str, Any] | None:
+    return {"interfaces": fabric.interfaces, "address": fabric.address, "adapters": fabric.hcas} if fabric else None
 
 
 def _link_row(host: str, link: Link) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The `diagnose` command: query the hosts and lay out each diagnosis, without truncating anything at any width."""
+"""The `diagnose` command: query the hosts and print each diagnosis, wrapped to the terminal but never truncated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import build_recap_error
 from sparkwright.visible import one_line
 
-#: fields that a host reports; the laptop adds the name and any error
+#: fields that a host reports as they are; the laptop adds the others
 ANSWER_FIELDS = tuple(
     field.name for field in fields(Diagnosis) if field.name not in ("host", "error", "exit", "causes")
 )
@@ -33,7 +33,11 @@ CAUSE_FIELDS = tuple(field.name for field in fields(Cause))
 
 
 def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
-    """Diagnose the hosts of a pattern, print the result, and return the exit codes."""
+    """Diagnose the hosts that match a pattern, print the diagnoses, and return the exit codes.
+
+    Args:
+        token_s: how long a token may take, in seconds; 0 for the limit of the health checks.
+    """
     if token_s < 0:
         raise Refused(f"--token-s must be at least 0, got {token_s:g}.")
     selection = select_hosts(pattern)
@@ -52,7 +56,7 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
 
 
 def query_diagnoses(selection: Selection, token_s: float) -> list[Diagnosis]:
-    """Return every host's diagnosis, in inventory order, including hosts that can't be queried."""
+    """Return every host's diagnosis, in inventory order. For a host that can't be queried it contains the error."""
     members = selection.fleet.members
     descriptions = {member.host.name: describe_server(selection, member.host) for member in members}
 
@@ -68,7 +72,7 @@ def query_diagnoses(selection: Selection, token_s: float) -> list[Diagnosis]:
 
 
 def _parse_answer(answer: host_requests.Answer, host: Host) -> host_requests.Answer:
-    """Return the diagnosis in a host's answer, or the host's error. The module fails for an unhealthy server."""
+    """Return the diagnosis in a host's answer, which a failed task has as well if the server is unhealthy, or the error."""
     if isinstance(answer, SparkwrightError):
         return answer
     if "causes" not in answer["data"]:
@@ -80,10 +84,7 @@ def _parse_answer(answer: host_requests.Answer, host: Host) -> host_requests.Ans
 
 
 def describe_server(selection: Selection, host: Host) -> dict[str, Any]:
-    """Return the description of a host's server in the user's files.
-
-    A mistake in the files is reported as `error` without hiding anything else.
-    """
+    """Return the facts about a host's server from its recipe, or only `error` if the recipe is invalid."""
     if not host.recipe:
         return {}
     try:
@@ -115,19 +116,19 @@ def _build_diagnosis(host: Host, answer: host_requests.Answer, description: Mapp
     return replace(diagnosis, fix=add_host_option(diagnosis.fix, host), causes=causes)
 
 
-#: columns and lines to assume without a terminal
+#: columns and lines that are assumed without a terminal
 DEFAULT_TERMINAL_SIZE = (120, 24)
 MIN_COLUMNS = 40
 #: verdicts whose causes are listed with evidence and fix
 LISTED_VERDICTS = ("found", "possible", "noted")
-#: verdicts whose causes share a paragraph, with its title
-SUMMED_VERDICTS = {"unknown": "unknown", "excluded": "ruled out"}
+#: verdicts whose causes share a paragraph, with the title of the paragraph
+SUMMARIZED_VERDICTS = {"unknown": "unknown", "excluded": "ruled out"}
 STYLES = {"found": "failed", "possible": "changed"}
-TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMED_VERDICTS.values()))) + 2
+TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMARIZED_VERDICTS.values()))) + 2
 
 
 def print_diagnoses(rows: Sequence[Diagnosis]) -> None:
-    """Print every host's diagnosis, separated by blank lines, with the host's name if there are several."""
+    """Print the diagnoses, separated by blank lines. Each begins with the host's name if there are several."""
     width, console = max(MIN_COLUMNS, shutil.get_terminal_size(DEFAULT_TERMINAL_SIZE).columns), build_console()
     for n, row in enumerate(map(_with_program_name, rows)):
         if n:
@@ -146,12 +147,7 @@ def _with_program_name(row: Diagnosis) -> Diagnosis:
 
 
 def format_lines(row: Diagnosis, width: int, *, with_host: bool) -> Iterator[tuple[str, str]]:
-    """Yield the style and text of each line.
-
-    Args:
-        width: columns of the terminal.
-        with_host: begin with the host's name.
-    """
+    """Yield the style and text of each line of a diagnosis. with_host: begin with the host's name."""
     summary = one_line(row.summary)
     style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(row.exit, "failed")
     yield style, f"{row.host}: {summary}" if with_host else summary
@@ -164,8 +160,13 @@ def format_lines(row: Diagnosis, width: int, *, with_host: bool) -> Iterator[tup
         for cause in causes:
             if cause.verdict == verdict:
                 yield from _format_cause(cause, width)
-    for verdict, title in SUMMED_VERDICTS.items():
-        summarized = "; ".join(_summarize_cause(cause) for cause in causes if cause.verdict == verdict)
+    for verdict, title in SUMMARIZED_VERDICTS.items():
+        summarized = "; ".join(
+            # evidence that ruled a cause out is shown by `--json` only
+            f"{cause.cause}: {cause.evidence}" if verdict == "unknown" else cause.cause
+            for cause in causes
+            if cause.verdict == verdict
+        )
         if summarized:
             yield from (("muted", text) for text in _wrap(summarized, title, width))
     if row.sandbox:
@@ -180,13 +181,7 @@ def _format_cause(cause: Cause, width: int) -> Iterator[tuple[str, str]]:
         yield from (("fix", text) for text in _wrap(f"→ {cause.fix}", "", width))
 
 
-def _summarize_cause(cause: Cause) -> str:
-    """Return a cause as one line, without the evidence for causes that were ruled out, which `--json` includes."""
-    return f"{cause.cause}: {cause.evidence}" if cause.verdict == "unknown" else cause.cause
-
-
 def _wrap(text: str, title: str, width: int) -> list[str]:
-    """Return the text next to its title, wrapped to the width. Words longer than a line are broken."""
-    indent = " " * TITLE_WIDTH
-    first = f"{title:<{TITLE_WIDTH}}"
-    return textwrap.wrap(one_line(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    """Wrap a text, with its title in a column to the left of the first line. Words longer than a line are broken."""
+    title, indent = f"{title:<{TITLE_WIDTH}}", " " * TITLE_WIDTH
+    return textwrap.wrap(one_line(text), width, initial_indent=title, subsequent_indent=indent, break_on_hyphens=False)

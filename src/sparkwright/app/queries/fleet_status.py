@@ -15,40 +15,42 @@ from sparkwright.app.plans.pins import lock_entries, lock_folder
 from sparkwright.app.queries import gateway_status, host_requests
 from sparkwright.console.command_output import print_json_line
 from sparkwright.console.rows import Row
-from sparkwright.errors import Exit, Failed, SparkwrightError
-from sparkwright.fleet.member import Member, close_links, convert_error
+from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.fleet.member import Member, close_links
 from sparkwright.health.judging.judge import EXIT_CODES
 from sparkwright.health.record import parse_foreign_record
 from sparkwright.project import lockfile, recipe
 from sparkwright.project.inventory.groups import Cluster, Gateway
 from sparkwright.trust.image_name import digest_of, without_digest
 
-#: exit code of each state, whether from a health check or from now
+#: exit code of each state that a health check or a snapshot reports
 STATE_EXIT_CODES: dict[str, Exit] = {str(state): code for state, code in EXIT_CODES.items()} | {
     "up": Exit.OK,
     "in progress": Exit.INCONCLUSIVE,
 }
 
-#: states of a server that serves, and states of a member that stop its whole cluster from serving
-SERVING_STATES, LOST_STATES = ("ok", "up"), ("unreachable", "down", "crash-looping")
+SERVING_STATES = ("ok", "up")
+#: states of a member in which its whole cluster stops serving
+LOST_STATES = ("unreachable", "down", "crash-looping")
 
 
 @dataclass(frozen=True)
 class IntendedServer:
-    """The server that the user's files describe for a host."""
+    """The server that a host should run, according to its recipe and the lock."""
 
     recipe: str = ""
+    #: name of the container
     container: str = ""
-    #: digest of the image in the lock; empty if not pinned
+    #: pinned digest of the image; empty if not pinned
     digest: str = ""
-    #: commit of the model in the lock; empty if not pinned
+    #: pinned commit of the model; empty if not pinned
     commit: str = ""
     #: id of the model
     model: str = ""
 
 
 def show_once(selection: Selection, *, json: bool) -> list[int]:
-    """Query all hosts, print the table, and return the exit codes."""
+    """Query all hosts once, print the table, and return the exit codes of the servers and gateways."""
     try:
         rows = query_rows(selection, intended_servers(selection))
     finally:
@@ -58,7 +60,7 @@ def show_once(selection: Selection, *, json: bool) -> list[int]:
 
 
 def show_repeatedly(selection: Selection, *, every_s: float, json: bool) -> int:
-    """Query and print repeatedly over the same connections until Ctrl-C. This is for pipes; watch.py is for terminals."""
+    """Query the hosts repeatedly and print every round, until Ctrl-C. watch.py does this on a terminal."""
     intended = intended_servers(selection)
     try:
         while True:
@@ -75,7 +77,7 @@ def show_repeatedly(selection: Selection, *, every_s: float, json: bool) -> int:
 
 
 def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> list[Row]:
-    """Query all hosts at once and return a row for each, including hosts that can't be reached."""
+    """Query all hosts in parallel and return a row for each, including unreachable hosts."""
     members, gateways = selection.fleet.members, gateways_by_row(selection)
     answers = host_requests.query_members(members, lambda member: status_request(member, intended, gateways), "status")
     rows = [build_row(member, answer, intended, gateways) for member, answer in zip(members, answers, strict=True)]
@@ -83,34 +85,31 @@ def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> 
 
 
 def mark_lost_members(rows: Sequence[Row], clusters: Mapping[str, Cluster | None]) -> list[Row]:
-    """Return the rows, with serving members of a cluster changed to `unknown` while another member is down.
+    """Return the rows, with the state `unknown` for serving members of a cluster that lost another member.
 
-    An engine takes a while to notice a lost rank; until then the head's /health and last check say nothing about the cluster.
+    An engine takes a while to notice a lost rank. Until then, the head's /health and last check do not show it.
 
     Args:
-        clusters: the cluster of each row's host, by host name.
+        clusters: each host's cluster, by host name; None for a host outside clusters.
     """
     lost_states = {row.host: row.state for row in rows if row.state in LOST_STATES}
-    marked = []
-    for row in rows:
+
+    def mark(row: Row) -> Row:
         cluster = clusters[row.host]
-        lost_member = (
-            next((name for name in cluster.members if name in lost_states), "")
-            if cluster and row.state in SERVING_STATES
-            else ""
-        )
-        if cluster and lost_member:
-            why = (
-                f"{lost_member} ({cluster.place(lost_member)}) is {lost_states[lost_member]}: it is not known whether "
-                "the cluster serves"
-            )
-            row = replace(row, state="unknown", why=why, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
-        marked.append(row)
-    return marked
+        if cluster is None or row.state not in SERVING_STATES:
+            return row
+        lost_member = next((name for name in cluster.members if name in lost_states), None)
+        if lost_member is None:
+            return row
+        loss = f"{lost_member} ({cluster.place(lost_member)}) is {lost_states[lost_member]}"
+        why = f"{loss}: it is not known whether the cluster serves"
+        return replace(row, state="unknown", why=why, tok_per_s=None, exit=int(Exit.INCONCLUSIVE))
+
+    return list(map(mark, rows))
 
 
 def gateways_by_row(selection: Selection) -> dict[str, Gateway]:
-    """Return the gateways by the host whose row shows them, which is the first server of a machine."""
+    """Return the gateways by the name of the host whose row shows them: the first server on the gateway's machine."""
     first_hosts = {host.machine: host.name for host in reversed(selection.hosts)}
     return {
         first_hosts[gateway.host]: gateway
@@ -122,7 +121,7 @@ def gateways_by_row(selection: Selection) -> dict[str, Gateway]:
 def status_request(
     member: Member, intended: Mapping[str, IntendedServer], gateways: Mapping[str, Gateway]
 ) -> dict[str, Any]:
-    """Return the request to a host."""
+    """Return a host's `status` request, which includes the gateway if the host's row shows one."""
     name = member.host.name
     return {"verb": "status", "container": intended[name].container, "gateway": name in gateways}
 
@@ -133,31 +132,18 @@ def build_row(
     intended: Mapping[str, IntendedServer],
     gateways: Mapping[str, Gateway],
 ) -> Row:
-    """Return the row for a host's answer or error, with the gateway that the row shows."""
+    """Return a host's row from its answer or error, including its gateway if the row shows one."""
     name = member.host.name
-    server_row = _server_row(name, answer, intended[name])
-    return (
-        replace(server_row, gateway=gateway_status.build_row(gateways[name], answer))
-        if name in gateways
-        else server_row
-    )
-
-
-def _server_row(name: str, answer: host_requests.Answer, intended: IntendedServer) -> Row:
-    if not isinstance(answer, SparkwrightError):
-        try:
-            return parse_row(name, answer, intended, time.time())
-        except ValueError as error:
-            answer = Failed(f"its answer can't be used: {error}")
-        except Exception as error:
-            answer = convert_error(error)
-    state = "unreachable" if answer.exit is Exit.UNREACHABLE else "unknown"
-    reason = str(answer).removeprefix("unreachable: ")
-    return Row(name, state, reason, intended.recipe, error=str(answer), exit=int(answer.exit))
+    row = host_requests.parse_answer(answer, lambda event: parse_row(name, event, intended[name], time.time()))
+    if isinstance(row, SparkwrightError):
+        state = "unreachable" if row.exit is Exit.UNREACHABLE else "unknown"
+        reason = str(row).removeprefix("unreachable: ")
+        row = Row(name, state, reason, intended[name].recipe, error=str(row), exit=int(row.exit))
+    return replace(row, gateway=gateway_status.build_row(gateways[name], answer)) if name in gateways else row
 
 
 def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now_s: float) -> Row:
-    """Convert a host's answer to a row; an overdue check makes the state unknown. Raises ValueError for an invalid answer."""
+    """Convert a `status` event to a row; an overdue check makes the state unknown. Raises ValueError for an invalid event."""
     record_data = event["record"]
     record = parse_foreign_record(record_data)
     state, why = record_data["state"], record_data["why"] if event["live"] else record.sentence
@@ -165,12 +151,12 @@ def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now
         state, why = "unknown", f"the check is overdue; at the last one it was {state}"
     digest = digest_of(record.serves.image)
     started_s = record.container.started_s if record.container.status == "running" else None
-    outdated_parts = [
+    behind = [
         *(["image"] if intended.digest and digest and intended.digest != digest else []),
         *(["model"] if intended.commit and record.serves.commit and intended.commit != record.serves.commit else []),
     ]
     if intended.model and record.serves.model and intended.model != record.serves.model:
-        outdated_parts = ["recipe"]
+        behind = ["recipe"]
     return Row(
         host=name,
         state=state,
@@ -188,7 +174,7 @@ def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now
         memory_available_bytes=event["memory_available_bytes"],
         memory_total_bytes=event["memory_total_bytes"],
         drift=None if event["live"] or event["late"] else record.drift,
-        behind=tuple(outdated_parts),
+        behind=tuple(behind),
         checked_s=None if event["live"] else max(0.0, now_s - record.time_s),
         live=event["live"],
         scheduled=record.every_s > 0,
@@ -203,10 +189,7 @@ def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now
 
 
 def intended_servers(selection: Selection) -> dict[str, IntendedServer]:
-    """Return the server that the user's files describe for each host.
-
-    A mistake in a recipe or the lock does not hide the running server.
-    """
+    """Return the server that each host should run, by host name, with only the recipe's name if a file is invalid."""
     locks: dict[Path, lockfile.Lock] = {}
     servers = {}
     for host in selection.hosts:
@@ -231,8 +214,8 @@ def _print_rows(rows: list[Row], *, json: bool) -> None:
     if not json:
         from sparkwright.console import status_table
 
-        return status_table.print_table(rows)
+        status_table.print_table(rows)
+        return
     for row in rows:
         fields = asdict(row)
         print_json_line(fields if row.error else {name: value for name, value in fields.items() if name != "error"})
-    return None

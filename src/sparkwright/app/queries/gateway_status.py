@@ -9,7 +9,7 @@ from sparkwright import program, units
 from sparkwright.app.connect import connect_hosts
 from sparkwright.app.plans import gateways
 from sparkwright.app.queries.host_requests import GATEWAY, Answer, query_module
-from sparkwright.app.runs.gateway import select_gateway as gateway_of
+from sparkwright.app.runs.gateway import select_gateway
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
 from sparkwright.console.rows import GatewayRow, Routed, Upstream
@@ -23,7 +23,7 @@ from sparkwright.visible import format_count, join_first
 JSON_KEYS = ("running", "verified", "restarted_s", "models", "clients")
 CLIENT_COLUMNS = grid.columns(
     *(("CLIENT", 0), ("REQUESTS", 0), ("RUNNING", 0), ("REFUSED", 0), ("ERRORS", 0), ("MEAN QUEUE", 0)),
-    *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF A DAY'S", 0), ("ESTIMATED", 0)),
+    *(("PROMPT TOKENS", 0), ("GENERATED", 0), ("OF DAILY LIMIT", 0), ("ESTIMATED", 0)),
 )
 MODEL_COLUMNS = grid.columns(
     ("MODEL", 0), ("REQUESTS", 3), ("RUNNING", 0), ("QUEUED", 0), ("ERRORS", 0), ("SERVERS", 0)
@@ -31,13 +31,14 @@ MODEL_COLUMNS = grid.columns(
 
 
 def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
-    """Show a gateway. Return FAILED if it is not running or a model has no server.
+    """Show a gateway and return the exit code: FAILED if it is not running or one of its servers is not up.
 
     Args:
-        clients: show the usage per client instead of the models.
+        name: name of the gateway's group.
+        clients: show each client's usage instead of the models.
     """
     inventory = Inventory.load(Project.here().root)
-    gateway = gateway_of(inventory, name)
+    gateway = select_gateway(inventory, name)
     selection = connect_hosts(gateway.host)
     member = selection.fleet.members[0]
     state = query_module(selection.fleet, member, "gateway_state", {})
@@ -56,16 +57,16 @@ def _print_gateway(gateway: Gateway, url: str, state: dict[str, Any], *, clients
     if not state["running"]:
         print_prose(f"{title}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
         return
-    print_prose(f"{title}: running" + ("" if state["verified"] else ", with a configuration that was not verified"))
+    print_prose(f"{title}: running" + ("" if state["verified"] else ", configuration not verified"))
     if restart_note := _describe_restart(state):
-        print_prose(f"{restart_note}. `docker logs` of its container on {gateway.host} has the reason.")
+        print_prose(f"{restart_note}. `docker logs` of its container on {gateway.host} shows why.")
     if not clients:
         grid.print_table(MODEL_COLUMNS, [_model_row(model) for model in state["models"]])
     elif state["clients"]:
-        print_text("today, since 0:00 UTC:")
+        print_text("Usage since 0:00 UTC:")
         grid.print_table(CLIENT_COLUMNS, [_client_row(client) for client in state["clients"]])
     else:
-        print_prose("no clients have keys of their own: `clients` of the gateway in groups.yml gives them.")
+        print_prose("No client has a key: add `clients` to the gateway in groups.yml.")
 
 
 def _model_row(model: dict[str, Any]) -> list[str]:
@@ -85,10 +86,10 @@ def _client_row(client: dict[str, Any]) -> list[str]:
 
 
 def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
-    """Return the row of a gateway from its host's answer. An error, or an answer without the gateway, means unknown."""
+    """Return a gateway's row from its host's answer to a `status` request, or from the error."""
     name, port = gateway.name, gateway.file.port
     if isinstance(answer, SparkwrightError):
-        why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host gave no answer"
+        why = "its host is unreachable" if answer.exit is Exit.UNREACHABLE else "its host could not be queried"
         return GatewayRow(name, port, "unknown", why, exit=int(Exit.INCONCLUSIVE))
     if not answer["gateway"]:
         return GatewayRow(name, port, "down", "no gateway was deployed", exit=int(Exit.FAILED))
@@ -103,23 +104,21 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
     if not state["running"]:
         return GatewayRow(name, port, "down", "HAProxy is not running", exit=int(Exit.FAILED))
     always_on = [model for model in models if not model.on_demand]
-    unserved = [routed.model for routed in always_on if not any(row.state == "up" for row in routed.servers)]
+    unserved = [model.model for model in always_on if not any(server.state == "up" for server in model.servers)]
     if unserved:
         return GatewayRow(
             name, port, "degraded", f"no server is up: {join_first(unserved, 3)}", models, int(Exit.FAILED)
         )
-    changed_files = f"files were changed: {join_first(state['changed'], 3)}" if state["changed"] else ""
-    if changed_files or not state["verified"]:
-        why = changed_files or "its configuration was not verified"
+    if state["changed"] or not state["verified"]:
+        changed = f"files were changed: {join_first(state['changed'], 3)}" if state["changed"] else ""
+        why = changed or "its configuration was not verified"
         return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES))
     return GatewayRow(name, port, "up", _describe_restart(state), models)
 
 
 def _describe_restart(state: Mapping[str, Any]) -> str:
-    """Return when HAProxy was started again after it was verified, as a clause; empty if it was not."""
+    """Describe the restart of HAProxy since it was verified; empty if there was none."""
     ago_s = state["restarted_s"]
-    return (
-        ""
-        if ago_s is None
-        else f"HAProxy started again {units.format_age(ago_s)} ago: it had exited, or the host was rebooted"
-    )
+    if ago_s is None:
+        return ""
+    return f"HAProxy restarted {units.format_age(ago_s)} ago: it had exited, or the host was rebooted"

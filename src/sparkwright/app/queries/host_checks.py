@@ -32,77 +32,74 @@ COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
 @dataclass
 class HostReport:
-    """The checks of one host, and the repairs that were made."""
+    """The findings about one host, and the repairs of it."""
 
     host: str
     findings: list[dict[str, Any]] = field(default_factory=list)
+    #: login name on the host
     user: str = ""
-    #: reason why there is no answer
+    #: reason why the host could not be checked
     error: str = ""
     error_exit: Exit = Exit.OK
-    #: repairs that were made
+    #: names of the repairs that succeeded
     repairs_made: list[str] = field(default_factory=list)
-    #: repairs that failed
-    failed_repairs: list[str] = field(default_factory=list)
+    #: error messages of the repairs that failed
+    repair_errors: list[str] = field(default_factory=list)
     sandbox: bool = False
-    #: memory budget of the recipe's server on this host; None if there is none
+    #: memory budget of the recipe's server on this host; None if the host has no recipe
     budget: dict[str, Any] | None = None
 
     @property
-    def bad(self) -> bool:
+    def has_bad_findings(self) -> bool:
         return any(finding["verdict"] == "bad" for finding in self.findings)
 
     @property
     def repairs(self) -> list[str]:
-        """The repairs that the findings propose, without duplicates."""
+        """Names of the repairs that the findings propose, without duplicates."""
         return list(dict.fromkeys(finding["repair"] for finding in self.findings if finding["repair"]))
 
     @property
     def exit(self) -> Exit:
         """The command's exit code for this host."""
-        return self.error_exit if self.error else Exit.FAILED if self.bad or self.failed_repairs else Exit.OK
+        return (
+            self.error_exit if self.error else Exit.FAILED if self.has_bad_findings or self.repair_errors else Exit.OK
+        )
 
 
 def run(pattern: str, *, fix: bool, confirm: Callable[[], bool], json: bool) -> list[Exit]:
-    """Check the hosts and print the findings.
+    """Check the hosts, print the findings, and return the exit codes.
 
     Args:
-        fix: list the repairs, ask for confirmation, apply them, and check again over a new login.
+        fix: list the repairs and, if `confirm` returns True, apply them and check the hosts again.
     """
     reports = query_reports(select_machines(select_hosts(pattern)))
-    repairs_by_host = (
-        {host_report.host: host_report.repairs for host_report in reports if host_report.repairs} if fix else {}
-    )
-    if repairs_by_host:
+    can_repair = fix and any(report.repairs for report in reports)
+    if can_repair:
         if not json:
             _print_reports(reports)
         file = sys.stderr if json else sys.stdout
-        print_text("\nThese repairs are available:", file=file)
-        for host_report in reports:
-            for name in host_report.repairs:
-                print_text(
-                    f"  {host_report.host}: {FIXES[name].manual_command(host_report.user)}   # {FIXES[name].description}",
-                    file=file,
-                )
+        print_text("\nAvailable repairs:", file=file)
+        for report in reports:
+            for name in report.repairs:
+                command = FIXES[name].manual_command(report.user)
+                print_text(f"  {report.host}: {command}   # {FIXES[name].description}", file=file)
         if confirm():
-            reports = _apply_repairs(pattern, reports, repairs_by_host)
+            reports = _apply_repairs(pattern, reports)
         elif not json:
-            return [host_report.exit for host_report in reports]
+            return [report.exit for report in reports]
     if json:
-        for host_report in reports:
-            print_json_line(_report_json(host_report))
+        for report in reports:
+            print_json_line(_report_json(report))
     else:
         _print_reports(reports)
-        if fix and not repairs_by_host:
-            all_sandboxes = all(host_report.sandbox for host_report in reports)
-            print_prose(
-                "Nothing is fixed in the sandbox." if all_sandboxes else "sparkwright can fix none of this by itself."
-            )
-    return [host_report.exit for host_report in reports]
+        if fix and not can_repair:
+            all_sandboxes = all(report.sandbox for report in reports)
+            print_prose("Nothing is fixed in the sandbox." if all_sandboxes else "No automatic repair is available.")
+    return [report.exit for report in reports]
 
 
 def query_reports(selection: Selection) -> list[HostReport]:
-    """Return every host's findings, in inventory order. Closes the connections."""
+    """Return every host's report, in inventory order. Closes the connections."""
     selection.fleet.connect()
 
     def query_report(member: Member) -> HostReport:
@@ -121,49 +118,47 @@ def query_reports(selection: Selection) -> list[HostReport]:
 
 
 def query_machine(selection: Selection, member: Member) -> dict[str, Any]:
-    """Return the module's answer for a machine, with the findings of each of its servers."""
+    """Return the `doctor` module's answer for a machine, with the findings about each of its servers."""
     first, *others = selection.inventory.servers_of(member.host.name)
     answer = query_module(selection.fleet, member, "doctor", doctor_arguments(selection, first))
     for host in others:
         server_findings = query_module(selection.fleet, member, "doctor", doctor_arguments(selection, host))["findings"]
-        answer["findings"] += [item for item in server_findings if item["check"] in SERVER_CHECKS]
+        answer["findings"] += [finding for finding in server_findings if finding["check"] in SERVER_CHECKS]
     return answer
 
 
-def _apply_repairs(
-    pattern: str, reports: Sequence[HostReport], repairs_by_host: Mapping[str, Sequence[str]]
-) -> list[HostReport]:
-    """Apply the confirmed repairs and check again over new connections, because a login's groups do not change."""
+def _apply_repairs(pattern: str, reports: Sequence[HostReport]) -> list[HostReport]:
+    """Apply the repairs and check again over new connections, because a new group of the user applies to new logins only."""
     selection = select_machines(select_hosts(pattern))
-    fixed, broken = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-    users = {host_report.host: host_report.user for host_report in reports}
+    repairs_made, repair_errors = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    reports_by_host = {report.host: report for report in reports if report.repairs}
 
     def repair_host(member: Member) -> None:
-        name = member.host.name
+        report = reports_by_host[member.host.name]
         member.secrets = selection.inventory.secrets(member.host)
-        for item in repairs_by_host[name]:
+        for repair in report.repairs:
             try:
-                args = {"name": item, "user": users[name]}
+                args = {"name": repair, "user": report.user}
                 run_module(selection.fleet, member, "fix", args, exclusive=True, become=True)
             except SparkwrightError as error:
-                broken[name].append(str(error))
+                repair_errors[report.host].append(str(error))
             else:
-                fixed[name].append(item)
+                repairs_made[report.host].append(repair)
 
     try:
         selection.fleet.each(
-            [member for member in selection.fleet.members if member.host.name in repairs_by_host], repair_host
+            [member for member in selection.fleet.members if member.host.name in reports_by_host], repair_host
         )
     finally:
         selection.fleet.close()
     new_reports = query_reports(select_machines(select_hosts(pattern)))
-    for host_report in new_reports:
-        host_report.repairs_made, host_report.failed_repairs = fixed[host_report.host], broken[host_report.host]
+    for report in new_reports:
+        report.repairs_made, report.repair_errors = repairs_made[report.host], repair_errors[report.host]
     return new_reports
 
 
 def doctor_arguments(selection: Selection, host: Host) -> dict[str, Any]:
-    """Return the module's arguments from the host's recipe, or only the machine's if it has no recipe."""
+    """Return the `doctor` module's arguments for a host, which describe its server if it has a recipe."""
     variables: dict[str, Any] = {**recipe.DEFAULTS, **host.vars}
     machine_arguments = {
         "host": host.machine,
@@ -173,7 +168,7 @@ def doctor_arguments(selection: Selection, host: Host) -> dict[str, Any]:
     if not host.recipe:
         return machine_arguments
     host_recipe = recipes.load_host_recipe(selection.project, host)
-    entry = load_lock(selection.project, host).image(host_recipe.image)
+    image_entry = load_lock(selection.project, host).image(host_recipe.image)
     is_worker = host.cluster is not None and host.cluster.head != host.name
     return {
         **machine_arguments,
@@ -181,7 +176,7 @@ def doctor_arguments(selection: Selection, host: Host) -> dict[str, Any]:
         "container": host_recipe.file.container.name,
         "port": 0 if is_worker else recipe.serve_port(host, host_recipe),
         "image": host_recipe.image,
-        "platforms": list((entry or {}).get("platforms") or []) or None,
+        "platforms": list((image_entry or {}).get("platforms") or []) or None,
         "utilization": host_recipe.memory_utilization,
         "ipc": host_recipe.to_json()["container"]["ipc"],
         "model_dir": host_recipe.file.model.dir,
@@ -190,10 +185,7 @@ def doctor_arguments(selection: Selection, host: Host) -> dict[str, Any]:
 
 
 def _engine_memory(selection: Selection, host: Host, host_recipe: recipe.Recipe) -> dict[str, Any]:
-    """Return the memory that the recipe's server needs.
-
-    Empty if the recipe is for a cluster and the host is in none.
-    """
+    """Return the memory that the recipe's server needs; empty for a cluster's recipe on a host outside clusters."""
     if host_recipe.split is not None and host.cluster is None:
         return {}
     pins = lock_entries(load_lock(selection.project, host), host_recipe)
@@ -203,26 +195,26 @@ def _engine_memory(selection: Selection, host: Host, host_recipe: recipe.Recipe)
 
 def _print_reports(reports: Sequence[HostReport]) -> None:
     console = build_console()
-    for host_report in reports:
+    for report in reports:
         if len(reports) > 1:
             console.print()
-            console.print(host_report.host, style="bold")
-        if host_report.error:
-            print_line(console, "failed", host_report.error)
+            console.print(report.host, style="bold")
+        if report.error:
+            print_line(console, "failed", report.error)
             continue
-        if host_report.sandbox:
-            print_line(console, "muted", formatters.sandbox_notice(host_report.host))
+        if report.sandbox:
+            print_line(console, "muted", formatters.sandbox_notice(report.host))
         for style, text in tables.format_table(
-            [_finding_row(finding) for finding in host_report.findings], COLUMNS, terminal_width()
+            [_finding_row(finding) for finding in report.findings], COLUMNS, terminal_width()
         ):
             print_line(console, style, text)
-        for text in budget_lines(host_report.budget):
+        for text in budget_lines(report.budget):
             print_line(console, "muted", f"  {text}")
-        for name in host_report.repairs_made:
+        for name in report.repairs_made:
             print_line(console, "changed", f"fixed: {name}: {FIXES[name].description}")
-        for message in host_report.failed_repairs:
+        for message in report.repair_errors:
             print_line(console, "failed", f"not fixed: {message}")
-        console.print(f"{host_report.host}: {format_counts(row['verdict'] for row in host_report.findings)}")
+        console.print(f"{report.host}: {format_counts(row['verdict'] for row in report.findings)}")
 
 
 def _finding_row(finding: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,14 +222,15 @@ def _finding_row(finding: Mapping[str, Any]) -> dict[str, Any]:
     return {**finding, "evidence": f"{finding['evidence']}{source}"}
 
 
-def _report_json(host_report: HostReport) -> dict[str, Any]:
-    if host_report.error:
-        return {"host": host_report.host, "error": host_report.error, "exit": int(host_report.exit)}
-    rows = [{**row, "repair": bool(row["repair"])} for row in host_report.findings]
-    other_fields = {
-        "fixed": host_report.repairs_made,
-        "not_fixed": host_report.failed_repairs,
-        "bad": host_report.bad,
-        "budget": host_report.budget,
+def _report_json(report: HostReport) -> dict[str, Any]:
+    if report.error:
+        return {"host": report.host, "error": report.error, "exit": int(report.exit)}
+    return {
+        "host": report.host,
+        "findings": [{**finding, "repair": bool(finding["repair"])} for finding in report.findings],
+        "fixed": report.repairs_made,
+        "not_fixed": report.repair_errors,
+        "bad": report.has_bad_findings,
+        "budget": report.budget,
+        "exit": int(report.exit),
     }
-    return {"host": host_report.host, "findings": rows, **other_fields, "exit": int(host_report.exit)}

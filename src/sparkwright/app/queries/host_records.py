@@ -1,4 +1,4 @@
-"""The `history`, `incident`, `unlock` and `report` commands: query the hosts and print the answers."""
+"""The `history`, `incident`, `unlock`, `report` and `host.list` commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.console.command_output import print_error, print_json_line, pri
 from sparkwright.console.rows import HostInfo, Report
 from sparkwright.engines.log import state
 from sparkwright.errors import Exit, Failed, Refused, SparkwrightError
-from sparkwright.fleet.member import close_links, convert_error
+from sparkwright.fleet.member import close_links
 from sparkwright.host.state import write_atomically
 from sparkwright.measure import workload
 from sparkwright.project.inventory.host import Host
@@ -29,31 +29,35 @@ from sparkwright.visible import format_count
 
 
 def history(pattern: str, last: int, *, json: bool) -> list[int]:
-    """Print each host's history and return the exit codes."""
+    """Print the `last` newest history entries of each host and return the exit codes."""
     answers, codes, titles = _query_hosts(pattern, {"verb": "history"}, json=json)
     for host, events in answers.items():
         with report_host_error(host, codes, json=json):
-            rows = history_entries(events, last)
-            for row in rows:
+            entries = history_entries(events, last)
+            for entry in entries:
                 if json:
-                    print_json_line({**row, "host": host})
+                    print_json_line({**entry, "host": host})
                 else:
-                    print_prose(
-                        "\n".join(_format_entry(f"{host} ({row['cluster']})" if row.get("cluster") else host, row))
-                    )
-            if not rows and not json:
-                print_prose(f"{titles[host]}: nothing was done to its server yet")
+                    title = f"{host} ({entry['cluster']})" if entry.get("cluster") else host
+                    print_prose("\n".join(_format_entry(title, entry)))
+            if not entries and not json:
+                print_prose(f"{titles[host]}: no history yet")
     return codes
 
 
 def history_entries(events: list[Event], last: int) -> list[dict[str, Any]]:
-    """Return the last entries of the history in a host's answer, newest first."""
-    rows = [event for event in events if event["event"] == "history"][:last]
-    return [{name: value for name, value in row.items() if name not in ("event", "time")} for row in rows]
+    """Return the newest entries of the history in a host's answer, newest first."""
+    entries = [event for event in events if event["event"] == "history"][:last]
+    return [{name: value for name, value in entry.items() if name not in ("event", "time")} for entry in entries]
 
 
 def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
-    """Write each host's incident bundle to a folder and return the exit codes."""
+    """Write each host's incident bundle to a folder and return the exit codes.
+
+    Args:
+        run: id of the failed run; empty for the last incident.
+        to: the folder, with a subfolder per host if there are several; empty for incidents/HOST/RUN.
+    """
     answers, codes, titles = _query_hosts(pattern, {"verb": "incident", "run": run}, json=json)
     for host, events in answers.items():
         with report_host_error(host, codes, json=json):
@@ -71,11 +75,11 @@ def incident(pattern: str, run: str, to: str, *, json: bool) -> list[int]:
 
 
 def parse_incident(host: str, events: list[Event], run: str) -> tuple[str, dict[str, str]]:
-    """Return the incident's name and files. Raises Failed if the answer is not exactly one bundle of the requested run."""
+    """Return the incident's id and files. Raises Failed if the answer is not one bundle, or not that of the requested run."""
     files = [event for event in events if event["event"] == "file"]
     unexpected = next((event for event in events if event["event"] == "raw"), None)
     if unexpected is not None:
-        raise Failed(f"this is not part of an incident: {unexpected['text']:.200}", where=host)
+        raise Failed(f"unexpected output in the answer: {unexpected['text']:.200}", where=host)
     incident_ids = {file["incident"] for file in files}
     if len(incident_ids) != 1 or (run and run not in incident_ids):
         raise Failed(f"the answer is not the bundle of {run or 'one incident'}.", where=host)
@@ -83,7 +87,7 @@ def parse_incident(host: str, events: list[Event], run: str) -> tuple[str, dict[
 
 
 def _describe_incident(about_json: str) -> str:
-    """Return an incident's time and reason as one line; empty if the bundle does not hold them."""
+    """Return an incident's time and reason as one line; empty if about.json is missing or invalid."""
     try:
         fields = validate(
             sanitize(parse_json(about_json, max_values=MAX_JSON_VALUES)), {"time": moment, "why": line}, "about.json"
@@ -94,7 +98,11 @@ def _describe_incident(about_json: str) -> str:
 
 
 def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
-    """Show who holds a host's lock, and do what `decide` returns: stop, kill, forget, or nothing."""
+    """Release a host's lock, or report that it is free.
+
+    Args:
+        decide: shows the lock's owner to the user and returns `stop`, `kill` or `forget`; empty to leave the lock alone.
+    """
     selection = select_machines(select_hosts(host))
     if len(selection.hosts) != 1:
         raise Refused("`unlock` takes one host at a time.")
@@ -104,13 +112,13 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
             (row for row in request_events(fleet, member, {"verb": "lock"}) if row["event"] == "lock"), None
         )
         if lock_event is None:
-            raise Failed("the host does not report who holds its lock.", where=member.host.name)
+            raise Failed("the host did not report who holds its lock.", where=member.host.name)
         if lock_event["owner"] is None:
-            print_text(f"{member.host.name}: nobody holds the lock")
+            print_text(f"{member.host.name}: the lock is free")
             return Exit.OK
         action = decide(lock_event)
         if not action:
-            print_text("left as it is")
+            print_text("unchanged")
             return Exit.OK
         for row in request_events(fleet, member, {"verb": "unlock", "how": action, "run": lock_event["owner"]["run"]}):
             print_prose(row.get("text", ""))
@@ -122,7 +130,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
 def _query_hosts(
     pattern: str, header: dict[str, Any], *, json: bool
 ) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
-    """Return each host's answer by name, the exit codes, and the hosts' titles by name."""
+    """Print the errors of hosts, and return the events by host name, the exit codes, and the titles by host name."""
     selection = select_hosts(pattern)
     answers = query_events(selection, header)
     for name, error in selection.fleet.errors().items():
@@ -131,24 +139,24 @@ def _query_hosts(
 
 
 def query_events(selection: Selection, header: dict[str, Any]) -> dict[str, list[Event]]:
-    """Return each host's events for a request, by host name. Errors are in `selection.fleet.errors()`. Closes the connections."""
+    """Return the events that answer a request, by host name. Errors are in `selection.fleet.errors()`. Closes the connections."""
     return selection.fleet.ask(lambda member: request_events(selection.fleet, member, header))
 
 
 def _format_change(change: Mapping[str, Any]) -> str:
-    """Format a changed field with both values. For a gateway's files no values are stored, only that they changed."""
+    """Format a changed field with both values. A gateway's files have none: only the fact that they changed is stored."""
     before, after = change["before"], change["after"]
     values = f"{before} -> {after}" if (before, after) != (None, None) else "changed"
     return f"{change['field']}: {values}"
 
 
-def _format_entry(host: str, row: Event) -> list[str]:
+def _format_entry(title: str, row: Event) -> list[str]:
     when = units.format_time(row["at"])
     measured = row.get("measured") or {}
     figures = ", ".join(f"{value} {name}" for name, value in measured.items() if isinstance(value, int | float | str))
     stages = measured.get("load_s")
     load = state.format_stages(stages) if isinstance(stages, dict) else ""
-    lines = [f"{when}  {host}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
+    lines = [f"{when}  {title}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
     lines += [f"    {_format_change(change)}" for change in row.get("changed") or ()]
     lines += [f"    {row['image']}"] if row.get("image") else []
     lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
@@ -162,9 +170,8 @@ def _format_entry(host: str, row: Event) -> list[str]:
 
 
 def _describe_memory(start: Mapping[str, Any]) -> str:
-    """Return the memory figures of a verified start as a clause; empty if the host has none."""
-    names = ("lowest_bytes", "after_bytes", "host_bytes")
-    lowest, after, host = (_format_gib(start.get(name)) for name in names)
+    """Describe the memory that was available during a verified start; empty if it was not recorded."""
+    lowest, after, host = (_format_gib(start.get(name)) for name in ("lowest_bytes", "after_bytes", "host_bytes"))
     if not (lowest and after):
         return ""
     page_cache = "cold" if start.get("cold") else "warm"
@@ -179,7 +186,12 @@ def _format_gib(size_bytes: object) -> str:
 
 
 def write_report(selection: Selection, since: str, to: str, *, json: bool) -> list[int]:
-    """Request the checks of every host, write the page, and return the exit codes."""
+    """Write a page about the hosts' checks and return the exit codes.
+
+    Args:
+        since: length of the period, such as 7d.
+        to: path of the page, which is not written with `json`.
+    """
     span_s = units.parse_duration(since, "--since", min_s=60)
     until_s = time.time()
     since_s = until_s - span_s
@@ -187,9 +199,8 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
     if json:
         for row in map(report_row, hosts):
             fields = asdict(row)
-            print_json_line(
-                fields if row.error else {name: fields[name] for name in ("host", "span_s", "checks", "spans")}
-            )
+            names = fields if row.error else ("host", "span_s", "checks", "spans")
+            print_json_line({name: fields[name] for name in names})
     else:
         path = Path(to)
         try:
@@ -225,31 +236,30 @@ def query_reports(selection: Selection, since_s: float, until_s: float) -> list[
 
 
 def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.Host:
-    if not isinstance(answer, SparkwrightError):
-        try:
-            return html.of(name, answer, since_s, until_s)
-        except ValueError as error:
-            answer = Failed(f"its answer can't be used: {error}.")
-        except Exception as error:
-            answer = convert_error(error)
-    return html.Host(name, since_s, until_s, error=str(answer), error_exit=int(answer.exit))
+    host = host_requests.parse_answer(answer, lambda event: html.of(name, event, since_s, until_s))
+    if isinstance(host, SparkwrightError):
+        return html.Host(name, since_s, until_s, error=str(host), error_exit=int(host.exit))
+    return host
 
 
 HOST_COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
 
 
 def inventory_row(host: Host) -> HostInfo:
-    """Return the inventory's description of a host."""
+    """Return a host's row for `host.list`."""
     return HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
 
 
 def print_host_list(hosts: Sequence[Host], *, json: bool) -> None:
-    """Print one line per host: address, groups, recipe."""
+    """Print one line per host: name, address, groups, recipe."""
     rows = list(map(inventory_row, hosts))
     if json:
         for row in rows:
             print_json_line(asdict(row))
         return
     addresses = [row.connection if row.connection != "ssh" else f"ssh {row.address}" for row in rows]
-    cells = [(row.host, way, ",".join(row.groups), row.recipe or "-") for row, way in zip(rows, addresses, strict=True)]
+    cells = [
+        (row.host, address, ",".join(row.groups), row.recipe or "-")
+        for row, address in zip(rows, addresses, strict=True)
+    ]
     grid.print_table(HOST_COLUMNS, cells)

@@ -1,4 +1,4 @@
-"""Short requests to hosts, outside a run and its events, with one validated answer each."""
+"""Short requests to hosts outside a playbook run, and the shapes by which their answers are validated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Interface
-from typing import Any
+from typing import Any, TypeVar
 
 from sparkwright import here
 from sparkwright.app.connect import Selection
@@ -30,25 +30,29 @@ from sparkwright.trust.names import COMMIT, DIGEST, check_file_name
 from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number, number_between, validate
 
 Answer = Event | SparkwrightError
+T = TypeVar("T")
 
 
-def query_members(members: Sequence[Member], header_of: Callable[[Member], dict[str, Any]], kind: str) -> list[Answer]:
-    """Return each member's first event of a kind, or the member's error, in the order of the members.
+def query_members(
+    members: Sequence[Member], build_header: Callable[[Member], dict[str, Any]], event_kind: str
+) -> list[Answer]:
+    """Query the members in parallel and return each member's first event of a kind, or its error, in order.
 
-    Connections stay open. Ctrl-C is left to the caller, because nothing on the hosts would have to be stopped.
+    Connections stay open. The caller handles Ctrl-C: the requests leave nothing running on the hosts.
     """
     pool = ThreadPoolExecutor(max_workers=min(FORKS, len(members)))
     try:
-        return list(pool.map(here.bind_folder(query_member), members, map(header_of, members), itertools.repeat(kind)))
+        headers = map(build_header, members)
+        return list(pool.map(here.bind_folder(query_member), members, headers, itertools.repeat(event_kind)))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def query_member(member: Member, header: dict[str, Any], kind: str) -> Answer:
-    """Return one member's answer, as `query_members` does. A failed connection is closed and reopened for the next request."""
+def query_member(member: Member, header: dict[str, Any], event_kind: str) -> Answer:
+    """Return a member's first event of a kind, or its error. A failed connection is reopened by the next request."""
     try:
         for event in member.request(header):
-            if event["event"] == kind:
+            if event["event"] == event_kind:
                 return event
             if event["event"] == "recap":
                 return build_recap_error(event)
@@ -62,8 +66,20 @@ def query_member(member: Member, header: dict[str, Any], kind: str) -> Answer:
         return convert_error(error)
 
 
+def parse_answer(answer: Answer, parse: Callable[[Event], T]) -> T | SparkwrightError:
+    """Return a parsed answer, or the host's error, or the error for an answer that `parse` rejects with ValueError."""
+    if isinstance(answer, SparkwrightError):
+        return answer
+    try:
+        return parse(answer)
+    except ValueError as error:
+        return Failed(f"its answer can't be used: {error}.")
+    except Exception as error:
+        return convert_error(error)
+
+
 def request_events(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
-    """Return the events of a request whose answer has no recap. Raises Failed with the host's message if it refuses."""
+    """Return the events that answer a request. Raises the error in a recap, with which a host refuses such a request."""
     events = fleet.request(member, header, counted=False)
     if recap := find_recap(events):
         raise build_recap_error(recap)
@@ -71,20 +87,17 @@ def request_events(fleet: Fleet, member: Member, header: dict[str, Any]) -> list
 
 
 def query_module(fleet: Fleet, member: Member, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Run a module in check mode on a host, where it changes nothing, and return its answer.
-
-    Raises Failed with the host's message and exit code.
-    """
+    """Run a module in check mode on a host and return its answer. Raises an error with the host's message and exit code."""
     return _module_answer(member, name, fleet.request(member, build_module_request(name, args), counted=False))
 
 
 def run_module(
     fleet: Fleet, member: Member, name: str, args: dict[str, Any], *, exclusive: bool = False, become: bool = False
 ) -> dict[str, Any]:
-    """Run one module and return its answer. Raises Failed with the host's message and exit code.
+    """Run a module on a host and return its answer. Raises an error with the host's message and exit code.
 
     Args:
-        exclusive: hold the host's lock, as a deploy does.
+        exclusive: hold the host's lock while it runs.
         become: run as root.
     """
     task = Task(id=name, name=name.replace("_", " "), module=name, args=args, become=become)
@@ -97,19 +110,13 @@ def _module_answer(member: Member, module: str, events: Sequence[Event]) -> dict
     finished = next((event for event in events if event["event"] == "task_finished"), None)
     if finished is None or finished["status"] not in ("ok", "changed"):
         raise build_recap_error(find_recap(events), finished["msg"] if finished else "the host gave no answer.")
-    data = {
-        field: value for field, value in finished["data"].items() if field != "attempts"
-    }  # of the task, not its answer
+    data = {field: value for field, value in finished["data"].items() if field != "attempts"}  # the task runner adds it
     return validate_answer(module, data, host=member.host.name)
 
 
 @contextlib.contextmanager
 def report_host_error(host: str, codes: list[Any], *, json: bool) -> Iterator[None]:
-    """Print an error of one host and record its exit code, so that the other hosts are still shown.
-
-    Args:
-        codes: exit codes of the command, one per host.
-    """
+    """Print an error of one host and add its exit code to `codes`, so that the command continues with the next host."""
     try:
         yield
     except BrokenPipeError:
@@ -122,7 +129,7 @@ def report_host_error(host: str, codes: list[Any], *, json: bool) -> Iterator[No
 
 
 def act_on_each(selection: Selection, act: Callable[[Member], Exit], *, json: bool) -> list[Exit]:
-    """Act on the hosts one by one, printing errors and recording their exit codes. Closes the fleet."""
+    """Call `act` for each host in turn and return the exit codes. Prints errors, and closes the connections."""
     codes: list[Exit] = []
     try:
         for member in selection.fleet.members:
@@ -133,34 +140,34 @@ def act_on_each(selection: Selection, act: Callable[[Member], Exit], *, json: bo
     return codes
 
 
-#: user name in a command that is printed
+#: login name, which appears in commands for the user
 USER_NAME = re.compile(r"[\w.@+-]{1,64}")
-#: digest of an image; empty for none
+#: digest of an image; empty if there is no image
 IMAGE_ID = re.compile(f"(?:{DIGEST.pattern})?")
 #: seconds since the epoch, as the Docker Engine API writes them
 EPOCH_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
-#: release of a kernel
-KERNEL_RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
-#: URL at which a host hands out a model
+#: release of the kernel or version of the NVIDIA driver
+RELEASE = re.compile(r"[A-Za-z0-9_.+~-]{0,100}")
+#: URL from which other hosts download a host's model
 MODEL_URL = re.compile(r"https?://[\w.\[\]:-]{1,255}(?:/[\w./-]{0,255})?")
 
 
 def check_ipv4(value: Any) -> str:
-    """Check an IPv4 address in dotted notation."""
+    """Return an IPv4 address in dotted notation. Raises ValueError if it is not one."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return str(IPv4Address(value))
 
 
 def check_cidr(value: Any) -> str:
-    """Check an IPv4 address with a prefix length."""
+    """Return an IPv4 address with its prefix length. Raises ValueError if it is not one."""
     if not isinstance(value, str) or not value.isascii():
         raise ValueError("is not text")
     return IPv4Interface(value).with_prefixlen
 
 
 def require_file_name(value: Any) -> str:
-    """Check the name of a file inside a folder."""
+    """Return the path of a file inside a folder. Raises ValueError if it is not a safe one."""
     reason = check_file_name(value) if isinstance(value, str) else "is not text"
     if reason:
         raise ValueError(reason)
@@ -174,7 +181,7 @@ FINDING: dict[str, Shape] = {
     **dict.fromkeys(("fix", "source"), OptionalField(text, "")),
     "repair": OptionalField(frozenset(("", *FIXES)), ""),
 }
-#: an `EngineState` (engines/log/state.py), to which an engine may add fields
+#: an `EngineState` (engines/log/state.py); engines may add fields
 ENGINE_STATE: dict[str, Shape] = {
     **dict.fromkeys(FIELDS, (None, bool, float, line, [object])),
     "evidence": {str: str},
@@ -188,9 +195,9 @@ MODEL: dict[str, Shape] = {
     "used_by": [line],
 }
 IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
-#: an item of `host.clean`; a size of None is unknown
+#: something that `host.clean` can remove; a size of None is unknown
 CLEAN_ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
-#: a link, from doctor/fabric.py
+#: a `Link` of doctor/fabric.py
 LINK: dict[str, Shape] = {
     "adapter": fabric.NAME,
     "interface": re.compile(f"(?:{fabric.NAME.pattern})?"),
@@ -217,7 +224,7 @@ LINK_PATH: dict[str, Shape] = {
     "mtu": COUNT,
     "reached": (None, bool),
 }
-#: entries of spark.lock for an image and a model
+#: a platform's manifest of an image, and a file of a model, as in spark.lock
 MANIFEST: dict[str, Shape] = {"platform": line, **dict.fromkeys(("digest", "config"), DIGEST), "size_bytes": COUNT}
 FILE: dict[str, Shape] = {"path": require_file_name, "size_bytes": COUNT}
 
@@ -247,7 +254,7 @@ GATEWAY: dict[str, Shape] = {
     "clients": OptionalField([CLIENT], []),
 }
 
-#: a container that serves models and a model on disk, from `survey`
+#: a container that serves models, and a model on disk, in the answer of `survey`
 SERVER: dict[str, Shape] = {
     **dict.fromkeys(("name", "image", "model_dir"), line),
     "engine": frozenset(TITLES),
@@ -292,8 +299,7 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
         "links": [LINK],
         "findings": [FINDING],
         "paths": [LINK_PATH],
-        "kernel": KERNEL_RELEASE,
-        "driver": KERNEL_RELEASE,
+        **dict.fromkeys(("kernel", "driver"), RELEASE),
         "now_s": moment,
     },
     "inspect_server": {
@@ -370,7 +376,7 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
 
 
 def validate_answer(module: str, data: dict[str, Any], *, host: str) -> dict[str, Any]:
-    """Return a module's answer, validated against the table. Raises Failed if it does not match."""
+    """Return a module's answer with the defaults of missing fields. Raises Failed if it does not match `ANSWER_SHAPES`."""
     try:
         answer: dict[str, Any] = validate(data, ANSWER_SHAPES.get(module, {}), module)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Rules for the fast links between hosts: what a cluster requires, and what its host files should declare."""
+"""Checks of the fast links between hosts: what a cluster requires, and whether host files describe the links correctly."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from sparkwright.visible import format_count
 
 @dataclass(frozen=True)
 class HostLinks:
-    """The links of one host, as reported by the host."""
+    """A host's links, as it reports them."""
 
     host: str
     links: tuple[Link, ...]
     findings: tuple[Finding, ...] = ()
-    #: tested paths to the other hosts, as the module returns them
+    #: tested paths to the other hosts, in the shape `host_requests.LINK_PATH`
     paths: tuple[Mapping[str, Any], ...] = ()
     kernel: str = ""
     driver: str = ""
-    #: the `fabric` of the host file; None if there is none
+    #: the `fabric` of the host file; None if it has none
     declared_fabric: Fabric | None = None
-    #: bounds in seconds on how far the host's clock is ahead of the laptop's; None if unknown
+    #: lower and upper bound for how far the host's clock is ahead of the laptop's, in seconds; None if unknown
     ahead_s: tuple[float, float] | None = None
 
     @property
     def used_fabric(self) -> Fabric | None:
-        """The fabric that the host file declares, or else the one that the links suggest."""
+        """The fabric in the host file, or else the proposed one."""
         return self.declared_fabric or propose_fabric(self.links)
 
     @property
     def links_in_use(self) -> list[Link]:
-        """The links of the used fabric, in its order."""
+        """The links of the used fabric, in the order of its interfaces."""
         by_interface = {link.interface: link for link in self.links if link.interface}
         return [
             by_interface[name]
@@ -53,10 +53,7 @@ class HostLinks:
 
 
 def propose_fabric(links: Sequence[Link]) -> Fabric | None:
-    """Return the fabric that a host file should declare, or None.
-
-    It is the port with an address that has the most active halves.
-    """
+    """Return the fabric to add to a host file: the port with an address and the most active halves; None if no port has one."""
     ports = fabric.group_by_port([link for link in links if link.active and link.interface]).values()
     usable = [group for group in ports if group[0].addresses]
     best = max(usable, key=len, default=None)
@@ -68,7 +65,7 @@ def propose_fabric(links: Sequence[Link]) -> Fabric | None:
 
 
 def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
-    """Return the problems on and between the hosts, each with a host's name ("" for all hosts)."""
+    """Return the problems of and between the hosts, each with the host's name, which is empty for a problem between hosts."""
     problems = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
     problems += [
         (member.host, finding) for member in members for finding in (*_check_declared(member), *_check_paths(member))
@@ -78,7 +75,7 @@ def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
 
 
 def _check_declared(links: HostLinks) -> Iterator[Finding]:
-    """Yield the differences between a host's file and its actual links."""
+    """Yield the differences between a host's file and its links."""
     declared = links.used_fabric
     if declared is None:
         yield Finding("fabric", "bad", "no link is up that has an IPv4 address", source=known_facts.PLAYBOOKS)
@@ -117,14 +114,14 @@ def _check_paths(links: HostLinks) -> Iterator[Finding]:
 
 
 def _same_value_rule(
-    name: str, value: Callable[[HostLinks], str], reason: str, source: str
+    name: str, get_value: Callable[[HostLinks], str], reason: str, source: str
 ) -> Callable[..., Iterator[Finding]]:
-    """Return a rule that all members must have the same value. Members with an unknown value are ignored."""
+    """Return a rule that warns if members have different values. Empty values, which are unknown, are ignored."""
 
     def rule(members: Sequence[HostLinks]) -> Iterator[Finding]:
-        values = {member.host: value(member) for member in members}
-        if len({text for text in values.values() if text}) > 1:
-            listing = ", ".join(f"{host} {text}" for host, text in values.items() if text)
+        values = {member.host: get_value(member) for member in members if get_value(member)}
+        if len(set(values.values())) > 1:
+            listing = ", ".join(f"{host} {value}" for host, value in values.items())
             yield Finding(name, "warning", f"{listing}: {reason}", source=source)
 
     return rule
@@ -139,12 +136,12 @@ def _check_mtu(members: Sequence[HostLinks]) -> Iterator[Finding]:
 
 
 def _check_subnets(members: Sequence[HostLinks]) -> Iterator[Finding]:
-    """Check that each half of a port is in the same subnet as its peers, but not as the other half."""
+    """Check that the halves of a port are in different subnets, and that the first halves of all members are in the same one."""
     for member in members:
         nets = [str(IPv4Interface(link.addresses[0]).network) for link in member.links_in_use if link.addresses]
         if len(set(nets)) < len(nets):
-            message = f"{member.host}: both halves are in {nets[0]}: traffic of one may leave by the other"
-            yield Finding("subnets", "bad", message, "give each a subnet of its own", known_facts.PLAYBOOKS)
+            message = f"{member.host}: both halves are in {nets[0]}, so traffic of one may use the other"
+            yield Finding("subnets", "bad", message, "put each half into a different subnet", known_facts.PLAYBOOKS)
     first_addresses = {
         member.host: member.links_in_use[0].addresses[0]
         for member in members
@@ -158,10 +155,10 @@ def _check_subnets(members: Sequence[HostLinks]) -> Iterator[Finding]:
 def _check_clocks(members: Sequence[HostLinks]) -> Iterator[Finding]:
     """Compare each clock with the first member's, both relative to the laptop."""
     timed = [(member.host, *member.ahead_s) for member in members if member.ahead_s is not None]
-    for host, least_s, most_s in timed[1:]:
-        name, first_least_s, first_most_s = timed[0]
-        if apart := describe_clock_offset((least_s - first_most_s, most_s - first_least_s), name):
-            message = f"that of {host} is {apart}: their logs and histories do not match"
+    for host, min_s, max_s in timed[1:]:
+        first_host, first_min_s, first_max_s = timed[0]
+        if offset := describe_clock_offset((min_s - first_max_s, max_s - first_min_s), first_host):
+            message = f"that of {host} is {offset}: their logs and histories do not match"
             yield Finding("clock", "warning", message, "timedatectl timesync-status", known_facts.CLOCK.source)
 
 
@@ -188,24 +185,22 @@ _CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] =
 )
 
 
-# The bandwidth measurement of `cluster.check --bandwidth`.
-#
-# It measures between each member and the next, over both halves of the port at once.
+# `cluster.check --bandwidth` measures the bandwidth between each member and the next, over both halves of the port at once.
 
-#: perftest's default port; each additional half uses the next one
+#: perftest's default port; additional halves use the following ports
 FIRST_PERFTEST_PORT = 18515
 MEASURE_S = 4
-#: least acceptable share of the nominal rate; the halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA
+#: least share of the nominal rate without a warning; the halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA
 #: dgx-spark-playbooks, performance guide)
 MIN_RATE_SHARE = 0.875
-#: below this rate the card is degraded: throttled by firmware or power supply it reaches 13 Gb/s, though its link reports 200
+#: below this rate the card is degraded; if firmware or power supply throttle it, it reaches 13 Gb/s at a link rate of 200
 DEGRADED_GBPS = 25.0
 BANDWIDTH_SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
 DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
 
 
 def measure_bandwidth(selection: Selection, members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
-    """Measure the bandwidth between each member and the next, and return the findings with the names of both hosts."""
+    """Measure the bandwidth between each member and the next, and return the findings, each with both hosts' names."""
     if sys.stderr.isatty():
         print(f"Measuring {format_count(len(members) - 1, 'link')}, {MEASURE_S} s each.", file=sys.stderr)
     selection.fleet.connect()
@@ -219,11 +214,7 @@ def measure_bandwidth(selection: Selection, members: Sequence[HostLinks]) -> lis
 
 
 def evaluate_rates(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Finding:
-    """Return the finding for a link, given the rates of its halves.
-
-    Args:
-        nominal_gbps: rate of the slower end, in Gbit/s; 0 if unknown.
-    """
+    """Evaluate the measured rates of a link's halves. nominal_gbps: rate of the slower end in Gbit/s; 0 if unknown."""
     adapters_by_error = {
         rate["error"]: [row["adapter"] for row in rates if row["error"] == rate["error"]] for rate in rates
     }
@@ -231,40 +222,40 @@ def evaluate_rates(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Find
     if errors:
         fix = "sudo apt install perftest, on both hosts" if any("not installed" in error for error in errors) else ""
         return Finding("bandwidth", "unknown", "; ".join(errors), fix)
-    total = sum(rate["gbps"] for rate in rates)
+    total_gbps = sum(rate["gbps"] for rate in rates)
     halves = " + ".join(f"{rate['gbps']:.1f}" for rate in rates)
-    figures = f"{halves} = {total:.0f} Gb/s" if len(rates) > 1 else f"{total:.0f} Gb/s"
-    if total < DEGRADED_GBPS:
+    figures = f"{halves} = {total_gbps:.0f} Gb/s" if len(rates) > 1 else f"{total_gbps:.0f} Gb/s"
+    if total_gbps < DEGRADED_GBPS:
         return Finding("bandwidth", "bad", f"{figures}: the card is degraded", DEGRADED_FIX, BANDWIDTH_SOURCE)
-    if nominal_gbps and total < MIN_RATE_SHARE * nominal_gbps:
+    if nominal_gbps and total_gbps < MIN_RATE_SHARE * nominal_gbps:
         return Finding("bandwidth", "warning", f"{figures} of {nominal_gbps:.0f}", source=BANDWIDTH_SOURCE)
     return Finding("bandwidth", "ok", f"{figures} of {nominal_gbps:.0f}" if nominal_gbps else figures)
 
 
 def _measure_pair(selection: Selection, links: HostLinks, other: HostLinks) -> Finding:
-    """Measure the bandwidth from the first member to the second."""
+    """Measure the bandwidth from one host, `links`, to the other."""
     halves = list(zip(_usable_halves(links), _usable_halves(other), strict=False))
     if not halves:
         return Finding("bandwidth", "unknown", "no half of the port is up with an address on both hosts")
     ends = {
-        links.host: ("send", [_endpoint_arguments(mine, its, n) for n, (mine, its) in enumerate(halves)]),
-        other.host: ("listen", [_endpoint_arguments(its, mine, n) for n, (mine, its) in enumerate(halves)]),
+        links.host: ("send", [_endpoint_arguments(local, peer, n) for n, (local, peer) in enumerate(halves)]),
+        other.host: ("listen", [_endpoint_arguments(peer, local, n) for n, (local, peer) in enumerate(halves)]),
     }
     rates: dict[str, list[dict[str, Any]]] = {}
 
     def measure(member: Member) -> None:
-        role, mine = ends[member.host.name]
-        answer = query_module(selection.fleet, member, "link_rate", {"role": role, "ends": mine, "seconds": MEASURE_S})
-        rates[role] = answer["rates"]
+        role, endpoints = ends[member.host.name]
+        args = {"role": role, "ends": endpoints, "seconds": MEASURE_S}
+        rates[role] = query_module(selection.fleet, member, "link_rate", args)["rates"]
 
     selection.fleet.each([member for member in selection.fleet.members if member.host.name in ends], measure)
     errors = [f"{name}: {error.message}" for name, error in selection.fleet.errors().items() if name in ends]
     if errors:
         return Finding("bandwidth", "unknown", "; ".join(errors))
-    receivers = {row["adapter"]: row for row in rates.get("listen", [])}
+    listeners = {rate["adapter"]: rate for rate in rates.get("listen", [])}
     sender_rates = [
-        _merge_errors(row, receivers.get(its.adapter))
-        for row, (_, its) in zip(rates.get("send", []), halves, strict=False)
+        _merge_errors(rate, listeners.get(peer.adapter))
+        for rate, (_, peer) in zip(rates.get("send", []), halves, strict=False)
     ]
     return evaluate_rates(sender_rates, min(_nominal_gbps(links), _nominal_gbps(other)))
 
@@ -273,21 +264,19 @@ def _usable_halves(links: HostLinks) -> list[Link]:
     return [link for link in links.links_in_use if link.active and link.addresses]
 
 
-def _endpoint_arguments(local: Link, remote: Link, number: int) -> dict[str, Any]:
-    own, peer = (link.addresses[0].partition("/")[0] for link in (local, remote))
-    return {"adapter": local.adapter, "address": own, "peer": peer, "port": FIRST_PERFTEST_PORT + number}
+def _endpoint_arguments(local: Link, peer: Link, number: int) -> dict[str, Any]:
+    address, peer_address = (link.addresses[0].partition("/")[0] for link in (local, peer))
+    return {"adapter": local.adapter, "address": address, "peer": peer_address, "port": FIRST_PERFTEST_PORT + number}
 
 
-def _merge_errors(sender: dict[str, Any], receiver: dict[str, Any] | None) -> dict[str, Any]:
-    """Add the listener's error to the sender's, because only the listener knows why the sender could not connect."""
-    listener_error = receiver["error"] if receiver and sender["gbps"] is None else ""
-    return (
-        {**sender, "error": f"{sender['error']}; {listener_error}"}
-        if listener_error not in ("", sender["error"])
-        else sender
-    )
+def _merge_errors(sender: dict[str, Any], listener: dict[str, Any] | None) -> dict[str, Any]:
+    """Add the listener's error to the sender's, because it may explain why the sender could not connect."""
+    listener_error = listener["error"] if listener and sender["gbps"] is None else ""
+    if listener_error in ("", sender["error"]):
+        return sender
+    return {**sender, "error": f"{sender['error']}; {listener_error}"}
 
 
 def _nominal_gbps(links: HostLinks) -> float:
-    """Return the rate of the port in Gbit/s. Its halves share this rate, and each reports the whole of it."""
+    """Return the rate of the port in Gbit/s. Each half reports this rate, which they share."""
     return max((link.rate_gbps for link in links.links_in_use), default=0.0)

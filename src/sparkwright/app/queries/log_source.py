@@ -1,4 +1,4 @@
-"""The `logs` command: read a saved log or a container's log on a host, and print it or the engine's state."""
+"""The `logs` command: read a saved log or the logs of containers, and print their text or the engine's state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_SEARCHED_LINES = 2000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineLog:
-    """A log and the engine state that it shows."""
+    """An engine's log, and the state of the engine according to it."""
 
     #: {"host": NAME} or {"file": PATH}
     source: Mapping[str, str]
@@ -42,7 +42,7 @@ class EngineLog:
     text: str = ""
     #: True if the log contains an engine's start
     known: bool = True
-    #: reason why there is no log
+    #: reason why the log could not be read
     error: str = ""
     error_exit: Exit = Exit.OK
     #: title of the host
@@ -63,11 +63,11 @@ def read_file(name: str, tail: int, engine: str = "") -> list[EngineLog]:
 
     Args:
         tail: number of lines to return from the end.
-        engine: name of the engine that wrote the log; empty to recognise it from the first lines.
+        engine: name of the engine that wrote the log; empty to recognize it by the first lines.
     """
     try:
         with Path(name).open("rb") as saved:
-            writer = _get_engine(engine) if engine else recognise_engine(itertools.islice(saved, MAX_SEARCHED_LINES))
+            writer = _get_engine(engine) if engine else recognize_engine(itertools.islice(saved, MAX_SEARCHED_LINES))
             saved.seek(0)
             state = read_log(saved, writer.log)
             saved.seek(0)
@@ -78,8 +78,8 @@ def read_file(name: str, tail: int, engine: str = "") -> list[EngineLog]:
     return [EngineLog({"file": name}, state.to_json(), writer, text, known=state.known)]
 
 
-def recognise_engine(lines: Iterable[bytes]) -> Engine:
-    """Return the engine whose start one of these lines shows, or else the usual engine."""
+def recognize_engine(lines: Iterable[bytes]) -> Engine:
+    """Return the engine whose start is the first in these lines, or the default engine if none is found."""
     for line in iter_lines(lines):
         for engine in map(engines.get_engine, engines.TITLES):
             if engine.log.is_start_line(line):
@@ -89,19 +89,19 @@ def recognise_engine(lines: Iterable[bytes]) -> Engine:
 
 def _get_engine(name: str) -> Engine:
     if name not in engines.TITLES:
-        raise Refused(f"there is no engine {name!r}; there are {', '.join(engines.TITLES)}.", where="--engine")
+        raise Refused(f"unknown engine {name!r}; the engines are {', '.join(engines.TITLES)}.", where="--engine")
     return engines.get_engine(name)
 
 
 def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
-    """Return the logs of the containers that the hosts' recipes name."""
+    """Return the logs of the containers that the hosts' recipes describe. tail: as in `read_file`."""
     selection = connect_hosts(pattern)
 
-    def log_of(member: Member) -> Mapping[str, Any]:
+    def query_log(member: Member) -> Mapping[str, Any]:
         container = recipes.load_host_recipe(selection.project, member.host).file.container
         return query_module(selection.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
-    answers = selection.fleet.ask(log_of)
+    answers = selection.fleet.ask(query_log)
     empty_state, errors = EngineState().to_json(), selection.fleet.errors()
 
     def build_log(host: Host) -> EngineLog:
@@ -121,15 +121,15 @@ def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
 
 
 def print_log(log: EngineLog, *, state: bool, json: bool, titled: bool) -> None:
-    """Print one log, or its state.
+    """Print the text of a log, or the engine's state.
 
     Args:
-        titled: print the host's name above it.
+        state: print the engine's state.
+        titled: print the name of the host or file above it.
     """
     if json:
-        answer = error_row(log.error, log.error_exit) if log.error else {}
         body = log.state if state else {"text": log.text}
-        print_json_line({**log.source, **body, **answer})
+        print_json_line({**log.source, **body, **(error_row(log.error, log.error_exit) if log.error else {})})
     elif log.error:
         print_prose(f"{log.title or ' '.join(log.source.values())}: {log.error}", file=sys.stderr)
     else:
@@ -145,25 +145,27 @@ def _format_log(log: EngineLog, *, state: bool, titled: bool) -> Iterable[str]:
         yield log.text.removesuffix("\n")
 
 
-#: width of the value column; evidence moves right after a longer value
-VALUE_COLUMNS = 28
+#: largest width of the value column; the evidence of a longer value is moved to the right
+MAX_VALUE_COLUMNS = 28
+#: evidence is omitted in less space
 MIN_EVIDENCE_COLUMNS = 10
 
 
-def format_state(state: Mapping[str, Any], book: LogFormat, columns: int | None) -> list[str]:
+def format_state(state: Mapping[str, Any], log_format: LogFormat, columns: int | None) -> list[str]:
     """Return the lines of a table with an engine's state.
 
     Args:
-        state: an EngineState as JSON.
-        book: the log book of its engine.
-        columns: width of the terminal, to which evidence, but never a value, is cut; None without a terminal.
+        state: an `EngineState` as JSON.
+        columns: width of the terminal, at which evidence is cut but values are not; None without a terminal.
     """
-    names = [name for name in (*FIELDS, *book.also) if name in state]
-    rows = [(name, _format_value(state[name]), strip_prefix(state["evidence"].get(name, ""), book)) for name in names]
+    names = [name for name in (*FIELDS, *log_format.also) if name in state]
+    rows = [
+        (name, _format_value(state[name]), strip_prefix(state["evidence"].get(name, ""), log_format)) for name in names
+    ]
     rows += [(f"stage {name}", f"{seconds:g} s", "") for name, seconds in state["stage_s"].items()]
-    rows += [("warning", "", strip_prefix(text, book)) for text in state["warnings"]]
+    rows += [("warning", "", strip_prefix(text, log_format)) for text in state["warnings"]]
     name_width = max(len(name) for name, _, _ in rows)
-    value_width = max(len(value) for _, value, _ in rows if len(value) <= VALUE_COLUMNS)
+    value_width = max(len(value) for _, value, _ in rows if len(value) <= MAX_VALUE_COLUMNS)
     return [
         _format_state_row(f"{name:<{name_width}}  {value:<{value_width}}", evidence, columns)
         for name, value, evidence in rows
@@ -173,20 +175,20 @@ def format_state(state: Mapping[str, Any], book: LogFormat, columns: int | None)
 def _format_state_row(start: str, evidence: str, columns: int | None) -> str:
     if columns is None:
         return f"{start}  {evidence}".rstrip()
-    room = columns - len(start) - 2
-    return (
-        f"{start}  {_shorten_evidence(evidence, room)}" if evidence and room >= MIN_EVIDENCE_COLUMNS else start.rstrip()
-    )
+    max_chars = columns - len(start) - 2
+    if not evidence or max_chars < MIN_EVIDENCE_COLUMNS:
+        return start.rstrip()
+    return f"{start}  {_shorten_evidence(evidence, max_chars)}"
 
 
-def _shorten_evidence(evidence: str, room: int) -> str:
-    """Cut the evidence to the room. If it ends with an excerpt of a long line, keep that end, which holds the value."""
-    if len(evidence) <= room:
+def _shorten_evidence(evidence: str, max_chars: int) -> str:
+    """Cut the evidence. If it ends with an excerpt of a long log line, keep the excerpt, because it contains the value."""
+    if len(evidence) <= max_chars:
         return evidence
     head, dots, excerpt = evidence.partition(" ... ")
-    if dots and len(excerpt) + 2 < room:
-        return f"{head[: room - len(excerpt) - 2]}… {excerpt}"
-    return evidence[: room - 1] + "…"
+    if dots and len(excerpt) + 2 < max_chars:
+        return f"{head[: max_chars - len(excerpt) - 2]}… {excerpt}"
+    return evidence[: max_chars - 1] + "…"
 
 
 def _format_value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`status --watch` on a terminal: query the hosts repeatedly over the same connections, with keys that open details."""
+"""`status --watch` on a terminal: a screen that is refreshed as the hosts answer, with keys that open details."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from sparkwright.shell import join
 
 __all__ = ["is_supported", "watch"]
 
-#: command that each key runs for the selected host
+#: arguments of the command that each key runs; the name of the selected host is added
 KEY_COMMANDS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 DEFAULT_PAGER = ("less", "-R")
-#: how long to collect a round's answers before showing them, in seconds; later ones are shown as they arrive
+#: how long to collect the answers of a round before the screen is refreshed, in seconds; later ones are shown as they arrive
 SETTLE_S = 0.4
-#: how long a request may be open before the host's state is unknown, in seconds; at least two rounds
+#: how long a host may take to answer before its state is unknown, in seconds, or two intervals if they are longer
 SILENCE_LIMIT_S = 5.0
 
 
 def watch(selection: Selection, *, every_s: float) -> int:
-    """Show the hosts until q or Ctrl-C. Return 0."""
+    """Show the hosts until the user presses q or Ctrl-C."""
     pool = ThreadPoolExecutor(min(FORKS, len(selection.fleet.members)) + 1)
     try:
         with Screen() as screen:
@@ -51,37 +51,38 @@ def watch(selection: Selection, *, every_s: float) -> int:
     except KeyboardInterrupt:
         pass
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # don't wait for hosts that are off
+        pool.shutdown(wait=False, cancel_futures=True)  # a host that is off may take long to fail
         close_links(selection.fleet.members)
     return Exit.OK
 
 
 class _Watch:
-    """The screen of `status --watch`, with the hosts' last answers and the open requests.
+    """The state of `status --watch`: the last answers and the pending requests.
 
-    Each host is queried independently, so that a slow host does not delay the others.
+    Hosts are queried independently, so that a slow host does not delay the others.
     """
 
     def __init__(self, selection: Selection, every_s: float, screen: Screen, pool: ThreadPoolExecutor) -> None:
-        self._chosen, self._screen, self._pool = selection, screen, pool
-        self._intended, self._gateways = (
-            fleet_status.intended_servers(selection),
-            fleet_status.gateways_by_row(selection),
-        )
+        self._members, self._screen, self._pool = selection.fleet.members, screen, pool
+        self._intended = fleet_status.intended_servers(selection)
+        self._gateways = fleet_status.gateways_by_row(selection)
         self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
         self._view = View(rows=list(self._rows.values()), every_s=every_s)
         self._rates = TokenRates()
         #: a lock per host, because a connection carries one request at a time
-        self._busy = {host.name: threading.Lock() for host in selection.hosts}
+        self._connection_locks = {host.name: threading.Lock() for host in selection.hosts}
+        #: monotonic time of each host's pending request
         self._requested_s: dict[str, float] = {}
+        #: changes to this object, queued by the request threads and made by the main thread
         self._updates: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        #: monotonic times of the last and the next round of requests
         self._round_s = self._next_s = 0.0
 
     def run(self) -> None:
-        """Run until q is pressed."""
         key = ""
         while key != "q":
-            self._apply_updates()
+            while not self._updates.empty():
+                self._updates.get()()
             if time.monotonic() >= self._next_s:
                 self._query_due_hosts()
             settles_s = self._round_s + SETTLE_S - time.monotonic() if self._requested_s else 0.0
@@ -93,78 +94,78 @@ class _Watch:
             self._handle_key(key)
 
     def _query_due_hosts(self) -> None:
-        """Query every host that has no open request."""
+        """Query every host that has no pending request."""
         self._round_s = time.monotonic()
         self._next_s = self._round_s + self._view.every_s
-        for member in self._chosen.fleet.members:
+        for member in self._members:
             if member.host.name not in self._requested_s:
                 self._requested_s[member.host.name] = self._round_s
-                self._submit_request(member, partial(self._query_status, member))
+                self._submit_request(member, self._query_status)
 
-    def _submit_request(self, member: Member, question: Callable[[], Callable[[], None]]) -> None:
+    def _submit_request(self, member: Member, request: Callable[[Member], Callable[[], None]]) -> None:
+        """Send a request in a thread. request: returns the update for the answer."""
+
         def job() -> None:
-            with self._busy[member.host.name]:
-                self._updates.put(question())
+            with self._connection_locks[member.host.name]:
+                self._updates.put(request(member))
             self._screen.wake()
 
         self._pool.submit(here.bind_folder(job))
-
-    def _apply_updates(self) -> None:
-        while not self._updates.empty():
-            self._updates.get()()
 
     def _query_status(self, member: Member) -> Callable[[], None]:
         header = {**fleet_status.status_request(member, self._intended, self._gateways), "traffic": True}
         answer = host_requests.query_member(member, header, "status")
         return partial(self._show_answer, member, answer, time.time(), time.monotonic())
 
-    def _show_answer(self, member: Member, answer: host_requests.Answer, came_s: float, now_s: float) -> None:
-        """Show a host's answer.
+    def _show_answer(
+        self, member: Member, answer: host_requests.Answer, answered_s: float, answered_monotonic_s: float
+    ) -> None:
+        """Show a host's answer, possibly long after it arrived: a pager may have been open.
 
         Args:
-            came_s: time of the answer, in seconds since the epoch.
-            now_s: the same on the monotonic clock. The answer may be shown much later, after a pager was closed.
+            answered_s: when it arrived, in seconds since the epoch.
+            answered_monotonic_s: the same on the monotonic clock.
         """
         name, traffic = member.host.name, dict(self._view.traffic)
         self._requested_s.pop(name, None)
         self._rows[name] = fleet_status.build_row(member, answer, self._intended, self._gateways)
         traffic.pop(name, None)
         if not isinstance(answer, SparkwrightError):
-            traffic[name] = self._rates.update(name, answer, now_s)
-        self._view = replace(self._view, traffic=traffic, answered_at=units.format_time(came_s, "%H:%M:%S"))
+            traffic[name] = self._rates.update(name, answer, answered_monotonic_s)
+        self._view = replace(self._view, traffic=traffic, answered_at=units.format_time(answered_s, "%H:%M:%S"))
         if name == self._view.host:
             self._request_history(refresh=True)
 
     def _current_rows(self) -> list[Row]:
-        """Return the rows. Hosts that have not answered for a while are unknown."""
+        """Return the rows, with the state `unknown` for hosts whose answer is overdue."""
         now_s, limit_s = time.monotonic(), max(SILENCE_LIMIT_S, 2 * self._view.every_s)
-        silent_s = {name: now_s - asked_s for name, asked_s in self._requested_s.items() if now_s - asked_s > limit_s}
-        return [
-            replace(
-                row, state="unknown", why=f"no answer for {units.format_age(silent_s[name])}; it was {row.state} before"
-            )
-            if name in silent_s and row.state not in ("asking", "unreachable")
-            else row
-            for name, row in self._rows.items()
-        ]
+
+        def current_row(row: Row) -> Row:
+            silent_s = now_s - self._requested_s.get(row.host, now_s)
+            if silent_s <= limit_s or row.state in ("asking", "unreachable"):
+                return row
+            why = f"no answer for {units.format_age(silent_s)}; it was {row.state} before"
+            return replace(row, state="unknown", why=why)
+
+        return list(map(current_row, self._rows.values()))
 
     def _request_history(self, *, refresh: bool = False) -> None:
-        """Request the history of the selected host, both when it is selected and after each of its answers."""
+        """Request the history of the selected host if it is not shown yet, or again with `refresh`."""
         host = self._view.host
         if host in self._requested_s or (host in self._view.history and not refresh):
             return  # its pending answer requests the history again
-        member = next(member for member in self._chosen.fleet.members if member.host.name == host)
+        member = next(member for member in self._members if member.host.name == host)
         if member.link is not None:
-            self._submit_request(member, partial(self._history, member))
+            self._submit_request(member, self._query_history)
 
-    def _history(self, member: Member) -> Callable[[], None]:
-        acts = _query_acts(member)
+    def _query_history(self, member: Member) -> Callable[[], None]:
+        entries = _query_history_entries(member)
 
-        def show_acts() -> None:
-            if acts is not None:
-                self._view = replace(self._view, history={**self._view.history, member.host.name: acts})
+        def show_history() -> None:
+            if entries is not None:
+                self._view = replace(self._view, history={**self._view.history, member.host.name: entries})
 
-        return show_acts
+        return show_history
 
     def _handle_key(self, key: str) -> None:
         if key in ("up", "down"):
@@ -177,7 +178,7 @@ class _Watch:
             self._run_in_pager(KEY_COMMANDS[key])
 
     def _run_in_pager(self, argv: tuple[str, ...]) -> None:
-        """Show a command for the selected host in the user's pager, then return to the screen."""
+        """Show the output of a command for the selected host in the user's pager, then return to the screen."""
         self._screen.__exit__()
         try:
             _open_pager([*argv, self._view.host], {**os.environ, "COLUMNS": str(self._screen.size[0])})
@@ -186,15 +187,16 @@ class _Watch:
 
 
 class TokenRates:
-    """Tokens per second of all streams, computed from two readings of a server's counter."""
+    """The hosts' rates in tokens per second, computed from successive readings of their token counters."""
 
     def __init__(self) -> None:
+        #: time and value of each host's last reading
         self._last: dict[str, tuple[float, float]] = {}
 
     def update(self, host: str, answer: Mapping[str, Any], now_s: float) -> Traffic:
         """Return the traffic in a `status` event.
 
-        A counter that went backwards belongs to another server, so there is no rate.
+        The rate is None for a host's first reading, and after the counter went backwards, because the server was replaced.
         """
         counts = answer.get("traffic") or {}
         total, before = counts.get("generated"), self._last.pop(host, None)
@@ -203,54 +205,46 @@ class TokenRates:
         rate = None
         if total is not None and before is not None and total >= before[1] and now_s > before[0]:
             rate = (total - before[1]) / (now_s - before[0])
-        now_c = counts.get("temperature_c")
-        return Traffic(
-            counts.get("running"),
-            counts.get("waiting"),
-            rate,
-            _last_checked_temperature(answer) if now_c is None else now_c,
-        )
+        temperature_c = counts.get("temperature_c")
+        if temperature_c is None:
+            temperature_c = _last_checked_temperature(answer)
+        return Traffic(counts.get("running"), counts.get("waiting"), rate, temperature_c)
 
 
 def _last_checked_temperature(answer: Mapping[str, Any]) -> float | None:
-    """Return the temperature of the GPU at the last check."""
     try:
         return parse_foreign_record(answer["record"]).gpu.temperature_c
     except ValueError:
         return None
 
 
-def _query_acts(member: Member) -> tuple[HistoryEntry, ...] | None:
-    """Return a host's last history entries, newest first; None if it can't be queried, for which its row shows the reason."""
+def _query_history_entries(member: Member) -> tuple[HistoryEntry, ...] | None:
+    """Return a host's last history entries, newest first; None if the request fails. The host's row shows such an error."""
     try:
         events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
     except Exception:  # the connection failed, or was closed on exit
         close_links([member])
         member.link = None
         return None
-    return tuple(HistoryEntry(event["at"], _format_act(event)) for event in events[: screen.MAX_HISTORY_LINES])
+    return tuple(HistoryEntry(event["at"], _format_entry(event)) for event in events[: screen.MAX_HISTORY_LINES])
 
 
-def _format_act(row: Event) -> str:
-    why = f": {row['why']}" if row.get("why") else ""
-    return f"{row['what']}  by {row.get('who') or 'unknown'}{why}"
+def _format_entry(event: Event) -> str:
+    why = f": {event['why']}" if event.get("why") else ""
+    return f"{event['what']}  by {event.get('who') or 'unknown'}{why}"
 
 
 def _open_pager(argv: list[str], env: Mapping[str, str]) -> None:
-    """Show a command's output in a pager: $PAGER or less. Without a pager, print it and wait for Enter.
-
-    Args:
-        argv: the command's arguments.
-    """
+    """Show the output of a sparkwright command in $PAGER or less. Without a pager, print it and wait for Enter."""
     command = [sys.executable, "-c", "from sparkwright.cli import main; main()", *argv]
     pager = os.environ.get("PAGER", "").split() or list(DEFAULT_PAGER)
     if shutil.which(pager[0]) is None:
         subprocess.run(command, env=env, check=False)
-        input("Enter to return ")
+        input("Press Enter to return. ")
         return
     if argv[0] == "logs" and PurePath(pager[0]).name == "less":
         pager.append("+G")  # the newest lines are at the end
-    at_ctrl_c = signal.signal(signal.SIGINT, lambda *_: None)  # the pager and the command handle it
+    previous_handler = signal.signal(signal.SIGINT, lambda *_: None)  # the pager and the command handle it
     try:
         with (
             subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running,
@@ -263,11 +257,11 @@ def _open_pager(argv: list[str], env: Mapping[str, str]) -> None:
             pager_process.wait()
             running.terminate()
     finally:
-        signal.signal(signal.SIGINT, at_ctrl_c)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
 def _copy_output(title: bytes, source: IO[bytes], pager: IO[bytes]) -> None:
-    """Copy a command's output to the pager as it arrives. The pager may exit early."""
+    """Copy a command's output to the pager as it arrives, until either of them exits."""
     with contextlib.suppress(BrokenPipeError, ValueError), pager:
         pager.write(title)
         for line in source:
