@@ -56,7 +56,7 @@ def test_a_member_that_is_refused_is_told_at_once_and_one_that_waits_for_another
     [
         "spark2 (rank 1) failed at 'Wait until the cluster is verified': rank 1 exited (OOM-killed).",
         "lost spark2 (rank 1): the connection was closed.",
-        "rank 0 exited (exit code 1): the connection to the member at 192.168.100.11 was lost: its process ended.",
+        "rank 0 exited (exit code 1): the connection to the member at 192.168.100.11 was lost: its process exited.",
         "it crashed on the first request (500, /health 503).",
     ],
 )

@@ -237,7 +237,7 @@ def test_what_a_rule_refuses_is_said_once_for_the_cluster_and_begins_nothing(pai
     planned, deployed = (pair.run(command, "--host", "sandbox-pair") for command in ("plan", "deploy"))
     path.write_text(text)
     for item in (planned, deployed):
-        assert (item.code, item.out.count("ray is not offered in a cluster")) == (5, 1), item.out + item.err
+        assert (item.code, item.out.count("ray is not supported in a cluster")) == (5, 1), item.out + item.err
     assert "refused: sandbox1 and sandbox2: " in planned.out, planned.out
     assert "same reason as sandbox1" in deployed.out or "same reason as sandbox2" in deployed.out, deployed.out
     assert pair.ids() == before

@@ -1,13 +1,13 @@
 """A member's log: only the line after the ranks have met proves its place, and NCCL's lines tell what carries the traffic."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.engines.vllm.member_log import MemberLog, evaluate_group, evaluate_members, member
+from sparkwright.engines.vllm.member_log import MemberLog, member
+from tests.engines.vllm.group_proof import evaluate_group, evaluate_members
 
 CASES = Path(__file__).parents[2] / "data/vllm-0.32.0-members"
 LAUNCHED = "(MainProcess pid=1) INFO 10-20 10:00:00 [serve.py:224] Launching vLLM (v0.32.0) headless multiproc executor, with head node address 10.0.0.1:29501 for torch.distributed process group.\n"
@@ -89,15 +89,15 @@ def test_sockets_instead_of_rdma_are_a_warning_of_any_log() -> None:
         ("head-killed/worker", 1, ""),  # it does not notice
         ("worker-never-joins/head", None, "1 of 2 members joined within 61 s: the log of the missing member says why."),
         ("head-never-comes/worker", None, "the head at 127.0.0.1:29555 did not answer: see its own log, and whether the hosts reach each other over the fabric."),
-        ("master-port-taken/head", None, "its master port 29555 is in use on this host: `ss -ltnp` shows by what; or choose another `cluster.port`."),
+        ("master-port-taken/head", None, "its master port 29555 is in use on this host: find the process with `ss -ltnp`, or choose another `cluster.port`."),
         ("master-port-taken/worker", None, ""),  # it hangs at a stranger's port
         ("worker-restarted-alone/worker", None, ""),  # it hangs at the old head's
         ("worker-rank-killed-idle/worker", 1, "the process of rank 1 was killed or crashed."),
-        ("worker-rank-killed-idle/head", 0, "the connection to the member at 127.0.0.1 was lost: its process ended, or the network between them did."),
+        ("worker-rank-killed-idle/head", 0, "the connection to the member at 127.0.0.1 was lost: its process exited, or the network failed."),
         ("worker-killed-under-load/worker", 1, ""),  # SIGKILL of all of it
-        ("worker-killed-under-load/head", 0, "the connection to the member at 127.0.0.1 was lost: its process ended, or the network between them did."),
+        ("worker-killed-under-load/head", 0, "the connection to the member at 127.0.0.1 was lost: its process exited, or the network failed."),
         ("pp2-no-eager/worker", 1, "the process of rank 1 was killed or crashed."),
-        ("pp2-no-eager/head", 0, "the connection to the member at 127.0.0.1 was lost: its process ended, or the network between them did."),
+        ("pp2-no-eager/head", 0, "the connection to the member at 127.0.0.1 was lost: its process exited, or the network failed."),
     ],
 )  # fmt: skip
 def test_real_members(log: str, rank: int | None, failure: str) -> None:
@@ -127,7 +127,7 @@ def test_the_ranks_of_a_real_group_prove_it() -> None:
     proof = evaluate_group(read_member_logs("tp2-ok"), HOSTS)
     assert proof.complete and dict(proof.ranks) == {"spark1": 0, "spark2": 1}
     assert (proof.missing, proof.unread, proof.transport) == ((), (), "gloo")
-    assert json.loads(json.dumps(proof.to_json()))["members"]["spark2"]["rank"] == 1
+    assert proof.members["spark2"].rank == 1
 
 
 @pytest.mark.parametrize(

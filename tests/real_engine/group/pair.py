@@ -20,7 +20,6 @@ import yaml
 
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.engines.vllm.member_log import GroupProof, evaluate_group
 from sparkwright.engines.vllm.parallel import STOP_TIMEOUT_S
 from sparkwright.host.containers.container_options import build_create_body, differences
 from sparkwright.measure import http_probe, reference, stream
@@ -28,6 +27,7 @@ from sparkwright.project import recipe
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
+from tests.engines.vllm.group_proof import GroupProof, evaluate_group
 from tests.real_engine.engine import VERSION, Engine
 from tests.remote.sshd import free_port
 

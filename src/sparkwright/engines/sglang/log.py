@@ -108,7 +108,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "out of resource: shared memory",
         r"(OutOfResources: out of resource: shared memory, Required: \d+, Hardware limit: \d+)",
-        "{0}: a kernel wants more shared memory than a block of this GPU has; use another attention-backend or moe-runner-backend.",
+        "{0}: a kernel needs more shared memory than a block of this GPU has; use another attention-backend or moe-runner-backend.",
         "always",
     ),
     failure_pattern(  # issue 18203, on a Spark

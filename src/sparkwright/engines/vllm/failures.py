@@ -1,4 +1,7 @@
-"""Reasons why vLLM, or a member of a cluster, did not start or failed, by its last words."""
+"""Log lines with which vLLM, or one member of a cluster, reports a failure, each with the sentence that explains it.
+
+Sources: real start-up failures of vLLM 0.32.0 in tests/data (rows marked "real"); vLLM's source and issues for the rest.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,19 @@ from sparkwright.engines.log.failure_collector import failure_pattern as _row
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
 
 FABRIC_ADVICE = "correct `fabric` in the host's file"
-#: sentences of members that ended because of another, whose log has the details
+#: in the sentences of a member that failed because another one did; the other's log has the cause
 PEER_FAILURE_PHRASES = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
-#: 22809 is 2.28.9
+#: 22809 means 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 HEAD_UNREACHABLE = (
     "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
 )
-#: the same for a server whose processes meet on its own host
+#: the same failure of a server on one host
 RENDEZVOUS_FAILED = "its processes could not meet at {0}:{1} on this host."
 
 #: failures of a start
 START_FAILURES: tuple[FailurePattern, ...] = (
-    # meeting
+    # rendezvous
     _row(  # real
         "DistStoreError: Timed out",
         r"DistStoreError: Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients joined",
@@ -30,7 +33,7 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     _row(  # real
         "DistNetworkError: The server socket has failed to listen",
         r"DistNetworkError: The server socket has failed to listen .{0,200}?port: (\d+),.{0,200}EADDRINUSE",
-        "its master port {0} is in use on this host: `ss -ltnp` shows by what; or choose another `cluster.port`.",
+        "its master port {0} is in use on this host: find the process with `ss -ltnp`, or choose another `cluster.port`.",
     ),
     _row(  # real
         "DistNetworkError: The client socket has timed out",
@@ -53,20 +56,20 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "no socket interface found",
         r"Bootstrap ?: no socket interface found",
-        f"this host has no interface of the name in NCCL_SOCKET_IFNAME: {FABRIC_ADVICE}.",
+        f"the interface in NCCL_SOCKET_IFNAME does not exist on this host: {FABRIC_ADVICE}.",
     ),
     _row(
         "Gloo connectFullMesh failed",
         "",
-        "the members cannot connect to each other at the addresses that gloo chose: compare `fabric` of the hosts, and their firewalls.",
+        "the members cannot connect to each other at the addresses that gloo selected: compare the hosts' `fabric` and firewalls.",
     ),
     # RDMA
     _row(
         "Mismatched NCCL version detected",
         r"Mismatched NCCL version detected ?: rank (\d{1,4}) version "
         rf"{NCCL_VERSION} rank (\d{{1,4}}) version {NCCL_VERSION}",
-        "members have different NCCL versions (rank {0}: {1}.{2}.{3}, rank {4}: {5}.{6}.{7}): the image's own is the same on all; "
-        "remove what replaces it (LD_PRELOAD, VLLM_NCCL_SO_PATH, a mount).",
+        "members have different NCCL versions (rank {0}: {1}.{2}.{3}, rank {4}: {5}.{6}.{7}): remove the override of the image's NCCL "
+        "(LD_PRELOAD, VLLM_NCCL_SO_PATH or a mount).",
     ),
     _row(
         "ibv_modify_qp failed",
@@ -76,13 +79,13 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "ibv_reg_mr",
         r"ibv_reg_mr\w{0,20} failed with (?:error )?.{0,10}?Cannot allocate memory",
-        "RDMA memory could not be registered: a known fault of kernel 7.0 on GB10 (boot 6.17, or with kho=off), or a memlock limit.",
+        "RDMA memory could not be registered: a known bug of kernel 7.0 on GB10 (boot 6.17, or add kho=off), or a memlock limit.",
     ),
-    # the split
+    # parallelism
     _row(
         "is larger than the number of available GPUs",
         r"World size \((\d+)\) is larger than the number of available GPUs \((\d+)\)",
-        "it was to use {0} GPUs, and this host has {1}: serve it from a cluster (`parallel` in the recipe).",
+        "{0} GPUs are configured, and this host has {1}: serve it from a cluster (`parallel` in the recipe).",
     ),
     _row(
         "Total number of attention heads",
@@ -92,28 +95,28 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "Number of experts in the model must be greater than 0",
         "",
-        "the model has no experts for enable-expert-parallel to spread.",
+        "the model has no experts: remove enable-expert-parallel.",
     ),
     _row(
         "Pipeline parallelism is not supported for this model",
         "",
-        "this engine cannot split this model between layers: use `parallel: {{tensor: ...}}`.",
+        "this engine does not support pipeline parallelism for this model: use `parallel: {{tensor: ...}}`.",
     ),
 )
 
-#: failures of a member whose peer ended, in a start or later
+#: failures of a member whose peer exited, during the start or later
 LOST_PEER_FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "NCCL error",
         r"NCCL error\b.{0,200}?remote process exited or there was a network error",
-        "the connection to the member that NCCL talked to was lost: its process ended, or the network between them did.",
-        alone="NCCL lost the process that it talked to.",
+        "the connection to the member was lost (NCCL): its process exited, or the network failed.",
+        alone="NCCL lost the connection to another process of the server.",
     ),
 )
 
-#: failures of a group that served; the first is closest to the cause
+#: failures of a group while it serves, those closest to the cause first
 SERVING_FAILURES: tuple[FailurePattern, ...] = (
-    _row(  # real: the rank is hung from here on, and its container runs
+    _row(  # real: the rank hangs after this line, and its container keeps running
         "could not broadcast input array from shape",
         r"ValueError: could not broadcast input array from shape \((\d+),\) into shape \((\d+),\)",
         "a prompt of {0} tokens came to this rank, whose max-model-len is {1}: it is not that of the other members.",
@@ -124,11 +127,11 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
         r"Got completion from peer ([^<\s]{1,100})\S* with status=(\w+)",
         "RDMA to {0} failed while it served (status {1}): see that member's log, and compare MTU and link of both.",
     ),
-    _row(  # real: TP when a member's process ends, PP when its rank does
+    _row(  # real: TP when a member's process exits, PP when its rank exits
         "gloo/transport/tcp/pair.cc",
         r"gloo/transport/tcp/pair\.cc:\d+\] (?:Connection closed by peer|(?:Read|Write) error) \[([^\]\s]{1,100})\]",
-        "the connection to the member at {0} was lost: its process ended, or the network between them did.",
-        alone="the connection between its processes was lost: one of them ended.",
+        "the connection to the member at {0} was lost: its process exited, or the network failed.",
+        alone="the connection between its processes was lost: one of them exited.",
     ),
     _row(  # real
         "RPC call to ",
@@ -136,7 +139,7 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
         "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs; see every member's log.",
         alone="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs.",
     ),
-    _row(  # each engine of data parallelism counts its workers from 0
+    _row(  # workers are numbered from 0 in each data-parallel engine
         "Worker proc VllmWorker-",
         r"EngineCore_DP(\d+)\b.{0,300}?Worker proc VllmWorker-(\d+) died unexpectedly",  # words: data
         "worker {1} of its data-parallel engine {0} was killed or crashed.",
@@ -154,22 +157,16 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
 )
 
 
-# Reasons why an engine did not start or failed, by its last words.
-#
-# Specific rows come first: of all that a log holds, the first row of this table wins. Sources: real start-up failures
-# of vLLM 0.32.0 in tests/data; vLLM's source and issues for the rest.
-
-
 CHUNKED_PREFILL_REQUIRED = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
 MODEL_NOT_FOUND = "there is no model at {0} in the container."
-#: exceptions of a process that ends because another did
+#: exceptions of a process that exits because another did
 CONSEQUENCES = re.compile(
     r"^(?:(?:Async)?EngineDeadError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
     r"|Engine core initialization failed|WorkerProc initialization failed|Executor failed|^RuntimeError: cancelled"
     r"|Engine process failed to start|Worker failed with error '|failed to be inspected"
 )
 
-#: error of the safetensors reader for a file that ends too early
+#: errors of the safetensors reader for a truncated file
 TRUNCATED_FILE_ERRORS = (
     "Error while deserializing header",
     "MetadataIncompleteBuffer",
@@ -177,6 +174,7 @@ TRUNCATED_FILE_ERRORS = (
     "HeaderTooLarge",
 )
 
+#: specific rows first: the first row that matches any line of a log wins
 FAILURES: tuple[FailurePattern, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
@@ -199,10 +197,10 @@ FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "cannot be used with the tokenizer of",  # 0.32, real: after the weights are loaded
         r"TypeError: (--.{1,200}?) cannot be used with the tokenizer of",
-        "{0}: the parser is another model's, this one's tokenizer lacks its tokens.",
+        "{0}: the parser is for another model; this model's tokenizer lacks the parser's tokens.",
     ),
     _row("odel should be provided as the first positional", "", "no model is given to it."),
-    # without the name of the exception it is a warning: real, 0.11 to 0.32
+    # without the exception's name the line is only a warning: real, 0.11 to 0.32
     _row(
         "should provide the model as a positional",
         r"ValueError: With `vllm serve`, you should provide the model as a positional",
@@ -233,7 +231,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "exceeds available Mamba cache blocks",
         r"max_num_seqs \((\d+)\) exceeds available Mamba cache blocks \((\d+)\)",
-        "max-num-seqs {0} is more than the {1} Mamba cache blocks there is memory for.",
+        "max-num-seqs {0} is more than the {1} Mamba cache blocks that fit in memory.",
     ),
     _row(
         "User-specified max_model_len",
@@ -262,18 +260,18 @@ FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "tokens that can be stored in KV cache",  # <= 0.9
         r"max seq len \((\d+)\) is larger than the maximum number of tokens that can be stored in KV cache \((\d+)",
-        "max-model-len {0} is more than the {1} tokens that its KV cache holds.",
+        "max-model-len {0} is more than the {1} tokens of its KV cache.",
     ),
     _row("No available memory for the cache blocks", "", "no memory is left for its KV cache."),
     *(
-        _row(item, "", "it ran out of memory.")
-        for item in ("CUDA out of memory", "OutOfMemoryError", "NV_ERR_NO_MEMORY")
+        _row(needle, "", "it ran out of memory.")
+        for needle in ("CUDA out of memory", "OutOfMemoryError", "NV_ERR_NO_MEMORY")
     ),
     # the model
     _row(
         "and is not supported anymore",
         r"Model architecture (\w+) was supported in vLLM until (v?[\d.]*\d), and",
-        "this engine no longer loads {0} (the last that did: {1}).",
+        "this engine no longer supports {0} (the last version that did: {1}).",
     ),
     _row(
         "Model architecture",
@@ -283,7 +281,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "does not recognize this architecture",
         r"model type `?([\w.-]+)`? but Transformers does not recognize",
-        "this engine does not know the model type {0}: it is too old for it, or the model is not for it.",
+        "this engine does not support the model type {0}: a newer release may.",
     ),
     _row("Repo id must be in the form", r"Repo id must be in the form .{0,300}: '([^']{1,500})'", MODEL_NOT_FOUND),
     _row("Invalid repository ID or local directory", r"directory specified: '([^']+)'", MODEL_NOT_FOUND),
@@ -296,56 +294,56 @@ FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "trust_remote_code=True",
         r"(?:Please pass the argument|set the option) `?trust_remote_code=True",
-        "the model brings code of its own, which needs trust-remote-code.",
+        "the model comes with its own code, which needs trust-remote-code.",
     ),
     _row(
         ".safetensors",
         r"(?:FileNotFoundError|SafetensorError|No such file).{0,500}?(?<![\w./-])([\w./-]{1,500}\.safetensors)",
         "the model's file {0} is missing or broken.",
     ),
-    *(_row(item, "", "a file of the model is truncated.") for item in TRUNCATED_FILE_ERRORS),
+    *(_row(needle, "", "a file of the model is truncated.") for needle in TRUNCATED_FILE_ERRORS),
     # the machine and the image
     *HOST_FAILURES,
     *IMAGE_FAILURES,
     _row(  # triton issue 8182, vLLM issues 12498 and 36802: 99 KiB a block on GB10
         "out of resource: shared memory",
         r"(OutOfResources: out of resource: shared memory, Required: \d+, Hardware limit: \d+)",
-        "{0}: a kernel wants more shared memory than a block of this GPU has; use another attention-backend or moe-backend.",
+        "{0}: a kernel needs more shared memory than a block of this GPU has; use another attention-backend or moe-backend.",
         "always",
     ),
     _row(
         "This kernel only supports sm",
         r"This kernel only supports (sm\w+)",
-        "its kernels are for {0} only, not for this GPU.",
+        "its kernels support only {0}, not this GPU.",
         "always",
     ),
-    _row(  # issues 24377 and 30163 on GB10; TensorRT-LLM issue 11368: tiles for more shared memory than it has
+    _row(  # issues 24377 and 30163 on GB10; TensorRT-LLM issue 11368: the tiles need more shared memory than a GB10 has
         "cutlass FP4 gemm",
         r"Failed to (?:run|initialize) cutlass FP4 gemm",
-        "the image's CUTLASS kernel for FP4 fails on this GPU: take a newer image.",
+        "the image's CUTLASS kernel for FP4 fails on this GPU: use a newer image.",
         "always",
     ),
     _row(  # issues 40758 and 43367 on GB10, with the variable that helps
         "cutlass_gemm_caller",
         r"cutlass_gemm_caller.{0,120}?Error Internal",
-        "the image's CUTLASS kernel for FP8 fails on this GPU: take a newer image, or set "
+        "the image's CUTLASS kernel for FP8 fails on this GPU: use a newer image, or set "
         "VLLM_DISABLED_KERNELS=CutlassFp8BlockScaledMMKernel under container.env.",
         "always",
     ),
     _row(
         "invalid resource handle",  # 0.26, fp8 KV cache, head_dim 256, FlashInfer prefill on GB10 (issue 50331)
         "",
-        "its attention kernel failed with an invalid resource handle: a known fault of an fp8 KV cache with FlashInfer here.",
+        "its attention kernel failed with an invalid resource handle: a known bug of FlashInfer with an fp8 KV cache on this GPU.",
         "always",
     ),
     _row(
         "'_IncludedRouter' object has no",  # 0.23 and NGC 26.06 (issue 45596)
         r"has no attribute 'path'",
-        "its web framework is broken: every request, /health too, is answered 500 (a fault of this image).",
+        "its web framework is broken: every request, even /health, is answered with 500 (a bug of this image).",
         "always",
     ),
     *START_FAILURES,
-    _row("an illegal memory access", "", "a kernel used memory that is not its own (CUDA: illegal memory access)."),
+    _row("an illegal memory access", "", "a kernel accessed invalid memory (CUDA: illegal memory access)."),
     _row("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
     _row(
         "NCCL error",
@@ -354,16 +352,16 @@ FAILURES: tuple[FailurePattern, ...] = (
     ),
     *LOST_PEER_FAILURES,
     _row("Timed out waiting for engine core", "", "its engine was not ready within VLLM_ENGINE_READY_TIMEOUT_S."),
-    _row(  # a model's class is imported in a separate process, whose exception comes first
+    _row(  # a model's class is imported in a separate process, whose exception is logged first
         "failed to be inspected",
         r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? failed to be inspected",
-        "its code for {0} could not be imported: the lines before say why.",
+        "its code for {0} could not be imported: see the lines before.",
         kind="consequence",
     ),
-    # general words
+    # general messages
     _row("Assertion failed, ", r"Assertion failed, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
     _row("Value error, ", r"Value error, (.+?)\.?(?: \[type=|$)", "the engine refuses its settings: {0}."),
-    _row(  # the engine's own words for a worker's exception, where the worker's log is missing
+    _row(  # the engine's copy of a worker's exception, for logs that lack the worker's lines
         "Worker failed with error '",
         r"Worker failed with error '(.{1,300}?)\.?', please check",
         "{0}.",
@@ -383,9 +381,14 @@ FAILURES: tuple[FailurePattern, ...] = (
         _row(needle, "", "a worker of its engine failed.", "always", "consequence")
         for needle in ("WorkerProc hit an exception", "WorkerProc failed to start")
     ),
-    _row("Engine core initialization failed", "", "its engine failed to start.", "always", "consequence"),
-    _row("Engine process failed to start", "", "its engine failed to start.", "always", "consequence"),
-    _row("EngineCore failed to start", "", "its engine failed to start.", "always", "consequence"),
+    *(
+        _row(needle, "", "its engine failed to start.", "always", "consequence")
+        for needle in (
+            "Engine core initialization failed",
+            "Engine process failed to start",
+            "EngineCore failed to start",
+        )
+    ),
     _row(
         "died unexpectedly",  # words: data
         r"(?:Engine core|Worker) proc \S+ died unexpectedly",  # words: data

@@ -14,31 +14,31 @@ from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import member_log
 from sparkwright.engines.vllm.splits import SPLITS, SplitCase
 
-# The environment variables and container options of a cluster's members.
+# Environment variables and container options of a cluster's members.
 #
 # Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's
-# documentation of its variables; a real group of two of 0.32.0 (duration of a stop, effect of an unset time limit).
+# documentation of its variables; a real cluster of two members with 0.32.0 (duration of a stop, effect of an unset time limit).
 
-#: the address for vLLM's message queue; by default that of the route to the internet
+#: address for vLLM's message queue; by default that of the interface with the default route
 HOST_IP_VARIABLE = "VLLM_HOST_IP"
-#: the interface for the members' TCP: NCCL's bootstrap, gloo, tensorpipe
+#: interface for TCP between the members: NCCL's bootstrap, gloo, tensorpipe
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-#: the only RDMA adapters that NCCL uses. NCCL_IB_GID_INDEX is not set: indexes change, and NCCL hangs with a stale one
+#: RDMA adapters that NCCL uses. NCCL_IB_GID_INDEX is not set: indexes change, and NCCL hangs with a stale one
 ADAPTERS_VARIABLE = "NCCL_IB_HCA"
-#: a group with a lost or hung member exits after this time; 300 s by default, during which /health answers 200
+#: time after which a group with a lost or hung member exits; /health answers 200 until then. vLLM's default is 300 s
 STEP_TIMEOUT_VARIABLE = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 STEP_TIMEOUT_S = 90
-#: makes NCCL log its network, but not every operation
+#: makes NCCL log the network that it uses, without every operation
 TRACE = "NCCL_DEBUG"
 TRACE_VARIABLES = {TRACE: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
-#: variables that a recipe for a cluster must not set; it may override STEP_TIMEOUT_VARIABLE and TRACE
+#: variables that a recipe for a cluster must not set; it may set STEP_TIMEOUT_VARIABLE and TRACE
 VARIABLES: Sequence[str] = (HOST_IP_VARIABLE, *INTERFACE_VARIABLES, ADAPTERS_VARIABLE)
 
-#: a worker takes 11 to 12.4 s to stop (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker kills after 10
+#: a worker stops within 11 to 12.4 s (5 s, SIGTERM, 4 s, SIGKILL of its rank); Docker's default is 10 s
 STOP_TIMEOUT_S = 30
 
-#: RDMA pins memory and opens the adapters' devices; without any of them NCCL falls back to sockets
+#: access to the adapters' devices, and permission to pin memory; if either is missing, NCCL falls back to sockets
 RDMA_OPTIONS: dict[str, Any] = {"devices": ["/dev/infiniband"], "cap_add": ["IPC_LOCK"]}
 MEMLOCK_ULIMIT = {"memlock": "-1"}
 #: NCCL opens a socket and a queue pair for every channel and member
@@ -46,7 +46,7 @@ NOFILE_ULIMIT = {"nofile": "1048576"}
 
 
 def member_variables(member: ClusterMember) -> dict[str, str]:
-    """Return the environment variables of a member. If its host configures no interfaces or adapters, NCCL selects them."""
+    """Return the environment variables of a member. NCCL selects interfaces or adapters that its host does not configure."""
     variables = {HOST_IP_VARIABLE: member.address}
     if member.interfaces:
         variables |= dict.fromkeys(INTERFACE_VARIABLES, member.interfaces[0])
@@ -58,21 +58,21 @@ def member_variables(member: ClusterMember) -> dict[str, str]:
 
 
 def container_options(member: ClusterMember) -> dict[str, Any]:
-    """Return the container options of a member, by their names in a recipe. The container is never privileged."""
+    """Return the container options of a member, by recipe key. The container is never privileged."""
     network: dict[str, Any] = {"network": "host"}
     if not member.adapters:
         return {**network, "ulimits": NOFILE_ULIMIT}
     return {**network, **RDMA_OPTIONS, "ulimits": {**MEMLOCK_ULIMIT, **NOFILE_ULIMIT}}
 
 
-# The flags with which the members of a cluster find each other: vLLM's own multi-node backend, `mp`.
+# Flags of a cluster's members, for vLLM's own multi-node backend, `mp`.
 #
-# Sources: vLLM 0.17.1 to 0.33.0, engine/arg_utils.py, config/parallel.py and docs/serving/parallelism_scaling.md; a real group
-# of two of 0.32.0 on a CPU.
+# Sources: vLLM 0.17.1 to 0.33.0, engine/arg_utils.py, config/parallel.py and docs/serving/parallelism_scaling.md; a real cluster
+# of two members with 0.32.0 on a CPU.
 
 MASTER_PORT = 29501
 
-#: flags that a recipe for a cluster must not set, and the key that sets them
+#: flags that a recipe for a cluster must not set, each with the key that sets it
 SET_BY: Mapping[str, str] = {
     vllm_flags.TENSOR: "parallel",
     vllm_flags.PIPELINE: "parallel",
@@ -87,8 +87,8 @@ SET_BY: Mapping[str, str] = {
 def member_flags(member: ClusterMember) -> dict[str, Any]:
     """Return the flags of a member; None removes a flag of the recipe.
 
-    They do not depend on the engine's version: it is unknown until the image is present, and a second deploy would otherwise build
-    another command.
+    They do not depend on the engine's version, which is unknown until the image is present: otherwise the second deploy would
+    build another command than the first.
     """
     is_worker = member.rank > 0
     flags: dict[str, Any] = {
@@ -105,15 +105,14 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
     return flags
 
 
-#: the reader of a member's log, and the check of a failure
 member, is_peer_failure = member_log.member, member_log.is_peer_failure
 
 
 def share(member: ClusterMember) -> MemberSettings:
-    """Return the settings for starting a member."""
+    """Return the settings with which a member is started."""
     return MemberSettings(member_flags(member), member_variables(member), container_options(member), STOP_TIMEOUT_S)
 
 
 def check(split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None) -> list[Finding]:
-    """Return the findings about a split of a model, errors first. flags: the recipe's flags, in any spelling."""
+    """Return the findings about a split of a model, errors first. flags: in any spelling."""
     return SPLITS.check(SplitCase(split, vllm_flags.normalize(flags), classify(model), version))

@@ -1,4 +1,7 @@
-"""Prediction of an engine's effective settings from its flags. None: not known."""
+"""Prediction of vLLM's effective settings from its flags, the model and the release. None means unknown.
+
+The settings that the engine logs (engines/log) are authoritative; `make test-engine` compares the prediction with them.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,28 @@ from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm.versions import at_least
 from sparkwright.trust.bounds import count_or_none
 
-#: bytes per number. A model with float32 in its config is served in bfloat16 too, so "auto" is 2.
+#: bytes per number
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+#: bytes per number for "auto": models with float32 in their config are served in bfloat16 too
 MODEL_DTYPE_BYTES = 2
 
-#: the block size's unit on CUDA (on a CPU: 128)
+#: a block is a multiple of this on CUDA (128 on a CPU)
 BLOCK_ALIGNMENT_TOKENS = 16
 
-#: models with several states of different sizes, and another unit: not predicted
+#: models with several states of different sizes, and another alignment
 NOT_PREDICTED = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentState:
-    """The state of one recurrent layer, in numbers (not bytes)."""
+    """The size of one recurrent layer's state, in elements."""
 
-    #: numbers per remembered token
-    conv: int
-    #: number of remembered tokens
-    kept: int
-    #: numbers of the SSM state
-    ssm: int
-    #: as the config sets it, "auto" for the model's own
+    #: convolution state per token
+    conv_width: int
+    #: tokens in the convolution state
+    conv_tokens: int
+    ssm_size: int
+    #: from the config; "auto" for the model's dtype
     ssm_dtype: str = "auto"
 
 
@@ -50,31 +53,34 @@ def block_size(
     speculative_tokens: int = 0,
     alignment: int = BLOCK_ALIGNMENT_TOKENS,
 ) -> int | None:
-    """Return the tokens per block, None if the model has no such block or its formula is not known.
+    """Return the attention block of a recurrent model in tokens: large enough for one recurrent state.
+
+    None for other models, and for models whose formula is unknown.
 
     Args:
         config: the model's config.json.
-        kv_cache_dtype: as in --kv-cache-dtype; "auto" is the checkpoint's own if that is quantized, else the model's.
+        kv_cache_dtype: as in --kv-cache-dtype; "auto" is the checkpoint's dtype if that is quantized, else the model's.
         ssm_dtype: as in --mamba-ssm-cache-dtype.
-        speculative_tokens: of a draft, 0 without one.
-        alignment: unit of the block size, tokens.
+        speculative_tokens: tokens per draft; 0 without speculative decoding.
+        alignment: the block is a multiple of this many tokens.
     """
     architecture = classify(config)
     inner = text_part(config)
     kv_bytes = DTYPE_BYTES.get(checkpoint_kv_dtype(config) if kv_cache_dtype == "auto" else kv_cache_dtype)
-    state_of, token = STATE_READERS.get(architecture.mechanism), _kv_values_per_token(inner)
-    if architecture.kind != "recurrent" or architecture.name in NOT_PREDICTED or state_of is None:
+    read_state, kv_elements = STATE_READERS.get(architecture.mechanism), _kv_elements_per_token(inner)
+    if architecture.kind != "recurrent" or architecture.name in NOT_PREDICTED or read_state is None:
         return None
-    state = state_of(inner, architecture.name)
-    if state is None or kv_bytes is None or token is None:
+    state = read_state(inner, architecture.name)
+    if state is None or kv_bytes is None or kv_elements is None:
         return None
     ssm_bytes = DTYPE_BYTES.get(state.ssm_dtype if ssm_dtype == "auto" else ssm_dtype, MODEL_DTYPE_BYTES)
-    page = (state.kept + speculative_tokens) * state.conv * MODEL_DTYPE_BYTES + state.ssm * ssm_bytes
-    return alignment * -(-page // (alignment * token * kv_bytes))
+    conv_bytes = (state.conv_tokens + speculative_tokens) * state.conv_width * MODEL_DTYPE_BYTES
+    state_bytes = conv_bytes + state.ssm_size * ssm_bytes
+    return alignment * -(-state_bytes // (alignment * kv_elements * kv_bytes))
 
 
 def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
-    """Return the KV cache dtype that a quantized checkpoint sets (ModelOpt's can), "bfloat16" if it sets none."""
+    """Return the KV cache dtype that a checkpoint sets, else "bfloat16". Only checkpoints quantized with ModelOpt set one."""
     full = ConfigPart("", config)
     quantization = ConfigPart("quantization_config", full.mapping("quantization_config") or {})
     if not quantization.word("quant_method").startswith("modelopt"):
@@ -83,21 +89,18 @@ def checkpoint_kv_dtype(config: Mapping[str, Any]) -> str:
     for part in (inner, quantization):
         scheme = part.mapping("kv_cache_scheme")
         if scheme:
-            is_static_float = scheme.get("type") == "float" and scheme.get("dynamic") is False
-            return (
-                {8: "fp8", 4: "nvfp4"}.get(count_or_none(scheme.get("num_bits")) or 0, "")
-                if is_static_float
-                else "bfloat16"
-            )
+            if scheme.get("type") != "float" or scheme.get("dynamic") is not False:
+                return "bfloat16"
+            return {8: "fp8", 4: "nvfp4"}.get(count_or_none(scheme.get("num_bits")) or 0, "")
         algorithm = part.word("kv_cache_quant_algo").lower()
         if algorithm:
             return algorithm
     return "bfloat16"
 
 
-def _kv_values_per_token(part: ConfigPart) -> int | None:
-    """Return the numbers in keys and values of one token in one attention layer; None for latent attention, whose block has
-    another unit."""
+def _kv_elements_per_token(part: ConfigPart) -> int | None:
+    """Return the elements of one token's keys and values in one attention layer; None for latent attention, whose blocks are
+    computed differently."""
     heads = part.number("num_attention_heads")
     hidden = part.number("hidden_size")
     if part.number("kv_lora_rank") or heads is None:
@@ -113,7 +116,7 @@ def _gated_deltanet_state(part: ConfigPart, name: str) -> RecurrentState | None:
         return None
     key_heads, key_width, value_heads, value_width, kernel = numbers
     conv = 2 * key_heads * key_width + value_heads * value_width
-    # only Qwen3.5's class reads the key
+    # only the class of Qwen3.5 reads this key
     dtype = part.word("mamba_ssm_dtype") if name.startswith(("Qwen3_5", "ColQwen3_5")) else ""
     return RecurrentState(conv, kernel - 1, value_heads * value_width * key_width, dtype or "auto")
 
@@ -122,13 +125,13 @@ def _mamba2_state(part: ConfigPart, name: str) -> RecurrentState | None:
     if part.number("mamba_num_heads"):
         return _nemotron_h_state(part, name)
     numbers = _read_numbers(part, "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
-    expanded = (part.number("mamba_expand") or 0) * (part.number("hidden_size") or 0)
-    # Falcon-H1 has a separate width, with a default that no model uses
-    inner = part.number("mamba_d_ssm") if name.startswith("FalconH1") else expanded
-    if numbers is None or not inner:
+    expanded_width = (part.number("mamba_expand") or 0) * (part.number("hidden_size") or 0)
+    # Falcon-H1 has a key for this width; the default of that key applies to no known model
+    inner_width = part.number("mamba_d_ssm") if name.startswith("FalconH1") else expanded_width
+    if numbers is None or not inner_width:
         return None
     heads, width, groups, state, kernel = numbers
-    return RecurrentState(inner + 2 * groups * state, kernel - 1, heads * width * state)
+    return RecurrentState(inner_width + 2 * groups * state, kernel - 1, heads * width * state)
 
 
 def _nemotron_h_state(part: ConfigPart, name: str) -> RecurrentState | None:
@@ -156,27 +159,16 @@ STATE_READERS: dict[str, Callable[[ConfigPart, str], RecurrentState | None]] = {
 
 
 def _read_numbers(part: ConfigPart, *names: str) -> tuple[int, ...] | None:
-    values = [part.number(name) for name in names]
-    present = tuple(index for index in values if index is not None)
-    return present if len(present) == len(values) else None
-
-
-# Prediction of an engine's effective settings from its flags. None: not known.
-#
-# The engine's own config dump, read by engines/log, is the truth; `make test-engine` compares the two.
-
-
-# Defaults of vLLM by release, on a GB10.
-#
-# Each row: first release, value and source. Nothing is guessed for a version that is not known: the answer is then None, unless
-# all releases agree.
+    """Return the numbers under these keys; None if one is missing."""
+    numbers = tuple(number for name in names if (number := part.number(name)) is not None)
+    return numbers if len(numbers) == len(names) else None
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDefault:
-    """A default value from a release on."""
+    """The default of a setting from a release on."""
 
-    #: first release with it; empty for always
+    #: empty for all releases
     since: str
     value: Any
     source: str
@@ -190,20 +182,20 @@ MEMORY_UTILIZATION = "gpu-memory-utilization"
 MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
 MAX_NUM_SEQS = "max-num-seqs"
 
-#: first release that obeys the flag: V1 before it always set chunked prefill to True (source of 0.11.0; issues
+#: first release in which the flags have an effect: V1 before it always set chunked prefill to True (source of 0.11.0; issues
 #: 18547, 20914), and prefix caching of a recurrent model to False, "since it is not yet supported" (source of 0.11.0)
 CHUNKED_PREFILL_OPTIONAL_SINCE = "0.11.1"
 RECURRENT_PREFIX_CACHING_SINCE = "0.11.1"
-#: first release that keeps a recurrent layer's state at the ends of whole blocks only, unless the mode is `all`; and the first
-#: that refuses `all`
+#: first release whose default cache mode is `align` for every model: recurrent states are cached only at block ends
 ALIGN_ONLY_SINCE = "0.28.0"
+#: first release that refuses the cache mode `all`
 ALL_REFUSED_SINCE = "0.32.0"
 
-#: oldest first
+#: defaults on a GB10, oldest first
 DEFAULTS: dict[str, tuple[ReleaseDefault, ...]] = {
     CHUNKED_PREFILL: (
         ReleaseDefault(
-            "", True, "V1's default for every generative model, recurrent ones too; V0 was removed in 0.11.0"
+            "", True, "V1's default for every generative model, also recurrent ones; V0 was removed in 0.11.0"
         ),
     ),
     PREFIX_CACHING_DENSE: (ReleaseDefault("", True, "V1's default"),),
@@ -217,27 +209,29 @@ DEFAULTS: dict[str, tuple[ReleaseDefault, ...]] = {
         ReleaseDefault("0.20.0", 0.92, "#38284; the help of 0.22.1 and 0.32.0"),
     ),
     MAX_NUM_BATCHED_TOKENS: (
-        ReleaseDefault("", 2048, "NVML names no memory size on a GB10: the small tier, and by name from 0.33 on"),
+        ReleaseDefault(
+            "", 2048, "the small tier: NVML reports no memory size on a GB10; from 0.33 on by the GPU's name"
+        ),
     ),
     MAX_NUM_SEQS: (ReleaseDefault("", 256, "the same tier"),),
 }
 
 
 def default_value(name: str, version: Version | None) -> Any:
-    """Return the default of a setting; None if it depends on the version and that is not known."""
+    """Return the default of a setting; None if it depends on the version and the version is unknown."""
     first, *later = DEFAULTS[name]
     value = first.value
-    for row in later:
-        reached = at_least(version, row.since)
-        if reached is None:
+    for default in later:
+        has_default = at_least(version, default.since)
+        if has_default is None:
             return None
-        if reached:
-            value = row.value
+        if has_default:
+            value = default.value
     return value
 
 
-#: architectures whose default cache mode was `all` until 0.27, and that took `all` until 0.31. source 0.17.1
-#: (SupportsMambaPrefixCaching); seen: 0.28.0
+#: architectures whose default cache mode was `all` until 0.27, and that supported `all` until 0.31 (source of 0.17.1,
+#: SupportsMambaPrefixCaching; observed in 0.28.0)
 CACHE_MODE_ALL = frozenset(
     """
         BambaForCausalLM FalconH1ForCausalLM FalconMambaForCausalLM GraniteMoeHybridForCausalLM JambaForCausalLM
@@ -254,22 +248,22 @@ PREFIX_CACHING = {
 
 @dataclass(frozen=True)
 class VllmRequest(advice.ServerRequest):
-    """The settings of a recipe for vLLM. Flags may have any spelling; they are kept under their own names."""
+    """The settings of a recipe for vLLM. Flags are accepted in any spelling and stored by canonical name."""
 
-    #: number of Mamba cache blocks that fitted at the last start, if a log reports it
+    #: number of Mamba cache blocks at the last start; None if no log reports it
     mamba_blocks: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flags", vllm_flags.normalize(self.flags))
 
     def flag(self, name: str) -> Any:
-        """Return a flag's value under any of its spellings; None if it is not set."""
+        """Return the value of a flag, named in any spelling; None if it is not set."""
         return vllm_flags.value(self.flags, name)
 
 
 def predict_effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
-    """Return the settings that follow from flags, model and version. A combination that the engine refuses is predicted as
-    requested."""
+    """Return the settings that follow from flags, model and version. For a combination that the engine refuses, they are the
+    requested ones."""
     chunked = _predict_chunked_prefill(request, version)
     prefix = _predict_prefix_caching(request, architecture, version)
     length = _flag_number(request, "max-model-len") or architecture.max_position_embeddings
@@ -292,15 +286,15 @@ def _predict_chunked_prefill(request: VllmRequest, version: Version | None) -> b
     setting = request.flag("enable-chunked-prefill")
     if setting is None or setting is True:
         return True
-    honoured = at_least(version, CHUNKED_PREFILL_OPTIONAL_SINCE)
-    return None if honoured is None and version is not None else honoured is False
+    is_optional = at_least(version, CHUNKED_PREFILL_OPTIONAL_SINCE)
+    return None if is_optional is None and version is not None else is_optional is False
 
 
 def _predict_prefix_caching(request: VllmRequest, architecture: Architecture, version: Version | None) -> bool | None:
     setting = request.flag("enable-prefix-caching")
     if isinstance(setting, bool):
-        honoured = at_least(version, RECURRENT_PREFIX_CACHING_SINCE) is not False
-        return setting and (honoured or architecture.kind != "recurrent")
+        has_recurrent_caching = at_least(version, RECURRENT_PREFIX_CACHING_SINCE) is not False
+        return setting and (has_recurrent_caching or architecture.kind != "recurrent")
     name = PREFIX_CACHING.get(architecture.kind)
     return None if name is None else default_value(name, version)
 
@@ -315,9 +309,8 @@ def _predict_mamba_cache_mode(
     setting = request.flag("mamba-cache-mode")
     if architecture.name not in CACHE_MODE_ALL or setting == "align":
         return "align"
-    until = ALL_REFUSED_SINCE if setting == "all" else ALIGN_ONLY_SINCE
-    align_only = at_least(version, until)
-    return None if align_only is None else "align" if align_only else "all"
+    is_align_only = at_least(version, ALL_REFUSED_SINCE if setting == "all" else ALIGN_ONLY_SINCE)
+    return None if is_align_only is None else "align" if is_align_only else "all"
 
 
 def _predict_budget(request: VllmRequest, chunked: bool | None, length: int | None) -> int | None:
@@ -325,7 +318,7 @@ def _predict_budget(request: VllmRequest, chunked: bool | None, length: int | No
     if requested is not None:
         return requested
     default_budget = int(DEFAULTS[MAX_NUM_BATCHED_TOKENS][0].value)
-    if chunked is False:  # raised so that a whole prompt fits one step (source 0.11.0, 0.17.1, 0.33.0)
+    if chunked is False:  # raised so that a whole prompt fits in one step (source of 0.11.0, 0.17.1, 0.33.0)
         return max(default_budget, length) if length else None
     return default_budget
 
@@ -335,9 +328,9 @@ def _flag_number(request: VllmRequest, name: str) -> int | None:
     return vllm_flags.parse_positive_integer(setting) if setting is not None else None
 
 
-# Ascend-vLLM, for recipes with `platform: ascend`: it has another scheduler, set through --additional-config.
+# Ascend-vLLM, for recipes with `platform: ascend`: --additional-config, a JSON option, configures its scheduler.
 #
-# Source: Ascend-vLLM's guide to its scheduler and features. Keys that vLLM itself does not have go into that one JSON option.
+# Source: Ascend-vLLM's guide to its scheduler and features.
 
 ASCEND_CONFIG = "additional-config"
 ASCEND_SCHEDULER = "ascend_scheduler_config"
@@ -347,14 +340,14 @@ ASCEND_BUDGET_STEP = 256
 
 
 def ascend_scheduler(flags: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the scheduler's settings; empty if the flags set none."""
+    """Return the scheduler's settings in --additional-config; empty if there are none."""
     config = vllm_flags.value(flags, ASCEND_CONFIG)
     settings = config.get(ASCEND_SCHEDULER) if isinstance(config, Mapping) else None
     return settings if isinstance(settings, Mapping) else {}
 
 
 def is_ascend_prefill_chunked(flags: Mapping[str, Any]) -> bool:
-    """Return True if prompts are prefilled in chunks: the Ascend scheduler turns that off unless its settings turn it on."""
+    """Return True if chunked prefill is on. The Ascend scheduler, if enabled, turns it off unless its settings turn it on."""
     settings = ascend_scheduler(flags)
     if settings.get(SCHEDULER_ENABLED):
         return bool(settings.get(SCHEDULER_CHUNKED, False))
@@ -362,14 +355,11 @@ def is_ascend_prefill_chunked(flags: Mapping[str, Any]) -> bool:
 
 
 def set_ascend_scheduler(flags: Mapping[str, Any], *, enabled: bool, chunked: bool) -> dict[str, Any]:
-    """Return the flags with both settings added to --additional-config."""
+    """Return the flags with both scheduler settings in --additional-config."""
     config = vllm_flags.value(flags, ASCEND_CONFIG)
-    other_keys = dict(config) if isinstance(config, Mapping) else {}
-    other_flags = {name: message for name, message in flags.items() if name != ASCEND_CONFIG}
+    scheduler = {**ascend_scheduler(flags), SCHEDULER_ENABLED: enabled, SCHEDULER_CHUNKED: chunked}
+    other_flags = {name: setting for name, setting in flags.items() if name != ASCEND_CONFIG}
     return {
         **other_flags,
-        ASCEND_CONFIG: {
-            **other_keys,
-            ASCEND_SCHEDULER: {**ascend_scheduler(flags), SCHEDULER_ENABLED: enabled, SCHEDULER_CHUNKED: chunked},
-        },
+        ASCEND_CONFIG: {**(config if isinstance(config, Mapping) else {}), ASCEND_SCHEDULER: scheduler},
     }

@@ -1,7 +1,7 @@
-"""Options, architectures and environment variables of each release of vLLM (releases.json, a row a name).
+"""Options, architectures and environment variables of vLLM, each with the releases that have it (releases.json).
 
-A row holds the runs of releases that have the name, as "0.10.2..0.17.1, 0.33.0..": without the last one the newest has it.
-tests/real_engine/releases/sources.py writes the file, from the source in each release's wheel.
+"0.10.2..0.17.1, 0.33.0.." means: the releases from 0.10.2 to 0.17.1, and all from 0.33.0 on.
+tests/real_engine/releases/sources.py generates the file from the source in each release's wheel.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, Literal
 from packaging.version import Version
 
 TableName = Literal["options", "architectures", "variables"]
-#: indexes in `release_names()`: the first and the last release of a run
+#: consecutive releases: the indexes of the first and the last in `release_names()`
 Run = tuple[int, int]
 FILE = Path(__file__).with_suffix(".json")
 
 
+@cache
 @cache
 def _load_tables() -> Mapping[str, Any]:
     tables: Mapping[str, Any] = json.loads(FILE.read_bytes())
@@ -28,21 +29,23 @@ def _load_tables() -> Mapping[str, Any]:
 
 @cache
 def release_names() -> tuple[str, ...]:
-    """Return the releases whose source was read, oldest first."""
+    """Return the releases in the tables, oldest first."""
     return tuple(_load_tables()["releases"])
 
 
 @cache
-def release_runs(part: TableName) -> Mapping[str, tuple[Run, ...]]:
-    """Return the runs of releases that have a name, oldest first, by name."""
+def release_runs(table: TableName) -> Mapping[str, tuple[Run, ...]]:
+    """Return for each name in a table the runs of releases that have it, oldest first."""
     indexes = {release: index for index, release in enumerate(release_names())} | {"": len(release_names()) - 1}
-    rows = {name: [run.partition("..") for run in runs.split(", ")] for name, runs in _load_tables()[part].items()}
+    rows = {name: [run.partition("..") for run in runs.split(", ")] for name, runs in _load_tables()[table].items()}
     return {name: tuple((indexes[first], indexes[last]) for first, _, last in runs) for name, runs in rows.items()}
 
 
 def find_introduction(index: int) -> str:
-    """Return the release that brought a change seen first in the one at this index: the first of its minor releases, unless an
-    older patch of it was read too."""
+    """Return the release that introduced a change which first appears in the release at this index.
+
+    Patch releases may be missing in the tables: unless the previous release is of the same minor version, it is that version's .0.
+    """
     release, previous = Version(release_names()[index]), Version(release_names()[index - 1])
-    same_minor = index > 0 and previous.release[:2] == release.release[:2]
-    return release_names()[index] if same_minor else f"{release.major}.{release.minor}.0"
+    is_same_minor = index > 0 and previous.release[:2] == release.release[:2]
+    return release_names()[index] if is_same_minor else f"{release.major}.{release.minor}.0"

@@ -1,6 +1,6 @@
 """vLLM's versions, parsed by PEP 440: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
 
-Comparisons return True, False or None: a nightly may or may not contain the changes of the next release.
+Comparisons return True, False or None. None also means: a nightly may or may not have the changes of the next release.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 
 from packaging.version import InvalidVersion, Version
 
-#: development versions below this are ignored. They are derived from the last tag in the builder's repository: a clone without
-#: tags has 0.1.dev20073+g8e685d198, a fork with old tags 0.3.1.dev3+g1234. No real nightly as old as that is in use
+#: development versions below this are ignored: a build from a clone without tags is called 0.1.dev20073+g8e685d198, from a fork
+#: with old tags 0.3.1.dev3+g1234. Real nightlies that old are not in use
 TAGGED_SINCE = (0, 10)
 
 #: an official image with a release tag, optionally a variant such as -ubuntu2404
@@ -18,13 +18,13 @@ OFFICIAL_IMAGE = re.compile(r"^(?:docker\.io/)?vllm/vllm-openai:v(?P<version>\d+
 
 
 def parse_image_tag(image: str) -> Version | None:
-    """Return the version in the tag of an official image; None for any other image."""
+    """Return the version in the tag of an official image; None for other images."""
     match = OFFICIAL_IMAGE.match(image)
     return parse(match["version"]) if match else None
 
 
 def parse(text: str | None) -> Version | None:
-    """Parse a version; None for other texts, such as `nightly`, and for development versions before TAGGED_SINCE."""
+    """Return the version in a text; None for other texts, such as `nightly`, and for development versions before TAGGED_SINCE."""
     try:
         version = Version(text) if text else None
     except InvalidVersion:
@@ -35,8 +35,8 @@ def parse(text: str | None) -> Version | None:
 def at_least(version: Version | None, since: str) -> bool | None:
     """Return True if a version has the changes of the release `since`; None if unknown.
 
-    A development version follows the last tag: 0.16.1rc1.dev42 was built after 0.16.0 and before 0.17.0, so it has the changes of
-    0.16.0, and lacks those of releases after 0.17.0.
+    A development version is named after the last tag: 0.16.1rc1.dev42 was built between 0.16.0 and 0.17.0. It has the changes of
+    0.16.0, may have those of 0.17.0, and lacks those of later releases.
     """
     if version is None:
         return None
