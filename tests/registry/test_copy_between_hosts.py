@@ -144,7 +144,7 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
     pair.make_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.verified_tag, pair.ref])
     result = pair.copy()
     assert result.returncode == 1
-    assert "the image that arrived is not" in result.stdout and "removed it" in result.stdout
+    assert "the received image is not" in result.stdout and "removed it" in result.stdout
     assert image_copy.list_names(pair.target).tags == {"in/use:here": mine}
     assert inspect(pair.target, evil) == {}
 
@@ -152,7 +152,7 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
 def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair) -> None:
     pair.make_hostile(commit_other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
     result = pair.copy()
-    assert result.returncode == 1 and "no image arrived" in result.stdout
+    assert result.returncode == 1 and "no image was received" in result.stdout
     assert image_copy.list_names(pair.target).tags == {}
 
 

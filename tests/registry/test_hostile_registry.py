@@ -105,7 +105,7 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(registry_client, "CREDENTIAL_HELPER_S", 0.3)
-    with pytest.raises(Failed, match="does not answer within 0.3 s"):
+    with pytest.raises(Failed, match="did not finish within 0.3 s"):
         registry_client.find_credentials("ghcr.io")
 
 

@@ -1,11 +1,11 @@
-"""Checking an image's archive while it is streamed into an engine: `docker load` unpacks whatever it receives.
+"""Checks of an image archive while it is streamed to `docker load`, which would unpack anything.
 
-An archive (`docker save`) is a tar of layers, which are tars, each compressed or not. A few kilobytes of zeros in gzip, or an
-entry with holes, can fill a disk before anything can be compared with the lock. So the unpacked size of everything is counted
-here, up to a limit, and sparse entries, which no image builder writes, are refused.
+An archive (`docker save`) is a tar of layers. Each layer is a tar, possibly compressed. A few kilobytes of compressed zeros, or
+a sparse file, can fill the disk before the image can be compared with the lock. So the parser counts all unpacked bytes up to
+a limit, and refuses sparse files, which no image builder writes.
 
-As a program it passes its input on to `docker load`, and stops it if the archive is refused: `images.copy` runs it on the
-receiving host.
+Run as a program (by `images.copy` on the receiving host), it passes standard input to `docker load`, and kills that if the
+archive is refused.
 """
 
 from __future__ import annotations
@@ -28,61 +28,72 @@ from sparkwright.errors import Failed
 from sparkwright.shell import join
 
 BLOCK = 512
-#: limit of a name or of extended attributes; Linux allows 64 KiB of those
+#: maximum of a long file name or of extended attributes (Linux allows 64 KiB of attributes)
 MAX_HEADER_BYTES = 2**20
 PIECE_BYTES = 2**20
-MAX_XZ_BYTES = 2**27  # memory for its dictionary
-#: an image unpacks to two to four times what a pull downloads; an archive has names and frames beside its layers
-MAX_UNPACK_RATIO, SLACK_RATIO, SLACK_BYTES = 8, 1.25, 64 * 2**20
+#: memory of the xz dictionary
+MAX_XZ_BYTES = 2**27
+#: an image unpacks to two to four times its download size
+MAX_UNPACK_RATIO = 8
+#: allowance for what an archive contains in addition to the layers
+SLACK_RATIO, SLACK_BYTES = 1.25, 64 * 2**20
 _NOT_A_TAR = "the archive is not a tar, or is compressed twice."
+_SPARSE_FILE = "the archive has a sparse file, which could fill the disk."
+_INVALID_SIZE = "the archive has a file of invalid size."
 LOAD_COMMAND = ("docker", "load", "-q")
 _MAGIC: dict[bytes, Callable[[], Any]] = {
     b"\x1f\x8b": lambda: _GzipDecompressor(),
     b"BZh": bz2.BZ2Decompressor,
     b"\xfd7zXZ\0": lambda: lzma.LZMADecompressor(memlimit=MAX_XZ_BYTES),
     b"\x28\xb5\x2f\xfd": lambda: _zstd_decompressor(),
-    **{bytes([n]) + b"\x2a\x4d\x18": lambda: _zstd_decompressor() for n in range(0x50, 0x60)},  # frames that zstd skips
+    **{bytes([n]) + b"\x2a\x4d\x18": lambda: _zstd_decompressor() for n in range(0x50, 0x60)},  # skippable zstd frames
+}
+#: compressors by name, best first: the command to compress, and the command to decompress on the receiving host
+PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "zstd": (("zstd", "-q", "-c", "-1", "-T0"), ("zstd", "-q", "-d", "-c")),
+    "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),
+    "gzip": (("gzip", "-c", "-1"), ("gzip", "-d", "-c")),
 }
 
 
 def max_unpacked_bytes(claimed_bytes: int, locked_bytes: int | None) -> int:
-    """Return the number of bytes that an image may unpack to.
+    """Return the maximum unpacked size of an image.
 
     Args:
-        claimed_bytes: its size, as reported by the sending host.
-        locked_bytes: the download size of a pull, from spark.lock; None if unknown.
+        claimed_bytes: the image's size, as reported by the sending host.
+        locked_bytes: the image's download size, from spark.lock; None if unknown.
     """
     limit_bytes = claimed_bytes if locked_bytes is None else min(claimed_bytes, MAX_UNPACK_RATIO * locked_bytes)
     return int(limit_bytes * SLACK_RATIO) + SLACK_BYTES
 
 
 def check_pieces(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield the pieces of an archive after checking them. Raises Failed if it is malformed or unpacks to more than most_bytes."""
+    """Yield the checked pieces of an archive. Raises Failed if it is malformed or unpacks to more than max_bytes."""
     budget = _Budget(max_bytes, max_bytes)
     archive = _TarParser(budget, nested=True)
-    header: bytes | None = b""  # until the first header is complete and checked
+    held_back: bytes | None = b""  # until the first header is complete and checked
     for piece in pieces:
         budget.spend(len(piece))
         archive.feed(piece)
-        if header is not None:
-            header += piece
-            if len(header) < BLOCK:
+        if held_back is not None:
+            held_back += piece
+            if len(held_back) < BLOCK:
                 continue
-            piece, header = header, None
+            piece, held_back = held_back, None
         yield piece
-    if header is not None:
+    if held_back is not None:
         raise Failed(_NOT_A_TAR)
 
 
 def receive_command(max_bytes: int) -> str:
-    """Return the shell command that receives an archive on this host."""
+    """Return the shell command that checks and loads an archive on this host."""
     import_root = str(Path(sparkwright.__file__).parents[1])
     return join(["env", f"PYTHONPATH={import_root}", sys.executable, "-P", "-m", __name__, str(max_bytes)])
 
 
 @dataclass
 class _Budget:
-    """The remaining budget of bytes, out of max_bytes."""
+    """Limit on the bytes that an archive unpacks to."""
 
     max_bytes: int
     remaining_bytes: int
@@ -94,32 +105,29 @@ class _Budget:
 
 
 class _TarParser:
-    """A parser of a tar stream.
+    """A parser of a tar stream. With `nested`, its files may be tars as well, compressed or not."""
 
-    Args:
-        nested: its files may be tars as well, compressed or not.
-    """
-
-    def __init__(self, left: _Budget, *, nested: bool) -> None:
-        self._budget = left
+    def __init__(self, budget: _Budget, *, nested: bool) -> None:
+        self._budget = budget
         self._nested = nested
         self._header = bytearray()
-        self._extended_header: bytearray | None = None  #: of an entry that describes the next one
-        self._size: int | None = None  #: of the next entry, from its extended header
-        self._data = self._padding = 0  #: bytes until the next header
+        self._kind = b""  #: type flag of the current entry
+        self._extended_header: bytearray | None = None  #: content of the current entry, if it describes the next one
+        self._next_size: int | None = None  #: size of the next entry, if an extended header has it
+        self._content_bytes = self._padding_bytes = 0  #: remaining until the next header
         self._file: _FileParser | None = None
         self._ended = False
 
     def feed(self, data: bytes) -> None:
         view = memoryview(data)
         while view and not self._ended:
-            if self._data:
-                part, view = view[: self._data], view[self._data :]
-                self._data -= len(part)
-                self._consume(part)
-            elif self._padding:
-                skipped = min(self._padding, len(view))
-                self._padding, view = self._padding - skipped, view[skipped:]
+            if self._content_bytes:
+                content, view = view[: self._content_bytes], view[self._content_bytes :]
+                self._content_bytes -= len(content)
+                self._consume(content)
+            elif self._padding_bytes:
+                skipped = min(self._padding_bytes, len(view))
+                self._padding_bytes, view = self._padding_bytes - skipped, view[skipped:]
             else:
                 missing = BLOCK - len(self._header)
                 self._header += view[:missing]
@@ -134,85 +142,74 @@ class _TarParser:
             return
         if not _is_header(header):
             raise Failed(_NOT_A_TAR)
-        kind = header[156:157]
-        if kind == b"S":
-            raise Failed("the archive has a sparse file, which would fill the disk.")
+        self._kind = header[156:157]
+        if self._kind == b"S":
+            raise Failed(_SPARSE_FILE)
         size = _parse_number(header[124:136])
         self._extended_header = self._file = None
-        if kind in (b"x", b"g", b"L", b"K"):
+        if self._kind in (b"x", b"g", b"L", b"K"):
             if size > MAX_HEADER_BYTES:
                 raise Failed(f"the archive has a header of {size} bytes.")
             self._extended_header = bytearray()
-            self._kind = kind
         else:
-            size = size if self._size is None else self._size
-            self._size = None
-            if kind in b"123456" and kind != b"":
+            size = size if self._next_size is None else self._next_size
+            self._next_size = None
+            if self._kind in b"123456":
                 size = 0  # links, devices and folders have no content, whatever their header claims
             elif self._nested:
                 self._file = _FileParser(self._budget)
-        self._data, self._padding = size, -size % BLOCK
+        self._content_bytes, self._padding_bytes = size, -size % BLOCK
 
-    def _consume(self, part: memoryview) -> None:
+    def _consume(self, content: memoryview) -> None:
         if self._extended_header is not None:
-            self._extended_header += part
-            if not self._data and self._kind in (b"x", b"g"):
+            self._extended_header += content
+            if not self._content_bytes and self._kind in (b"x", b"g"):
                 self._parse_extended(bytes(self._extended_header))
         elif self._file is not None:
-            self._file.feed(bytes(part))
+            self._file.feed(bytes(content))
 
     def _parse_extended(self, text: bytes) -> None:
         """Parse the records of an extended header, each `LENGTH NAME=VALUE` and a newline."""
         while text:
             length, space, _ = text.partition(b" ")
             if not space or not length.isdigit() or not len(length) + 1 < int(length) <= len(text):
-                raise Failed("the archive has an extended header that is none.")
+                raise Failed("the archive has an invalid extended header.")
             record, text = text[len(length) + 1 : int(length)], text[int(length) :]
             name, _, value = record.rstrip(b"\n").partition(b"=")
             if name.startswith(b"GNU.sparse"):
-                raise Failed("the archive has a sparse file, which would fill the disk.")
+                raise Failed(_SPARSE_FILE)
             if name == b"size" and self._kind == b"x":
                 if not value.isdigit() or len(value) > 18:
-                    raise Failed("the archive has a file of no size.")
-                self._size = int(value)
+                    raise Failed(_INVALID_SIZE)
+                self._next_size = int(value)
 
 
 class _FileParser:
-    """A file in the archive: a layer if it is a tar, compressed or not; else small text, which is not unpacked."""
+    """A file in the archive: a layer if it is a tar, compressed or not; anything else is small text and is skipped."""
 
-    def __init__(self, left: _Budget) -> None:
-        self._budget = left
-        self._begin = b""
-        self._unpacker: _Decompressor | None = None
-        self._tar: _TarParser | None = None
-        self._known = False
+    def __init__(self, budget: _Budget) -> None:
+        self._budget = budget
+        self._begin: bytes | None = b""  #: the first bytes, until they show the file's type; then None
+        self._decompressor: _Decompressor | None = None
+        self._tar: _TarParser | None = None  #: the layer; None for text
 
     def feed(self, data: bytes) -> None:
-        if not self._known:
+        if self._begin is not None:
             self._begin += data
-            if len(self._begin) < BLOCK:
-                return self._feed_short()
-            data, self._begin, self._known = self._begin, b"", True
-            self._unpacker = _find_decompressor(data)
-            if self._unpacker is not None or _is_header(data[:BLOCK]):
+            data = self._begin
+            self._decompressor = _find_decompressor(data)
+            if self._decompressor is None and len(data) < BLOCK:
+                return
+            self._begin = None
+            if self._decompressor is not None or _is_header(data[:BLOCK]):
                 self._tar = _TarParser(self._budget, nested=False)
-        if self._unpacker is not None:
-            self._unpack(self._unpacker, data)
-        elif self._tar is not None:
+        if self._tar is None:
+            return
+        if self._decompressor is None:
             self._tar.feed(data)
-        return None
-
-    def _feed_short(self) -> None:
-        """Start to decompress a file shorter than a block, if it is compressed."""
-        self._unpacker = _find_decompressor(self._begin)
-        if self._unpacker is not None:
-            data, self._begin, self._known, self._tar = self._begin, b"", True, _TarParser(self._budget, nested=False)
-            self._unpack(self._unpacker, data)
-
-    def _unpack(self, unpacker: _Decompressor, data: bytes) -> None:
-        assert self._tar is not None
+            return
         try:
-            for piece in unpacker.pieces(data):
+            for piece in self._decompressor.pieces(data):
                 self._budget.spend(len(piece))
                 self._tar.feed(piece)
         except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
@@ -220,7 +217,7 @@ class _FileParser:
 
 
 class _GzipDecompressor:
-    """gzip with the interface of bz2's and lzma's decompressors."""
+    """A gzip decompressor with the interface of bz2's and lzma's."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(31)
@@ -249,7 +246,7 @@ class _Decompressor:
         self._inner = make()
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decompressed data, in pieces of limited size."""
+        """Yield the decompressed data, at most PIECE_BYTES at a time."""
         while True:
             if self._inner.eof:
                 data = self._inner.unused_data + data
@@ -263,9 +260,8 @@ class _Decompressor:
                 return
 
 
-def _find_decompressor(begin: bytes) -> _Decompressor | None:
-    """Return a decompressor for a file that begins like this; None if it is not compressed."""
-    make = next((make for magic, make in _MAGIC.items() if begin.startswith(magic)), None)
+def _find_decompressor(first_bytes: bytes) -> _Decompressor | None:
+    make = next((make for magic, make in _MAGIC.items() if first_bytes.startswith(magic)), None)
     return _Decompressor(make) if make else None
 
 
@@ -273,16 +269,14 @@ def _zstd_decompressor() -> Any:
     try:
         zstd: Any = importlib.import_module("compression.zstd")
     except ImportError:  # before Python 3.14
-        message = "the archive has a layer in zstd, whose size can't be checked with a Python before 3.14."
-        fix = (
-            "Without `images.copy`: `sparkwright deploy` lets this host pull the image by its digest from the registry."
-        )
+        message = "the archive has a zstd layer, which needs Python 3.14 or later to check."
+        fix = "Let this host pull the image from the registry (`sparkwright deploy`) instead of copying it."
         raise Failed(message, fix=fix) from None
     return zstd.ZstdDecompressor()
 
 
 def _is_header(block: bytes) -> bool:
-    """Return True if a block is an entry's header, by its checksum over signed or unsigned bytes."""
+    """Return True if a block has a valid header checksum, over unsigned or signed bytes."""
     if len(block) < BLOCK:
         return False
     rest = block[:148] + b" " * 8 + block[156:]
@@ -293,16 +287,33 @@ def _is_header(block: bytes) -> bool:
 
 
 def _parse_number(field: bytes) -> int:
-    """Parse a number in a header: octal digits, or binary if the first bit is set."""
+    """Parse a number of a header: octal digits, or binary if the first bit is set."""
     if field[0] & 0x80:
         value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         if value >= 2**62:
-            raise Failed("the archive has a file of no size.")
+            raise Failed(_INVALID_SIZE)
         return value
     digits = field.strip(b" \0")
     if any(digit not in b"01234567" for digit in digits):
-        raise Failed("the archive has a file of no size.")
+        raise Failed(_INVALID_SIZE)
     return int(digits or b"0", 8)
+
+
+def installed_tools() -> list[str]:
+    """Return which of the programs needed for a copy are installed on this host."""
+    return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
+
+
+def select_packer(source: list[str], target: list[str]) -> str:
+    """Return the best compressor that is installed on the source and can be decompressed on the target."""
+    return next(
+        name for name, (_, unpack) in PACKERS.items() if name == "gzip" or {name, unpack[0]} <= {*source, *target}
+    )
+
+
+def load_command(packer: str, receiver: str) -> str:
+    """Return the shell command that decompresses the stream for `receiver`, the target's `receive_command`."""
+    return f"{' '.join(PACKERS[packer][1])} | {receiver}"
 
 
 def main(arguments: list[str]) -> int:
@@ -316,40 +327,11 @@ def main(arguments: list[str]) -> int:
     except Failed as error:
         process.kill()  # before it mistakes the end of the stream for the end of the image
         process.wait()
-        print(str(error), file=sys.stderr)  # the other side shows one line
+        print(str(error), file=sys.stderr)  # the sender shows one line
         return 1
     except BrokenPipeError:
-        pass  # its exit code and its output have the reason
+        pass  # `docker load` has ended, with an error message and its exit code
     return process.wait()
-
-
-#: by name, best first: the command to compress, and the command to decompress on the receiving side
-PACKERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "zstd": (("zstd", "-q", "-c", "-1", "-T0"), ("zstd", "-q", "-d", "-c")),
-    "pigz": (("pigz", "-c", "-1"), ("gzip", "-d", "-c")),
-    "gzip": (("gzip", "-c", "-1"), ("gzip", "-d", "-c")),
-}
-
-
-def installed_tools() -> list[str]:
-    """Return the names of the programs that are installed on this host."""
-    return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
-
-
-def select_packer(source: list[str], target: list[str]) -> str:
-    """Return the best compressor that the source has and the target can decompress."""
-    return next(
-        name for name, (_, unpack) in PACKERS.items() if name == "gzip" or {name, unpack[0]} <= {*source, *target}
-    )
-
-
-def load_command(name: str, receiver: str) -> str:
-    """Return the shell command that receives the stream.
-
-    Args:
-        receiver: the receiving host's `image_archive.receive_command`.
-    """
-    return f"{' '.join(PACKERS[name][1])} | {receiver}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,13 @@
-"""Copying an image between hosts: serving it, fetching it instead of pulling it, and undoing a `docker load`."""
+"""Copying an image between members of a cluster: serving it, fetching it instead of pulling it, and undoing a `docker load`.
+
+The receiver passes the archive to `docker load`. An Id is a hash over everything in an image, and Docker compares each layer
+with it; the lock contains the Ids for the registry's digest. An image with another Id is removed again, along with everything
+else that the archive brought.
+
+The server exports the image in the format of `docker save`, by its Id, so that the archive contains no names. It stores
+nothing. An engine with overlay2 first writes the whole image to its own folder, so only MAX_CONCURRENT hosts are served at a
+time; the others retry.
+"""
 
 from __future__ import annotations
 
@@ -23,36 +32,64 @@ from sparkwright.trust import shapes
 from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import one_line
 
-#: events that name an image by a user's or a program's action; a load is none of these
+#: events of a user or a program that names an image, in contrast to a load
 USER_EVENTS = ("pull", "tag", "import", "build")
+
+MAX_TRIES = 2
+#: maximum wait for the first byte: an engine that first writes the whole image to disk sends nothing until it is complete
+FIRST_BYTE_S = 600.0
+#: maximum wait while the member serves other hosts, and the interval of the retries
+WAIT_S, POLL_S = 3600.0, 1.0
+#: an engine reads the next layer for minutes, and then sends at the network's rate
+MIN_RATE = MinimumRate(512 * 2**20, 600.0)
+#: an engine with overlay2 keeps the archive until its layers are unpacked
+SPACE_FACTOR = 2
+#: schema of a member's offer of an image
+OFFER_SHAPE = {
+    "urls": [str],
+    "size_bytes": lambda value: shapes.number_between(1, 2**42)(shapes.integer(value)),
+    "containerd": bool,
+}
+
+COPY_PURPOSE = "image copy"
+PATH = "/image"
+MAX_CONCURRENT = 2
+CHUNK_BYTES = 2**20
+#: timeout of the Docker API while it exports or loads an image
+SAVE_TIMEOUT_S = 3600
+_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT)
+
+
+class StreamBroken(Failed):
+    """The stream broke off; a retry may help."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageNames:
-    """The images of an engine at one moment."""
+    """The image names in an engine at one moment."""
 
-    #: REPOSITORY:TAG -> Id
+    #: Ids by REPOSITORY:TAG
     tags: Mapping[str, str] = field(default_factory=dict)
-    #: Ids without a tag or a digest
+    #: Ids of images without a tag or a digest
     nameless: Sequence[str] = ()
-    #: seconds since the epoch on the engine's host, with fractions, as its events API reads them
+    #: time of the listing for the events API: seconds since the epoch, with fractions
     at: str = "0"
 
 
 def list_names(api: Any) -> ImageNames:
-    """Return all image names in an engine now."""
-    tags: dict[str, str] = {}
+    """Return the current image names in an engine."""
+    ids_by_tag: dict[str, str] = {}
     nameless = []
     for image in api.images():
-        own = [tag for tag in image.get("RepoTags") or () if "<none>" not in tag]
-        tags |= dict.fromkeys(own, image["Id"])
-        if not own and not [digest for digest in image.get("RepoDigests") or () if "<none>" not in digest]:
+        tags = [tag for tag in image.get("RepoTags") or () if "<none>" not in tag]
+        ids_by_tag |= dict.fromkeys(tags, image["Id"])
+        if not image_names.names_of(image):
             nameless.append(image["Id"])
-    return ImageNames(tags, tuple(nameless), f"{time.time():.6f}")
+    return ImageNames(ids_by_tag, tuple(nameless), f"{time.time():.6f}")
 
 
 def undo_load(api: Any, before: ImageNames, *keep: str) -> list[str]:
-    """Remove new images and restore moved tags, except `keep`. Returns a sentence for each action."""
+    """Remove loaded images and restore moved tags, except the tags in `keep`. Returns a sentence for each action."""
     current = list_names(api)
     user_names = _find_user_names(api, before.at)
     actions = []
@@ -61,15 +98,16 @@ def undo_load(api: Any, before: ImageNames, *keep: str) -> list[str]:
         if previous_id == image_id or tag in keep or tag in user_names:
             continue
         if previous_id:
-            repository, _, short = tag.rpartition(":")
-            api.tag(previous_id, repository, short, force=True)
+            repository, _, short_tag = tag.rpartition(":")
+            api.tag(previous_id, repository, short_tag, force=True)
             actions.append(f"{tag} pointed to {image_id[7:19]} after the load; restored to {previous_id[7:19]}")
         else:
             actions.append(_remove_name(api, tag, image_id, f"{tag} was not requested"))
-    loaded = {event["Actor"]["ID"] for event in _iter_events(api, before.at, ("load",))}
-    new_images = [item for item in list_names(api).nameless if item not in before.nameless]
-    unrequested = [item for item in new_images if item in loaded or item in current.tags.values()]
-    return [*actions, *(_remove_name(api, item, item, f"image {item[7:19]} was not requested") for item in unrequested)]
+    loaded_ids = {event["Actor"]["ID"] for event in _iter_events(api, before.at, ("load",))}
+    for image_id in list_names(api).nameless:
+        if image_id not in before.nameless and (image_id in loaded_ids or image_id in current.tags.values()):
+            actions.append(_remove_name(api, image_id, image_id, f"image {image_id[7:19]} was not requested"))
+    return actions
 
 
 def _remove_name(api: Any, name: str, image_id: str, why: str) -> str:
@@ -77,7 +115,7 @@ def _remove_name(api: Any, name: str, image_id: str, why: str) -> str:
 
     try:
         if not image_names.remove_name(api, name, image_id):
-            return f"{why}; it names another image by now, and stays"
+            return f"{why}, but now names another image; kept it"
     except APIError as error:
         return f"{why}; Docker did not remove it: {error.explanation or error}"
     return f"{why}; removed it"
@@ -92,36 +130,11 @@ def _find_user_names(api: Any, since: str) -> set[str]:
 
 
 def _iter_events(api: Any, since: str, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield the engine's image events from a moment until now."""
+    """Yield the engine's image events until now."""
     filters = {"type": ["image"], "event": list(kinds)}
     stream = api.events(since=since, until=f"{time.time():.6f}", filters=filters)
     for line in b"".join(stream).splitlines():
         yield json.loads(line)
-
-
-# Copying an image between members of a cluster: serving it, and fetching it instead of pulling it.
-#
-# The received archive is passed to `docker load`. An Id is a hash over everything in an image, and the engine
-# compares each layer with it; the lock holds the Ids for the registry's digest. An image with another Id is removed
-# again, along with everything else that the archive brought.
-
-MAX_TRIES = 2
-#: others may be served first, and an engine that first writes the whole image to disk sends nothing meanwhile
-FIRST_BYTE_S, WAIT_S, POLL_S = 600.0, 3600.0, 1.0
-#: the slowest accepted copy: an engine reads the next layer for minutes, and then sends at the network's rate
-MIN_RATE = MinimumRate(512 * 2**20, 600.0)
-#: an engine with overlay2 keeps the archive until its layers are unpacked
-SPACE_FACTOR = 2
-#: schema of a member's offer of an image
-OFFER_SHAPE = {
-    "urls": [str],
-    "size_bytes": lambda value: shapes.number_between(1, 2**42)(shapes.integer(value)),
-    "containerd": bool,
-}
-
-
-class StreamBroken(Failed):
-    """The stream broke off; a retry may help."""
 
 
 def copy(
@@ -133,56 +146,52 @@ def copy(
     offer: Mapping[str, Any],
     locked_bytes: int | None = None,
 ) -> dict[str, Any]:
-    """Copy the image from the member that offers it and return its inspect, verified and tagged.
+    """Copy the image from the member that offers it, tag it, and return its verified inspect.
 
     Args:
-        locked_bytes: the download size of a pull, from the lock: the image may unpack to a multiple of that at most.
+        ids: the Ids that the lock allows for the image.
+        offer: the member's offer (OFFER_SHAPE); empty if it does not serve the image.
+        locked_bytes: the image's download size, from the lock, which limits the unpacked size; None if unknown.
 
     Raises:
-        Failed: Nothing is left behind.
+        Failed: everything that the archive brought has been removed again.
     """
     api: Any = context.docker().api
     if not offer:
         raise Failed("it does not serve the image.")
-    checked_offer = shapes.validate_or_fail(dict(offer), OFFER_SHAPE, f"what {peer} says of the image")
+    checked_offer = shapes.validate_or_fail(dict(offer), OFFER_SHAPE, f"the image offer of {peer}")
     if not ids and not context.machine.sandbox:
-        raise Failed("the lock has no hashes to prove a copy with (run `invoke lock`).")
+        raise Failed("the lock has no image Ids to verify a copy (run `invoke lock`).")
     info = api.info()
     if has_containerd_store(info) and not checked_offer["containerd"]:
-        raise Failed("its engine keeps images in another form (overlay2), under another Id.")
-    _refuse_full_disk(context.machine, info, checked_offer["size_bytes"])
-    sizes = (checked_offer["size_bytes"], image_archive.max_unpacked_bytes(checked_offer["size_bytes"], locked_bytes))
+        raise Failed("its engine stores images in another format (overlay2), under another Id.")
+    size_bytes = checked_offer["size_bytes"]
+    _refuse_full_disk(context.machine, info, size_bytes)
+    sizes = (size_bytes, image_archive.max_unpacked_bytes(size_bytes, locked_bytes))
     token = peers.find_token(context.secrets, COPY_PURPOSE)
     with peers.reach_all(checked_offer["urls"], peer, token, "let each host pull it") as urls:
         for attempt in range(MAX_TRIES):
-            next_url = urls[(attempt + 1) % len(urls)]  # the other half of the port, if it has an address
+            url = urls[attempt % len(urls)]
             try:
-                return _copy_once(
-                    context, urls[attempt % len(urls)], ImageReference.parse(ref), (ids, platform), peer, sizes
-                )
+                return _copy_once(context, url, ImageReference.parse(ref), (ids, platform), peer, sizes)
             except StreamBroken as error:
                 if attempt + 1 == MAX_TRIES:
                     raise
+                next_url = urls[(attempt + 1) % len(urls)]  # the other half of the port, if it has an address
                 context.note(f"{peer}: {error.message} Retrying{f' at {next_url}' if len(urls) > 1 else ''}.")
     raise AssertionError
 
 
 def has_containerd_store(info: Mapping[str, Any]) -> bool:
-    """Return True if an engine keeps images in containerd's store, where Ids are hashes of manifests.
-
-    Args:
-        info: the engine's system information.
-    """
-    rows = info.get("DriverStatus") or ()
-    return any(row[0] == "driver-type" and str(row[1]).startswith("io.containerd.snapshotter") for row in rows)
+    """Return True if an engine, given its system information, uses containerd's image store, where Ids are manifest hashes."""
+    return any(
+        name == "driver-type" and str(driver).startswith("io.containerd.snapshotter")
+        for name, driver, *_ in info.get("DriverStatus") or ()
+    )
 
 
 def free_bytes(machine: Machine, info: Mapping[str, Any]) -> int | None:
-    """Return the free space where the engine stores images; None if unknown, and in the sandbox, whose images take no space.
-
-    Args:
-        info: the engine's system information.
-    """
+    """Return the free bytes where an engine, given its system information, stores images; None if unknown or in the sandbox."""
     folder = "" if machine.sandbox else str(info.get("DockerRootDir") or "")
     for path in (Path(folder), *Path(folder).parents) if folder else ():
         try:
@@ -207,11 +216,11 @@ def _copy_once(
     peer: str,
     sizes: tuple[int, int],
 ) -> dict[str, Any]:
-    """Try once to copy the image.
+    """Copy the image, without retries.
 
     Args:
-        accepted: the Ids that prove it, and the platform.
-        sizes: the offered size, and the most that it may unpack to.
+        accepted: the Ids that the lock allows, and the platform.
+        sizes: the offered size, and the maximum unpacked size.
     """
     api: Any = context.docker().api
     before = list_names(api)
@@ -227,7 +236,7 @@ def _copy_once(
     for sentence in actions:
         context.note(sentence)
     if not image:
-        raise Failed("what it sent is not the image of this digest; removed it.")
+        raise Failed("it sent a different image, which was removed.")
     return image
 
 
@@ -238,17 +247,17 @@ def _load_archive(context: Context, pieces: Iterator[bytes]) -> None:
     engine: Any = DockerEngine(context.machine, SAVE_TIMEOUT_S).client()
     try:
         for line in engine.api.load_image(pieces):
-            if why := line.get("error"):
-                raise Failed(f"Docker cannot load what it sent: {one_line(str(why), max_chars=200)}")
+            if problem := line.get("error"):
+                raise Failed(f"Docker cannot load its archive: {one_line(str(problem), max_chars=200)}")
     except APIError as error:
-        why = one_line(str(error.explanation or error), max_chars=200)
-        raise Failed(f"Docker cannot load what it sent: {why}") from None
+        problem = one_line(str(error.explanation or error), max_chars=200)
+        raise Failed(f"Docker cannot load its archive: {problem}") from None
     except RequestException as error:
-        raise Failed(f"Docker stopped taking what it sent ({type(error).__name__}).") from None
+        raise Failed(f"Docker stopped reading its archive ({type(error).__name__}).") from None
 
 
 def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> Iterator[bytes]:
-    """Yield the member's stream while no member has failed. Raises StreamBroken."""
+    """Yield the archive that the member sends. Raises StreamBroken if it breaks off, and Failed if a member failed."""
     received_bytes = 0
     try:
         with _open_stream(context, url, peer) as answer:
@@ -262,9 +271,9 @@ def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> It
 
 
 def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
-    """Return the member's stream, once it accepts this host. Raises Failed and TransportError."""
+    """Return the member's stream, after waiting for its other hosts. Raises Failed and TransportError."""
     headers = peers.auth_headers(peers.find_token(context.secrets, COPY_PURPOSE))
-    until_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + WAIT_S
     route = http.Route(keep_alive=True)
     while True:
         stream = http.open_stream(
@@ -273,37 +282,23 @@ def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
         if stream.status == 200:
             return stream
         stream.close()
-        if stream.status != 503 or time.monotonic() > until_s:
+        if stream.status != 503 or time.monotonic() > deadline_s:
             raise Failed(f"it cannot export the image (HTTP {stream.status}).")
         context.check_failures()
         context.progress(0, 0, text=f"{peer} serves other hosts first")
         time.sleep(POLL_S)
 
 
-# Serving a verified image to other hosts, in the format of `docker save`: by its Id, so that the archive contains no names.
-#
-# Nothing is stored in between. An engine with overlay2 first writes the whole image to its own folder, so only a few hosts are
-# served at a time; the others retry.
-
-COPY_PURPOSE = "image copy"
-PATH = "/image"
-MAX_CONCURRENT = 2
-CHUNK_BYTES = 2**20
-#: until the first byte from an engine that first writes the whole image to disk
-SAVE_TIMEOUT_S = 3600
-_SLOTS = threading.BoundedSemaphore(MAX_CONCURRENT)
-
-
 def start_server(machine: Machine, image_id: str, token: Secret, readers: int, bind: str) -> int:
-    """Start a process that serves the image with this Id and outlives the present one. Returns its port."""
+    """Start a process that serves the image with this Id and outlives this process. Returns its port."""
     request = {"image": image_id, "readers": readers, "bind": bind}
     return peers.start_server(machine, "sparkwright.host.images.image_copy", "the image", request, token)
 
 
 class _ImageHandler(peers.PeerHandler):
-    """A connection. 503: retry, others are being served; a stream without its last chunk is broken."""
+    """Serves one request: 503 while MAX_CONCURRENT others are served. A response without its last chunk is incomplete."""
 
-    timeout = 600  # the other engine accepts no data while it unpacks a layer
+    timeout = 600  # the receiving engine reads nothing while it unpacks a layer
 
     def handle_path(self, path: str) -> None:
         if path != PATH or self.command != "GET":

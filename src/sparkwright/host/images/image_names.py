@@ -1,4 +1,4 @@
-"""The images of a host: their names, the proof that one is the pinned image, and its engine's version and options."""
+"""Local images of a host: lookup by name, verification against a pinned digest, and the engine version and options."""
 
 from __future__ import annotations
 
@@ -13,28 +13,46 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.module import Context
 from sparkwright.trust.image_name import ImageReference, digest_of
 
+#: Docker's architecture names, by the kernel's
+ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+#: limits of the container that prints an engine's version or options
+RUN_TIMEOUT_S = 90
+MEMORY_LIMIT_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """The inference engine inside an image."""
+
+    #: None if unknown
+    version: str | None
+    #: differences from a known release, as the engine's `image.difference` returns them; None if the engine printed none
+    options: Mapping[str, Any] | None = None
+    #: all options with their shapes
+    all_options: Mapping[str, str] = field(default_factory=dict)
+
 
 def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> dict[str, Any]:
-    """Return the inspect of the local image that is verified to be this reference; empty if there is none. Queries no registry.
+    """Return the inspect of the local image that matches a reference, or an empty dict. Queries no registry.
 
     Args:
-        ref: with a tag alone, the image that has the tag now.
-        ids: the Ids that the lock allows for its digest, for every platform and store; empty if the lock has none: then the
-            digest that
-            the engine recorded at a pull counts.
-        platform: such as linux/arm64, to accept only that one.
+        ref: a tag without a digest is not verified: it matches the image that has the tag now.
+        ids: the Ids that the lock allows for the digest, for every platform and image store. If empty, an image matches by
+            the digest that Docker recorded when it was pulled.
+        platform: the required platform, such as linux/arm64; empty for any.
     """
-    name = ImageReference.parse(ref)
-    if not name.digest:
-        return inspect(api, name.pull_reference)
-    candidates = (inspect(api, item) for item in (name.pull_reference, *ids, name.digest))
-    verified = (image for image in candidates if has_digest(image, name.digest, ids))
-    match = next((image for image in verified if platform in ("", platform_of(image))), {})
-    return match if match or ids else _find_pulled_elsewhere(api, name.digest, platform)
+    reference = ImageReference.parse(ref)
+    if not reference.digest:
+        return inspect(api, reference.pull_reference)
+    for name in (reference.pull_reference, *ids, reference.digest):
+        image = inspect(api, name)
+        if has_digest(image, reference.digest, ids) and platform in ("", platform_of(image)):
+            return image
+    return {} if ids else _find_pulled_elsewhere(api, reference.digest, platform)
 
 
 def inspect(api: Any, ref: str) -> dict[str, Any]:
-    """Return the engine's inspect of an image, by name or Id; empty if there is none."""
+    """Return Docker's inspect of an image, by name or Id, or an empty dict if there is no such image."""
     try:
         return inspection.validate_image(api.inspect_image(ref))
     except docker_client.errors().ImageNotFound:
@@ -42,14 +60,8 @@ def inspect(api: Any, ref: str) -> dict[str, Any]:
 
 
 def has_digest(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
-    """Return True if a local image has this digest. See `find`.
-
-    Args:
-        image: its inspect.
-    """
-    if not image:
-        return False
-    return image["Id"] in (digest, *ids) or (not ids and digest in digests_of(image))
+    """Return True if a local image, given by its inspect, has this digest. `ids` as in `find`."""
+    return bool(image) and (image["Id"] in (digest, *ids) or (not ids and digest in digests_of(image)))
 
 
 def platform_of(image: Mapping[str, Any]) -> str:
@@ -58,57 +70,53 @@ def platform_of(image: Mapping[str, Any]) -> str:
 
 
 def digests_of(image: Mapping[str, Any]) -> list[str]:
-    """Return the registry digests that the engine recorded for a local image at a pull, from its inspect."""
+    """Return the registry digests that Docker recorded when an image was pulled, from its inspect."""
     return list(dict.fromkeys(digest_of(ref) for ref in image.get("RepoDigests") or ()))
 
 
 def name_of(api: Any, ref: str, image_id: str) -> str:
-    """Return a name for the image with this Id, as users see it in `docker ps`.
-
-    The reference as written, if the engine resolves it to this image; a tag that names another image is skipped; else the Id.
-    """
-    name = ImageReference.parse(ref)
-    names = (ref, name.pull_reference, name.verified_tag) if name.digest else (name.pull_reference,)
-    return next((item for item in names if inspect(api, item).get("Id") == image_id), image_id)
+    """Return a readable name for a container's image in `docker ps`: a form of `ref` that names this image, else the Id."""
+    reference = ImageReference.parse(ref)
+    names = [reference.pull_reference]
+    if reference.digest:
+        names = [ref, reference.pull_reference, reference.verified_tag]
+    return next((name for name in names if inspect(api, name).get("Id") == image_id), image_id)
 
 
 def names_of(image: Mapping[str, Any]) -> list[str]:
-    """Return the tags and digests that name an image, from its inspect or its row in the list of images."""
-    references = (*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()))
-    return [name for name in references if "<none>" not in name]
+    """Return an image's tags and digests, from its inspect or its entry in Docker's image list."""
+    names = (*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()))
+    return [name for name in names if "<none>" not in name]
 
 
 def remove_name(api: Any, name: str, image_id: str) -> bool:
-    """Remove a name from an image. Returns False, with nothing done, if it names another image by now.
+    """Remove a name from an image. Returns False, and keeps the name, if it belongs to another image by now.
 
-    Raises docker's APIError if the engine refuses. A name that is gone already counts as removed.
+    A name that does not exist counts as removed. Raises docker's APIError if Docker refuses.
     """
     current_id = inspect(api, name).get("Id")
     if current_id not in (None, image_id):
         return False
     if current_id:
-        with contextlib.suppress(docker_client.errors().NotFound):  # removed with its last tag
+        with contextlib.suppress(docker_client.errors().NotFound):  # the image was removed together with its last tag
             api.remove_image(name)
     return True
 
 
-def tag_verified(api: Any, image_id: str, name: ImageReference) -> None:
-    """Tag the image that was verified to have this digest."""
-    repository, _, tag = name.verified_tag.rpartition(":")
+def tag_verified(api: Any, image_id: str, reference: ImageReference) -> None:
+    """Give a verified image the tag that records its digest, and the reference's tag if it has one."""
+    repository, _, tag = reference.verified_tag.rpartition(":")
     api.tag(image_id, repository, tag, force=True)
-    if name.tag:
-        api.tag(image_id, name.repository, name.tag, force=True)
+    if reference.tag:
+        api.tag(image_id, reference.repository, reference.tag, force=True)
 
 
 def _find_pulled_elsewhere(api: Any, digest: str, platform: str) -> dict[str, Any]:
-    """Return an image of this digest that was pulled under another repository's name, such as a mirror's."""
-    references: Iterator[str] = (item for image in api.images() for item in image.get("RepoDigests") or ())
-    reference = next((item for item in references if digest_of(item) == digest), "")
-    pulled = inspect(api, reference) if reference else {}
-    return pulled if platform in ("", platform_of(pulled)) else {}
-
-
-ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+    """Return an image with this digest that was pulled from another repository, such as a mirror."""
+    references: Iterator[str] = (name for image in api.images() for name in image.get("RepoDigests") or ())
+    reference = next((name for name in references if digest_of(name) == digest), "")
+    image = inspect(api, reference) if reference else {}
+    return image if platform in ("", platform_of(image)) else {}
 
 
 def machine_platform(machine: Machine) -> str:
@@ -116,78 +124,60 @@ def machine_platform(machine: Machine) -> str:
     return f"linux/{ARCHITECTURES.get(machine.architecture, machine.architecture)}"
 
 
-# The engine version and options of an image, read once per image and kept in the state folder.
-#
-# The image's label or variable comes first; without them the engine prints its version in a temporary container,
-# without GPU or network.
-
-
-RUN_TIMEOUT_S = 90
-MEMORY_LIMIT_BYTES = 4 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class EngineImage:
-    """The engine of an image."""
-
-    #: None if unknown
-    version: str | None
-    #: in the form of the engine's `image.difference`; None if the engine did not print them
-    options: Mapping[str, Any] | None = None
-    #: all options, in full
-    all_options: Mapping[str, str] = field(default_factory=dict)
-
-
 def read_engine_image(
     context: Context, ref: str, ids: Collection[str] = (), engine: Engine | None = None
 ) -> EngineImage | None:
-    """Return the engine version and options of an image, or None if the image is not on the host.
+    """Return the engine version and options of an image, or None if the image is not on the host. `ids` as in `find`.
 
-    Args:
-        ids: the Ids that prove the image, see `image_names.find`.
+    The version comes from the image's labels or environment, else from the engine, which runs in a temporary container without
+    GPU and network. The state folder caches both per image.
     """
     api: Any = context.docker().api
     image = find(api, ref, ids)
     if not image:
         return None
     engine = engine or get_engine(DEFAULT_ENGINE)
-    own_image = engine.image
-    if own_image is None:
+    reader = engine.image
+    if reader is None:
         return EngineImage(None)
     suffix = "" if engine.name == DEFAULT_ENGINE else f"-{engine.name}"
     name = f"engines/{image['Id'].removeprefix('sha256:')[:16]}{suffix}"
     cached = context.state.read(name)
-    if cached is not None and "options" in cached and own_image.is_current(cached["options"]):
-        return EngineImage(cached["version"], cached["options"], own_image.restore_options(cached["options"]))
+    if cached is not None and "options" in cached and reader.is_current(cached["options"]):
+        return EngineImage(cached["version"], cached["options"], reader.restore_options(cached["options"]))
     context.note("reading the image's version and options (once)", detail=True)
-    version = own_image.version_of(image.get("Config") or {})
-    version = version or own_image.parse_version(_run_in_image(context, image["Id"], own_image.ASK_VERSION))
-    shapes = own_image.parse_options(_run_in_image(context, image["Id"], own_image.ASK_OPTIONS))
-    options = own_image.difference(shapes) if shapes else None
+    version = reader.version_of(image.get("Config") or {})
+    version = version or reader.parse_version(_run_in_image(context, image["Id"], reader.ASK_VERSION))
+    shapes = reader.parse_options(_run_in_image(context, image["Id"], reader.ASK_OPTIONS))
+    options = reader.difference(shapes) if shapes else None
     if not context.check:
         context.state.write(name, {"ref": ref, "version": version, "options": options})
-    return EngineImage(version, options, own_image.restore_options(options))
+    return EngineImage(version, options, reader.restore_options(options))
 
 
 def _run_in_image(context: Context, image_id: str, argv: tuple[str, ...]) -> str:
-    """Run a command in a temporary container and return its output; empty if it fails or times out."""
+    """Run a command in a temporary container and return its output, or "" if it fails or times out."""
     from docker.errors import APIError
     from requests import RequestException
 
     api: Any = context.docker().api
-    created = ""
+    container_id = ""
     try:
-        command = {"Image": image_id, "Entrypoint": [argv[0]], "Cmd": list(argv[1:])}
-        config = {**command, "HostConfig": {"Memory": MEMORY_LIMIT_BYTES, "NetworkMode": "none"}}
-        created = lifecycle.create(context, config, ownership.HELPER)
-        lifecycle.start(context, created)
-        result = api.wait(created, timeout=RUN_TIMEOUT_S)
-        if result.get("StatusCode") != 0:
+        config = {
+            "Image": image_id,
+            "Entrypoint": [argv[0]],
+            "Cmd": list(argv[1:]),
+            "HostConfig": {"Memory": MEMORY_LIMIT_BYTES, "NetworkMode": "none"},
+        }
+        container_id = lifecycle.create(context, config, ownership.HELPER)
+        lifecycle.start(context, container_id)
+        if api.wait(container_id, timeout=RUN_TIMEOUT_S).get("StatusCode") != 0:
             return ""
-        text: bytes = api.logs(created, stdout=True, stderr=False) or api.logs(created, stdout=False, stderr=True)
-        return text.decode(errors="replace")
+        output: bytes = api.logs(container_id, stdout=True, stderr=False)
+        output = output or api.logs(container_id, stdout=False, stderr=True)
+        return output.decode(errors="replace")
     except (APIError, RequestException):
         return ""
     finally:
-        if created:
-            lifecycle.force_remove(context, created)
+        if container_id:
+            lifecycle.force_remove(context, container_id)

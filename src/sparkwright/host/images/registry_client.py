@@ -1,4 +1,10 @@
-"""A registry's information about an image that the engine does not pass on: manifests, configs, sizes."""
+"""A registry client for the parts of an image that Docker does not return: manifests, configs, sizes.
+
+Only GET requests, limited in bytes, time and redirects. The login is sent to the registry and its own realm only. The
+credentials are docker's: this user's config.json with its credential helpers.
+
+Source: the OCI distribution specification 1.1, and Docker's registry token authentication.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +30,19 @@ from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import optional, validate_or_fail
 from sparkwright.visible import one_line
 
-#: limit for one document, with login and redirects; part of it to find out if an insecure registry supports TLS
-ANSWER_S, TLS_PROBE_S = 60.0, 20.0
-# GET requests to a registry: limited in bytes, time and redirects; the login goes to the registry and its own realm only.
-#
-# Source: the OCI distribution specification 1.1, and Docker's registry token authentication. Credentials are docker's own: this
-# user's config.json with its credential helpers.
-
-CREDENTIAL_HELPER_S = 30.0  # a program of the user, which may wait for a PIN
+#: limit for one document, including login and redirects
+ANSWER_S = 60.0
+#: limit for the first request to an insecure registry, which shows whether it supports TLS
+TLS_PROBE_S = 20.0
+CREDENTIAL_HELPER_S = 30.0  # the user's program, which may wait for a PIN
 MAX_REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
 MAX_TOKEN_BYTES = 64 * 2**10
 MAX_ERROR_BYTES = 64 * 2**10
+#: the manifest size that the distribution specification requires registries to accept, and Docker's maximum
+MAX_MANIFEST_BYTES = 4 * 2**20
+MAX_CONFIG_BYTES = 8 * 2**20
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 #: public second-level domains: `a.co.uk` and `b.co.uk` have different owners
 _PUBLIC_SUFFIX = re.compile(r"(?:co|com|net|org|gov|edu|ac)\.[a-z]{2}")
@@ -47,20 +53,18 @@ class RegistryHttp:
     """The HTTP client of one registry."""
 
     name: ImageReference
-    #: the engine may use plain HTTP with it
+    #: plain HTTP is allowed by Docker's configuration
     insecure: bool = False
-    _token: str = ""
-    _base: str = ""
-    _given: list[str] = field(default_factory=list)
+    #: value of the Authorization header; empty before the login
+    _authorization: str = ""
+    _base_url: str = ""
+    #: secrets to redact from error messages
+    _secrets: list[str] = field(default_factory=list)
 
     def get(self, path: str, *, accept: str, max_bytes: int) -> bytes:
-        """Return the body at a path below the image's repository, within ANSWER_S.
+        """Return the body of at most max_bytes at a path below the image's repository, within ANSWER_S.
 
-        Args:
-            max_bytes: the largest body, bytes.
-
-        Raises:
-            RegistryDown, NotInRegistry or Failed.
+        Raises RegistryDown, NotInRegistry or Failed.
         """
         deadline = Deadline(ANSWER_S)
         try:
@@ -70,49 +74,50 @@ class RegistryHttp:
                 self._log_in(answer.headers.get("www-authenticate", ""), deadline)
                 answer = self._send(url, accept, max_bytes, deadline)
         except TooLarge as error:
-            raise self._too_large(error.max_bytes or max_bytes) from None
+            message = (
+                f"the response of the registry {self.name.registry} exceeds {(error.max_bytes or max_bytes) >> 10} KiB."
+            )
+            raise Failed(message) from None
         except InvalidRequest as error:
             raise Failed(f"the registry {self.name.registry} returned a URL that {error}.") from None
         except TransportError as error:
             raise registry_documents.no_answer_error(self.name.pull_reference, error) from None
         if answer.status != 200:
-            raise self._refusal(answer)
+            raise self._build_error(answer)
         return answer.body
 
-    def _too_large(self, max_bytes: int) -> Failed:
-        return Failed(f"the response of the registry {self.name.registry} exceeds {max_bytes >> 10} KiB.")
-
     def _find_base_url(self, deadline: Deadline) -> str:
-        """Return the base URL: https, or http if https does not answer and the engine may use plain HTTP."""
-        if self._base:
-            return self._base
+        """Return the base URL: https, or http if https does not answer and plain HTTP is allowed."""
+        if self._base_url:
+            return self._base_url
         host = HUB_HOST if self.name.registry == DOCKER_HUB else self.name.registry
-        self._base = f"https://{host}"
+        self._base_url = f"https://{host}"
         if self.insecure:
             try:
                 self._request(f"https://{host}/v2/", {}, MAX_ERROR_BYTES, min(TLS_PROBE_S, deadline.remaining_s()))
             except TransportError:
-                self._base = f"http://{host}"
-        return self._base
+                self._base_url = f"http://{host}"
+        return self._base_url
 
     def _send(self, url: str, accept: str, max_bytes: int, deadline: Deadline) -> Response:
-        """Send a GET and follow redirects (blobs are often on another host). The login is only sent to the registry."""
+        """Send a GET and follow redirects (blobs are often on another host), to which the login is not sent."""
         for _ in range(MAX_REDIRECTS + 1):
-            own = urlsplit(url)[:2] == urlsplit(self._base)[:2]  # scheme and host
-            headers = {"Accept": accept, **({"Authorization": self._token} if own and self._token else {})}
+            headers = {"Accept": accept}
+            if self._authorization and urlsplit(url)[:2] == urlsplit(self._base_url)[:2]:  # scheme and host
+                headers["Authorization"] = self._authorization
             answer = self._request(url, headers, max_bytes, deadline.remaining_s())
             if answer.status not in REDIRECT_STATUSES:
                 return answer
             try:
                 url = urljoin(url, answer.headers.get("location", ""))
-                self._refuse_plain(url, "redirects to")
-            except ValueError as error:  # a URL that urllib cannot parse
+                self._refuse_plain_http(url, "redirects to")
+            except ValueError as error:
                 raise Failed(f"the registry {self.name.registry} returned an invalid URL: {error}.") from None
         raise Failed(f"the registry {self.name.registry} redirects more than {MAX_REDIRECTS} times.")
 
     def _request(self, url: str, headers: Mapping[str, str], max_bytes: int, timeout_s: float) -> Response:
-        secure = not (self.insecure and urlsplit(url).netloc == self.name.registry)
-        route = http.Route(tls=Tls(verify=secure), proxies=True)
+        verify = not (self.insecure and urlsplit(url).netloc == self.name.registry)
+        route = http.Route(tls=Tls(verify=verify), proxies=True)
         return http.request(
             "GET",
             url,
@@ -123,17 +128,17 @@ class RegistryHttp:
             route=route,
         )
 
-    def _refuse_plain(self, url: str, what: str) -> None:
-        """Raise Failed unless the URL is https, or that of the insecure registry itself."""
+    def _refuse_plain_http(self, url: str, what: str) -> None:
+        """Raise Failed unless the URL is https, or on the registry itself if that may use plain HTTP."""
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:
             return
         if not (self.insecure and parts.scheme == "http" and parts.netloc == self.name.registry):
             raise Failed(f"the registry {self.name.registry} {what} {one_line(url, max_chars=80)}, which is not https.")
 
-    def _refusal(self, answer: Response) -> Exception:
+    def _build_error(self, answer: Response) -> Exception:
         message = f"{answer.status} {_REASONS.get(answer.status, '')} {parse_errors(answer.body)}"
-        redactor = Redactor(self._given)  # the registry may echo the login
+        redactor = Redactor(self._secrets)  # the registry may echo the login
         return registry_documents.error_from_message(
             self.name.pull_reference, redactor.redact_text(" ".join(message.split()))
         )
@@ -141,35 +146,35 @@ class RegistryHttp:
     # -- login ---------------------------------------------------------------------------------------------------
 
     def _log_in(self, challenge: str, deadline: Deadline) -> None:
-        """Answer a challenge: with a token for reading this repository, or with the password for basic authentication."""
+        """Authenticate as the challenge requires: with a token to read this repository, or with user and password."""
         login = find_credentials(self.name.registry)
-        self._given += login[1:] if login else ()
+        self._secrets += login[1:] if login else ()
         scheme, parameters = parse_challenge(challenge)
         if scheme == "basic" and login:
-            self._token = _basic_auth(login)
-            self._given.append(self._token.partition(" ")[2])
+            self._authorization = _basic_auth(login)
+            self._secrets.append(self._authorization.partition(" ")[2])
         elif scheme == "bearer" and parameters.get("realm"):
             token = self._request_token(parameters, login, deadline)
-            self._token = f"Bearer {token}"
-            self._given.append(token)
+            self._authorization = f"Bearer {token}"
+            self._secrets.append(token)
 
     def _request_token(self, parameters: dict[str, str], login: tuple[str, str] | None, deadline: Deadline) -> str:
         """Request a token from the registry's realm. The login is sent only if the realm belongs to the registry."""
         realm = parameters["realm"]
-        self._refuse_plain(realm, "has its token endpoint at")
-        foreign = login is not None and not is_same_owner(
-            urlsplit(self._base).hostname or "", urlsplit(realm).hostname or ""
+        self._refuse_plain_http(realm, "has its token endpoint at")
+        is_foreign = login is not None and not is_same_owner(
+            urlsplit(self._base_url).hostname or "", urlsplit(realm).hostname or ""
         )
         scope = parameters.get("scope") or f"repository:{self.name.path}:pull"
         query = urlencode({"service": parameters.get("service", ""), "scope": scope})
         url = f"{realm}{'&' if '?' in realm else '?'}{query}"
-        headers = {} if foreign or not login else {"Authorization": _basic_auth(login)}
+        headers = {} if is_foreign or not login else {"Authorization": _basic_auth(login)}
         answer = self._request(url, headers, MAX_TOKEN_BYTES, deadline.remaining_s())
         if answer.status != 200:
-            if foreign:
-                message = f"asks for the login at {one_line(realm, max_chars=80)}, a different domain. It was not sent."
+            if is_foreign:
+                message = f"requires a login at {one_line(realm, max_chars=80)}, a different domain. It was not sent."
                 raise Failed(f"the registry {self.name.registry} {message}")
-            raise self._refusal(answer)
+            raise self._build_error(answer)
         return parse_token(answer.body, f"the token of {self.name.registry}")
 
 
@@ -180,19 +185,18 @@ def parse_challenge(header: str) -> tuple[str, dict[str, str]]:
 
 
 def is_same_owner(registry: str, realm: str) -> bool:
-    """Return True if a realm may receive a registry's login: the same host, a subdomain of it, or a sibling in its domain."""
+    """Return True if a realm's host may receive the registry's login: the same host, or one in its domain."""
     registry, realm = registry.lower(), realm.lower()
-    domain = registry.partition(".")[2]
     if realm == registry or realm.endswith(f".{registry}"):
         return True
-    is_own_domain = (
-        domain.count(".") >= 1 and not _PUBLIC_SUFFIX.fullmatch(domain) and not re.fullmatch(r"[0-9.]+", registry)
-    )
-    return is_own_domain and (realm == domain or realm.endswith(f".{domain}"))
+    domain = registry.partition(".")[2]
+    if "." not in domain or _PUBLIC_SUFFIX.fullmatch(domain) or re.fullmatch(r"[0-9.]+", registry):
+        return False
+    return realm == domain or realm.endswith(f".{domain}")
 
 
 def parse_token(raw: bytes, what: str) -> str:
-    """Return the token in a token server's answer. Raises Failed if there is none that fits a header."""
+    """Return the token in a token server's answer. Raises Failed if it is missing or not valid in a header."""
     try:
         data = bounds.parse_bounded_json(raw)
     except ValueError:
@@ -205,7 +209,7 @@ def parse_token(raw: bytes, what: str) -> str:
 
 
 def parse_errors(raw: bytes) -> str:
-    """Return a registry's error message, in one line; empty if it has none."""
+    """Return the error messages in a registry's answer as one line, or "" if there are none."""
     try:
         data = validate_or_fail(
             bounds.parse_bounded_json(raw), {"errors": [{"code": optional(str), "message": optional(str)}]}, "an error"
@@ -217,7 +221,7 @@ def parse_errors(raw: bytes) -> str:
 
 
 def find_credentials(registry: str) -> tuple[str, str] | None:
-    """Return the user and password that docker would log in with, or None.
+    """Return docker's user and password for a registry, or None.
 
     Raises Failed if docker's credential helper fails or hangs.
     """
@@ -233,7 +237,7 @@ def find_credentials(registry: str) -> tuple[str, str] | None:
         raise Failed(f"Docker's credential helper for {registry} failed: {message}", fix=fix) from None
     except TimeoutError:
         message = (
-            f"Docker's credential helper for {registry} does not answer within {CREDENTIAL_HELPER_S:g} s: it may be "
+            f"Docker's credential helper for {registry} did not finish within {CREDENTIAL_HELPER_S:g} s: it may be "
             "waiting for input."
         )
         raise Failed(message, fix=fix) from None
@@ -248,18 +252,12 @@ def _load_credentials(registry: str) -> dict[str, Any]:
 
 
 def _basic_auth(login: tuple[str, str]) -> str:
-    """Return the Authorization header of a user and a password."""
     return "Basic " + base64.b64encode(":".join(login).encode()).decode()
-
-
-#: the manifest size that a registry must accept at least (distribution specification), and engines at most
-MAX_MANIFEST_BYTES = 4 * 2**20
-MAX_CONFIG_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A manifest or an index, with the digest of its bytes."""
+    """A manifest or an image index, with the digest of its bytes."""
 
     digest: str
     data: dict[str, Any]
@@ -267,26 +265,22 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A client for one image's registry."""
+    """A reader of one image's documents in its registry."""
 
     name: ImageReference
     http: RegistryHttp
 
     def entry(self, platform: str, engine: Engine | None = None) -> dict[str, Any]:
-        """Return the lock's entry: digest, platforms, manifests; engine_version, created and size_bytes for this platform.
+        """Return the image's lock entry, with engine_version, created and size_bytes for this platform, such as linux/arm64.
 
-        Args:
-            platform: such as linux/arm64.
-
-        Raises:
-            RegistryDown, NotInRegistry or Failed.
+        Raises RegistryDown, NotInRegistry or Failed.
         """
         document = self.manifest(self.name.digest or self.name.tag or "latest")
-        manifests = (
-            self._index_entries(document)
-            if registry_documents.is_index(document.data)
-            else [self._single_entry(document)]
-        )
+        if registry_documents.is_index(document.data):
+            manifests = self._index_entries(document)
+        else:
+            manifest = self._manifest_summary(document)
+            manifests = [{"platform": self.config(manifest["config"])["platform"], **manifest}]
         selected = next((manifest for manifest in manifests if manifest["platform"] == platform), None)
         config = self.config(selected["config"]) if selected else {}
         return {
@@ -299,7 +293,7 @@ class Registry:
         }
 
     def manifest(self, reference: str) -> Document:
-        """Return a manifest by tag or digest. Raises Failed if its bytes do not match the digest."""
+        """Return the manifest or index with this tag or digest. Raises Failed if its bytes do not match the digest."""
         accept = ", ".join((*registry_documents.INDEXES, *registry_documents.MANIFESTS))
         raw = self.http.get(f"manifests/{reference}", accept=accept, max_bytes=MAX_MANIFEST_BYTES)
         digest = registry_documents.compute_digest(raw)
@@ -315,16 +309,12 @@ class Registry:
         what = f"{self.name.pull_reference}: the config {digest}"
         return registry_documents.parse_config(registry_documents.parse_object(raw, what), what)
 
-    def _index_entries(self, top: Document) -> list[dict[str, Any]]:
-        digests = registry_documents.parse_index(top.data, f"{self.name.pull_reference}: {top.digest}")
+    def _index_entries(self, index: Document) -> list[dict[str, Any]]:
+        digests = registry_documents.parse_index(index.data, f"{self.name.pull_reference}: {index.digest}")
         return [
             {"platform": platform, **self._manifest_summary(self.manifest(digests[platform]))}
             for platform in sorted(digests)
         ]
-
-    def _single_entry(self, top: Document) -> dict[str, Any]:
-        summary = self._manifest_summary(top)
-        return {"platform": self.config(summary["config"])["platform"], **summary}
 
     def _manifest_summary(self, document: Document) -> dict[str, Any]:
         return {
@@ -334,16 +324,15 @@ class Registry:
 
 
 def open_registry(api: Any, name: ImageReference) -> Registry:
-    """Return a client for an image's registry, with the engine's permission to use plain HTTP."""
-    return Registry(
-        name, RegistryHttp(name, insecure=_is_insecure(api.info().get("RegistryConfig") or {}, name.registry))
-    )
+    """Return a client for an image's registry, which uses plain HTTP only where Docker's configuration allows it."""
+    is_insecure = _is_insecure(api.info().get("RegistryConfig") or {}, name.registry)
+    return Registry(name, RegistryHttp(name, insecure=is_insecure))
 
 
 def _is_insecure(config: dict[str, Any], registry: str) -> bool:
-    reported = (config.get("IndexConfigs") or {}).get(registry)
-    if reported is not None:
-        return not reported.get("Secure", True)
+    index_config = (config.get("IndexConfigs") or {}).get(registry)
+    if index_config is not None:
+        return not index_config.get("Secure", True)
     host = registry.rpartition(":")[0] or registry
     if host == "localhost":
         return True

@@ -1,4 +1,4 @@
-"""Documents about an image from a registry, and readable messages for its errors. Every part is validated before use.
+"""Validated parsing of a registry's documents about an image, and readable messages for its errors.
 
 Source: the OCI image specification 1.1 and Docker's image manifest 2.2.
 """
@@ -34,88 +34,10 @@ _CONFIG = {
     "config": optional({"Env": optional([str]), "Labels": optional({str: str})}),
 }
 _DISTRIBUTION = {"Descriptor": {"digest": str}, "Platforms": optional([{"os": str, "architecture": str}])}
-#: an engine accepts 127 layers at most; an index of a popular image has about ten platforms, each with an attestation
+#: Docker accepts 127 layers at most; the index of a popular image has about ten platforms, each with an attestation
 MAX_LAYERS, MAX_PLATFORMS = 1000, 100
 MAX_IMAGE_BYTES = 2**50
 TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,30}(?:Z|[+-][0-9:]{4,6})")
-
-
-def compute_digest(raw: bytes) -> str:
-    """Return the digest of a document's bytes."""
-    return "sha256:" + hashlib.sha256(raw).hexdigest()
-
-
-def parse_object(raw: bytes, what: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises Failed for anything else, and for one that is nested too deeply."""
-    try:
-        data = bounds.parse_bounded_json(raw)
-    except ValueError:
-        data = None
-    if not isinstance(data, dict):
-        raise Failed(f"{what} is not a JSON object.")
-    return data
-
-
-def parse_distribution(answer: Any, what: str) -> dict[str, Any]:
-    """Return digest and platforms from an engine's description of an image in a registry; platforms may be empty."""
-    description = validate_or_fail(answer, _DISTRIBUTION, what)
-    rows = {f"{platform['os']}/{platform['architecture']}" for platform in description.get("Platforms") or ()}
-    names = sorted(row for row in rows if PLATFORM.fullmatch(row) and "unknown" not in row)
-    return {
-        "digest": require_match(DIGEST, description["Descriptor"]["digest"], f"the digest in {what}"),
-        "platforms": names,
-    }
-
-
-def is_index(document: dict[str, Any]) -> bool:
-    """Return True if a document is an image index, which lists manifests by platform."""
-    return "manifests" in document
-
-
-def parse_index(index: dict[str, Any], what: str) -> dict[str, str]:
-    """Return the digest of the first manifest for each platform, such as linux/arm64.
-
-    Raises Failed for anything but an image index. Entries without a platform (attestations) are left out.
-    """
-    digests: dict[str, str] = {}
-    rows = validate_or_fail(index, _INDEX, what)["manifests"]
-    if index.get("mediaType") not in (None, *INDEXES) or len(rows) > MAX_PLATFORMS:
-        raise Failed(f"{what} is not an image index, or has more than {MAX_PLATFORMS} entries.")
-    for row in rows:
-        fields = row.get("platform") or {}
-        platform = f"{fields.get('os')}/{fields.get('architecture')}"
-        if platform not in digests and PLATFORM.fullmatch(platform) and "unknown" not in platform:
-            digests[platform] = require_match(DIGEST, row["digest"], f"a digest in {what}")
-    return digests
-
-
-def parse_manifest(manifest: dict[str, Any], what: str) -> dict[str, Any]:
-    """Return config (its digest) and size_bytes (the download size) of a manifest. Raises Failed for anything but an image."""
-    validate_or_fail(manifest, _MANIFEST, what)
-    config, layers = manifest["config"], manifest["layers"]
-    is_image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
-    sizes = [config["size"], *(layer["size"] for layer in layers)]
-    if not is_image or len(layers) > MAX_LAYERS or min(sizes) < 0 or sum(sizes) > MAX_IMAGE_BYTES:
-        raise Failed(f"{what} is not an image manifest.")
-    return {
-        "config": require_match(DIGEST, config["digest"], f"the config's digest in {what}"),
-        "size_bytes": sum(sizes),
-    }
-
-
-def parse_config(document: dict[str, Any], what: str) -> dict[str, Any]:
-    """Return platform, created (None if it is not a timestamp) and config of an image's config.
-
-    Raises Failed for anything else.
-    """
-    data = validate_or_fail(document, _CONFIG, what)
-    platform = f"{data.get('os') or 'linux'}/{data.get('architecture') or ''}"
-    created = data.get("created") or ""
-    return {
-        "platform": require_match(PLATFORM, platform, f"the platform in {what}"),
-        "created": created if TIMESTAMP.fullmatch(created) else None,
-        "config": data.get("config") or {},
-    }
 
 
 _NETWORK_ERRORS = (
@@ -138,12 +60,11 @@ _NETWORK_ERRORS = (
     "unexpected http status: 5",
     "filesystem layer verification failed",
 )
-
 _NETWORK_FIX = "Check the host's network, its DNS and proxy; a host that already has the image needs no registry."
 _TAG_FIX = "Check the tag in the recipe."
 _DIGEST_FIX = (
-    "A pinned digest deleted upstream: copy it from a host that has it (`invoke images.copy --from HOST --to HOST`), "
-    "or pin the tag again (`invoke lock --update`)."
+    "If the pinned digest was deleted upstream: copy the image from a host that has it "
+    "(`invoke images.copy --from HOST --to HOST`), or pin the tag again (`invoke lock --update`)."
 )
 
 
@@ -155,9 +76,83 @@ class NotInRegistry(Failed):
     """The registry does not have this tag or digest."""
 
 
+def compute_digest(raw: bytes) -> str:
+    """Return the digest of a document's bytes."""
+    return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def parse_object(raw: bytes, what: str) -> dict[str, Any]:
+    """Parse a JSON object. Raises Failed if it is anything else, or nested too deeply."""
+    try:
+        data = bounds.parse_bounded_json(raw)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise Failed(f"{what} is not a JSON object.")
+    return data
+
+
+def parse_distribution(answer: Any, what: str) -> dict[str, Any]:
+    """Return digest and platforms (may be empty) from Docker's distribution inspect of an image in a registry."""
+    description = validate_or_fail(answer, _DISTRIBUTION, what)
+    platforms = {f"{platform['os']}/{platform['architecture']}" for platform in description.get("Platforms") or ()}
+    return {
+        "digest": require_match(DIGEST, description["Descriptor"]["digest"], f"the digest in {what}"),
+        "platforms": sorted(name for name in platforms if PLATFORM.fullmatch(name) and "unknown" not in name),
+    }
+
+
+def is_index(document: dict[str, Any]) -> bool:
+    """Return True if a document is an image index, which lists manifests by platform."""
+    return "manifests" in document
+
+
+def parse_index(index: dict[str, Any], what: str) -> dict[str, str]:
+    """Return the digest of the first manifest for each platform, such as linux/arm64.
+
+    Raises Failed for anything but an image index. Entries without a platform (attestations) are left out.
+    """
+    digests: dict[str, str] = {}
+    manifests = validate_or_fail(index, _INDEX, what)["manifests"]
+    if index.get("mediaType") not in (None, *INDEXES) or len(manifests) > MAX_PLATFORMS:
+        raise Failed(f"{what} is not an image index, or has more than {MAX_PLATFORMS} entries.")
+    for manifest in manifests:
+        fields = manifest.get("platform") or {}
+        platform = f"{fields.get('os')}/{fields.get('architecture')}"
+        if platform not in digests and PLATFORM.fullmatch(platform) and "unknown" not in platform:
+            digests[platform] = require_match(DIGEST, manifest["digest"], f"a digest in {what}")
+    return digests
+
+
+def parse_manifest(manifest: dict[str, Any], what: str) -> dict[str, Any]:
+    """Return config (its digest) and size_bytes (the download size) of a manifest. Raises Failed if it is not an image's."""
+    validate_or_fail(manifest, _MANIFEST, what)
+    config, layers = manifest["config"], manifest["layers"]
+    is_image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
+    sizes = [config["size"], *(layer["size"] for layer in layers)]
+    if not is_image or len(layers) > MAX_LAYERS or min(sizes) < 0 or sum(sizes) > MAX_IMAGE_BYTES:
+        raise Failed(f"{what} is not an image manifest.")
+    return {
+        "config": require_match(DIGEST, config["digest"], f"the config's digest in {what}"),
+        "size_bytes": sum(sizes),
+    }
+
+
+def parse_config(document: dict[str, Any], what: str) -> dict[str, Any]:
+    """Return platform, created (None if it is not a timestamp) and config of an image. Raises Failed if invalid."""
+    data = validate_or_fail(document, _CONFIG, what)
+    platform = f"{data.get('os') or 'linux'}/{data.get('architecture') or ''}"
+    created = data.get("created") or ""
+    return {
+        "platform": require_match(PLATFORM, platform, f"the platform in {what}"),
+        "created": created if TIMESTAMP.fullmatch(created) else None,
+        "config": data.get("config") or {},
+    }
+
+
 @contextmanager
 def explain_errors(ref: str) -> Iterator[None]:
-    """Convert the engine's errors about an image reference to readable messages."""
+    """Convert errors of Docker's API about an image reference to readable ones."""
     from docker.errors import APIError
     from requests import RequestException
 
@@ -170,14 +165,14 @@ def explain_errors(ref: str) -> Iterator[None]:
 
 
 def no_answer_error(ref: str, error: TransportError) -> RegistryDown:
-    """Return the error for a registry that gave no answer about an image reference."""
-    answers = isinstance(error, TimedOut | InvalidAnswer | Untrusted)
-    reason = str(error) if answers else f"does not answer: it {error}"
+    """Return the error for a registry that gave no usable answer about an image reference."""
+    is_complete = isinstance(error, TimedOut | InvalidAnswer | Untrusted)  # its text continues "the registry ..."
+    reason = str(error) if is_complete else f"does not answer: it {error}"
     return RegistryDown(f"the registry of {ref} {reason}.", fix=_NETWORK_FIX)
 
 
 def error_from_message(ref: str, text: str) -> SparkwrightError:
-    """Return the error for an engine's message about an image reference."""
+    """Return the error for a message of Docker or a registry about an image reference."""
     lowered = text.lower()
     if "no space left on device" in lowered:
         return Failed(
@@ -185,20 +180,12 @@ def error_from_message(ref: str, text: str) -> SparkwrightError:
             fix="On the host: `docker system df`, then remove unused images (`docker image prune`).",
         )
     if any(word in lowered for word in _NETWORK_ERRORS):
-        return RegistryDown(
-            f"the registry of {ref} does not answer: {text.strip()}",
-            fix=_NETWORK_FIX,
-        )
+        return RegistryDown(f"the registry of {ref} does not answer: {text.strip()}", fix=_NETWORK_FIX)
     if "unauthorized" in lowered or "denied" in lowered or "authentication required" in lowered:
         return Failed(
             f"the registry denies access to {ref}, or has no such repository.",
-            fix="Check the name; for a private one, `docker login` as the same user on the host.",
+            fix="Check the name; for a private repository, run `docker login` on the host as the same user.",
         )
-    if (
-        "not found" in lowered
-        or "manifest unknown" in lowered
-        or "does not exist" in lowered
-        or "manifest_unknown" in lowered
-    ):
+    if any(word in lowered for word in ("not found", "manifest unknown", "does not exist", "manifest_unknown")):
         return NotInRegistry(f"the registry has no {ref}.", fix=_DIGEST_FIX if "@" in ref else _TAG_FIX)
     return Failed(f"cannot pull {ref}: {text.strip()}")

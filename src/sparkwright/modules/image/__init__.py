@@ -1,1 +1,1 @@
-"""Modules about images: fetching, copying and handing them over."""
+"""Modules that pull, copy, serve and inspect images."""

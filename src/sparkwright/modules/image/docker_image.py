@@ -1,4 +1,4 @@
-"""Modules about images: pulled by digest, taken from another host, or handed out."""
+"""Modules that pull an image by digest, adopt one from another host, or serve one to other hosts."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ MAX_PAUSE_S = 20
 
 @dataclass(frozen=True, slots=True)
 class DockerImageState:
-    """The image of a digest on this host."""
+    """The image on this host that matches a digest."""
 
-    #: inspect of the image that was proved to be this digest; empty when none was
+    #: inspect of the verified image; empty if there is none
     image: dict[str, Any]
     #: the requested platform, by default the host's own
     platform: str
-    #: whether the engine knows the image by its digest or by the tag that stands for it
+    #: Docker resolves the digest, or the tag that records it, to this image
     is_named: bool = True
-    #: Id of another image that has that tag
+    #: Id of another image that has that tag; empty if there is none
     impostor_id: str = ""
 
 
 @dataclass
 class LayerProgress:
-    """Adds up what the engine says about each layer of a pull."""
+    """Sums up the progress of a pull, which Docker reports by layer, in bytes."""
 
     done: dict[str, float] = field(default_factory=dict)
     total: dict[str, float] = field(default_factory=dict)
 
     def add_line(self, line: dict[str, Any]) -> bool:
-        """Add one progress line. Returns True if it made progress."""
+        """Add one line of Docker's output. Returns True if it reports progress of a download."""
         detail, layer = line.get("progressDetail") or {}, line.get("id", "")
         if line.get("status") == "Download complete" and layer in self.total:
             self.done[layer] = self.total[layer]
@@ -57,32 +57,34 @@ class LayerProgress:
 
 
 class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
-    """Pull the image of a digest for the host's own platform, unless it is already present and verified.
+    """Pull the image of a digest for the host's platform, unless it is already present and verified.
 
     An image is verified by its Id, which must be one that the lock records for the digest; if the lock has none, by the
-    digest that the engine recorded at a pull. A tag is never trusted. No registry is contacted for a verified image. An
-    image from `docker load` or another host has lost the registry's digest: it is recognized by its Id, and tagged with its
-    digest again. Otherwise the registry's manifest is read for the platforms first, and an image without one for this host
-    is refused before a byte is pulled. Only network errors are retried; the engine resumes in the middle of a layer.
+    digest that Docker recorded when the image was pulled. A tag is never trusted. No registry is contacted for a verified
+    image. An image from `docker load` or another host has lost the registry's digest: it is recognized by its Id, and tagged
+    with its digest again. Before a pull, the image's platforms are read from the registry, and an image without the host's
+    platform is refused. Only network errors are retried; Docker resumes in the middle of a layer.
 
-    from: the member of a cluster that serves the image (`share_image`). No registry is contacted then, and what arrives is
-    verified by its Id. If the copy fails for any reason, a note says so and the image is pulled.
+    from: the member of a cluster that serves the image (`share_image`). No registry is contacted, and the received image is
+    verified by its Id. If the copy fails for any reason, the image is pulled, and a note gives the reason.
 
-    Returns: digest, id, engine_version (null if the image does not state it), size_bytes.
+    Returns: digest, id, engine_version (null if unknown), size_bytes.
 
-    Fails: registry down, digest gone, access denied, disk full, another image than the lock's. Refused: no linux/arm64 in
-    the image for an arm64 host.
+    Fails: registry down, digest deleted, access denied, disk full, image differs from the lock's. Refused: the image has no
+    linux/arm64 for an arm64 host.
     """
 
     @dataclass(frozen=True)
     class Args:
         ref: str = arg("repository:tag@sha256:digest")
         platform: str = arg("such as linux/arm64; default: the host's own", default="")
-        manifests: list[dict[str, Any]] | None = arg("the lock's, by platform", default=None)
-        ids: list[str] = arg("the Ids it may have, when there are no manifests", default_factory=list)
+        manifests: list[dict[str, Any]] | None = arg(
+            "the image's manifests in the lock, one per platform", default=None
+        )
+        ids: list[str] = arg("the Ids that the lock allows, if it has no manifests", default_factory=list)
         engine: EngineName = arg("the engine in the image, to read its version", default="vllm")
         mirror: str = arg("a pull-through mirror, as HOST[:PORT]; tried first", default="")
-        from_: str = arg("the member of a cluster to copy it from; empty: the registry", default="")
+        from_: str = arg("the member of a cluster to copy the image from; empty: pull it", default="")
         offer: dict[str, Any] = arg("the offer of that member, as returned by `share_image`", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> DockerImageState:
@@ -92,9 +94,9 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         image = image_names.find(api, args.ref, _allowed_ids(args), platform)
         if not name.digest or (image and name.digest in image_names.digests_of(image)):
             return DockerImageState(image, platform)
-        tagged = image_names.inspect(api, name.verified_tag).get("Id", "")
-        impostor = tagged if tagged != image.get("Id") else ""
-        return DockerImageState(image, platform, is_named=bool(tagged) and not impostor, impostor_id=impostor)
+        tagged_id = image_names.inspect(api, name.verified_tag).get("Id", "")
+        impostor_id = tagged_id if tagged_id != image.get("Id") else ""
+        return DockerImageState(image, platform, is_named=bool(tagged_id) and not impostor_id, impostor_id=impostor_id)
 
     def differences(self, args: Args, observed: DockerImageState) -> list[Change]:
         digest = ImageReference.parse(args.ref).digest
@@ -102,7 +104,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
             return []
         if observed.image:
             why = "another image has the tag of this digest" if observed.impostor_id else "docker load does not keep it"
-            return [Change("digest", None, digest, f"the image is here without its digest: {why}")]
+            return [Change("digest", None, digest, f"the image is present without its digest: {why}")]
         if not observed.impostor_id:
             return [Change("image", None, args.ref, "not on the host")]
         hint = "" if _allowed_ids(args) else ": the lock has no manifests to verify it (run `invoke lock`)"
@@ -124,19 +126,16 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         if observed.image:
             image_names.tag_verified(api, observed.image["Id"], name)
             return {"msg": "already present; digest restored"}
-        msg = self._copy_image(args, observed.platform, context) or self._pull_from_mirror_or_registry(
-            args, name, observed.platform, context
-        )
+        msg = self._copy_image(args, observed.platform, context)
+        msg = msg or self._pull_from_mirror_or_registry(args, name, observed.platform, context)
         image = image_names.find(api, args.ref, _allowed_ids(args), observed.platform)
         if not image:
-            pulled_image = image_names.inspect(api, name.pull_reference)
-            pulled = (
-                f"{pulled_image['Id']} for {image_names.platform_of(pulled_image)}"
-                if pulled_image
-                else "no image with that digest"
-            )
-            what = f"but the Docker Engine has {pulled}, which does not match the lock."
-            raise Failed(f"{args.ref} was pulled for {observed.platform}, {what}")
+            pulled = image_names.inspect(api, name.pull_reference)
+            problem = "Docker has no image with this digest."
+            if pulled:
+                platform = image_names.platform_of(pulled)
+                problem = f"Docker has {pulled['Id']} for {platform}, which does not match the lock."
+            raise Failed(f"{args.ref} was pulled for {observed.platform}, but {problem}")
         if observed.impostor_id or (
             name.digest and image_names.inspect(api, name.pull_reference).get("Id") != image["Id"]
         ):
@@ -146,24 +145,18 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         return {**self.describe(args, DockerImageState(image, observed.platform)), "msg": msg}
 
     def _copy_image(self, args: Args, platform: str, context: Context) -> str:
-        """Copy the image from the member that serves it; return a message, empty if it has to be pulled instead (noted with the
-        reason)."""
+        """Copy the image from the member that serves it. Returns a message, or "" after a failure, which is noted."""
         if not args.from_:
             return ""
-        from sparkwright.host.images import image_copy
-
+        ids = _allowed_ids(args)
         try:
-            image_copy.copy(
-                context, args.ref, _allowed_ids(args), platform, args.from_, args.offer, _locked_bytes(args, platform)
-            )
+            image_copy.copy(context, args.ref, ids, platform, args.from_, args.offer, _locked_bytes(args, platform))
         except SparkwrightError as error:
             context.check_failures()
-            context.note(
-                f"{args.from_}: {error.message} Pulling from {ImageReference.parse(args.ref).registry} instead."
-            )
+            registry = ImageReference.parse(args.ref).registry
+            context.note(f"{args.from_}: {error.message} Pulling from {registry} instead.")
             return ""
-        verification = "; its Id is the lock's" if _allowed_ids(args) else ""
-        return f"copied from {args.from_}{verification}"
+        return f"copied from {args.from_}{'; its Id matches the lock' if ids else ''}"
 
     def _pull_from_mirror_or_registry(self, args: Args, name: ImageReference, platform: str, context: Context) -> str:
         """Pull the image from the mirror, or from its own registry if there is no mirror or the mirror fails."""
@@ -192,8 +185,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
         api: Any = context.docker().api
         refuse_other_platforms(query_registry(api, name)["platforms"], name.pull_reference, platform)
         with registry_documents.explain_errors(name.pull_reference):
-            which = name.digest or name.tag
-            lines = api.pull(name.repository, tag=which, stream=True, decode=True, platform=platform)
+            lines = api.pull(name.repository, tag=name.digest or name.tag, stream=True, decode=True, platform=platform)
             self._follow_pull(lines, name.pull_reference, context)
 
     @staticmethod
@@ -203,26 +195,23 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
             status = str(line.get("status", ""))
             if "error" in line:
                 raise registry_documents.error_from_message(ref, str(line["error"]))
-            progressed = layers.add_line(line)
-            if progressed or status == "Extracting":
-                text = "pulling" if progressed else "extracting"
+            is_download = layers.add_line(line)
+            if is_download or status == "Extracting":
+                text = "pulling" if is_download else "extracting"
                 context.progress(sum(layers.done.values()), sum(layers.total.values()), unit="bytes", text=text)
             elif status.startswith("Retrying in 5 "):
                 context.note(f"download of layer {line.get('id', '')} interrupted; Docker resumes it")
 
 
 def query_registry(api: Any, name: ImageReference) -> dict[str, Any]:
-    """Return the digest and platforms of an image, requested from its registry through the Docker Engine.
-
-    Raises an error that explains why the registry refused.
-    """
+    """Return the digest and platforms of an image, from its registry through Docker. Raises a readable error."""
     with registry_documents.explain_errors(name.pull_reference):
         answer = api.inspect_distribution(name.pull_reference)
-        return registry_documents.parse_distribution(answer, f"what the registry says of {name.pull_reference}")
+        return registry_documents.parse_distribution(answer, f"the registry's answer about {name.pull_reference}")
 
 
 def refuse_other_platforms(platforms: list[str], ref: str, platform: str) -> None:
-    """Raise Refused if the image has other platforms only: an engine can silently hand over one of them."""
+    """Raise Refused if the image has only other platforms: Docker may pull one of them without an error."""
     if platforms and platform not in platforms:
         fix = "Use a tag with this platform."
         raise Refused(f"{ref} has no {platform}, only {', '.join(platforms)}.", fix=fix)
@@ -233,22 +222,20 @@ def _allowed_ids(args: DockerImage.Args) -> tuple[str, ...]:
 
 
 def _locked_bytes(args: DockerImage.Args, platform: str) -> int | None:
-    """Return the download size of the image for this platform in bytes, from the lock; None if the lock does not list the
-    platform."""
-    return next(
-        (int(manifest["size_bytes"]) for manifest in args.manifests or () if manifest["platform"] == platform), None
-    )
+    """Return the download size of the image for this platform, from the lock; None if the lock does not have the platform."""
+    sizes = (int(manifest["size_bytes"]) for manifest in args.manifests or () if manifest["platform"] == platform)
+    return next(sizes, None)
 
 
 class AdoptImage(Module["AdoptImage.Args"]):
-    """Verify an image that another host sent, and give it its names and its digest.
+    """Verify an image that another host sent, and tag it with its names and its digest.
 
     The image is identified by its Id, if the lock has Ids for it. Otherwise it must have the layers and the platform that
-    the sending host reported. Everything else that the load brought is removed, and names that it took over are restored;
-    images that others pulled, tagged or built in the meantime are kept.
+    the sending host reported. All other loaded images are removed, and moved tags are restored; images that others pulled,
+    tagged or built in the meantime are kept.
 
-    Returns: id, undone (other changes of the load, one sentence each). Fails, and removes what arrived, if it is another
-    image.
+    Returns: id, undone (other changes of the load that were undone, one sentence each). Fails, and removes the image, if it
+    is not the expected one.
     """
 
     @dataclass(frozen=True)
@@ -270,39 +257,39 @@ class AdoptImage(Module["AdoptImage.Args"]):
             context.note(sentence)
         image = image_names.inspect(api, args.incoming)
         if not image:
-            raise Failed("no image arrived.", fix="Run the command again.")
+            raise Failed("no image was received.", fix="Run the command again.")
         reason = _explain_mismatch(args, name, image)
         if reason:
             image_names.remove_name(api, args.incoming, image["Id"])
-            raise Failed(f"the image that arrived is not {args.ref}: {reason}; removed it.")
+            raise Failed(f"the received image is not {args.ref}: {reason}; removed it.")
         if name.digest:
             image_names.tag_verified(api, image["Id"], name)
         else:
             api.tag(image["Id"], name.repository, name.tag or "latest", force=True)
         image_names.remove_name(api, args.incoming, image["Id"])
-        verification = "its Id is the lock's" if args.ids else "the same, layer by layer"
+        verification = "its Id matches the lock" if args.ids else "its layers match the sending host's"
         return Result(msg=verification, changed=True, data={"id": image["Id"], "undone": undone})
 
 
 def _explain_mismatch(args: AdoptImage.Args, name: ImageReference, image: dict[str, Any]) -> str:
-    """Return why the image that arrived is not the requested one; empty if it is."""
+    """Return why the received image is not the requested one, or "" if it is."""
     platform = image_names.platform_of(image)
     if platform != args.platform:
         return f"it is for {platform}, not {args.platform}"
     if args.ids and not image_names.has_digest(image, name.digest, args.ids):
         return f"its Id is {image['Id']}, the lock has {', '.join(args.ids)}"
-    same_layers = (image.get("RootFS") or {}).get("Layers") == args.layers
-    return "" if same_layers else f"the layers of {image['Id']} differ"
+    has_same_layers = (image.get("RootFS") or {}).get("Layers") == args.layers
+    return "" if has_same_layers else f"the layers of {image['Id']} differ"
 
 
 class ShareImage(Module["ShareImage.Args"]):
-    """Serve a verified image to the other members of a cluster, for one copy: over HTTP on one address, with a token.
+    """Serve a verified image to the other members of a cluster, for one copy each, over HTTP with a token.
 
-    The process ends when all readers are done, or two minutes after the last request.
+    The server ends when all readers are done, or two minutes after the last request.
 
-    Returns: offer (urls, size_bytes, containerd: whether the engine keeps images in containerd's store).
+    Returns: offer (urls, size_bytes, containerd: whether Docker uses containerd's image store).
 
-    Fails: the image here is not the lock's; too little disk space for the engine to export it.
+    Fails: no verified image on the host; too little disk space to export it.
     """
 
     @dataclass(frozen=True)
@@ -310,16 +297,16 @@ class ShareImage(Module["ShareImage.Args"]):
         ref: str = arg("repository:tag@sha256:digest")
         bind: str = arg("the address to listen on")
         interfaces: list[str] = arg(
-            "the interfaces of the fabric, whose other addresses serve it too", default_factory=list
+            "the fabric's interfaces; the server listens on their other addresses too", default_factory=list
         )
         ids: list[str] = arg("the Ids that the lock allows for the digest", default_factory=list)
-        readers: int = arg("how many hosts will copy it", default=1)
+        readers: int = arg("number of hosts that will copy it", default=1)
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
         token = peers.find_token(context.secrets, image_copy.COPY_PURPOSE)
         if token is None:
-            raise Failed("no token to serve the image with: it is served between the members of a cluster.")
+            raise Failed("no token to serve the image: only the members of a cluster have one.")
         image = image_names.find(api, args.ref, args.ids, machine_platform(context.machine))
         if not image:
             raise Failed(f"{args.ref} is not on this host.")
@@ -341,25 +328,25 @@ class ShareImage(Module["ShareImage.Args"]):
 
     @staticmethod
     def _check_export_space(context: Context, info: dict[str, Any], image: dict[str, Any], readers: int) -> None:
-        """Raise Failed if there is no room for the export: with overlay2 an engine writes the whole image to disk for each
-        reader."""
-        free = image_copy.free_bytes(context.machine, info)
-        needed = int(image.get("Size") or 0) * min(readers, image_copy.MAX_CONCURRENT)
-        if free is not None and free < needed and not image_copy.has_containerd_store(info):
-            raise Failed(f"{needed / 2**30:.1f} GiB needed to export the image, {free / 2**30:.1f} GiB free.")
+        """Raise Failed if the disk is too small: with overlay2, Docker writes the whole image to disk for each reader."""
+        free_bytes = image_copy.free_bytes(context.machine, info)
+        needed_bytes = int(image.get("Size") or 0) * min(readers, image_copy.MAX_CONCURRENT)
+        if free_bytes is not None and free_bytes < needed_bytes and not image_copy.has_containerd_store(info):
+            space = f"{needed_bytes / 2**30:.1f} GiB needed, {free_bytes / 2**30:.1f} GiB free"
+            raise Failed(f"not enough disk space to export the image: {space}.")
 
 
 class UndoLoad(Module["UndoLoad.Args"]):
-    """Undo a failed `docker load`: remove what it brought, and restore names that it took over.
+    """Undo a failed `docker load`: remove the loaded images, and restore the tags that moved to them.
 
     Images that others pulled, tagged or built in the meantime are kept.
 
-    Returns: undone (one sentence each).
+    Returns: undone (one sentence for each change).
     """
 
     @dataclass(frozen=True)
     class Args:
-        before: dict[str, Any] = arg("the engine's image names before the load, as returned by `inspect_image`")
+        before: dict[str, Any] = arg("the image names before the load, as returned by `inspect_image`")
 
     def run(self, args: Args, context: Context) -> Result:
         api: Any = context.docker().api
