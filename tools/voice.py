@@ -66,7 +66,7 @@ LIMITS = {
     'the phrase "by turns"': 0,
     'the phrase "anew"': 3,
     'the phrase "is no"': 16,
-    'the phrase "beside"': 51,
+    'the phrase "beside"': 48,
     "a variable with a vague name": 0,
     "a function named by a participle or a preposition": 7,
     "a docstring that begins with a question word": 0,
