@@ -112,7 +112,7 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
     finally:
         alone.project.run("sandbox.fault", "none")
     assert result.code == 1, result.out[-3000:]
-    assert "was not touched and goes on serving" in result.out
+    assert "is still serving" in result.out
     assert not steady.wrong
     now = alone.project.docker().api.inspect_container(CONTAINER)
     assert (now["Id"], now["State"]["StartedAt"]) == (before, since)
@@ -162,7 +162,7 @@ def test_what_does_not_fit_beside_is_replaced_in_place_or_refused(alone: SingleS
         assert alone.id() != before
     else:
         assert result.code == 5, result.out[-3000:]
-        assert "`swap: beside`: no second server beside" in result.task(FIT_CHECK)["msg"]
+        assert "`swap: beside`: no interim server fits beside" in result.task(FIT_CHECK)["msg"]
         assert alone.id() == before and alone.containers() == {CONTAINER: "running"}
 
 
@@ -222,7 +222,7 @@ def test_after_a_run_that_was_killed_in_the_middle_the_interim_server_serves_unt
 
 def interim_took_over(result: CommandResult) -> bool:
     """Return True if the gateway sent the requests to an interim server meanwhile."""
-    return str(result.task("Send requests to interim server")["msg"]) == "gets requests from box"
+    return str(result.task("Send requests to interim server")["msg"]) == "receives requests from box"
 
 
 def test_a_previous_server_that_fails_too_leaves_the_interim_server_serving(alone: SingleServer) -> None:

@@ -28,7 +28,7 @@ def test_what_the_engine_refuses_is_refused_while_the_server_serves(bench: Bench
     assert refused.code == 1, refused.out[-3000:]
     assert refused.recap["msg"] == (
         "Docker could not create the new container: error looking up logging plugin lokki: "
-        'plugin "lokki" not found. qwen35 was not touched and goes on serving.'
+        'plugin "lokki" not found. qwen35 is still serving.'
     )
     assert [event["name"] for event in refused.events() if event.get("status") == "failed"] == ["Create new container"]
     assert (server_state(bench), container_states(bench)) == (before, {"/qwen35": "running"})

@@ -94,7 +94,7 @@ def read_verified_states(context: RecordingContext) -> None:
     verified_states.load_earlier(context.state)
     LastGood().run(LastGood.Args(name="qwen35"), _IdleHost(context))
     holders.recorded_bytes(context, "abc")
-    stop._describe_cost(1, context)
+    stop._describe_cost(1, context, "")
     crash_loop._read_samples({"Id": "abc"}, context)
     looker = probe.Prober(context, CheckHistory(), probe.Limits())
     assert isinstance(looker.serves.served_name, str)

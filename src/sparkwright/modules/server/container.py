@@ -1,3 +1,5 @@
+"""Module that creates and starts a server's container."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -36,9 +38,9 @@ UNREAD_FILES = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattribute
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """The server's container on this host, compared with the spec and the last verified state."""
+    """The server's container on this host, with the spec and the last verified state to compare it with."""
 
-    #: the container as it should be, with the server's key as a fingerprint
+    #: intended container, with the server's key as a fingerprint
     spec: ContainerSpec
     #: inspect of the container; empty if there is none
     container: dict[str, Any]
@@ -50,12 +52,12 @@ class ContainerState:
     model: Mapping[str, Any]
     #: spec of the last verified container; None if none was verified
     verified_spec: ContainerSpec | None = None
-    #: contents of the recipe's files
-    texts: Mapping[str, str] = field(default_factory=dict)
+    #: contents of the recipe's files, by SHA-256
+    file_contents: Mapping[str, str] = field(default_factory=dict)
     #: whether sparkwright created the container
     is_ours: bool = True
-    #: ids of the containers that were created to replace a server and never started, by name
-    created: Mapping[str, str] = field(default_factory=dict)
+    #: ids of the replacement containers that were never started, by name
+    unstarted_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -70,35 +72,35 @@ class Container(StateModule["Container.Args", ContainerState]):
     `grant_restart` sets the spec's policy once it is verified. A container that differs is not replaced: stop and keep it
     first (`stop_and_keep`).
 
-    With `state: created` the server is left running, and its replacement is created as NAME-replacement but not started, so
-    that a container that the Docker Engine refuses to create is found while the server still serves. The same run starts it
-    later under the server's name, or removes it if the run ends before that. One left by an interrupted run is removed.
-    Nothing is created if the server matches the spec.
+    With `state: created` the server keeps running, and its replacement is created as NAME-replacement but not started. An
+    error of the Docker Engine thus appears while the server still serves. The same run later starts the replacement under
+    the server's name, or removes it if the run ends first. Replacements left by interrupted runs are removed. Nothing is
+    created if the server matches the spec.
 
     Returns: differs, running, exists, verified (verified once, and its restart policy enabled), ours (created by
-    sparkwright), drift (fields), id, left (a NAME-replacement of any server exists that was never started).
+    sparkwright), drift (fields), id, left (a NAME-replacement that was never started exists on this host).
 
-    Refused if a container that sparkwright did not create has its name and differs, or has the name under which the previous
-    server is to be kept; one that is running and matches is adopted. Fails if a container of this name differs and was not
-    stopped and kept, if the image is missing, if the port is in use (with the program that uses it), or if Docker has no
-    NVIDIA runtime. What a refused start leaves behind is removed.
+    Refused if a foreign container (not created by sparkwright) has the name and differs, or has the name that is needed to
+    keep the previous server. A foreign container that is running and matches is adopted. Fails if a container of this name
+    differs and was not stopped and kept, if the image is missing, if the port is in use (the message names the program), or
+    if Docker has no NVIDIA runtime. A container that cannot be started is removed.
     """
 
     @dataclass(frozen=True)
     class Args:
         spec: dict[str, Any] = arg("the container, as `container` in scope")
         model: dict[str, Any] = arg(
-            "its model, with commit and files, compared with the verified one; empty: not compared",
+            "its model, with commit and files, to compare with the verified one; empty: do not compare",
             default_factory=dict,
         )
         files: dict[str, str] = arg(
-            "contents of the recipe's files by SHA-256; empty for files that are already on the host",
+            "contents of the recipe's files, by SHA-256; an empty string for a file that is already on the host",
             default_factory=dict,
         )
         state: Literal["started", "created"] = arg(
-            "created: only create the server's replacement, do not start it", default="started"
+            "created: create the server's replacement without starting it", default="started"
         )
-        anew: bool = arg("with created: also if the server matches the spec", default=False)
+        anew: bool = arg("with `state: created`: create it even if the server matches the spec", default=False)
 
     def read(self, args: Args, context: Context) -> ContainerState:
         client = context.docker()
@@ -109,10 +111,18 @@ class Container(StateModule["Container.Args", ContainerState]):
         model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
         recipe_files.refuse_missing(context.state, spec, args.files)
         mount_sources.refuse_unsafe_spec(context, spec)
-        texts = recipe_files.read_contents(context.state, spec, container, args.files)
         is_ours = ownership.is_ours(context, container)
-        created = replacement.unstarted_ids(context)
-        state = ContainerState(spec, container, image, verified_id, model, verified_spec(good), texts, is_ours, created)
+        state = ContainerState(
+            spec,
+            container,
+            image,
+            verified_id,
+            model,
+            verified_spec(good),
+            file_contents=recipe_files.read_contents(context.state, spec, container, args.files),
+            is_ours=is_ours,
+            unstarted_ids=replacement.unstarted_ids(context),
+        )
         if not container or find_drift(args.model, state) or not (is_ours or state.running):
             replacement.refuse_taken_names(context, spec.name)
         if context.check and self.differences(args, state):
@@ -127,7 +137,7 @@ class Container(StateModule["Container.Args", ContainerState]):
         changes = find_drift(args.model, observed)
         if not changes and not observed.running:
             return [Change("state", observed.container["State"]["Status"], "running", "it is stopped")]
-        return recipe_files.with_contents(changes, observed.spec, observed.container, observed.texts)
+        return recipe_files.with_contents(changes, observed.spec, observed.container, observed.file_contents)
 
     def describe(self, args: Args, observed: ContainerState) -> dict[str, Any]:
         changes = (
@@ -147,7 +157,7 @@ class Container(StateModule["Container.Args", ContainerState]):
             "ours": observed.is_ours,
             "drift": changes,
             "id": observed.container.get("Id", ""),
-            "left": bool(observed.created),
+            "left": bool(observed.unstarted_ids),
             "msg": _describe_container(observed, changes) if args.state == "started" else "",
         }
 
@@ -169,17 +179,17 @@ class Container(StateModule["Container.Args", ContainerState]):
             fields = ", ".join(change.field for change in changes)
             fix = "Stop and keep it first (module `stop_and_keep`)."
             raise Failed(f"container {spec.name} differs ({fields}).", fix=fix)
-        created = ""
+        new_id = ""
         try:
             if not observed.container:
-                created = _adopt_created(spec, observed, context) or _create_container(
+                new_id = _adopt_created(spec, observed, context) or _create_container(
                     spec, args.files, context, spec.name
                 )
-            container_id = created or str(observed.container["Id"])
+            container_id = new_id or str(observed.container["Id"])
             start_guarded(context, container_id, configuration_key(args.spec))
         except (APIError, SparkwrightError, OSError) as error:
-            if created:
-                lifecycle.force_remove(context, created)
+            if new_id:
+                lifecycle.force_remove(context, new_id)
             if isinstance(error, APIError):
                 raise containers.create_error(error) from None
             raise
@@ -187,64 +197,56 @@ class Container(StateModule["Container.Args", ContainerState]):
 
 
 def _creation_changes(args: Container.Args, observed: ContainerState) -> list[Change]:
-    """Return what `state: created` changes: a new container is needed, or one that is left is not."""
-    needed = args.anew or not observed.container or bool(find_drift(args.model, observed))
-    changes = [Change("container", f"{name} (never started)", None, "a run was cut off") for name in observed.created]
+    """Return the changes of `state: created`: leftover replacements removed, and a new one created if it is needed."""
+    is_needed = args.anew or not observed.container or bool(find_drift(args.model, observed))
+    changes = [
+        Change("container", f"{name} (never started)", None, "left by an interrupted run")
+        for name in observed.unstarted_ids
+    ]
     name = f"{observed.spec.name}{containers.REPLACEMENT_SUFFIX} (created)"
-    return [*changes, Change("container", None, name, "before the server is stopped")] if needed else changes
+    return [*changes, Change("container", None, name, "before the server is stopped")] if is_needed else changes
 
 
 def _create_replacement(
     args: Container.Args, observed: ContainerState, changes: list[Change], context: Context
 ) -> dict[str, Any]:
-    """Create the container that is to replace the server, under a name of its own.
-
-    Raises Failed, with the engine's own words, if the engine refuses it; the server is not touched.
-    """
+    """Create NAME-replacement without touching the server. Raises Failed with the Docker Engine's error message."""
     from docker.errors import APIError
 
-    for container_id in observed.created.values():
+    for container_id in observed.unstarted_ids.values():
         lifecycle.force_remove(context, container_id)
     if changes[-1].after is None:
         return {"left": False}
     spec, name = ContainerSpec.from_json(args.spec), args.spec["name"] + containers.REPLACEMENT_SUFFIX
     try:
-        created = _create_container(spec, args.files, context, name)
+        new_id = _create_container(spec, args.files, context, name)
     except APIError as error:
-        refused = containers.create_error(error)
-        unaffected = (
-            f" {replacement.name_of(observed.container)} was not touched and goes on serving."
-            if observed.running
-            else ""
-        )
-        raise Failed(refused.message + unaffected, fix=refused.fix) from None
-    context.created = replacement.CreatedContainer(created, spec)
+        failure = containers.create_error(error)
+        unaffected = f" {replacement.name_of(observed.container)} is still serving." if observed.running else ""
+        raise Failed(failure.message + unaffected, fix=failure.fix) from None
+    context.created = replacement.CreatedContainer(new_id, spec)
     return {"left": True}
 
 
 def _adopt_created(spec: ContainerSpec, observed: ContainerState, context: Context) -> str:
-    """Give the container that this run created for the spec the server's name, and return its id; empty if there is none.
+    """Give the replacement that this run created the server's name, and return its id; empty if there is none.
 
-    Those of other runs are removed.
+    Replacements of other runs are removed.
     """
-    own, created_ids = context.created, {*observed.created.values()}
-    for container_id in created_ids - {own.id if own else ""}:
+    created, unstarted_ids = context.created, {*observed.unstarted_ids.values()}
+    for container_id in unstarted_ids - {created.id if created else ""}:
         lifecycle.force_remove(context, container_id)
-    if own is None or own.spec != spec or own.id not in created_ids:
+    if created is None or created.spec != spec or created.id not in unstarted_ids:
         return ""
-    lifecycle.rename(context, {"Id": own.id}, spec.name)
+    lifecycle.rename(context, {"Id": created.id}, spec.name)
     context.created = None
-    return own.id
+    return created.id
 
 
 def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Context, name: str) -> str:
-    """Create the container from the image that is proved to be the spec's, and return its id.
+    """Create the container from the verified image, and return its id.
 
-    Args:
-        files: see Container.Args.
-        name: the container's name until it is started.
-
-    Raises Failed, and leaves no container, if there is no such image, or its name was moved to another image meanwhile.
+    Raises Failed, leaving no container, if the image is missing, or if its tag moved to another image meanwhile.
     """
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
@@ -261,30 +263,25 @@ def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Co
         mounts.append(_build_key_mount(spec, image, context))
     if mounts:
         config["HostConfig"]["Mounts"] = mounts
-    role, server = _role_and_server(spec.name)
-    created = lifecycle.create(context, config, role, server=server, name=name)
+    is_interim = spec.name.endswith(containers.INTERIM_SUFFIX)
+    role = ownership.INTERIM_SERVER if is_interim else ownership.SERVER
+    server = spec.name.removesuffix(containers.INTERIM_SUFFIX)
+    container_id = lifecycle.create(context, config, role, server=server, name=name)
     try:
-        image_id = api.inspect_container(created)["Image"]
+        image_id = api.inspect_container(container_id)["Image"]
         if image_id != image["Id"]:
             message = f"the tag {config['Image']} moved to {image_id} while {spec.name} was being created."
             raise Failed(message, fix="Run the command again.")
         for network, aliases in map(process_option_rules.parse_network, spec.networks):
-            lifecycle.connect(context, created, network, aliases or None)
+            lifecycle.connect(context, container_id, network, aliases or None)
     except Exception:
-        lifecycle.force_remove(context, created)
+        lifecycle.force_remove(context, container_id)
         raise
-    return created
-
-
-def _role_and_server(name: str) -> tuple[str, str]:
-    """Return the role of a container with this name, and the server's own name."""
-    if name.endswith(containers.INTERIM_SUFFIX):
-        return ownership.INTERIM_SERVER, name.removesuffix(containers.INTERIM_SUFFIX)
-    return ownership.SERVER, name
+    return container_id
 
 
 def _build_key_mount(spec: ContainerSpec, image: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Return the mount of the server's key, a file for the user that will read it."""
+    """Return the mount of the server's key file, which the container's user can read."""
     api: Any = context.docker().api
     user = spec.user or str((image.get("Config") or {}).get("User") or "")
     owner_only = server_key.can_read_private_file(user, api.info().get("SecurityOptions") or (), spec.cap_drop)
@@ -292,16 +289,12 @@ def _build_key_mount(spec: ContainerSpec, image: dict[str, Any], context: Contex
 
 
 def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
-    """Return the spec of the last verified state; None if there is none."""
+    """Return the spec of a verified state; None if the state is empty."""
     return ContainerSpec.from_json(good["spec"]) if good else None
 
 
 def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Change]:
-    """Return the differences between the container and its spec, and between the loaded model revisions and the expected ones.
-
-    Args:
-        model: the model that it should serve, with commit and files.
-    """
+    """Return the differences of a container from its spec, and of its loaded model revisions from `model` (commit and files)."""
     if (name := replacement.name_of(observed.container)) != observed.spec.name:
         return [Change("name", name, observed.spec.name, "the server of another recipe")]
     changes = container_options.differences(observed.spec, observed.container, observed.image)
@@ -313,28 +306,27 @@ def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Chang
         )
     changes += _revision_changes("model", observed.model, model)
     before, after = (
-        {str(item["role"]): item for item in each.get("models", ()) if item.get("role")}
-        for each in (observed.model, model)
+        {str(helper["role"]): helper for helper in main.get("models", ()) if helper.get("role")}
+        for main in (observed.model, model)
     )
-    for role in before.keys() & after.keys():  # an added or removed model is another mount
+    for role in before.keys() & after.keys():  # an added or removed model already shows as a difference in the mounts
         name = role if role.startswith("adapter ") else f"{role} model"
         changes += _revision_changes(name, before[role], after[role])
     return changes
 
 
 def _revision_changes(name: str, loaded: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Change]:
-    """Return the difference between the revision of a model that the engine loaded and the one that it should serve."""
+    """Return the change of a model's revision; empty if unknown, or if all files that the engine reads are the same."""
     old, new = loaded.get("commit"), expected.get("commit")
     before, after = _engine_file_hashes(loaded), _engine_file_hashes(expected)
     if not old or not new or old == new or before == after:
         return []
-    changed = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
-    why = f"{format_count(changed, 'file')} changed on disk; the engine still has the old ones loaded"
+    changed_count = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
+    why = f"{format_count(changed_count, 'file')} changed on disk; the engine still has the old version loaded"
     return [Change(f"{name} revision", old[:12], new[:12], why)]
 
 
 def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hashes of a model's files, except those for people only."""
     files = model.get("files") or []
     return {file["path"]: file["sha256"] or file["blob_id"] for file in files if not UNREAD_FILES.search(file["path"])}
 

@@ -31,21 +31,21 @@ from sparkwright.trust.container_option_rules import port_bindings
 class LastGood(Module["LastGood.Args"]):
     """Find the target of a rollback: the last verified state or, if that is serving now, the one before it.
 
-    If its container was kept (NAME-previous, after a deploy with `--no-rollback` or an interrupted one), it is restored
-    unchanged, and so is one that an interrupted run had stopped but not yet renamed or started again. Otherwise it is
-    created again from the recorded image digest, settings and model revision.
+    If its container still exists, it is restored unchanged: NAME-previous, kept by an interrupted deploy or by one with
+    `--no-rollback`, or a server that an interrupted run stopped but did not rename. Otherwise it is created again from the
+    recorded image digest, settings and model revision.
 
-    Returns: kept, spec, model, serve, since, base_url, place (in a cluster, in words), generation (the same on all members
-    of a cluster that were deployed together). Refused if there is no earlier state, if its name is used by a container that
-    is not sparkwright's, or if the host went down with the kept container before and `--anyway` is not given.
+    Returns: kept, spec, model, serve, since, base_url, place (in a cluster, for messages), generation (equal on all members
+    of a cluster that were deployed together). Refused if there is no earlier state, if a container that sparkwright did not
+    create uses its name, or if the host went down with the kept container before and `--anyway` is not given.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        model_dir: str = arg("the model's folder, if the kept server was never verified", default="")
+        model_dir: str = arg("the model's folder, for a kept server that was never verified", default="")
         ready_s: float = arg(
-            "how long it may take to be ready if the kept server was never verified, seconds", default=1800
+            "time limit for its start, for a kept server that was never verified, seconds", default=1800
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -63,9 +63,8 @@ class LastGood(Module["LastGood.Args"]):
     def _find_target(self, args: Args, context: Context) -> Result:
         current, previous = replacement.find_current(context, args.name), replacement.find_kept(context, args.name)
         good = verified_states.load_last(context.state)
-        stopped = (
-            context.state.read("previous") or {}
-        )  # by an interrupted run: the server has lost its policy, or is stopped
+        # written by an interrupted run that removed the server's restart policy, and may have stopped it
+        stopped = context.state.read("previous") or {}
         if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
             msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
             return Result(msg=msg, data=_result_data(good, containers.url_of(current), kept=True))
@@ -76,10 +75,8 @@ class LastGood(Module["LastGood.Args"]):
                 raise Refused(f"no verified state older than the running {replacement.name_of(current)}.", fix=fix)
         elif previous and (not good or previous["Id"] == good.get("container_id")):
             msg = f"the kept container {replacement.name_of(previous)}"
-            return Result(
-                msg=msg,
-                data=_result_data(_assumed_state(args, previous) | good, containers.url_of(previous), kept=True),
-            )
+            state = _assumed_state(args, previous) | good
+            return Result(msg=msg, data=_result_data(state, containers.url_of(previous), kept=True))
         if not good:
             raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
         if not good.get("serve"):
@@ -89,32 +86,36 @@ class LastGood(Module["LastGood.Args"]):
 
 
 def _assumed_state(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state to assume for a kept server that was never recorded."""
+    """Return the state to assume for a kept server that was never verified."""
     memory = container_labels.engine_of_container(kept).advice.memory({}, {})
     serve = {"utilization": memory.share, "ready_s": args.ready_s, "stop_timeout_s": defaults.STOP_TIMEOUT_S}
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
 
 def _result_data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
-    """Return the data to register.
+    """Return the data of `last_good`.
 
-    url: the address of a kept server; empty for a server that is created again, whose address follows from its spec.
+    Args:
+        url: URL of a kept server; empty to derive it from the spec.
     """
     bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
-    url = url or containers.url_of({"HostConfig": {"PortBindings": bindings}})
-    fields = {key: good.get(key) or {} for key in ("model", "serve")}
-    fields |= {
+    return {
+        "kept": kept,
+        "spec": good["spec"],
+        "model": good.get("model") or {},
+        "serve": good.get("serve") or {},
+        "since": good.get("since", 0),
         "place": str(container_labels.membership_of_labels(good["spec"].get("labels"))),
         "generation": good.get("generation", ""),
+        "base_url": url or containers.url_of({"HostConfig": {"PortBindings": bindings}}),
     }
-    return {"kept": kept, "spec": good["spec"], "since": good.get("since", 0), **fields, "base_url": url}
 
 
 class Incident(Module["Incident.Args"]):
     """Collect diagnostics of a server that failed on the host, before it is removed.
 
-    They contain its log and inspect output, meminfo, the table of what uses the memory, kernel messages, the containers,
-    nvidia-smi, the plan and the events. `invoke incident --host H` downloads them. Secrets are masked.
+    They contain its log and inspect output, meminfo, memory use by owner, kernel messages, the containers, nvidia-smi
+    output, the plan and the events. `invoke incident --host H` downloads them. Secrets are masked.
 
     Returns: incident (its id), folder.
     """
@@ -136,17 +137,17 @@ class Incident(Module["Incident.Args"]):
 
 RUN_SCRIPT_FOLDER = ".local/share/sparkwright/run"
 SCRIPT_MODE = "0755"
-#: the mark of sparkwright's own scripts; a script without it is left alone
+#: scripts without this text are never removed
 SCRIPT_MARK = "Written by sparkwright"
 
 
 class RunScript(StateModule["RunScript.Args", files.FileState]):
     """Write the docker run command of the verified server to the host, as ~/.local/share/sparkwright/run/NAME.sh.
 
-    `src` in a playbook names a file in templates/; its rendered text arrives here as content, and is kept with the last
-    verified state. Without it, the script is the one kept with the state of the existing container; if none was kept, the
-    file is removed, because it would be another server's. The script of a server of another recipe that this one replaced is
-    removed too, if sparkwright wrote it and it belongs to no container and no verified server.
+    `src` in a playbook names a file in templates/; its rendered text is passed as `content` and saved with the last verified
+    state. Without content, the script that was saved with the container's verified state is written again; if there is none,
+    the file is removed, because it belongs to another server. The script of a replaced server of another recipe is removed
+    too, if sparkwright wrote it and neither a container nor a verified server has its name.
 
     Returns: path.
     """
@@ -166,19 +167,17 @@ class RunScript(StateModule["RunScript.Args", files.FileState]):
         return {"path": str(observed.path)}
 
     def run(self, args: Args, context: Context) -> Result:
-        record = _find_record(args.name, context)
-        kept = str(verified_states.load_last(record).get("script") or "") if record else ""
-        if not args.content:
-            result = super().run(dataclasses.replace(args, content=kept), context)
-        else:
-            result = super().run(args, context)
-            if record and kept != args.content and not context.check:
-                record.write("verified", {**verified_states.load_last(record), "script": args.content})
-        if not (orphaned := _find_orphaned_scripts(args.name, context)):
+        state = _find_verified_folder(args.name, context)
+        verified = verified_states.load_last(state) if state else {}
+        saved_script = str(verified.get("script") or "")
+        result = super().run(dataclasses.replace(args, content=args.content or saved_script), context)
+        if state and args.content not in ("", saved_script) and not context.check:
+            state.write("verified", {**verified, "script": args.content})
+        if not (orphaned_scripts := _find_orphaned_scripts(args.name, context)):
             return result
-        for path in orphaned if not context.check else ():
+        for path in orphaned_scripts if not context.check else ():
             path.unlink(missing_ok=True)
-        diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in orphaned)]
+        diff = [*result.diff, *(Change(f"script of {path.stem}", "file", "absent") for path in orphaned_scripts)]
         return dataclasses.replace(result, changed=True, diff=diff)
 
     def act(self, args: Args, observed: files.FileState, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -191,39 +190,32 @@ def _intended_file(text: str) -> files.IntendedState:
 
 
 def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
-    """Return the scripts of servers that no longer exist, neither running nor verified last.
+    """Return our scripts for servers that have no container and are not the last verified ones.
 
     In check mode this includes the script of the server that this one replaces.
     """
-    replaced_name = (
-        replacement.name_of(found) if context.check and (found := replacement.find_current(context, name)) else name
-    )
+    replaced = replacement.find_current(context, name) if context.check else {}
+    replaced_name = replacement.name_of(replaced) if replaced else name
     states = [gateway_folders.state_of(context), *context.state.servers()]
-    known = {str((verified_states.load_last(state).get("spec") or {}).get("name")) for state in states} - {
-        replaced_name
-    } | {name}
+    verified_names = {str((verified_states.load_last(state).get("spec") or {}).get("name")) for state in states}
     return [
         path
         for path in sorted((context.machine.home / RUN_SCRIPT_FOLDER).glob("*.sh"))
-        if path.stem not in known
+        if path.stem not in verified_names - {replaced_name} | {name}
         and SCRIPT_MARK in (files.FileState.read(path).content or "")
         and (path.stem == replaced_name or containers.inspect(context.docker(), path.stem) is None)
     ]
 
 
-def _find_record(name: str, context: Context) -> StateFolder | None:
-    """Return the state folder with the verified state of the current container, a server's or a gateway's; None if it is not
-    verified."""
+def _find_verified_folder(name: str, context: Context) -> StateFolder | None:
+    """Return the state folder, of the server or the gateway, whose last verified container is the current one."""
     container = containers.inspect(context.docker(), name)
-    candidates = (context.state, gateway_folders.state_of(context)) if container else ()
-    return next(
-        (
-            state_folder
-            for state_folder in candidates
-            if container and verified_states.load_last(state_folder).get("container_id") == container["Id"]
-        ),
-        None,
-    )
+    if container is None:
+        return None
+    for state in (context.state, gateway_folders.state_of(context)):
+        if verified_states.load_last(state).get("container_id") == container["Id"]:
+            return state
+    return None
 
 
 class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, Any]]):
@@ -245,11 +237,8 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
     def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
         policy = observed["HostConfig"]["RestartPolicy"]["Name"] if observed else None
         intended = mount_sources.restart_policy(observed, args.restart)
-        why = (
-            "verified again"
-            if intended == args.restart
-            else "its mounts lie in one another; `invoke deploy` replaces it"
-        )
+        nested_mounts = "its mounts are nested; `invoke deploy` replaces it"
+        why = "verified again" if intended == args.restart else nested_mounts
         return [Change("restart", policy, intended, why)] if policy != intended else []
 
     def describe(self, args: Args, observed: dict[str, Any]) -> dict[str, Any]:
@@ -277,7 +266,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
 
 def _history_fields(container_id: str, context: Context) -> dict[str, Any]:
-    """Return what serves again, for the history; its container alone if it was never verified."""
+    """Return the history fields of the restored server: container, and if it was verified, image and model."""
     good = verified_states.load_last(context.state)
     if good.get("container_id") != container_id:
         return {"container_id": container_id}

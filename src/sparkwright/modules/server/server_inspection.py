@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,17 +27,17 @@ from sparkwright.visible import join_first
 
 
 class Diagnose(Module["Diagnose.Args"]):
-    """Diagnose a server: what is wrong, in one sentence, and the ranked causes, each with evidence and fix.
+    """Diagnose a server: a one-sentence summary, and the possible causes, ranked, each with evidence and fix.
 
-    It inspects what is running: the container, its exit code and last line, the engine's log, /health, the counters, one
-    generated token, then a measured stream together with the GPU's clock and power, memory, swap, disk, Ollama, and the
-    flags of the running command by the rules of `invoke lint`. It needs neither spark.lock nor a registry and changes
-    nothing. A server that others use, or a host with a run in progress, is not measured, and the summary says so.
+    Inspects the container, its exit code and last line, the engine's log, /health, the counters, one generated token, then a
+    measured stream together with the GPU's clock and power, memory, swap, disk, Ollama, and the flags of the running command
+    by the rules of `invoke lint`. Needs neither spark.lock nor a registry and changes nothing. Throughput is not measured
+    while other requests are running or a run is in progress on the host; the summary says so.
 
     Returns: state, summary, fix, exit, causes (cause, verdict: found, possible, unknown, noted or excluded, evidence, fix),
     tok_per_s, expected_tok_per_s, expected_by, container, gpu, sandbox.
 
-    Fails if something is wrong; inconclusive if that is unknown.
+    Fails if a problem is found; inconclusive if that cannot be determined.
     """
 
     safe_in_check = False
@@ -45,14 +45,14 @@ class Diagnose(Module["Diagnose.Args"]):
     @dataclass(frozen=True)
     class Args:
         container: str = arg("the container's name, for a host where nothing was verified", default="")
-        base_url: str = arg("where the server answers, if its container publishes no port", default="")
-        model: str = arg("the served name, if neither the host nor the server knows it", default="")
+        base_url: str = arg("the server's URL, if its container publishes no port", default="")
+        model: str = arg("the served name, if neither the host's records nor the server has it", default="")
         model_id: str = arg("the model's name on the hub", default="")
         tok_per_s: float | None = arg(
             "expected rate of one stream if there is no baseline; null: unknown", default=None
         )
-        platform: Literal["gb10", "ascend"] = arg("platform whose rules apply to the flags", default="gb10")
-        token_s: float = arg("how long a token may take, seconds; 0: as in health checks", default=0.0)
+        platform: Literal["gb10", "ascend"] = arg("platform, which selects the rules for the flags", default="gb10")
+        token_s: float = arg("time limit for one token, seconds; 0: as in health checks", default=0.0)
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:
@@ -61,7 +61,7 @@ class Diagnose(Module["Diagnose.Args"]):
         facts = RecipeFacts(
             **values, platform=args.platform, token_s=args.token_s, key=secret.reveal() if secret else ""
         )
-        # an engine that does not answer is a cause, and soon
+        # short timeout: a Docker Engine that does not answer is itself a cause to report
         quick_context = replace(context, engine=DockerEngine(context.machine, timeout_s=DOCKER_TIMEOUT_S))
         report = {**diagnosis.diagnose(quick_context, facts), "sandbox": context.machine.sandbox}
         code = Exit(report["exit"])
@@ -69,49 +69,48 @@ class Diagnose(Module["Diagnose.Args"]):
 
 
 class Serving(Module["Serving.Args"]):
-    """Check that this host serves now: its container runs and generates one token. Changes nothing and never fails.
+    """Check that the server's container is running and generates one token. Changes nothing and never fails.
 
-    The container name of the last verified state takes precedence over `name`. A server that only answers /health does not
-    serve.
+    The container name of the last verified state takes precedence over `name`. An answer of /health alone is not enough.
 
-    Returns: serving, verified (it is the container of the last verified state), why (what is missing, or the evidence).
+    Returns: serving, verified (it is the last verified container), why (the problem, or the evidence that it serves).
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name, for a host where nothing was verified yet", default="")
-        timeout_s: float = arg("how long the token may take, seconds", default=10.0)
+        timeout_s: float = arg("time limit for the token, seconds", default=10.0)
 
     def run(self, args: Args, context: Context) -> Result:
         good = verified_states.load_last(context.state)
         name = str((good.get("spec") or {}).get("name") or args.name)
         if not name:
-            return _serving_result(False, False, "nothing was ever deployed here")
+            return _serving_result("nothing was ever deployed here")
         try:
             container = containers.inspect(context.docker(), name)
-            if container is None or not container["State"]["Running"]:
-                return _serving_result(
-                    False, False, f"{name} is not running" if container else f"there is no container {name}"
-                )
+            if container is None:
+                return _serving_result(f"there is no container {name}")
+            if not container["State"]["Running"]:
+                return _serving_result(f"{name} is not running")
             url = containers.url_of(container)
             if not url:
-                return _serving_result(False, False, f"{name} publishes no port")
-            health = VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s)
-            answer = VerifyHealth().run(health, context)
+                return _serving_result(f"{name} publishes no port")
+            answer = VerifyHealth().run(VerifyHealth.Args(base_url=url, tokens=1, timeout_s=args.timeout_s), context)
         except SparkwrightError as error:
-            return _serving_result(False, False, str(error))
-        return _serving_result(not answer.failed, container["Id"] == good.get("container_id"), answer.msg)
+            return _serving_result(str(error))
+        is_verified = container["Id"] == good.get("container_id")
+        return _serving_result(answer.msg, serving=not answer.failed, verified=is_verified)
 
 
-def _serving_result(serving: bool, verified: bool, why: str) -> Result:
+def _serving_result(why: str, *, serving: bool = False, verified: bool = False) -> Result:
     return Result(msg=why, data={"serving": serving, "verified": verified, "why": why})
 
 
-#: replaces a secret, which does not leave the host
+#: written in place of a secret
 MASK = "***"
 #: Docker's default
 DEFAULT_SHM_BYTES = 64 * 2**20
-#: keys of HostConfig, by a recipe's names
+#: key of HostConfig of each option in a recipe
 LIST_OPTIONS = {
     "cap_add": "CapAdd",
     "cap_drop": "CapDrop",
@@ -120,26 +119,26 @@ LIST_OPTIONS = {
     "extra_hosts": "ExtraHosts",
     "dns": "Dns",
 }
-#: networks of a container that names none
+#: NetworkMode of a container that was created without `--network`
 DEFAULT_NETWORKS = ("", "default", "bridge")
 MAX_NAMES = 8
 
 
 class ContainerSettings(Module["ContainerSettings.Args"]):
-    """Report the settings that a running container was created with, in the terms of a recipe. Changes nothing.
+    """Report the settings of an existing container as a recipe's keys. Changes nothing.
 
-    Values that are named or look like secrets do not leave the host, whether in variables, options, labels, shell text or
-    JSON; their names do.
+    Values that look like secrets or whose names do are masked before they leave the host: in variables, options, labels,
+    shell text and JSON. The names are reported.
 
-    Returns: name, image, entrypoint and command (as created; the entrypoint is null if it is the image's), env (without the
-    image's), ports, volumes, network, options (of `container` in a recipe), running.
+    Returns: name, image, entrypoint (null if it is the image's), program (the entrypoint, also if it is the image's), command,
+    env (without the image's variables), ports, volumes, network, options (of `container` in a recipe), running.
 
-    Fails if there is no such container, naming the running ones.
+    Refused if there is no such container; the message lists the running ones.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container")
+        name: str = arg("the container's name")
 
     def run(self, args: Args, context: Context) -> Result:
         client = context.docker()
@@ -153,8 +152,9 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         image_config = image.get("Config") or {}
         inherited = inspection.parse_env(image_config.get("Env"))
         variables = inspection.parse_env(config.get("Env"))
-        caches = own_variables(variables)
-        env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in caches}
+        cache_variables = own_variables(variables)
+        env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in cache_variables}
+        network = str(host_config.get("NetworkMode") or "")
         entrypoint = config.get("Entrypoint") or []
         data = {
             "name": RunningContainer(inspected, image).name,
@@ -165,9 +165,7 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
             "env": env,
             "ports": _format_ports(host_config.get("PortBindings") or {}),
             "volumes": [bind for bind in host_config.get("Binds") or () if f":{CACHE_MOUNT}" not in bind],
-            "network": ""
-            if (host_config.get("NetworkMode") or "") in DEFAULT_NETWORKS
-            else str(host_config["NetworkMode"]),
+            "network": "" if network in DEFAULT_NETWORKS else network,
             "options": _changed_options(host_config, config, image_config),
             "running": bool(inspected["State"]["Running"]),
         }
@@ -175,22 +173,21 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
 
 
 def _image_reference(config: Mapping[str, Any], image: dict[str, Any]) -> str:
-    """Return the image as it was named, with its registry's digest if it has one."""
+    """Return the image's name as given to `docker run`, or its tag if an id was given, with the registry's digest if known."""
     given_name = str(config.get("Image") or "")
-    tag = (
-        next(iter(image.get("RepoTags") or ()), "") if given_name.startswith("sha256:") else without_digest(given_name)
-    )
+    is_id = given_name.startswith("sha256:")
+    tag = next(iter(image.get("RepoTags") or ()), "") if is_id else without_digest(given_name)
     return with_digest(tag or given_name, digest_of(given_name) or next(iter(digests_of(image)), ""))
 
 
 def _format_ports(bindings: Mapping[str, Any]) -> list[str]:
-    """Return the ports as Docker writes them: "8000:8000", "127.0.0.1:8000:8000"."""
+    """Return the ports as in `docker run --publish`: "8000:8000", "127.0.0.1:8000:8000"."""
     ports = []
-    for inside, rows in bindings.items():
-        for row in rows or ():
-            address = str(row.get("HostIp") or "")
+    for container_port, port_bindings in bindings.items():
+        for binding in port_bindings or ():
+            address = str(binding.get("HostIp") or "")
             prefix = f"[{address}]:" if ":" in address else f"{address}:" if address not in ("", "0.0.0.0") else ""
-            ports.append(f"{prefix}{row['HostPort']}:{inside.removesuffix('/tcp')}")
+            ports.append(f"{prefix}{binding['HostPort']}:{container_port.removesuffix('/tcp')}")
     return ports
 
 
@@ -201,16 +198,15 @@ def _changed_options(
     options: dict[str, Any] = {
         name: list(host_config[key]) for name, key in LIST_OPTIONS.items() if host_config.get(key)
     }
-    restart = str((host_config.get("RestartPolicy") or {}).get("Name") or "no")
-    options["restart"] = restart
+    options["restart"] = str((host_config.get("RestartPolicy") or {}).get("Name") or "no")
     options["gpus"] = _format_gpus(host_config.get("DeviceRequests") or ())
     options["ipc"] = str(host_config.get("IpcMode") or "")
     if (size := host_config.get("ShmSize") or 0) not in (0, DEFAULT_SHM_BYTES):
         options["shm_size"] = _format_size(size)
-    if rows := host_config.get("Ulimits"):
-        options["ulimits"] = {row["Name"]: _format_ulimit(row) for row in rows}
-    if rows := host_config.get("Devices"):
-        options["devices"] = [_format_device(row) for row in rows]
+    if ulimits := host_config.get("Ulimits"):
+        options["ulimits"] = {ulimit["Name"]: _format_ulimit(ulimit) for ulimit in ulimits}
+    if devices := host_config.get("Devices"):
+        options["devices"] = [_format_device(device) for device in devices]
     if host_config.get("Privileged"):
         options["privileged"] = True
     if memory := host_config.get("Memory"):
@@ -224,21 +220,25 @@ def _changed_options(
     return options
 
 
-def _format_gpus(rows: Iterable[Mapping[str, Any]]) -> str:
-    for row in rows:
-        ids = row.get("DeviceIDs") or ()
-        return f"device={','.join(ids)}" if ids else "all" if row.get("Count") == -1 else str(row.get("Count") or "all")
-    return ""
+def _format_gpus(requests: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first device request as in `docker run --gpus`; empty if there is none."""
+    if not requests:
+        return ""
+    if ids := requests[0].get("DeviceIDs"):
+        return f"device={','.join(ids)}"
+    count = requests[0].get("Count") or -1
+    return "all" if count == -1 else str(count)
 
 
 def _format_size(size_bytes: int) -> str:
     return f"{size_bytes // GIB}gb" if size_bytes % GIB == 0 else f"{size_bytes}b"
 
 
-def _format_ulimit(row: Mapping[str, Any]) -> str:
-    return str(row["Soft"]) if row["Soft"] == row["Hard"] else f"{row['Soft']}:{row['Hard']}"
+def _format_ulimit(ulimit: Mapping[str, Any]) -> str:
+    soft, hard = ulimit["Soft"], ulimit["Hard"]
+    return str(soft) if soft == hard else f"{soft}:{hard}"
 
 
-def _format_device(row: Mapping[str, Any]) -> str:
-    source, target = str(row["PathOnHost"]), str(row["PathInContainer"])
+def _format_device(device: Mapping[str, Any]) -> str:
+    source, target = str(device["PathOnHost"]), str(device["PathInContainer"])
     return source if source == target else f"{source}:{target}"

@@ -31,16 +31,16 @@ from sparkwright.protocol.result import Change, Result, arg
 
 
 class Started(StateModule["Started.Args", dict[str, Any]]):
-    """Start an existing container, with this restart policy. It is not compared with any recipe.
+    """Start an existing container and set its restart policy, without comparing it with a recipe.
 
-    Returns: id. Fails if it does not exist, or if the engine refuses to start it (with the reason, and what uses its port).
-    Also fails if the host went down with it before, unless `--anyway` is given.
+    Returns: id. Fails if it does not exist, if the Docker Engine cannot start it (with the reason, and the program that uses
+    its port), or if the host went down with it before and `--anyway` is not given.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        restart: str = arg("its restart policy: that of the verified server, or no", default="no")
+        restart: str = arg("the restart policy to set", default="no")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return replacement.find_current(context, args.name)
@@ -62,8 +62,8 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
         if not observed["State"]["Running"]:
             spec = verified_states.find_spec(context.state, observed["Id"])
             host_lost.refuse_forbidden(context, host_lost.forbidden_reason(context.state, spec, observed["Id"]), Failed)
-            held = holders.recorded_bytes(context, observed["Id"])
-            context.guards.expect(context.machine.meminfo()["MemAvailable"] - held if held else None)
+            held_bytes = holders.recorded_bytes(context, observed["Id"])
+            context.guards.expect(context.machine.meminfo()["MemAvailable"] - held_bytes if held_bytes else None)
             start_guarded(context, observed["Id"], configuration_key(spec) if spec else "")
             _record_start(context, observed["Id"])
         lifecycle.set_policy(context, observed, mount_sources.restart_policy(observed, args.restart))
@@ -71,20 +71,20 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
 
 
 def _record_start(context: Context, container_id: str) -> None:
-    """Record that the server which a run had stopped was started again: if it exits now, that run did not stop it."""
+    """Record that a stopped server was started again: a later exit is then not attributed to the run that stopped it."""
     previous = context.state.read("previous") or {}
     if previous.get("id") == container_id:
         context.state.write("previous", {**previous, "started": True})
 
 
 def start_guarded(context: Context, container_id: str, key: str) -> None:
-    """Start a stopped container, with its compile cache and under the memory's guard. The guard ends if it is refused.
+    """Start a stopped container with its compile cache, under the memory guard; the guard ends if the start fails.
 
     Args:
-        key: of the start, as the guard records it.
+        key: see `start_guard.configuration_key`; empty if unknown.
 
     Raises:
-        Failed: The Docker Engine refuses it; with its reason, or who holds the port.
+        Failed: The Docker Engine cannot start it; with the reason, and the program that uses the port.
     """
     from docker.errors import APIError
 
@@ -114,11 +114,10 @@ EVIDENCE_LINES = 8
 class WaitReady(Module["WaitReady.Args"]):
     """Wait until the server answers /health, and report the stages of its start from its log.
 
-    It ends at once, with the engine's own reason, if the container exits (even with code 0) or restarts; in a cluster also
-    if another member has failed.
+    Fails at once, with the reason from the engine's log, if the container exits (even with code 0) or restarts, or if another
+    member of its cluster has failed. Also fails after timeout_s. The last lines of the log are the evidence.
 
-    Returns: ready_s, stage. Fails with the last lines of the log as evidence; a slow start is not a failure before
-    timeout_s.
+    Returns: ready_s (from the container's start), waited_s.
     """
 
     safe_in_check = False
@@ -126,7 +125,7 @@ class WaitReady(Module["WaitReady.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        base_url: str = arg("the server, such as http://127.0.0.1:8000")
+        base_url: str = arg("the server's URL, such as http://127.0.0.1:8000")
         timeout_s: float = arg("how long a start may take, seconds", default=defaults.READY_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -143,54 +142,55 @@ class WaitReady(Module["WaitReady.Args"]):
             answer = http_probe.send_request(args.base_url, engine.http.health, timeout_s=max(2, engine.http.health_s))
             waited_s = time.monotonic() - started_s
             if answer.status == 200:
-                seconds = RunningContainer(current, {}).age_s
-                data = {"ready_s": round(seconds, 1), "waited_s": round(waited_s, 1)}
-                return Result(msg=f"after {seconds:.0f} s", data=data)
+                ready_s = RunningContainer(current, {}).age_s
+                data = {"ready_s": round(ready_s, 1), "waited_s": round(waited_s, 1)}
+                return Result(msg=f"after {ready_s:.0f} s", data=data)
             if waited_s > args.timeout_s:
                 return self._timeout_result(args, engine.log, context)
             context.check_failures()
             self._report_progress(args, engine.log, context, waited_s)
             time.sleep(POLL_S)
 
-    def _report_progress(self, args: Args, book: LogFormat, context: Context, waited_s: float) -> None:
-        """Report the stage and the progress of the start."""
-        state = self._read_state(args.name, book, context)
+    def _report_progress(self, args: Args, log_format: LogFormat, context: Context, waited_s: float) -> None:
+        state = self._read_state(args.name, log_format, context)
         context.guards.set_stage(state.stage or "starting")
-        done = book.stage_names.index(state.stage) + 1 if state.stage else 0
+        stage_number = log_format.stage_names.index(state.stage) + 1 if state.stage else 0
         if state.stage == "weights" and state.shards[1]:
             context.progress(*state.shards, text="loading weights, shards")
         else:
-            context.progress(done, len(book.stages), text=f"{state.stage or 'starting'}, {waited_s:.0f} s")
+            text = f"{state.stage or 'starting'}, {waited_s:.0f} s"
+            context.progress(stage_number, len(log_format.stages), text=text)
 
     @staticmethod
-    def _read_state(name: str, book: LogFormat, context: Context) -> EngineState:
-        return read_log(log_reader.read_tail(context.docker(), name, log_reader.TAIL_LINES), book)
+    def _read_state(name: str, log_format: LogFormat, context: Context) -> EngineState:
+        return read_log(log_reader.read_tail(context.docker(), name, log_reader.TAIL_LINES), log_format)
 
-    def _failed_start_result(self, args: Args, now: dict[str, Any] | None, book: LogFormat, context: Context) -> Result:
-        if now is None:
+    def _failed_start_result(
+        self, args: Args, container: dict[str, Any] | None, log_format: LogFormat, context: Context
+    ) -> Result:
+        if container is None:
             return Result(failed=True, msg=f"container {args.name} disappeared while starting.")
-        state = self._read_state(args.name, book, context)
-        code = now["State"]["ExitCode"]
-        exit_reason = f"exit code {code}" if not now["State"].get("OOMKilled") else "OOM-killed"
+        state = self._read_state(args.name, log_format, context)
+        code = container["State"]["ExitCode"]
+        exit_reason = f"exit code {code}" if not container["State"].get("OOMKilled") else "OOM-killed"
         why = state.failure.value or "no known reason in its log."
         lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), args.name, 200) if line.strip()]
         data = {"exit_code": code, "failure": state.failure.value, "evidence": lines[-EVIDENCE_LINES:]}
         return Result(failed=True, msg=f"the engine exited ({exit_reason}): {why}", data=data)
 
-    def _timeout_result(self, args: Args, book: LogFormat, context: Context) -> Result:
-        state = self._read_state(args.name, book, context)
+    def _timeout_result(self, args: Args, log_format: LogFormat, context: Context) -> Result:
+        state = self._read_state(args.name, log_format, context)
         lines = log_reader.read_last_lines(context.docker(), args.name, EVIDENCE_LINES)
         msg = f"not ready after {args.timeout_s:g} s; the last stage in its log: {state.stage or 'none'}."
         return Result(failed=True, msg=msg, fix="If it is just slow, raise `expect.ready_s`.", data={"evidence": lines})
 
 
 class CrashLoop(Module["CrashLoop.Args"]):
-    """Stop a server that keeps crashing: set its restart policy to `no`, once, and report it.
+    """Stop a server that keeps crashing: set its restart policy to `no`, and save an incident.
 
     Repeated starts on shared memory leak driver memory until the host itself fails. More than `most` restarts within
-    `within_s`, or an exit with code 0 of a server that should run, count as a crash loop; an incident is kept. The module
-    only removes a restart policy, it never sets one. The scheduled check runs it and remembers the number of restarts, so
-    that the first check after a verification knows where to start counting.
+    `within_s` count as a crash loop, and so does an exit with code 0 of a server that should run. Each scheduled check runs
+    this module and records the number of restarts to count from.
 
     Returns: broken, why, incident, restarts. Fails if it stopped a loop; otherwise it changes nothing.
     """
@@ -198,7 +198,7 @@ class CrashLoop(Module["CrashLoop.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        most: int = arg("restarts allowed before it counts as a loop", default=MAX_RESTARTS)
+        most: int = arg("restarts before it counts as a loop", default=MAX_RESTARTS)
         within_s: float = arg("period over which restarts are counted, seconds", default=WINDOW_S)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -216,26 +216,26 @@ class CrashLoop(Module["CrashLoop.Args"]):
 
 
 class BrokenLoop(Failed):
-    """The error for a crash loop that was stopped. data: the data to register."""
+    """Raised after a crash loop was stopped, with the data of `crash_loop`."""
 
     def __init__(self, name: str, why: str, data: dict[str, Any]) -> None:
         fix = "`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again."
-        super().__init__(f"{name} is not restarted: {why}.", fix=fix)
+        super().__init__(f"{name} is no longer restarted: {why}.", fix=fix)
         self.data = data
 
 
-#: verdicts of `smoke_test` that a stale cache may cause
+#: verdicts of `smoke_test` that a stale compile cache may cause
 SLOW_VERDICTS = ("regression", "misconfigured")
 
 
 class MoveCacheAside(Module["MoveCacheAside.Args"]):
-    """Stop a server that is too slow with a compile cache, and move the cache aside, so that the next start is cold.
+    """Stop a server that is too slow, and move its compile cache aside, so that the next start is cold.
 
-    A stale cache is a known cause of a server that is several times too slow. The cache that was moved aside is kept for
-    inspection until another one is moved aside or `invoke caches.prune` removes it. The history records it with the reason.
+    A stale cache can make a server several times slower. The moved cache is kept for inspection until another one is moved
+    aside or `invoke caches.prune` removes it. The history records the move with its reason.
 
-    Returns: tok_per_s (of the warm start), aside (the folder). Fails with `why` if the start was a cold one, if there is no
-    cache, or if the throughput test did not find the server slow, because a cold start would change nothing then.
+    Returns: tok_per_s (of the warm start), aside (the folder). Fails with `why` if a cold start cannot help: the throughput
+    test did not find the server slow, the start was cold already, or there is no cache.
     """
 
     safe_in_check = False
@@ -244,7 +244,7 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
     class Args:
         name: str = arg("the container's name")
         why: str = arg("the problem of the server, for the history")
-        fix: str = arg("what to do if nothing can be tried here", default="")
+        fix: str = arg("the fix to report if a cold start cannot help", default="")
         verdict: str = arg("the verdict of the throughput test", default="")
         tok_per_s: float | None = arg("the measured rate", default=None)
         stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
@@ -253,16 +253,13 @@ class MoveCacheAside(Module["MoveCacheAside.Args"]):
         container = containers.inspect(context.docker(), args.name) or {}
         if args.verdict not in SLOW_VERDICTS or not container or not compile_caches.is_warm_start(context, container):
             raise Failed(args.why, fix=args.fix)
-        return self._move_aside(args, container, context)
-
-    def _move_aside(self, args: Args, container: dict[str, Any], context: Context) -> Result:
         holders.record_stop(context, container)
         lifecycle.stop(context, container, args.stop_timeout_s)
         key = compile_caches.mounted_key(container)
         aside = compile_caches.move_aside(context, container, args.why)
         if aside is None:
             raise Failed(args.why, fix=args.fix)
-        why = f"{args.why} It had started with a compile cache, now in {aside}"
+        why = f"{args.why} It was started with a compile cache, now in {aside}"
         history.append(context, "cache moved aside", container_id=container["Id"], why=why)
         data = {"tok_per_s": args.tok_per_s, "aside": str(aside)}
         change = Change("compile cache", key, f"{key}/{compile_caches.ASIDE}", args.why)

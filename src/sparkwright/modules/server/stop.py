@@ -1,4 +1,4 @@
-"""Modules that end a server: drain it, stop it, keep it, and wait for its exit."""
+"""Modules that drain and stop a server, and wait for its processes to exit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sparkwright import defaults, units
-from sparkwright.engines.engine import Engine
 from sparkwright.errors import Failed
 from sparkwright.host import gpu_processes
 from sparkwright.host.containers import container_labels, containers, lifecycle, ownership, replacement, server_key
@@ -27,30 +26,30 @@ if TYPE_CHECKING:
 class StopAndKeepState:
     """The server's container, and the one that was stopped and kept earlier."""
 
-    #: its inspect; empty when there is none
+    #: inspect; empty if there is none
     current: dict[str, Any]
-    #: its inspect; empty when there is none
+    #: inspect; empty if there is none
     previous: dict[str, Any]
 
 
 class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     """Stop the server, and keep it as NAME-previous without a restart policy.
 
-    The server is the container NAME; if there is none, the last verified server of the host, under another recipe's
-    container name.
+    The server is the container NAME; if there is none, it is the host's last verified server, with the container name of
+    another recipe.
 
     Its policy is set to `no` before it stops, so that a reboot can never start two servers. Its state is recorded before the
-    first step, for `restore_previous`, so that a run interrupted at any point can be undone. Without a server there is
-    nothing to do. An older NAME-previous left by an unfinished run is kept if the current server was never verified (then
-    the current one is the failed attempt, and is removed); otherwise it is removed.
+    first step, so that `restore_previous` can undo a run interrupted at any point. If an unfinished run left an older
+    NAME-previous, the last verified container is kept: if the current server was never verified, it is a failed attempt and
+    is removed; otherwise the older NAME-previous is removed.
 
-    Returns: previous (its name, or empty).
+    Returns: previous (name of the kept container; empty if there is none).
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
+        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_TIMEOUT_S)
 
     def read(self, args: Args, context: Context) -> StopAndKeepState:
         return StopAndKeepState(replacement.find_current(context, args.name), replacement.find_kept(context, args.name))
@@ -71,10 +70,10 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
         holders.record_stop(context, observed.current)
         if observed.previous and observed.current["Id"] != good.get("container_id"):
             lifecycle.remove(context, observed.current, args.stop_timeout_s)
-            return {"msg": f"removed an unfinished {name}; {replacement.name_of(observed.previous)} is still kept"}
+            return {"msg": f"removed the unverified {name}; {replacement.name_of(observed.previous)} is still kept"}
         if observed.previous:
             lifecycle.force_remove(context, observed.previous["Id"])
-        _record_stopped(context, observed.current, args.name)
+        _record_previous(context, observed.current, {"attempt": args.name})
         lifecycle.set_policy(context, observed.current, "no")
         lifecycle.stop(context, observed.current, args.stop_timeout_s)
         lifecycle.rename(context, observed.current, kept_name)
@@ -82,10 +81,9 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
 
 
 class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
-    """Stop the server, without a restart policy, until it is started and verified again.
+    """Stop the server and set its restart policy to `no`, also if Docker keeps restarting it.
 
-    A server that Docker keeps restarting is stopped too. Its state (policy, running, memory use) is recorded before the
-    first step.
+    Its state (policy, running, memory use) is recorded first, so that it can be started and verified again.
 
     Returns: was_running. Fails if it does not stop; refused for a container that sparkwright did not create.
     """
@@ -93,7 +91,7 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        stop_timeout_s: int = arg("seconds to stop before it is killed", default=defaults.STOP_TIMEOUT_S)
+        stop_timeout_s: int = arg("seconds until it is killed", default=defaults.STOP_TIMEOUT_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return containers.inspect(context.docker(), args.name) or {}
@@ -113,7 +111,9 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
         if observed and not context.check:
             ownership.require_ours(context, observed)
             holders.record_stop(context, observed)
-            _record_restarted(context, observed)
+            # a verified server is started again, even if it was already stopped
+            is_verified = observed["Id"] == verified_states.load_last(context.state).get("container_id")
+            _record_previous(context, observed, {"running": True} if is_verified else {})
         return super().run(args, context)
 
     def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
@@ -126,20 +126,19 @@ POLL_S = 0.1
 
 
 class WaitExited(Module["WaitExited.Args"]):
-    """Wait until the stopped server has exited: not running according to the engine, and no process in its cgroup.
+    """Wait until the stopped server has exited: its container is not running, and its cgroup is empty.
 
-    An engine can report a container as stopped while one of its processes hangs in the driver; that process still holds its
-    memory.
+    The Docker Engine can report a container as stopped while one of its processes hangs in the driver and still holds memory.
 
-    Returns: waited_s. Fails after timeout_s with the remaining processes.
+    Returns: waited_s. Fails after timeout_s; the message lists the remaining processes.
     """
 
     safe_in_check = False
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container's name before it was renamed")
-        timeout_s: float = arg("how long its processes may take to exit, seconds", default=30.0)
+        name: str = arg("the container's name before it was renamed, for messages")
+        timeout_s: float = arg("time limit for its processes to exit, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
         stopped = holders.read_own_stop(context)
@@ -153,48 +152,46 @@ class WaitExited(Module["WaitExited.Args"]):
                 return Result(msg="", data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s:
                 fix = "Only a reboot ends a process stuck in the driver; see `dmesg | tail` on the host."
-                problem = f"after {waited_s:.0f} s there is still {', '.join(remaining)}"
-                raise Failed(f"{args.name} is stopped, but {problem}.", fix=fix)
+                raise Failed(f"{args.name} did not exit within {waited_s:.0f} s: {', '.join(remaining)}.", fix=fix)
             context.progress(0, len(remaining), text=f"waiting for {remaining[0]} to exit")
             time.sleep(POLL_S)
 
 
 def _describe_remaining(container_id: str, context: Context) -> list[str]:
-    """Return descriptions of what is left of a container: the container itself, and its processes."""
-    container: dict[str, Any] | None = containers.inspect(context.docker(), container_id)
-    running = ["the container, running"] if container is not None and container["State"]["Running"] else []
-    return running + [
-        f"process {pid}" for pid in ([] if context.machine.root else gpu_processes.list_container_pids(container_id))
-    ]
+    """Return the container if it is still running, and its processes, as text."""
+    container = containers.inspect(context.docker(), container_id)
+    running = ["the container, running"] if container and container["State"]["Running"] else []
+    pids = [] if context.machine.root else gpu_processes.list_container_pids(container_id)
+    return running + [f"process {pid}" for pid in pids]
 
 
 DRAIN_POLL_S = 0.2
 
 
 class Drain(Module["Drain.Args"]):
-    """Let the requests that the server is answering finish before it is stopped, for at most drain_s.
+    """Wait for running requests to finish before the server is stopped, for at most drain_s.
 
-    No engine can refuse new requests, but gateways can: each gateway in front of the server sends it no more, until
-    `gateway_return`. A gateway that does not answer is reported, and the run continues. Without a gateway, a busy server may
-    never become idle. After drain_s the run continues and reports how many requests are cut off; behind a gateway the
-    history has that too. A server that does not report its requests is not waited for, and the message says so.
+    Each gateway in front of the server sends it no new requests until `gateway_return`; a gateway that does not answer is
+    reported, and the run continues. Engines cannot refuse requests, so without a gateway a busy server may never become
+    idle. After drain_s the run continues and reports the number of aborted requests; behind a gateway the history records it
+    too. If the server's metrics do not report its requests, the module does not wait, and the message says so.
 
     In check mode it reports the cost of a restart: the requests running now and the duration of the last start.
 
-    Returns: running (requests, running and waiting, at the end; null if unknown), waited_s.
+    Returns: running (requests still running or queued at the end; null if unknown), waited_s.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
         drain_s: float = arg(
-            "how long to wait for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_TIMEOUT_S
+            "time limit for requests to finish, seconds; 0: do not wait", default=defaults.DRAIN_TIMEOUT_S
         )
         gateways: list[dict[str, Any]] = arg(
             "the gateways in front of this host: name, address, port, tls, and server (its name there)",
             default_factory=list,
         )
-        interim: str = arg("the interim server that answers during the replacement; empty: none", default="")
+        interim: str = arg("name of the interim server that answers during the replacement; empty: none", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         container = replacement.find_current(context, args.name)
@@ -208,9 +205,9 @@ class Drain(Module["Drain.Args"]):
         if not is_running:
             _pause_checks(gateways, context)
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
-        started_s, running_requests = time.monotonic(), _request_counter(container, context)
+        started_s, count_at_server = time.monotonic(), _request_counter(container, context)
         while True:
-            running = _max_requests(running_requests(), gateways, context)
+            running = _max_requests(count_at_server(), gateways, context)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
@@ -223,7 +220,7 @@ class Drain(Module["Drain.Args"]):
 
 
 def _drain_gateways(rows: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
-    """Drain this host at its gateways and return them; whatever a gateway did not do is noted."""
+    """Drain this host at its gateways and return them. Problems are noted."""
     from sparkwright.host.gateway import drain_record
     from sparkwright.host.gateway.server_operations import Gateway
 
@@ -234,7 +231,6 @@ def _drain_gateways(rows: Sequence[dict[str, Any]], context: Context) -> list[Ga
 
 
 def _pause_checks(gateways: Sequence[Gateway], context: Context) -> None:
-    """Make the gateways stop checking the server."""
     if gateways:
         from sparkwright.host.gateway import drain_record
 
@@ -242,7 +238,7 @@ def _pause_checks(gateways: Sequence[Gateway], context: Context) -> None:
 
 
 def _max_requests(running: int | None, gateways: Sequence[Gateway], context: Context) -> int | None:
-    """Return the requests by the server's own count, or by its gateways' if that is larger: one may queue before the server."""
+    """Return the larger of the server's count and the gateways' count, because requests may queue at a gateway."""
     if not gateways:
         return running
     from sparkwright.host.gateway import drain_record
@@ -252,21 +248,16 @@ def _max_requests(running: int | None, gateways: Sequence[Gateway], context: Con
 
 
 def _request_counter(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
-    """Return a function that returns the number of requests this server is processing; None if unknown."""
-    url = containers.url_of(container)
-    engine, key = (
-        container_labels.engine_of_container(container),
-        server_key.read_container_key(context.state, container),
-    )
-    return lambda: count_requests(engine, url, key)
+    """Return a function that counts the server's running and queued requests; None if its metrics do not report them."""
+    url, engine = containers.url_of(container), container_labels.engine_of_container(container)
+    key = server_key.read_container_key(context.state, container)
 
+    def count_requests() -> int | None:
+        counters = server_counters.read_counters(engine.http, url, key)[0] if url else {}
+        count = server_counters.count_active_requests(counters)
+        return None if count is None else int(count)
 
-def count_requests(engine: Engine, url: str, key: str) -> int | None:
-    """Return the number of requests that a server runs or queues; None if its metrics do not report it."""
-    busy = (
-        server_counters.count_active_requests(server_counters.read_counters(engine.http, url, key)[0]) if url else None
-    )
-    return None if busy is None else int(busy)
+    return count_requests
 
 
 def _describe_drain(running: int | None, waited_s: float) -> str:
@@ -277,42 +268,28 @@ def _describe_drain(running: int | None, waited_s: float) -> str:
     return f"{format_count(running, 'request')} aborted after {waited_s:.0f} s"
 
 
-def _describe_cost(running: int | None, context: Context, interim: str = "") -> str:
-    current = (
-        f"{format_count(running, 'request')} running now"
-        if running is not None
-        else "number of running requests unknown"
-    )
+def _describe_cost(running: int | None, context: Context, interim: str) -> str:
+    requests = "number of running requests unknown"
+    if running is not None:
+        requests = f"{format_count(running, 'request')} running now"
     if interim:
-        return f"{interim} answers meanwhile; {current}"
+        return f"{interim} answers meanwhile; {requests}"
     ready_s = (verified_states.load_last(context.state).get("measured") or {}).get("ready_s")
     unknown = "for an unknown time (no start measured yet)"
     duration = unknown if ready_s is None else f"for about {units.format_rough_duration(ready_s)} (last start)"
-    return f"server down {duration}; {current}"
+    return f"server down {duration}; {requests}"
 
 
-def _record_stopped(context: Context, container: dict[str, Any], attempt: str) -> None:
-    """Record a server as it is, so that it can be restored, before it is stopped for its replacement.
+def _record_previous(context: Context, container: dict[str, Any], extra: dict[str, Any]) -> None:
+    """Record a server before it is stopped, so that it can be restored.
 
     Args:
-        attempt: the name of the new container.
+        extra: more fields of the record: "attempt", the name of the new container; "running", if it differs from the state.
     """
-    _write_previous(context, container, {"attempt": attempt})
-
-
-def _record_restarted(context: Context, container: dict[str, Any]) -> None:
-    """Record a server that is about to be restarted. A verified one is recorded as running, even if it is stopped."""
-    verified = container["Id"] == verified_states.load_last(context.state).get("container_id")
-    _write_previous(context, container, {"running": True} if verified else {})
-
-
-def _write_previous(context: Context, container: dict[str, Any], extra: dict[str, Any]) -> None:
     recorded, good = context.state.read("previous") or {}, verified_states.load_last(context.state)
     identity = containers.identity(container)
-    if identity["policy"] == "no" and identity["id"] == good.get(
-        "container_id"
-    ):  # the policy was removed since it was verified
-        identity["policy"] = good["spec"]["restart"]
-    if recorded.get("id") == container["Id"]:  # a run that was cut off had begun to change these: its record is right
+    if identity["policy"] == "no" and identity["id"] == good.get("container_id"):
+        identity["policy"] = good["spec"]["restart"]  # the policy was removed after the verification
+    if recorded.get("id") == container["Id"]:  # an interrupted run changed these after it had recorded them
         identity = {key: recorded.get(key, value) for key, value in identity.items()}
     context.state.write("previous", {**identity, **extra, "run": context.run_id})

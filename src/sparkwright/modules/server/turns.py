@@ -24,12 +24,12 @@ from sparkwright.units import format_gib
 class Turn(Module["Turn.Args"]):
     """Find which of the servers that take turns in memory is to be awake. Changes nothing.
 
-    It is the last one recorded by `take_turn`; if there is none, the one that is running, otherwise the first in the list.
+    It is the server that `take_turn` recorded last; without a record, the running one; otherwise the first in the list.
 
-    Returns: asleep (another server is to be awake), running, proved (its container was verified, unchanged), awake (a
-    container's name), interrupted (a server is running that should be asleep), other: the one to stop before this one
-    starts, as last verified: name, host, gateways, running, base_url, spec, model, serve; its name is empty if there is
-    none.
+    Returns: asleep (another server is to be awake), running, proved (its container is the last verified one), awake (name of
+    the container to be awake), interrupted (a server that should be asleep is running), other (the server to stop before
+    this one starts: name, host, gateways, running, proved, base_url, and spec, model and serve of its last verified state;
+    its name is empty if there is none).
     """
 
     @dataclass(frozen=True)
@@ -41,25 +41,25 @@ class Turn(Module["Turn.Args"]):
         inspected = {
             server["name"]: containers.inspect(context.docker(), server["name"]) or {} for server in args.servers
         }
-        running = [name for name, value in inspected.items() if value and value["State"]["Running"]]
+        running = [name for name, container in inspected.items() if container and container["State"]["Running"]]
         awake = turns.awake_server(context.state)
         if awake not in inspected:
             awake = next(iter(running), next(iter(inspected)))
         others = [server for server in args.servers if server["name"] in running and server["name"] != args.name]
         if len(others) > 1:
             names = " and ".join(other["name"] for other in others)
-            raise Failed(f"{names} run at the same time, and take turns.", fix="Stop one with `docker stop`.")
+            raise Failed(f"{names} are both running, but should take turns.", fix="Stop one with `docker stop`.")
         others = others or [server for server in args.servers if server["name"] == awake != args.name]
-        own, good = inspected[args.name], verified_states.load_last(context.state)
+        container, good = inspected[args.name], verified_states.load_last(context.state)
         data = {
             "asleep": awake != args.name,
             "running": args.name in running,
-            "proved": bool(own) and own["Id"] == good.get("container_id"),
+            "proved": bool(container) and container["Id"] == good.get("container_id"),
             "awake": awake,
             "interrupted": any(name != awake for name in running),
             "other": _other_server(others[0], inspected, context) if others else {"name": "", "running": False},
         }
-        return Result(msg=_describe_turn(args.name, data, own), data=data)
+        return Result(msg=_describe_turn(args.name, data, container), data=data)
 
 
 def _other_server(server: Mapping[str, Any], inspected: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _other_server(server: Mapping[str, Any], inspected: Mapping[str, Any], conte
     return {**recorded, **server, "running": running, "proved": is_last_verified, "base_url": url}
 
 
-def _describe_turn(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+def _describe_turn(name: str, data: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     if not data["asleep"]:
         interruption = f", and {data['other']['name']} runs: a switch was interrupted" if data["interrupted"] else ""
         return f"it is the turn of {name}{interruption}"
@@ -80,7 +80,7 @@ def _describe_turn(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -
         return f"{name} runs, and it is the turn of {data['awake']}: a switch was interrupted"
     if not data["proved"]:
         return f"{name} is asleep and was never verified: it is the turn of {data['awake']}"
-    ended_s = containers.parse_time(str((own.get("State") or {}).get("FinishedAt") or ""))
+    ended_s = containers.parse_time(str((container.get("State") or {}).get("FinishedAt") or ""))
     since = f" (since {units.format_time(ended_s, units.MINUTE_FORMAT)})" if ended_s else ""
     return f"{name} is asleep{since}: it is the turn of {data['awake']}"
 
@@ -89,17 +89,16 @@ def _describe_turn(name: str, data: Mapping[str, Any], own: Mapping[str, Any]) -
 class TakeTurnState:
     """The recorded turn."""
 
-    #: name of the container that is to be awake
-    awake_servers: str
-    #: names of all containers that take turns
+    #: container that is to be awake; empty if none is recorded
+    awake: str
+    #: all containers that take turns
     servers: tuple[str, ...]
 
 
 class TakeTurn(StateModule["TakeTurn.Args", TakeTurnState]):
     """Record which of the servers that take turns in memory is to be awake; all others are asleep.
 
-    Use it before one is stopped for the other: if the run is interrupted later, the next command and the health check rely
-    on it.
+    Record it before any server is stopped: if the run is interrupted, the next command and the health check use the record.
 
     Returns: awake.
     """
@@ -114,9 +113,7 @@ class TakeTurn(StateModule["TakeTurn.Args", TakeTurnState]):
 
     def differences(self, args: Args, observed: TakeTurnState) -> list[Change]:
         names = tuple(server["name"] for server in args.servers)
-        changes = (
-            [Change("awake", observed.awake_servers or None, args.name)] if observed.awake_servers != args.name else []
-        )
+        changes = [Change("awake", observed.awake or None, args.name)] if observed.awake != args.name else []
         if {*observed.servers} != {*names}:
             changes.append(Change("take turns", list(observed.servers) or None, list(names)))
         return changes
@@ -130,28 +127,30 @@ class TakeTurn(StateModule["TakeTurn.Args", TakeTurnState]):
 
 
 class InterimFits(Module["InterimFits.Args"]):
-    """Check that an interim server fits next to the running one, to answer requests at the gateways during the replacement.
+    """Check that an interim server, which answers requests during a replacement, fits next to the running server.
 
     It fits if the host has enough memory for it now, and for both it and the new server once the running one is gone; if its
     port is free; and if every gateway in front of the host has an entry for it and sends requests to the running server.
-    With `swap: auto` it is also omitted if other hosts serve the model. Anything unknown counts as not fitting. The decision
-    is recorded here, before anything is started.
+    With `swap: auto` it is also omitted if other hosts serve the model. Anything unknown counts as not fitting. A positive
+    result is recorded before the interim server starts.
 
-    Returns: fits, name (of its container), spec, base_url. Fails with `swap: beside` if it does not fit, with the reason.
+    Returns: fits, name (of its container), spec, base_url. Refused with `swap: beside` if it does not fit, with the reason.
     """
 
     @dataclass(frozen=True)
     class Args:
-        swap: Literal["auto", "in_place", "beside"] = arg("the host's variable; beside fails if it does not fit")
+        swap: Literal["auto", "in_place", "beside"] = arg(
+            "the host's variable; beside: required, auto: only if it fits"
+        )
         spec: dict[str, Any] = arg("the new server's container, as `container` in scope")
         port: int = arg("the host's port for the interim server; 0: none")
-        alone: bool = arg("whether no other host serves this model at the gateways")
+        alone: bool = arg("no other host serves this model at the gateways")
         served_name: str = arg("the model's name in requests")
         gateways: list[dict[str, Any]] = arg("the gateways in front of this host, as in `host.gateways`")
         utilization: float = arg(
-            "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
+            "share of MemTotal that the engine allocates, 0 to 1; used without engine_memory", default=0.0
         )
-        needs_bytes: int = arg("memory of an engine without such a share, bytes", default=0)
+        needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
             "the engine's memory use, as `engine_memory` in scope", default_factory=dict
         )
@@ -167,14 +166,14 @@ class InterimFits(Module["InterimFits.Args"]):
         }
         gateways = [Gateway.from_json(gateway) for gateway in args.gateways]
         if not containers.is_running(context.docker(), name):
-            return Result(msg="no server is running that it could stand in for", data=data)
+            return Result(msg="not needed: no server is running", data=data)
         if args.swap == "auto" and not args.alone:
             return Result(msg=f"not needed: other hosts serve {args.served_name} meanwhile", data=data)
         if reason := _explain_unfit(args, gateways, context):
             if args.swap != "beside":
                 return Result(msg=f"replaced in place: {reason}", data=data)
             fix = "With `swap: auto` under `vars:` of the host it is replaced in place."
-            msg = f"`swap: beside`: no second server beside {name}: {reason}."
+            msg = f"`swap: beside`: no interim server fits beside {name}: {reason}."
             return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=fix, data=data)
         if not context.check:
             interim.save_record(context, name, gateways)
@@ -183,37 +182,33 @@ class InterimFits(Module["InterimFits.Args"]):
 
 
 def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context: Context) -> str:
+    """Return the reason why no interim server can run; empty if it fits."""
     if args.spec.get("network") == "host":
-        return "on the host's network (`network: host`) two servers cannot have ports of their own"
+        return "with `network: host` two servers cannot publish different ports"
+    existing = containers.inspect(context.docker(), interim.container_name(str(args.spec["name"])))
+    if existing:
+        return f"container {ownership.describe_holder(context, existing)}"
     return (
-        _check_name(args, context)
-        or _check_memory(args, context)
+        _check_memory(args, context)
         or _check_port(args, context)
         or interim.check_routing(context.state, gateways, args.served_name)
     )
 
 
-def _check_name(args: InterimFits.Args, context: Context) -> str:
-    existing = containers.inspect(context.docker(), interim.container_name(str(args.spec["name"])))
-    return f"container {ownership.describe_holder(context, existing)}" if existing else ""
-
-
 def _check_memory(args: InterimFits.Args, context: Context) -> str:
     server = PlannedServer.from_scope(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
-    if not budget.of("server"):
+    server_bytes, need_bytes = budget.of("server"), budget.need_bytes
+    if not server_bytes:
         return memory_fit.UNKNOWN_ENGINE_MEMORY
-    need = budget.need_bytes
-    available = context.machine.meminfo()["MemAvailable"]
-    if available < need:
-        return f"{format_gib(available)} GiB available beside it, {format_gib(need)} GiB needed"
-    available_later = available + (holders.server_bytes(str(args.spec["name"]), context) or 0)
-    needed_for_both = need + budget.of("server")
-    return (
-        ""
-        if available_later >= needed_for_both
-        else f"{format_gib(available_later)} GiB for it and the new server, {format_gib(needed_for_both)} GiB needed"
-    )
+    available_bytes = context.machine.meminfo()["MemAvailable"]
+    if available_bytes < need_bytes:
+        return f"{format_gib(available_bytes)} GiB available beside it, {format_gib(need_bytes)} GiB needed"
+    later_bytes = available_bytes + (holders.server_bytes(str(args.spec["name"]), context) or 0)
+    if later_bytes < need_bytes + server_bytes:
+        needed = f"{format_gib(need_bytes + server_bytes)} GiB needed"
+        return f"{format_gib(later_bytes)} GiB available for it and the new server together, {needed}"
+    return ""
 
 
 def _check_port(args: InterimFits.Args, context: Context) -> str:
@@ -237,10 +232,10 @@ def _replace_port(published: str, port: int) -> str:
 
 
 class InterimServes(Module["InterimServes.Args"]):
-    """Let the gateways send requests to the interim server, which was checked before. See `interim_fits`.
+    """Make the gateways send requests to the interim server, which must be ready. See `interim_fits`.
 
-    If a gateway does not report it as up within 30 s, for example because of a firewall, it is useless: with `swap: auto`
-    this is reported, and the server is replaced in place.
+    With `swap: auto`, if a gateway does not report it as up within 30 s, for example because of a firewall, the module
+    reports this, and the server is replaced in place.
 
     Returns: serving. Fails with `swap: beside` if a gateway does not report it as up.
     """
@@ -264,27 +259,26 @@ class InterimServes(Module["InterimServes.Args"]):
         reason = interim.start_serving(context.state, gateways)
         if not reason:
             names = ", ".join(gateway.name for gateway in gateways)
-            return Result(changed=True, diff=diff, msg=f"gets requests from {names}", data={"serving": True})
+            return Result(changed=True, diff=diff, msg=f"receives requests from {names}", data={"serving": True})
+        problem = f"{args.name} receives no requests: {reason}."
         if args.swap == "beside":
-            raise Failed(
-                f"{args.name} cannot take the requests: {reason}.", fix="Open its port for the gateway's host."
-            )
-        context.note(f"{args.name} cannot take the requests: {reason}. The server is replaced in place.")
+            raise Failed(problem, fix="Open its port for the gateway's host.")
+        context.note(f"{problem} The server is replaced in place.")
         return Result(msg=f"replaced in place: {reason}", data={"serving": False})
 
 
 class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
     """Drain, stop and remove the interim server. See `interim_fits`.
 
-    It stays while it alone serves, that is, if the server that it replaced is not up at a gateway. The next run then removes
-    it, or a health check that finds the verified server healthy.
+    It is kept if the new server is not up at a gateway. It is then removed by the next run, or by a health check that
+    finds the verified server healthy.
 
     Returns: gone.
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the container that it replaced")
+        name: str = arg("name of the server's container")
         drain_s: float = arg("how long its requests may take to finish, seconds", default=defaults.DRAIN_TIMEOUT_S)
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
@@ -298,7 +292,7 @@ class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
 
     def act(self, args: Args, observed: dict[str, Any], changes: list[Change], context: Context) -> dict[str, Any]:
         gateways = [Gateway.from_json(gateway) for gateway in observed["gateways"]]
-        gone, message = interim.drain_and_remove(context, args.name, gateways, args.drain_s)
-        if not gone:
+        is_removed, message = interim.drain_and_remove(context, args.name, gateways, args.drain_s)
+        if not is_removed:
             context.note(f"{message}.")
-        return {"gone": gone, "msg": message}
+        return {"gone": is_removed, "msg": message}
