@@ -179,7 +179,7 @@ def test_the_three_engines_follow_one_another_on_one_port_and_back(project: Sand
     [
         ("sglang:\n  max-model-len: 8192", "max-model-len is vLLM's; SGLang has context-length"),
         ("sglang:\n  mem-fraction-static: 85", "must be above 0 and below 1"),
-        ("sglang:\n  host: 127.0.0.1", "is reachable in its container only"),
+        ("sglang:\n  host: 127.0.0.1", "is only reachable inside the container"),
         ("llama_cpp:\n  ctx-size: 8192", "`llama_cpp`"),
     ],
 )

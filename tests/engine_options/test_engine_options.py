@@ -67,7 +67,7 @@ def test_every_option_of_a_release_is_taken_and_no_other(name: str, release: str
         ("sglang", "0.5.23", {"disable-piecewise-cuda-graph": True}, "error", "write cuda-graph-backend-prefill: disabled"),
         ("sglang", "0.5.23", {"elastic-ep-rejoin": True}, "error", "write elastic-ep-join-mode: recover"),
         ("sglang", "0.5.23", {"enable-double-sparsity": True}, "error", "remove it"),
-        ("sglang", "0.5.23", {"torchao-config": "int4wo-128"}, "error", "look in the notes of the releases after 0.5.17 for what took over"),
+        ("sglang", "0.5.23", {"torchao-config": "int4wo-128"}, "error", "see the release notes after 0.5.17 for its replacement"),
         ("sglang", "0.5.23", {"context-lenght": 8192}, "error", "write context-length"),
         ("sglang", "0.5.23", {"enable-radix-cache": True}, "error", "write disable-radix-cache: false"),
         ("llama_cpp", "b10434", {"no-mmap": True}, "", ""),

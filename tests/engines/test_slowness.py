@@ -32,12 +32,12 @@ def verdicts(**fields: Any) -> dict[str, str]:
                 "log": {"quantization": "none", "evidence": {"quantization": "quantization=None"}},
                 "model": "Qwen/Qwen3.5-35B-A3B-FP8",
             },
-            "BF16 weights where FP8 was meant",
+            "BF16 weights although the model's name says FP8",
         ),
         ({"log": {"block_size": 2096}, "budget": 2048}, "a block of the KV cache is larger than max-num-batched-tokens"),
-        ({"thought": 30, "answered": 32}, "it thinks before it answers"),
+        ({"thought": 30, "answered": 32}, "reasoning tokens precede the answer"),
         ({"memory": {"MemAvailable": 2 * GIB, "MemTotal": 120 * GIB}}, "the memory is full"),
-        ({"acceptance": 0.2}, "speculation guesses badly"),
+        ({"acceptance": 0.2}, "few draft tokens are accepted"),
         ({"kv_used": 0.99}, "the KV cache is full"),
     ],
 )  # fmt: skip
@@ -66,8 +66,11 @@ def test_a_very_slow_server_has_more_possible_causes_than_a_fast_one() -> None:
 
 def test_what_makes_answers_late_does_not_come_before_what_makes_tokens_slow() -> None:
     names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, thought=30, answered=32))]
-    assert names.index("a stale compile cache") < names.index("it thinks before it answers")
-    assert find_causes(SlownessEvidence(share=1.0, thought=30, answered=32))[0].name == "it thinks before it answers"
+    assert names.index("a stale compile cache") < names.index("reasoning tokens precede the answer")
+    assert (
+        find_causes(SlownessEvidence(share=1.0, thought=30, answered=32))[0].name
+        == "reasoning tokens precede the answer"
+    )
 
 
 def test_the_ladder_leaves_out_what_is_excluded() -> None:

@@ -21,8 +21,8 @@ def embedding_reply(vector: Any) -> dict[str, Any]:
     [
         (embedding_reply([0.047, -0.030, 0.1]), "a vector of 3 numbers", ""),
         (embedding_reply([0.0, 0.0]), "", "with a vector of zeros"),
-        (embedding_reply([0.1, None]), "", "with a vector of something else than numbers"),
-        (embedding_reply([0.1, float("nan")]), "", "with a vector of something else than numbers"),
+        (embedding_reply([0.1, None]), "", "with a vector that contains invalid numbers"),
+        (embedding_reply([0.1, float("nan")]), "", "with a vector that contains invalid numbers"),
         (embedding_reply("AACAPw=="), "", "without a vector"),
         (embedding_reply([]), "", "without a vector"),
         ({"data": []}, "", "without a vector"),
@@ -40,10 +40,10 @@ def rerank_reply(first: Any, second: Any) -> dict[str, Any]:
 
 
 def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
-    assert RERANK.evaluate(rerank_reply(0.93, 0.02)).why_not == ""
+    assert RERANK.evaluate(rerank_reply(0.93, 0.02)).problem == ""
     wrong = RERANK.evaluate(rerank_reply(-0.14, 0.29))
-    assert wrong.holds
-    assert "not a reranker" in wrong.why_not
+    assert wrong.content
+    assert "not a reranker" in wrong.problem
 
 
 @pytest.mark.parametrize(

@@ -136,18 +136,18 @@ def test_llama_cpp_serves_one_adapter_as_the_whole_server(tmp_path: Path, text: 
 
 #: by what an adapter says of itself, and the model's name: the severity and the words of its finding
 BASES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "another width": ({"sizes": {"q_proj": [2048, 4096]}}, "error", "its q_proj has 2048 inputs, and the model's 4096"),
+    "another width": ({"sizes": {"q_proj": [2048, 4096]}}, "error", "its q_proj has 2048 inputs, the model's has 4096"),
     "another width of outputs": ({"sizes": {"down_proj": [0, 5120]}}, "error", "its down_proj has 5120 outputs"),
-    "other heads": ({"sizes": {"v_proj": [4096, 4096]}}, "error", "its v_proj has 4096 outputs, and the model's 1024"),
-    "more layers": ({"layers": 40}, "error", "it changes layer 40, and the model has 36"),
+    "other heads": ({"sizes": {"v_proj": [4096, 4096]}}, "error", "its v_proj has 4096 outputs, the model's has 1024"),
+    "more layers": ({"layers": 40}, "error", "it changes layer 40, but the model has 36"),
     "another family": ({"base": "meta-llama/Llama-3.1-8B-Instruct"}, "error", "a model of another family"),
     "another size": ({"base": "Qwen/Qwen3-14B", "sizes": {}}, "error", "a model of another size"),
     "a quantised copy": ({"base": "unsloth/Qwen3-8B-unsloth-bnb-4bit"}, "", ""),
     "its own": ({"base": "Qwen/Qwen3-8B"}, "", ""),
     "a folder": ({"base": "/home/me/out/Qwen3-8B"}, "", ""),
     "nothing": ({"base": ""}, "", ""),
-    "another name": ({"base": "Qwen/Qwen3-8B-Base"}, "warning", "the sizes of its matrices fit"),
-    "unread": ({"base": "me/mine", "sizes": {}}, "warning", "its sizes are not known"),
+    "another name": ({"base": "Qwen/Qwen3-8B-Base"}, "warning", "its matrices have the right sizes"),
+    "unread": ({"base": "me/mine", "sizes": {}}, "warning", "the sizes of its matrices are unknown"),
 }
 
 
@@ -168,12 +168,12 @@ def test_of_a_model_that_the_lock_does_not_know_nothing_is_claimed(tmp_path: Pat
 
 
 LIMITS = {
-    "a rank above the default": (VLLM, {"rank": 64}, "error", "rank 64, and max-lora-rank is 16"),
-    "a rank above the flag": ("vllm: {max-lora-rank: 32}\n", {"rank": 33}, "error", "rank 33, and max-lora-rank is 32"),
+    "a rank above the default": (VLLM, {"rank": 64}, "error", "rank 64, but max-lora-rank is 16"),
+    "a rank above the flag": ("vllm: {max-lora-rank: 32}\n", {"rank": 33}, "error", "rank 33, but max-lora-rank is 32"),
     "a rank that fits": ("vllm: {max-lora-rank: 64}\n", {"rank": 64}, "", ""),
     "SGLang takes it from the adapters": (SGLANG, {"rank": 64}, "", ""),
     "a rank above SGLang's flag": ("engine: sglang\nsglang: {max-lora-rank: 8}\n", {}, "error", "max-lora-rank is 8"),
-    "DoRA": (VLLM, {"extras": ["use_dora"]}, "error", "has use_dora in its adapter_config.json, which vLLM does not serve"),
+    "DoRA": (VLLM, {"extras": ["use_dora"]}, "error", "sets use_dora in adapter_config.json, which vLLM does not support"),
 }  # fmt: skip
 
 
@@ -186,4 +186,4 @@ def test_limits_of_the_engine(tmp_path: Path, text: str, about: dict[str, Any], 
 
 def test_more_adapters_than_places_in_a_batch_wait_for_one_another(tmp_path: Path) -> None:
     ((severity, rule, sentence),) = find_adapter_findings(tmp_path, "vllm: {}\n" + ADAPTERS, lock_entries())
-    assert (severity, rule) == ("warning", "adapters-at-once") and "2 adapters and max-loras 1" in sentence
+    assert (severity, rule) == ("warning", "adapters-at-once") and "2 adapters, but max-loras is 1" in sentence

@@ -27,7 +27,7 @@ def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> N
         assert server.wait_until_served(), server.log
         before = server_counters.read_counters(EMBED, server.base_url, "")[0]
         answer = request_tokens(server, EMBED)
-        assert tasks.PROOFS["embed"].evaluate(answer.json()).holds == "a vector of 128 numbers"
+        assert tasks.PROOFS["embed"].evaluate(answer.json()).content == "a vector of 128 numbers"
         assert http_probe.find_missing_part(EMBED, answer.json()) == ""
         after = server_counters.read_counters(EMBED, server.base_url, "")[0]
         assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
@@ -41,7 +41,7 @@ def test_scores_come_for_each_text(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--reranking") as server:
         assert server.wait_until_served(), server.log
         answer = request_tokens(server, RERANK)
-        assert tasks.PROOFS["rerank"].evaluate(answer.json()).holds, answer.body
+        assert tasks.PROOFS["rerank"].evaluate(answer.json()).content, answer.body
         assert http_probe.find_missing_part(RERANK, answer.json()) == ""
 
 

@@ -1,4 +1,4 @@
-"""Description of an engine's HTTP interface: paths, metrics by role, keys of requests, and the API key."""
+"""Description of an engine's HTTP interface: paths, metrics by role, request keys and the API key."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sparkwright.trust.bounds import parse_number
 Task = Literal["generate", "embed", "rerank"]
 GENERATE: Task = "generate"
 
-#: roles of metrics, whose names differ between engines. GENERATED: generated tokens; HEARTBEAT: changes with every step while
-#: anything is generated. Both are the same counter in an engine that counts each token immediately; SGLang and llama.cpp
+#: roles of metrics; engines use different names for the same role. GENERATED: generated tokens. HEARTBEAT: changes with every
+#: step while tokens are generated. An engine that counts each token immediately has one counter for both; SGLang and llama.cpp
 #: count generated tokens only when a request ends.
 GENERATED = "generated"
 HEARTBEAT = "heartbeat"
@@ -34,8 +34,9 @@ ACCEPTED_AT_PREFIX = "accepted_at_"
 MAX_POSITIONS = 64
 KV_CACHE_USED = "kv_cache_used"  # 0 to 1
 
-#: roles of which at least one changes with every step, prefill included; and roles that count requests
+#: roles of which at least one changes with every step, prefill included
 PROGRESS_ROLES = (HEARTBEAT, GENERATED, PREFIX_QUERIES, KV_CACHE_USED, PREEMPTIONS)
+#: roles that count requests
 REQUEST_ROLES = (RUNNING, WAITING)
 
 COUNTER_ROLES = (GENERATED, HEARTBEAT, PREEMPTIONS, PREFIX_QUERIES, PREFIX_HITS, DRAFTS, ACCEPTED_TOKENS)
@@ -45,25 +46,26 @@ _POSITION_LABEL = re.compile(r'\bposition="(\d{1,3})"')
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """A metric by its name in the Prometheus text."""
+    """A metric in the Prometheus text."""
 
     name: str
-    #: a label that a line must have, such as `mode="decode"`; empty: the sum over all lines
+    #: only lines with this label count, such as `mode="decode"`; all lines if empty
     label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The keys of an answer that hold its token counts."""
+    """The keys of an answer with its token counts."""
 
-    #: the object that has these keys
+    #: the object with the other keys
     object: str
-    #: the keys that add up to the prompt's tokens; the first is always there
+    #: the keys whose sum is the number of prompt tokens; only the first is always present
     prompt: tuple[str, ...]
+    #: the key with the number of generated tokens
     generated: str
 
 
-#: usage in OpenAI's chat API; and in its responses API and Anthropic's messages API, where cached tokens are counted separately
+#: usage in OpenAI's chat API; in its responses API and Anthropic's messages API, where cached tokens are counted separately
 USAGES = (
     Usage("usage", ("prompt_tokens",), "completion_tokens"),
     Usage("usage", ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"), "output_tokens"),
@@ -94,37 +96,37 @@ class Http:
     port: int
     #: metrics by role
     roles: Mapping[str, MetricSample] = field(default_factory=dict)
-    #: path that answers 200 once the server serves
+    #: path that answers 200 once the server is ready
     health: str = "/health"
     #: status codes of `health` that mean "still loading"
     loading: tuple[int, ...] = ()
-    #: timeout of a request for `health`, seconds
+    #: timeout for `health`, in seconds
     health_s: float = 5.0
-    #: path that lists the served names
+    #: path that lists the served models
     models: str = "/v1/models"
-    #: the server answers requests under any model name, so a name proves nothing
+    #: the server accepts any model name in requests
     any_name: bool = False
     #: path that reports the version; empty if there is none
     version: str = "/version"
-    #: returns the version in that answer
+    #: returns the version in an answer of `version`
     version_of: Callable[[Any], str] = _read_version
     #: path that reports the server's settings; empty if there is none
     settings: str = ""
-    #: returns the settings in that answer, by the names of log.state.FIELDS
+    #: returns the settings in an answer of `settings`, by the names of log.state.FIELDS
     settings_of: Callable[[Any], Mapping[str, Any]] = _no_data
     #: path of the Prometheus metrics; empty if there are none
     metrics: str = "/metrics"
-    #: keys of a measured request beyond those that every OpenAI API takes
+    #: extra keys of a measured request, which not every OpenAI API accepts
     measured: Mapping[str, Any] = field(default_factory=dict)
     #: keys that turn thinking off
     plain: Mapping[str, Any] = field(default_factory=dict)
     #: keys that turn thinking on
     thinking: Mapping[str, Any] = field(default_factory=dict)
-    #: keys to leave out, in this order, if a server refuses a request
+    #: keys to remove, one group after the other, if a server refuses a request
     removable: tuple[tuple[str, ...], ...] = ()
-    #: keys of a chunk that hold the number of tokens so far
+    #: (object, key) in a chunk with the number of tokens so far
     counted: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
-    #: keys of a complete answer, or of the last chunk of a stream, that hold its token counts
+    #: token counts in a complete answer or in the last chunk of a stream
     usages: tuple[Usage, ...] = USAGES
     #: paths that need no API key
     public: frozenset[str] = frozenset(("/health",))
@@ -132,49 +134,48 @@ class Http:
     key_variable: str = ""
     #: option with the API key
     key_option: str = "--api-key"
-    #: returns the longest context in tokens from a row of `models`
+    #: returns the context length in tokens from a row of `models`
     context_of: Callable[[Mapping[str, Any]], Any] = _read_context
     #: prefixes of the options that turn on speculative decoding
     speculation: tuple[str, ...] = ()
     #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
     positions: str = ""
-    #: returns the priority with which a request yields to all others, from the server's command
+    #: returns the lowest priority of a request, from the server's command; 0 if it does not schedule by priority
     low_priority: Callable[[Sequence[str]], int] = _no_priority
     #: returns the cache settings in the metrics' text
     cache_of: Callable[[str], dict[str, str]] = _no_data
-    #: the PREFIX_QUERIES metric leaves out the tokens that PREFIX_HITS counts
+    #: the PREFIX_QUERIES metric excludes the tokens of PREFIX_HITS
     hits_apart: bool = False
     #: tokens per block of the prefix cache, if the server does not report it; 1 if it matches single tokens
     prefix_block: int = 16
-    #: minimum block size in tokens for a recurrent model, whose states are only kept at the ends of blocks
+    #: minimum block size in tokens for a recurrent model, whose states are cached only at the ends of blocks
     recurrent_block: int = 1
     #: task of the server
     task: Task = GENERATE
-    #: metrics that differ from `roles` if the task is not text generation
+    #: metrics that differ from `roles` for other tasks than text generation
     unlike: Mapping[str, MetricSample] = field(default_factory=dict)
-    #: paths that render a conversation's prompt without generating: the first takes messages, the second tokens
+    #: paths that render a chat's prompt without generating: the first takes messages, the second tokens
     render: tuple[str, ...] = ()
-    #: seconds for which all of PROGRESS_ROLES may stay unchanged while a slow model works
+    #: seconds for which all PROGRESS_ROLES may stay unchanged while a slow model generates
     still_s: int = 0
-    #: paths that clients use and a gateway routes
+    #: paths for clients, which a gateway routes
     paths: tuple[ApiPath, ...] = api_paths.OPENAI_PATHS
 
     def api_key(self, command: Sequence[str], env: Sequence[str]) -> str:
-        """Return the API key in a container's command and environment; empty if the server needs none."""
+        """Return the API key in a container's command or environment; empty if it has none."""
         variables = dict(pair.partition("=")[::2] for pair in env)
         return option_value(command, self.key_option) or variables.get(self.key_variable, "")
 
     def speculates(self, command: Sequence[str]) -> bool:
-        """Return True if a server with this command uses speculative decoding; its speed then depends on the prompt."""
+        """Return True if a server with this command uses speculative decoding."""
         return bool(self.speculation) and any(str(word).startswith(self.speculation) for word in command)
 
     @property
     def has_separate_heartbeat(self) -> bool:
-        """True if the heartbeat and the generated tokens are different counters."""
         return self.roles.get(HEARTBEAT) != self.roles.get(GENERATED)
 
     def counters(self, metrics_text: str) -> dict[str, float]:
-        """Return the metrics by role, summed over labels. A metric that is missing or not a count is left out."""
+        """Return the metrics by role, summed over labels. Missing and invalid metrics are omitted."""
         roles_by_metric: dict[str, list[tuple[str, str]]] = {}
         for role, sample in self.roles.items():
             roles_by_metric.setdefault(sample.name, []).append((role, sample.label))
@@ -194,57 +195,57 @@ class Http:
 
 
 def _position_role(labels: str) -> str:
-    """Return the role for a line of the metric of accepted tokens by position; "" for an impossible position."""
+    """Return the role for a line of `Http.positions`; "" for an invalid position."""
     match = _POSITION_LABEL.search(labels)
     return f"{ACCEPTED_AT_PREFIX}{int(match[1])}" if match and int(match[1]) < MAX_POSITIONS else ""
 
 
-#: valid both in an Authorization header and as an argument; the minimum length is our choice, as short keys can be guessed
+#: characters valid in an Authorization header and as an argument; the minimum length keeps keys from being guessed
 _KEY_PATTERN = re.compile(r"[A-Za-z0-9._~+/=][A-Za-z0-9._~+/=-]{15,511}")
 VALID_KEY_RULE = "16 to 512 letters, digits or . _ ~ + / = -, the first not a dash"
 #: fix for a server that needs an unknown key
 SET_KEY_FIX = "Set `server_key` in the recipe and deploy; the checks then use that key."
-MAKE_KEY_HINT = "`openssl rand -hex 24` makes one."
+MAKE_KEY_HINT = "Generate one with `openssl rand -hex 24`."
 
 
 def is_valid_key(key: str) -> bool:
-    """Return True if a text can be a server's key, see VALID_KEY_RULE."""
+    """Return True if a text meets VALID_KEY_RULE."""
     return _KEY_PATTERN.fullmatch(key) is not None
 
 
 def format_key_line(key: str) -> str:
-    """Return the content of a key file with one key per line."""
+    """Return the content of a key file with one key."""
     return f"{key}\n"
 
 
 def parse_key_lines(written: str) -> str:
-    """Return the first key in a key file; empty if it holds none."""
+    """Return the first key in a key file with one key per line; empty if it contains no key."""
     lines = (line.strip() for line in written.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """The way an engine reads its key from a file that is only visible in its container."""
+    """The file in the container from which an engine reads its key; other users of the host cannot read it."""
 
-    #: flag that takes the key itself, readable by everybody
+    #: flag with the key itself, which other users of the host can read
     flag: str
-    #: environment variable that takes the key itself, readable by everybody
+    #: environment variable with the key itself
     variable: str
-    #: flag that names the file; if empty, a shell in the container sets `variable` from the file before the engine starts
+    #: flag with the file's path; if empty, a shell in the container sets `variable` from the file before the engine starts
     option: str
     #: path of the file in the container
     mount: str
-    #: the end of a sentence that explains why recipes can't set `option`
+    #: end of the sentence that explains why recipes cannot set `option`
     alone: str
     #: returns the file's content for a key
     text: Callable[[str], str] = format_key_line
-    #: returns the key in such a file, empty if it holds none
+    #: returns the key from the file's content; empty if it contains no key
     key_of: Callable[[str], str] = parse_key_lines
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The arguments that name the file."""
+        """The engine's arguments for the key file."""
         return (f"--{self.option}", self.mount) if self.option else ()
 
     def program(self, entrypoint: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -255,7 +256,6 @@ class ServerKey:
 
     @property
     def suffix(self) -> str:
-        """The suffix of the file's name."""
         return PurePath(self.mount).suffix
 
 

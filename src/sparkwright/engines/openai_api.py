@@ -1,4 +1,4 @@
-"""OpenAI's API, which every server here implements: requests, and readers of answers. An engine's differences are in its Http."""
+"""OpenAI's API, which every engine implements: building requests and parsing answers. Differences of an engine are in its Http."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from sparkwright.engines.http import Http
 from sparkwright.trust.bounds import count_or_none
 
 CHAT_PATH = "/v1/chat/completions"
-#: statuses of a server that refuses a key of a request's body
+#: answers to a request with a key that the server does not accept
 REFUSAL_STATUSES = (400, 422)
-
 #: tool calls in one answer
 MAX_CALLS = 64
-
-#: default longest answer of a client, in tokens
+#: largest `max_tokens` in the client settings
 MAX_ANSWER_TOKENS = 8192
 
 
 def build_request(http: Http, model: str, prompt: str, tokens: int, *, priority: int = 0) -> dict[str, Any]:
-    """Return the request that proves health: a few tokens without thinking, so that the content is not null.
+    """Return a request for a few tokens; without thinking, so that the content is not null.
 
-    priority: higher numbers wait for lower ones; only an engine that schedules by priority takes one.
+    priority: lower numbers are served first; 0 omits the key, which only an engine that schedules by priority accepts.
     """
     return {
         **({"priority": priority} if priority else {}),
@@ -37,7 +35,7 @@ def build_request(http: Http, model: str, prompt: str, tokens: int, *, priority:
 def build_stream_request(
     http: Http, model: str, prompt: str, tokens: int, *, temperature: float = 0.0
 ) -> dict[str, Any]:
-    """Return the request for measuring the rate: every chunk carries the cumulative token count, if the engine supports that."""
+    """Return a request to measure the token rate; if the engine supports it, every chunk has the cumulative token count."""
     return {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -50,12 +48,12 @@ def build_stream_request(
 
 
 def build_reference_request(http: Http, model: str, prompt: str, tokens: int, top: int) -> dict[str, Any]:
-    """Return the request for comparing texts of different days: greedy, with the likeliest choices at each token."""
+    """Return a greedy request for texts that are compared over time, with the `top` likeliest choices for each token."""
     return {**build_request(http, model, prompt, tokens), "logprobs": True, "top_logprobs": top}
 
 
 def remove_refused_keys(http: Http, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the request without one more key that other OpenAI-compatible servers refuse; None if none is left."""
+    """Return the request without the next keys that some servers refuse; None if it has no such keys."""
     for keys in http.removable:
         if any(key in body for key in keys):
             return {name: value for name, value in body.items() if name not in keys}
@@ -63,35 +61,29 @@ def remove_refused_keys(http: Http, body: Mapping[str, Any]) -> dict[str, Any] |
 
 
 def has_generated_text(delta: Mapping[str, Any]) -> bool:
-    """Return True if a chunk carries generated text of any kind; the first chunk only names the role."""
-    return any(delta.get(kind) for kind in ("content", "reasoning", "reasoning_content", "tool_calls"))
+    """Return True if a chunk contains text, reasoning or a tool call; the first chunk contains only the role."""
+    return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
 
 def has_user_content(delta: Mapping[str, Any]) -> bool:
-    """Return True if a chunk carries something for the user: text or a tool call, not thinking."""
+    """Return True if a chunk contains text or a tool call, not only reasoning."""
     return bool(delta.get("content") or delta.get("tool_calls"))
 
 
 def parse_models(http: Http, models: Any) -> dict[str, int | None]:
-    """Return the names of the served models, in their order, each with its context length; None if the server does not report it.
-
-    models: the answer of its `models` path.
-    """
+    """Return the context length of each served model in an answer to /v1/models, by name; None if it is not reported."""
     rows = models.get("data") if isinstance(models, dict) else None
     rows = [row for row in rows if isinstance(row, dict) and "id" in row] if isinstance(rows, list) else []
     return {str(row["id"]): count_or_none(http.context_of(row)) for row in rows}
 
 
 def max_answer_tokens(context: int | None) -> int | None:
-    """Return the longest answer that a client may request, in tokens: at most half of the context, which prompt and answer share.
-
-    context: its length in tokens; None if not known, and then the result is None.
-    """
+    """Return `max_tokens` for client settings: at most half of the context length, since the prompt needs the rest; None if unknown."""
     return None if context is None else min(MAX_ANSWER_TOKENS, max(1, context // 2))
 
 
 def parse_answer(answer: Any) -> tuple[str, str]:
-    """Return the content and the thinking of a whole answer; thinking was called reasoning_content before 0.16 or so."""
+    """Return content and reasoning of a complete answer; empty if missing. Until about 0.16, vLLM called reasoning reasoning_content."""
     try:
         message = answer["choices"][0]["message"]
         return str(message["content"] or ""), str(message.get("reasoning") or message.get("reasoning_content") or "")
@@ -100,25 +92,24 @@ def parse_answer(answer: Any) -> tuple[str, str]:
 
 
 def assemble_stream(chunks: Sequence[Any]) -> dict[str, Any]:
-    """Return the chunks of a streamed chat as the answer without `stream`: one message, with its tool calls."""
+    """Return a streamed answer as a complete answer, assembled as clients do it."""
     texts: dict[str, list[str]] = {"content": [], "reasoning": [], "reasoning_content": []}
     calls: dict[int, dict[str, Any]] = {}
-    reason = None
+    finish_reason = None
     for chunk in chunks:
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-        given_delta = choice.get("delta")
-        delta: dict[str, Any] = given_delta if isinstance(given_delta, dict) else {}
-        reason = choice.get("finish_reason") or reason
-        for kind, pieces in texts.items():
-            if isinstance(delta.get(kind), str):
-                pieces.append(delta[kind])
-        for piece in delta.get("tool_calls") or () if isinstance(delta.get("tool_calls"), list) else ():
+        delta = choice["delta"] if isinstance(choice.get("delta"), dict) else {}
+        finish_reason = choice.get("finish_reason") or finish_reason
+        for key, pieces in texts.items():
+            if isinstance(delta.get(key), str):
+                pieces.append(delta[key])
+        for piece in delta["tool_calls"] if isinstance(delta.get("tool_calls"), list) else ():
             _add_call(calls, piece)
-    message: dict[str, Any] = {kind: "".join(pieces) or None for kind, pieces in texts.items()}
+    message: dict[str, Any] = {key: "".join(pieces) or None for key, pieces in texts.items()}
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    return {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": reason}]}
+    return {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": finish_reason}]}
 
 
 def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
@@ -134,31 +125,28 @@ def _add_call(calls: dict[int, dict[str, Any]], piece: Any) -> None:
 
 
 def parse_logprobs(answer: Any) -> list[list[tuple[str, Any]]]:
-    """Return for each token of a whole answer its choices with their log probabilities; empty if the answer has none.
-
-    A token is named by its bytes, if the answer has them: half a character has no other name.
-    """
+    """Return the (token, log probability) choices for each token of a complete answer; empty if it has no log probabilities."""
     try:
         rows = answer["choices"][0]["logprobs"]["content"]
-        return [
-            [(_token_name(top_logprob), top_logprob["logprob"]) for top_logprob in row["top_logprobs"]] for row in rows
-        ]
+        return [[(_format_token(choice), choice["logprob"]) for choice in row["top_logprobs"]] for row in rows]
     except (KeyError, IndexError, TypeError, AttributeError):
         return []
 
 
-def _token_name(choice: Mapping[str, Any]) -> str:
+def _format_token(choice: Mapping[str, Any]) -> str:
+    """Return a token as text; from its bytes if possible, since the text of half a character is ambiguous."""
     token_bytes = choice.get("bytes")
-    return format_bytes(token_bytes) if isinstance(token_bytes, list) and token_bytes else str(choice["token"])
-
-
-def format_bytes(values: Sequence[Any]) -> str:
-    """Return bytes as text, with those that are no character escaped."""
-    return bytes(item for item in values if isinstance(item, int) and 0 <= item < 256).decode(errors="backslashreplace")
+    if not isinstance(token_bytes, list) or not token_bytes:
+        return str(choice["token"])
+    valid_bytes = (number for number in token_bytes if isinstance(number, int) and 0 <= number < 256)
+    return bytes(valid_bytes).decode(errors="backslashreplace")
 
 
 def count_tokens(answer: Any) -> int:
-    """Return the number of tokens in a whole answer. A single token may have no text: a thinking mark, half a character."""
+    """Return the number of tokens in a complete answer; without a reported number, 1 if it has any text.
+
+    A reported token may have no text, such as half a character.
+    """
     usage = answer.get("usage") if isinstance(answer, dict) else None
     reported = count_or_none(usage.get("completion_tokens")) if isinstance(usage, dict) else None
     return reported if reported is not None else int(any(parse_answer(answer)))

@@ -1,4 +1,4 @@
-"""The options of an engine's newest known release (options.json in its folder, a row an option), and the checks of their values."""
+"""The options of an engine's newest known release, from options.json in its folder, and the validation of their values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwright.engines.options import OptionHistory
 from sparkwright.visible import one_line
 
 MAX_SHOWN_CHARS = 60
-#: kinds of options that need no word after them
+#: kinds of options without a value
 SWITCH_KINDS = ("switch", "bare", "both")
 LIMIT_OPERATORS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     ">=": (operator.ge, "at least"),
@@ -22,47 +22,47 @@ LIMIT_OPERATORS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     ">": (operator.gt, "above"),
     "<": (operator.lt, "below"),
 }
-#: readers of a word by the kind of its option, which raise ValueError, each with the name of what it reads
+#: by kind of option: a parser that raises ValueError, and a description of valid words, such as "a whole number"
 Readers = Mapping[str, tuple[Callable[[str], Any], str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of an engine. Rows of the table leave out what an option does not have."""
+    """An option of an engine: a row of options.json, which omits defaults."""
 
-    #: as the engine's flags.py explains it; "" if not known
+    #: one of the kinds in the engine's flags.py; "" if unknown
     kind: str
-    #: the full list of allowed values; empty: anything
+    #: all allowed values; empty if the option takes any value
     choices: tuple[str, ...] = ()
-    #: allowed values to which a plugin may add; empty: anything
+    #: allowed values, which a plugin may extend; empty if the option takes any value
     names: tuple[str, ...] = ()
     #: the flag that loads the plugin
     plugin: str = ""
-    #: its own name
+    #: canonical name
     name: str = ""
-    #: all words for it, its long name first; of a switch, those that turn it on
+    #: all spellings, the long name first; for a switch, the spellings that turn it on
     words: tuple[str, ...] = ()
-    #: all words that turn it off
+    #: spellings that turn a switch off
     off: tuple[str, ...] = ()
-    #: ranges of a number, as ">0 <=1"; a message names all limits of the range that a value is outside of
+    #: ranges of a number, each as ">0 <=1"
     limits: tuple[str, ...] = ()
-    #: the oldest release that was found to have these limits, and the class of its settings that has them
+    #: the oldest release known to have these limits
     since: str = ""
+    #: the engine's class with these limits
     source: str = ""
     #: the environment variable with the same effect
     variable: str = ""
-    #: the help lists its `names`
+    #: the engine's help lists `names`
     listed: bool = False
-    #: the parser also takes its choices with capitals and dashes
+    #: the parser also accepts choices in capitals and with dashes
     folded: bool = False
 
     @property
     def takes_many(self) -> bool:
-        """True if the option takes more than one word."""
         return self.kind.endswith(("+", "repeated"))
 
     def describe_violation(self, value: Any) -> str:
-        """Return the range that a number is outside of, as "must be above 0 and at most 1"; "" if it is in all, or no number."""
+        """Return the range that a number is outside of, such as "must be above 0 and at most 1"; "" for any other value."""
         for limits in self.limits if isinstance(value, int | float) else ():
             if not all(is_within_limit(value, limit) for limit in limits.split()):
                 return f"must be {' and '.join(map(_describe_limit, limits.split()))}"
@@ -70,7 +70,7 @@ class Option:
 
 
 class OptionTable:
-    """The options of an engine, and their names in recipes and commands."""
+    """The options of an engine in all releases, and their names in recipes and commands."""
 
     def __init__(
         self,
@@ -79,13 +79,9 @@ class OptionTable:
         negatable: str = "",
         values: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
-        """Read the tables of an engine's folder on first use.
+        """Store the path of an engine's folder, whose tables are read on first use.
 
-        Args:
-            folder: of the engine.
-            order: turns a release into something that compares as releases do.
-            negatable: kind of the switches in its history that `--no-x` turns off.
-            values: see OptionHistory.
+        negatable: kind of the removed switches that `--no-x` turns off. order, values: as for OptionHistory.
         """
         self._folder, self._negatable = folder, negatable
         self.history = OptionHistory(folder / "option_history.json", lambda: self._kinds, order, values)
@@ -97,28 +93,28 @@ class OptionTable:
 
     @property
     def release(self) -> str:
-        """The release of the options."""
+        """The newest known release."""
         return str(self._table["release"])
 
     @cached_property
     def newest(self) -> Mapping[str, Option]:
-        """The options of the release, by their own names."""
+        """The options of the newest known release, by canonical name."""
         return _build_options(self._table["options"])
 
     @cached_property
     def known(self) -> Mapping[str, Option]:
-        """The options of every release that was read, by their own names."""
+        """The options of all examined releases, by canonical name."""
         newest_words = {word for option in self.newest.values() for word in option.words}
-        others = {
+        removed = {
             name: {"kind": span.kind, "off": [f"--no-{name}"] if span.kind == self._negatable else []}
             for name, span in self.history.spans.items()
             if f"--{name}" not in newest_words
         }
-        return {**_build_options(others), **_build_options(self._table.get("gone", {})), **self.newest}
+        return {**_build_options(removed), **_build_options(self._table.get("gone", {})), **self.newest}
 
     @cached_property
     def by_word(self) -> Mapping[str, tuple[Option, bool]]:
-        """The option of each word (without dashes), and True if the word turns it off."""
+        """By spelling without dashes in front: the option, and True if the spelling turns it off."""
         options: dict[str, tuple[Option, bool]] = {}
         for option in self.known.values():
             options |= {word.lstrip("-"): (option, False) for word in option.words}
@@ -130,68 +126,67 @@ class OptionTable:
         return {name: option.kind for name, option in self.newest.items()}
 
     def normalize(self, written: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags under their own names, in their order; of two spellings of a flag the last wins.
+        """Return the flags by canonical name, in their order; of two spellings of a flag the last wins.
 
-        A flag's own name has dashes, none in front; `no-x: true` becomes `x: false`. An unknown name stays, with dashes.
+        `no-x: true` becomes `x: false`. An unknown name is kept, with dashes instead of underscores.
         """
-        return dict(self._normalize(name, given) for name, given in written.items())
+        return dict(self._normalize(name, value) for name, value in written.items())
 
     def canonical(self, written: str) -> str:
-        """Return a flag's own name; for the off side of a switch, the name of the switch."""
+        """Return a flag's canonical name; for a spelling that turns a switch off, the name of the switch."""
         return self._normalize(written, True)[0]
 
-    def _normalize(self, written: str, given: Any) -> tuple[str, Any]:
-        plain = written.lstrip("-").replace("_", "-")
-        option, off = self.by_word.get(plain, (None, False))
+    def _normalize(self, written: str, value: Any) -> tuple[str, Any]:
+        spelling = written.lstrip("-").replace("_", "-")
+        option, turns_off = self.by_word.get(spelling, (None, False))
         if option is None:
-            return plain, given
-        return option.name, (not given if off and isinstance(given, bool) else given)
+            return spelling, value
+        return option.name, (not value if turns_off and isinstance(value, bool) else value)
 
 
 class ListedOptions:
-    """The options that an image lists, each with its shape, stored as the difference from those of the known release."""
+    """The options in an image's help output, stored as the difference from a known release. A shape describes an option's values."""
 
     def __init__(self, like: str, usual: Callable[[], Mapping[str, str]]) -> None:
-        """Compare with the options of a release. usual: returns their shapes by name."""
+        """Set the known release. usual: returns the shapes of its options, by name."""
         self._like, self._usual = like, usual
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
-        """Return the difference from the usual shapes: {"like": RELEASE, "differ": {name: shape, or None if it is gone}}."""
+        """Return {"like": RELEASE, "differ": {name: shape}}; the shape of a missing option is None."""
         usual = self._usual()
-        gone: dict[str, str | None] = dict.fromkeys(name for name in usual if name not in shapes)
-        new = {name: shape for name, shape in shapes.items() if usual.get(name) != shape}
-        return {"like": self._like, "differ": {**gone, **new}}
+        missing: dict[str, str | None] = dict.fromkeys(name for name in usual if name not in shapes)
+        changed = {name: shape for name, shape in shapes.items() if usual.get(name) != shape}
+        return {"like": self._like, "differ": {**missing, **changed}}
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
-        """Return True if `restore_options` can use the stored difference, or the image listed no options; else run the image again."""
+        """Return False if the stored difference refers to another release, so that the image must be run again."""
         return difference is None or difference.get("like") == self._like
 
     def restore_options(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
-        """Return the shapes from a stored difference; empty if none was stored, or the release it refers to is no longer known
-        here."""
+        """Return the shapes of an image's options, by name; empty if no usable difference is stored."""
         if difference is None or not self.is_current(difference):
             return {}
         return {name: shape for name, shape in {**self._usual(), **difference["differ"]}.items() if shape}
 
 
 def format_word(value: Any) -> str:
-    """Return the word for a single value."""
+    """Return a single value as a word of a command; a mapping or list as JSON."""
     return json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping | list | tuple) else str(value)
 
 
 def format_value(value: Any) -> str:
-    """Return a value as messages have it."""
+    """Return a value as the end of an error message: "got 'x'"."""
     return f"got {one_line(repr(value), max_chars=MAX_SHOWN_CHARS)}"
 
 
 def find_value_problem(
     option: Option, value: Any, readers: Readers, word: Callable[[Any], str], *, as_word: bool = False
 ) -> str:
-    """Return the problem with a value, as "must be a whole number, got '128q'"; "" if nothing is known against it.
+    """Return the problem with a value, such as "must be a whole number, got '128q'"; "" if none is known.
 
     Args:
-        word: returns the word for a single value.
-        as_word: show a value as the engine gets it, instead of as the recipe has it.
+        word: returns the command's word for a single value.
+        as_word: the message shows that word instead of the value in the recipe.
     """
     if value is None:
         return ""
@@ -223,14 +218,14 @@ def _find_word_problem(option: Option, word: str, shown_value: str, readers: Rea
 
 
 def is_within_limit(value: float, limit: str) -> bool:
-    """Return True if a number is within a limit, as ">=1"."""
-    edge = limit.lstrip("<>=")
-    return LIMIT_OPERATORS[limit.removesuffix(edge)][0](value, float(edge))
+    """Return True if a number is within a limit, such as ">=1"."""
+    bound = limit.lstrip("<>=")
+    return LIMIT_OPERATORS[limit.removesuffix(bound)][0](value, float(bound))
 
 
 def _describe_limit(limit: str) -> str:
-    edge = limit.lstrip("<>=")
-    return f"{LIMIT_OPERATORS[limit.removesuffix(edge)][1]} {edge}"
+    bound = limit.lstrip("<>=")
+    return f"{LIMIT_OPERATORS[limit.removesuffix(bound)][1]} {bound}"
 
 
 def _build_options(rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Option]:

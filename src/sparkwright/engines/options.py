@@ -1,16 +1,16 @@
 """Options of an engine by release, and the replacements of removed options.
 
-An engine's table (`option_history.json` in its folder) has the releases whose own parser was asked, oldest first, and a row for each
-option that some of them lack: KIND FIRST..LAST -> INSTEAD. FIRST and LAST are the oldest and the newest release that have it, empty
-where it is older or newer than all; INSTEAD is what the engine names in its place, or the `successors` in its options.json.
-`make engine-release` writes it.
+`option_history.json` in an engine's folder lists the examined releases, oldest first, and a row for each option that some of
+them lack: KIND FIRST..LAST -> INSTEAD. FIRST and LAST are the oldest and the newest release with the option; FIRST is empty if
+the oldest examined release has it, LAST if the newest does. INSTEAD is its replacement according to the engine or to
+`successors` in its options.json. `make engine-release` writes the file from the parsers of the releases.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -18,47 +18,50 @@ from typing import Any
 
 from sparkwright.engines.findings import Way
 
-#: the successor of an option that is known to have none
+#: `Span.instead` of an option that was removed without a successor
 NO_SUCCESSOR = "nothing"
-#: prefixes that turn an option's meaning into its opposite
-OPPOSITE_PREFIXES = ("no-", "disable-", "enable-")
+#: prefixes that switch an option on or off
+SWITCH_PREFIXES = ("no-", "disable-", "enable-")
+#: least similarity of a mistyped name, as in difflib
 MIN_SIMILARITY = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The releases that have an option, as indexes of the releases that were read."""
+    """The range of releases that have an option, as indexes of `OptionHistory.releases`."""
 
     kind: str
-    #: None: older than all releases that were read
+    #: None if the oldest release has it
     first: int | None
-    #: None: the newest release that was read has it
+    #: None if the newest release has it
     last: int | None
-    #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF, NO_SUCCESSOR; "" where it is not known
+    #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF or NO_SUCCESSOR; "" if unknown
     instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Existence:
-    """The answer to whether a release has an option."""
+    """The existence of an option in a release."""
 
-    #: None: not known
+    #: None if unknown
     exists: bool | None
-    #: half a sentence, "" for an option that exists
+    #: reason as a clause; "" for an option that exists
     why: str = ""
+    #: the option was added in a later release
+    is_newer: bool = False
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """An option to write in place of another one."""
+    """An option that replaces another one."""
 
     name: str
-    #: None: its value can't be derived from the other's
+    #: None if it cannot be derived from the other option's value
     value: Any = None
 
 
 class OptionHistory:
-    """The options of an engine in the releases whose parser was read."""
+    """The options of an engine in each examined release."""
 
     def __init__(
         self,
@@ -67,13 +70,13 @@ class OptionHistory:
         order: Callable[[str], Any],
         values: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
-        """Read a table on first use.
+        """Store the path of a table, which is read on first use.
 
         Args:
-            table: option_history.json of the engine.
-            newest: returns the names of the options that the newest release has.
-            order: turns a release into something that compares as releases do.
-            values: for a successor with other values: (old name, old value) to the new value.
+            table: path of the engine's option_history.json.
+            newest: returns the names of the newest release's options; as a mapping, with their kinds.
+            order: sort key for releases.
+            values: values that changed with a rename: (old name, old value) to the new value.
         """
         self._path, self.newest, self._order, self._values = table, newest, order, values or {}
 
@@ -84,52 +87,41 @@ class OptionHistory:
 
     @cached_property
     def releases(self) -> tuple[str, ...]:
-        """The releases that were read, oldest first."""
+        """The examined releases, oldest first."""
         return tuple(self._table["releases"])
 
     @cached_property
     def spans(self) -> Mapping[str, Span]:
-        """The options that some release lacks, by name."""
-        return {name: self._span(row) for name, row in self._table["options"].items()}
+        """The spans of the options that some release lacks, by name."""
+        return {name: self._parse_span(row) for name, row in self._table["options"].items()}
 
     def kinds(self) -> Mapping[str, str]:
-        """Return the kinds of the options that the newest release no longer has, by name."""
+        """Return the kinds of the removed options, by name."""
         return {name: span.kind for name, span in self.spans.items() if span.last is not None}
 
     def existence(self, name: str, release: str | None) -> Existence:
-        """Return the existence of an option in a release. release: None while it is not known."""
+        """Return whether a release has an option. release: None if unknown."""
         span = self.spans.get(name)
         if span is None:
             return self._existence_without_row(name, release)
         if release is None:
             return Existence(None, self._describe_removal(span)) if span.last is not None else Existence(True)
         current = self._order(release)
-        if span.last is not None and current >= self._order(self.releases[span.last + 1]):
-            return Existence(False, self._describe_removal(span))
-        if span.first and current <= self._order(self.releases[span.first - 1]):
-            return Existence(False, f"it came with {self.releases[span.first]}")
+        # between two examined releases, the table does not tell which release changed the option
         if span.first and current < self._order(self.releases[span.first]):
-            return Existence(None, f"it came with {self.releases[span.first]}")
+            is_certain = current <= self._order(self.releases[span.first - 1])
+            return Existence(False if is_certain else None, f"it came with {self.releases[span.first]}", is_newer=True)
         if span.last is not None and current > self._order(self.releases[span.last]):
-            return Existence(None, self._describe_removal(span))
+            is_certain = current >= self._order(self.releases[span.last + 1])
+            return Existence(False if is_certain else None, self._describe_removal(span))
         return Existence(True)
 
     def replacement(self, name: str, value: Any, release: str | None) -> Replacement | None:
-        """Return the option that a release has in place of one that it lacks; None for none, or none known."""
+        """Return the replacement of an option that a release lacks; None if none is known."""
         return self._find_successor(name, value, release) or self._find_predecessor(name, value, release)
 
-    def has_no_successor(self, name: str) -> bool:
-        """Return True if an option is known to have been removed without a successor."""
-        span = self.spans.get(name)
-        return span is not None and span.instead == NO_SUCCESSOR
-
-    def last_release(self, name: str) -> str:
-        """Return the last release known to have a removed option; "" for an option that was not removed."""
-        span = self.spans.get(name)
-        return "" if span is None or span.last is None else self.releases[span.last]
-
     def _existence_without_row(self, name: str, release: str | None) -> Existence:
-        """Return the existence of an option without a row: in every release, or in none."""
+        """Return whether a release has an option without a row, which exists either in all examined releases or in none."""
         if name in self.newest():
             return Existence(True)
         oldest, newest = self.releases[0], self.releases[-1]
@@ -145,28 +137,29 @@ class OptionHistory:
             span = self.spans.get(name)
             if span is None or span.instead in ("", NO_SUCCESSOR):
                 return None
-            new, value = self._apply_rename(name, value, span.instead)
-            if self.existence(new, release).exists is not False:
-                return Replacement(new, value)
-            name = new
+            new_name, value = self._apply_rename(name, value, span.instead)
+            if self.existence(new_name, release).exists is not False:
+                return Replacement(new_name, value)
+            name = new_name
         return None
 
     def _apply_rename(self, name: str, value: Any, instead: str) -> tuple[str, Any]:
-        new, _, words = instead.partition("=")
-        if words:
-            on, _, off = words.partition("|")
-            word = off if value is False else on
-            return new, True if word == "true" else word or None
-        takes_switch = self._kind(new) in ("switch", "bare", "both")
+        new_name, _, new_values = instead.partition("=")
+        if new_values:
+            value_if_on, _, value_if_off = new_values.partition("|")
+            new_value = value_if_off if value is False else value_if_on
+            return new_name, True if new_value == "true" else new_value or None
+        takes_switch = self._kind(new_name) in ("switch", "bare", "both")
         is_same_kind = isinstance(value, bool) == takes_switch
-        return new, self._values.get((name, str(value)), value) if is_same_kind else None
+        return new_name, self._values.get((name, str(value)), value) if is_same_kind else None
 
     def _find_predecessor(self, name: str, value: Any, release: str | None) -> Replacement | None:
-        """Return the older name of an option that later got another one."""
-        for old, span in self.spans.items():
-            if span.instead == name and release is not None and self.existence(old, release).exists:
-                old_values = {new: was for (of, was), new in self._values.items() if of == old}
-                return Replacement(old, old_values.get(str(value), value)) if self._kind(name) == span.kind else None
+        """Return the older name of an option that was renamed in a later release."""
+        for old_name, span in self.spans.items():
+            if span.instead == name and release is not None and self.existence(old_name, release).exists:
+                old_values = {new: old for (renamed, old), new in self._values.items() if renamed == old_name}
+                is_same_kind = self._kind(name) == span.kind
+                return Replacement(old_name, old_values.get(str(value), value)) if is_same_kind else None
         return None
 
     def _kind(self, name: str) -> str:
@@ -175,87 +168,75 @@ class OptionHistory:
             return span.kind
         return newest.get(name, "") if isinstance(newest, Mapping) else ""
 
-    def _span(self, row: str) -> Span:
-        written, _, instead = row.partition(" -> ")
-        kind, releases = written.split()
+    def _parse_span(self, row: str) -> Span:
+        kind_and_releases, _, instead = row.partition(" -> ")
+        kind, releases = kind_and_releases.split()
         first, _, last = releases.partition("..")
-        release_index = self.releases.index
-        return Span(kind, release_index(first) if first else None, release_index(last) if last else None, instead)
+        index = self.releases.index
+        return Span(kind, index(first) if first else None, index(last) if last else None, instead)
 
 
 def suggest_fix(
     history: OptionHistory, name: str, value: Any, release: str | None, known_options: Collection[str]
 ) -> Way:
-    """Return the fix for an option that a release lacks.
-
-    known_options: names of the options of that release.
-    """
+    """Return the fix for an option that a release lacks. known_options: names of that release's options."""
     replacement = history.replacement(name, value, release)
     if replacement is not None and replacement.name in known_options:
         change = {name: None} if replacement.value is None else {name: None, replacement.name: replacement.value}
         return Way(_format_replacement(replacement, value), change)
-    if history.has_no_successor(name) or history.existence(name, release).why.startswith("it came with"):
-        return Way("remove it", {name: None})
-    if last := history.last_release(name):
-        return Way(f"look in the notes of the releases after {last} for what took over", {name: None})
-    return suggest_correction(name, value, known_options) or Way("remove it", {name: None})
+    span, removal = history.spans.get(name), Way("remove it", {name: None})
+    if history.existence(name, release).is_newer or (span is not None and span.instead == NO_SUCCESSOR):
+        return removal
+    if span is not None and span.last is not None:
+        last_release = history.releases[span.last]
+        return Way(f"see the release notes after {last_release} for its replacement", {name: None})
+    return _suggest_correction(name, value, known_options) or removal
 
 
-def suggest_correction(name: str, value: Any, known_options: Collection[str]) -> Way | None:
-    """Return the correction of a mistyped name of a known option; None if there is none."""
-    if close := find_similar(name, known_options):
-        return Way(f"write {close}", {name: None, close: value})
-    other = find_opposite(name, known_options)
-    if other and isinstance(value, bool):
-        return Way(f"write {other}: {str(not value).lower()}", {name: None, other: not value})
+def _suggest_correction(name: str, value: Any, known_options: Collection[str]) -> Way | None:
+    """Return the correction of a mistyped or negated name; None if no known option matches."""
+    if similar := find_similar(name, known_options):
+        return Way(f"write {similar}", {name: None, similar: value})
+    opposite = find_opposite(name, known_options)
+    if opposite and isinstance(value, bool):
+        return Way(f"write {opposite}: {str(not value).lower()}", {name: None, opposite: not value})
     return None
 
 
 def _format_replacement(replacement: Replacement, value: Any) -> str:
     if replacement.value is None:
-        return f"see {replacement.name}, which took over"
-    same = replacement.value == value
-    shown = str(replacement.value).lower() if isinstance(replacement.value, bool) else replacement.value
-    return f"write {replacement.name}" if same else f"write {replacement.name}: {shown}"
+        return f"see {replacement.name}, its replacement"
+    new_value = str(replacement.value).lower() if isinstance(replacement.value, bool) else replacement.value
+    return f"write {replacement.name}" + ("" if replacement.value == value else f": {new_value}")
 
 
 def find_similar(name: str, known_options: Collection[str]) -> str:
-    """Return the option that a mistyped name is close to; "" if none is. An option with the opposite meaning is never close."""
-    close = difflib.get_close_matches(name, sorted(known_options), n=8, cutoff=MIN_SIMILARITY)
-    return next((option for option in close if _direction(option) == _direction(name)), "")
+    """Return the known option closest to a mistyped name, excluding its opposite; "" if there is none."""
+    similar = difflib.get_close_matches(name, sorted(known_options), n=8, cutoff=MIN_SIMILARITY)
+    return next((option for option in similar if _direction(option) == _direction(name)), "")
 
 
 def find_opposite(name: str, known_options: Collection[str]) -> str:
-    """Return the option with the opposite meaning, as disable-x for enable-x; "" if there is none."""
-    bare = _bare_name(name)
-    return next((other for other in _list_opposites(name, bare) if other in known_options), "")
-
-
-def _list_opposites(name: str, bare: str) -> Iterator[str]:
-    if _direction(name) == "off":
-        yield from (f"enable-{bare}", bare)
-    else:
-        yield from (f"disable-{bare}", f"no-{bare}")
-
-
-def _bare_name(name: str) -> str:
-    return next((name.removeprefix(prefix) for prefix in OPPOSITE_PREFIXES if name.startswith(prefix)), name)
+    """Return the known option with the opposite meaning, such as disable-x for enable-x; "" if there is none."""
+    bare = next((name.removeprefix(prefix) for prefix in SWITCH_PREFIXES if name.startswith(prefix)), name)
+    opposites = (f"enable-{bare}", bare) if _direction(name) == "off" else (f"disable-{bare}", f"no-{bare}")
+    return next((opposite for opposite in opposites if opposite in known_options), "")
 
 
 def _direction(name: str) -> str:
     return "off" if name.startswith(("no-", "disable-")) else "on" if name.startswith("enable-") else ""
 
 
-# Flags of different engines with the same meaning (concepts.json in an engine's folder), to tell a flag of another engine from a
-# typing error.
+# Concepts: flags of different engines with the same meaning, from concepts.json in each engine's folder. They distinguish a flag
+# of another engine from a typing error.
 #
 # Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-
 # serve. A YAML key is written with dots.
 
-#: TensorRT-LLM, which is served as an OpenAI-compatible server
+#: TensorRT-LLM, which sparkwright treats as a generic OpenAI-compatible server
 TRTLLM = "trtllm"
 TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
-#: flags with another meaning of values than their counterparts
+#: flags whose values have another meaning than those of their counterparts
 DIFFERENT_VALUES = frozenset(
     ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
 )
@@ -263,7 +244,7 @@ DIFFERENT_VALUES = frozenset(
 
 @cache
 def load_concepts() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-    """Return the engines' flags by concept, the usual one first; none where an engine has no flag for it."""
+    """Return each engine's flags by concept, the usual flag first; empty for an engine without a flag for the concept."""
     folders = {name: "openai" if name == TRTLLM else name for name in TITLES}
     files = {name: Path(__file__).parent / folder / "concepts.json" for name, folder in folders.items()}
     tables = {name: json.loads(file.read_bytes()) for name, file in files.items()}
@@ -273,52 +254,43 @@ def load_concepts() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
 
 
 def concept_flags(engine: str, concept: str) -> tuple[str, ...]:
-    """Return an engine's flags for a concept, the usual one first; none for an engine that has none."""
+    """Return an engine's flags for a concept, the usual one first."""
     return load_concepts()[concept].get(engine, ())
 
 
 def find_concept(name: str) -> str:
-    """Return the concept of a flag of any engine; empty for none."""
+    """Return the concept of a flag of any engine; empty if it has none."""
     normalized = _normalize(name)
-    return next(
-        (
-            concept
-            for concept, row in load_concepts().items()
-            if any(normalized in map(_normalize, pair) for pair in row.values())
-        ),
-        "",
-    )
-
-
-def list_owners(name: str) -> list[str]:
-    """Return the engines with a flag of this name, in the order of TITLES."""
-    row = load_concepts().get(find_concept(name), {})
-    return [engine for engine in TITLES if _normalize(name) in map(_normalize, row.get(engine, ()))]
+    for concept, flags_by_engine in load_concepts().items():
+        if any(normalized in map(_normalize, flags) for flags in flags_by_engine.values()):
+            return concept
+    return ""
 
 
 def translate_flag(engine: str, name: str) -> str:
-    """Return this engine's name for a flag of another engine, if the same value means the same; empty for none."""
-    own_flags = load_concepts().get(find_concept(name), {}).get(engine, ())
-    return own_flags[0] if len(own_flags) == 1 and not {own_flags[0], name} & DIFFERENT_VALUES else ""
+    """Return this engine's name for another engine's flag, if the same values have the same meaning; else empty."""
+    flags = _list_counterparts(engine, name)
+    return flags[0] if len(flags) == 1 and not {flags[0], name} & DIFFERENT_VALUES else ""
 
 
 def format_counterparts(engine: str, name: str) -> str:
-    """Return this engine's flags for the concept of another engine's flag, as "cache-type-k and cache-type-v"; empty for none."""
-    return " and ".join(load_concepts().get(find_concept(name), {}).get(engine, ()))
+    """Return this engine's flags for the concept of another engine's flag, such as "cache-type-k and cache-type-v"; may be empty."""
+    return " and ".join(_list_counterparts(engine, name))
+
+
+def _list_counterparts(engine: str, name: str) -> tuple[str, ...]:
+    return load_concepts().get(find_concept(name), {}).get(engine, ())
 
 
 def describe_owner(engine: str, name: str) -> str:
-    """Return the owner of a flag and this engine's counterpart, as half a sentence; empty for a flag of this engine or of none.
-
-    Example: "max-model-len is vLLM's; llama.cpp has ctx-size for the longest context".
-    """
-    owning_engines, concept = list_owners(name), find_concept(name)
-    if not owning_engines or engine in owning_engines:
+    """Return a clause about the engine that a flag belongs to, such as "max-model-len is vLLM's; llama.cpp has ctx-size for the
+    longest context"; empty for a flag of this engine or an unknown flag."""
+    owners = [owner for owner in TITLES if _normalize(name) in map(_normalize, _list_counterparts(owner, name))]
+    if not owners or engine in owners:
         return ""
-    own = format_counterparts(engine, name)
-    owner_titles = " and ".join(f"{TITLES[item]}'s" for item in owning_engines)
-    has = f"has {own} for {concept}" if own else f"has no flag for {concept}"
-    return f"{name} is {owner_titles}; {TITLES.get(engine, engine)} {has}"
+    titles = " and ".join(f"{TITLES[owner]}'s" for owner in owners)
+    counterparts = format_counterparts(engine, name) or "no flag"
+    return f"{name} is {titles}; {TITLES.get(engine, engine)} has {counterparts} for {find_concept(name)}"
 
 
 def _normalize(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The interface to an engine that serves one model from several hosts: splits of a model, and the members' settings."""
+"""The interface of an engine that serves one model from several hosts: splits of the model, and the members' settings."""
 
 from __future__ import annotations
 
@@ -16,49 +16,48 @@ from sparkwright.engines.log.text import LogText
 class Split:
     """The split of a model over hosts."""
 
-    #: number of hosts that share each layer
+    #: tensor parallelism: hosts that share each layer
     tensor: int = 1
-    #: number of hosts in sequence that share the layers
+    #: pipeline parallelism: groups of consecutive layers
     pipeline: int = 1
 
     @property
     def hosts(self) -> int:
-        """The number of hosts that the split needs."""
         return self.tensor * self.pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """A member's place in a cluster."""
+    """A member of a cluster."""
 
     #: 0 for the head
     rank: int
     split: Split
-    #: address at which the members meet
+    #: address of the rendezvous
     head_address: str
-    #: port at which the members meet
+    #: port of the rendezvous
     master_port: int
-    #: of this member on the fabric
+    #: this member's address on the fabric
     address: str
-    #: of this member on the fabric
+    #: this member's interfaces on the fabric
     interfaces: Sequence[str] = ()
-    #: names of the interfaces' RDMA adapters
+    #: RDMA adapters of the interfaces
     adapters: Sequence[str] = ()
-    #: make its log report how the members are connected
+    #: log how the members are connected
     traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """The settings with which one member is started, beyond its recipe."""
+    """Additional settings of one member, on top of its recipe."""
 
-    #: of the engine, under their own names; None removes a flag of the recipe
+    #: flags of the engine, by canonical name; None removes a flag of the recipe
     flags: Mapping[str, Any] = field(default_factory=dict)
-    #: of the container
+    #: environment variables of the container
     env: Mapping[str, str] = field(default_factory=dict)
-    #: of the container, by their names in a recipe; lists and mappings are added to the recipe's, other values replace them
+    #: container options by their recipe keys; lists and mappings are added to the recipe's, other values replace them
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: minimum timeout of a stop, seconds
+    #: minimum timeout for stopping the container, in seconds
     stop_timeout_s: int = 0
 
 
@@ -67,7 +66,7 @@ class MemberLog(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """The member's rank, assigned by the group; None until the group exists."""
+        """The rank assigned by the group; None until the group exists."""
 
     @property
     def world_size(self) -> int | None:
@@ -75,7 +74,7 @@ class MemberLog(Protocol):
 
     @property
     def transport(self) -> str:
-        """The transport between the members: rdma, sockets, gloo; unknown if the log does not say."""
+        """The transport between the members: rdma, sockets, gloo or unknown."""
 
     @property
     def stage(self) -> str:
@@ -83,19 +82,19 @@ class MemberLog(Protocol):
 
     @property
     def failure(self) -> str:
-        """The reason why the member ended, one sentence; empty if the log holds none."""
+        """The reason why the member exited, as a sentence; empty if the log contains none."""
 
 
 class Parallel(Protocol):
-    """Serving one model from several hosts with one engine."""
+    """One engine's support for serving a model from several hosts."""
 
     @property
     def MASTER_PORT(self) -> int:
-        """The default port at which the members meet."""
+        """The default port of the rendezvous."""
 
     @property
     def SET_BY(self) -> Mapping[str, str]:
-        """Flags that a recipe must not set, each with the key that sets it, or the reason why there is none."""
+        """Flags that a recipe must not set, each with the recipe key that sets it, or the reason why no key does."""
 
     @property
     def VARIABLES(self) -> Sequence[str]:
@@ -106,15 +105,15 @@ class Parallel(Protocol):
         """The environment variable that makes a member log how the members are connected."""
 
     def share(self, member: ClusterMember) -> MemberSettings:
-        """Return the settings with which a member is started."""
+        """Return a member's additional settings."""
 
     def check(
         self, split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None
     ) -> list[Finding]:
-        """Return the findings about this split of this model, errors first. model: as `Advice.essence` keeps it."""
+        """Return the findings about a split of a model, errors first. model: the config as returned by `Advice.essence`."""
 
     def member(self, text: LogText) -> MemberLog:
-        """Read a member's log from a text, a file or pieces of text."""
+        """Parse a member's log, given as a text, a file or chunks."""
 
     def is_peer_failure(self, failure: str) -> bool:
         """Return True if a failure was caused by another member, whose log has the details."""

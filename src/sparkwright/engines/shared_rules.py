@@ -25,13 +25,13 @@ LOOPBACK_PREFIXES = ("127.", "localhost", "::1", "[::1]")
 
 @dataclass(frozen=True)
 class OptionCase:
-    """The input for the rules of an engine whose options are known per release."""
+    """Input of the rules for an engine whose options are known for each release."""
 
-    #: the request, with flags under their own names
+    #: the request, with flags by canonical name
     request: ServerRequest
     #: the engine's release, in the spelling of `HISTORY`; None if unknown
     release: str | None = None
-    #: the options in the image's help output, which then decide; empty if the image has not been run
+    #: the options in the image's help output, which take precedence over `HISTORY`; empty if the image has not been run
     listed: Collection[str] = ()
 
     #: name of the engine's folder
@@ -58,21 +58,21 @@ class OptionCase:
         return {**dict.fromkeys(self.HISTORY.newest()), **self.HISTORY.kinds()}
 
     def exists(self, name: str) -> Existence:
-        """Return whether an option exists in this engine, according to its help output or else to the table of releases."""
+        """Return whether the engine has an option, according to its help output or, without that, to the table of releases."""
         existence = self.HISTORY.existence(name, self.release)
         if not self.listed:
             return existence
-        is_listed = any(item in self.listed for item in self.names(name))
+        is_listed = any(listed_name in self.listed for listed_name in self.names(name))
         return Existence(is_listed, existence.why if existence.exists is False else "its own help does not list it")
 
     @property
     def options(self) -> Collection[str]:
-        """The known option names of this engine."""
+        """Names of the engine's options; if the release is unknown, of all options that it may have."""
         return self.listed or [name for name in self.known() if self.exists(name).exists is not False]
 
 
 def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield a finding for each flag unknown to the engine. own: options that are never mistaken for another engine's."""
+    """Yield a finding for each unknown flag. own: options of this engine that are never called another engine's."""
     for name, flag_value in case.request.flags.items():
         existence = case.exists(name)
         if flag_value is None or existence.exists:
@@ -81,31 +81,33 @@ def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -
         severity: Severity = "error" if existence.exists is False or owner else "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
         sentence = f"{owner or f'{name}: {existence.why}'}; {case.engine} {outcome} to start."
-        way = (
-            _suggest_replacement(case, name, flag_value)
-            if owner
-            else suggest_fix(case.HISTORY, name, flag_value, case.release, case.options)
-        )
+        if owner:
+            way = _suggest_counterpart(case, name, flag_value)
+        else:
+            way = suggest_fix(case.HISTORY, name, flag_value, case.release, case.options)
         yield Finding(severity, sentence, (way,), source, name)
 
 
-def _suggest_replacement(case: OptionCase, name: str, flag_value: Any) -> Way:
+def _suggest_counterpart(case: OptionCase, name: str, flag_value: Any) -> Way:
     """Return the way to replace another engine's flag with this engine's."""
-    same, other = translate_flag(case.ENGINE, name), format_counterparts(case.ENGINE, name)
-    if same:
-        return Way(f"write {same}", {name: None, same: flag_value})
-    return Way(f"use {other} instead" if other else "remove it", {name: None})
+    if counterpart := translate_flag(case.ENGINE, name):
+        return Way(f"write {counterpart}", {name: None, counterpart: flag_value})
+    counterparts = format_counterparts(case.ENGINE, name)
+    return Way(f"use {counterparts} instead" if counterparts else "remove it", {name: None})
 
 
 def newer_release(engine: str, newest: str, kind: str = "release", then: str = "") -> Iterator[Finding]:
-    """Yield a finding for an engine newer than all known releases. then: a clause about what else is evaluated differently."""
-    sentence = f"{engine} is newer than {newest}, the newest {kind} that is known here: its options are judged by the image's own help{then}."
-    way = Way("update sparkwright, if there is a newer one")
+    """Yield a finding for an engine newer than all known releases. then: a clause about another consequence."""
+    sentence = (
+        f"{engine} is newer than {newest}, the newest {kind} known to this version of sparkwright: "
+        f"its options are checked against the image's help{then}."
+    )
+    way = Way("update sparkwright, if there is a newer version")
     yield Finding("info", sentence, (way,), f"read up to {newest}")
 
 
 def moving_tag(image: str, instead: str, source: str) -> Iterator[Finding]:
-    """Yield a finding for a tag that may point to another image tomorrow. instead: what to use."""
+    """Yield a finding for a tag that may be moved to another image. instead: the tag to use."""
     sentence = (
         f"{without_digest(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
     )
@@ -113,36 +115,36 @@ def moving_tag(image: str, instead: str, source: str) -> Iterator[Finding]:
 
 
 def key_in_arguments(name: str, way: Way, source: str, flag: str = "") -> Iterator[Finding]:
-    """Yield a finding for a key in the arguments. flag: the flag that holds them, by default `name`."""
+    """Yield a finding for a key in the arguments. flag: the recipe's flag with the arguments, by default `name`."""
     sentence = f"{name} is in the arguments, where `ps` and `docker inspect` show it."
     yield Finding("error", sentence, (way,), source, flag or name)
 
 
 def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator[Finding]:
-    """Yield a finding for a server that is open to everyone. has_key: the engine supports a key."""
+    """Yield a finding if anyone on the network can use the server. has_key: the engine supports a key."""
     if request.open_to_network:
         way = OPEN_WAY if has_key else OPEN_WAY.replace("`server_key` or ", "")
         yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER_SOURCE, "publish")
 
 
 def unreachable_host(case: OptionCase, flag: str, others: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield a finding for a server on an address that no published port reaches. others: suffixes besides loopback's."""
+    """Yield a finding if the server's address is not reachable by published ports. others: suffixes of further such addresses."""
     host = str(case.flag(flag) or "")
     if host.startswith(LOOPBACK_PREFIXES) or host.endswith(tuple(others)):
-        sentence = f"host {host} is reachable in its container only."
+        sentence = f"{flag} {host} is only reachable inside the container."
         yield Finding("error", sentence, (Way("remove it", {flag: None}),), DOCKER_SOURCE, flag)
 
 
 def locking_flags(case: OptionCase, names: Iterable[str], over: str, source: str) -> Iterator[Finding]:
-    """Yield a finding for each flag that locks out all checks. over: how checks connect, such as "over plain HTTP"."""
+    """Yield a finding for each flag that locks out sparkwright's checks. over: their connection, such as "over plain HTTP"."""
     for name in names:
         if case.flag(name):
-            sentence = f"{name}: every check of sparkwright asks {over}."
+            sentence = f"{name} locks out sparkwright's checks, which connect {over}."
             yield Finding("error", sentence, (Way("remove it", {name: None}),), source, name)
 
 
 def wrong_published_port(request: ServerRequest, server_port: int, flag: str) -> Iterator[Finding]:
-    """Yield a finding for a first published port that is not the server's. flag: the flag that sets the server's port."""
+    """Yield a finding if the first published port is not the server's. flag: the flag for the server's port."""
     if request.published in (None, server_port):
         return
     target = f"maps to {request.published}" if request.published else "is not a TCP port"

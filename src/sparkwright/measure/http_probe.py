@@ -213,4 +213,4 @@ def find_missing_part(http: Http, document: Any) -> str:
     if http.task == GENERATE:
         return "" if openai_api.count_tokens(document) > 0 else "without a token"
     verdict = tasks.PROOFS[http.task].evaluate(document)
-    return "" if verdict.holds else verdict.why_not
+    return "" if verdict.content else verdict.problem

@@ -145,7 +145,7 @@ def test_a_field_that_the_template_does_not_read_is_named() -> None:
     flags = {"default-chat-template-kwargs": {"reasoning_effort": "low", "enable_thinking": False}}
     (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, chat))
     assert finding.sentence == (
-        "default-chat-template-kwargs.reasoning_effort is read by nothing: the model's chat template does not know it"
+        "default-chat-template-kwargs.reasoning_effort has no effect: the model's chat template does not read it"
         " (it reads enable_thinking)."
     )
     assert finding.ways_out[0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}

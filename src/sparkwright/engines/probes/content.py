@@ -21,8 +21,8 @@ from sparkwright.visible import format_count
 def evaluate_dimension(dimension: int, reply: Reply) -> ProbeResult:
     """Check whether the vector has the wanted dimension."""
     vector = tasks.PROOFS["embed"].evaluate(reply.body)
-    if vector.why_not:
-        return ProbeResult("disproved", f"the response was 200 {vector.why_not}", "another dimension")
+    if vector.problem:
+        return ProbeResult("disproved", f"the response was 200 {vector.problem}", "another dimension")
     length = len(reply.body["data"][0]["embedding"])
     if length != dimension:
         return ProbeResult(

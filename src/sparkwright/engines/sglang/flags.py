@@ -117,10 +117,10 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
     enable="enable-lora",
     prefixed=True,
     max_rank="max-lora-rank",
-    at_once="max-loras-per-batch",
-    usual_at_once=8,
-    base_counts=True,
-    refused=("use_dora",),
+    max_in_batch="max-loras-per-batch",
+    default_max_in_batch=8,
+    base_takes_slot=True,
+    unsupported_keys=("use_dora",),
     source="SGLang 0.5.23, lora/lora_manager.py and entrypoints/openai/serving_base.py",
 )
 #: flags of every command unless the recipe sets them. By default it listens on the container's loopback, and /metrics is off

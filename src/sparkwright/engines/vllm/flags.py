@@ -52,11 +52,11 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
     "lora-modules",
     enable="enable-lora",
     max_rank="max-lora-rank",
-    usual_rank=16,
-    ranks=(1, 8, 16, 32, 64, 128, 256, 320, 512),
-    at_once="max-loras",
-    usual_at_once=1,
-    refused=(
+    default_max_rank=16,
+    allowed_ranks=(1, 8, 16, 32, 64, 128, 256, 320, 512),
+    max_in_batch="max-loras",
+    default_max_in_batch=1,
+    unsupported_keys=(
         *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
         *("layer_replication", "use_bdlora", "use_qalora"),
     ),

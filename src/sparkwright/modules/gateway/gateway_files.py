@@ -378,7 +378,7 @@ def _is_valid_answer(answer: Answer, task: Task) -> bool:
         return False
     if task == GENERATE:
         return openai_api.count_tokens(answer.data) > 0
-    return bool(tasks.PROOFS[task].evaluate(answer.data).holds)
+    return bool(tasks.PROOFS[task].evaluate(answer.data).content)
 
 
 def _gateway_door(args: GatewayProof.Args, context: Context) -> haproxy_sockets.Endpoint:

@@ -268,10 +268,12 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
 
 def _proof_result(proof: tasks.ProofResult, token_s: float, fields: dict[str, Any]) -> Result:
     """Return the result of a request for an embedding or for scores."""
-    if proof.why_not:
-        return _failed_result("wrong answer" if proof.holds else "no content", f"the response was 200 {proof.why_not}.")
+    if proof.problem:
+        return _failed_result(
+            "wrong answer" if proof.content else "no content", f"the response was 200 {proof.problem}."
+        )
     return Result(
-        msg=f"answers: {proof.holds} in {token_s:.2f} s", data={"verdict": "ready", "thinks": False, **fields}
+        msg=f"answers: {proof.content} in {token_s:.2f} s", data={"verdict": "ready", "thinks": False, **fields}
     )
 
 
