@@ -117,9 +117,8 @@ class Service:
             return
         self.changed_ns = changed_ns
         left = self.conf.number("left")
-        if self.ring.header.get("left") != str(
-            left
-        ):  # it was verified again, which invalidates the previous lowest level
+        # verified again: the lowest level so far no longer counts
+        if self.ring.header.get("left") != str(left):
             self.settled_lowest = self.minute_lowest = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
         rows["name"] = " ".join(server.name for server in self.conf.servers)

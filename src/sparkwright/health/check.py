@@ -169,9 +169,8 @@ class HealthCheck:
             history.answered = start_id(observation.container)
             is_frozen = observation.frozen_s is not None
             history.counted = {
-                "time_s": history.counted["time_s"]
-                if is_frozen
-                else observation.time_s,  # keep the time since which it is frozen
+                # a frozen server keeps the time since which it is frozen
+                "time_s": history.counted["time_s"] if is_frozen else observation.time_s,
                 "start": start_id(observation.container),
                 "running": observation.server.running,
                 "token": observation.server.token,

@@ -155,7 +155,7 @@ def _error_kind(error: BaseException | None) -> str:
 
 
 def _read_url(path: str) -> str:
-    """Return the URL from the first line of the user's file. Raises NotTold if other users can read the file."""
+    """Return the URL from the first line of the user's file. Raises NotificationFailed if other users can read the file."""
     if not path:
         return ""
     file = expand_home(path)

@@ -164,9 +164,8 @@ class Prober:
         """Request one token, and record how long it took."""
         name = (self.good.get("serve") or {}).get("served_name", "")
         url, limit_s = observation.server.url, self.limits.token_s
-        if (
-            observation.rank.cluster and observation.server.running
-        ):  # a single check has to detect a stall, because by the next one the group may have exited
+        # a single check has to detect a stall of a cluster: by the next one the group may have exited
+        if observation.rank.cluster and observation.server.running:
             limit_s = max(limit_s, self.limits.frozen_s)
         check = http_probe.check_token(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if check.token == "none":

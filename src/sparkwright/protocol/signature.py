@@ -176,9 +176,8 @@ def _convert_scalar(value: Any, kind: str, where: str) -> Any:
     converted = _coerce_scalar(value, kind)
     if converted is None:
         raise Refused(f"{where} is {_describe_type([kind])}, not {_quote_value(value, where)}.")
-    if (
-        kind in NUMBER_PARSERS and not 0 <= converted < math.inf
-    ):  # nor is a NaN; they are counts, sizes, times and shares
+    # all numbers are counts, sizes, times or shares; this also refuses NaN
+    if kind in NUMBER_PARSERS and not 0 <= converted < math.inf:
         raise Refused(f"{where} must be at least 0, got {_quote_value(value, where)}.")
     return converted
 

@@ -47,10 +47,8 @@ class LocalLink:
         error_chunks: deque[bytes] = deque(maxlen=MAX_ERROR_CHUNKS)
         error_reader = threading.Thread(target=_read_errors, args=(process.stderr, error_chunks), daemon=True)
         error_reader.start()
-        with (
-            contextlib.suppress(BrokenPipeError),
-            process.stdin as stdin,
-        ):  # a runner that exits at once reports the reason
+        # a runner that exits at once closes its input, and reports the reason
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps(request, default=str).encode() + b"\n")
         received = EventReader()
         while data := process.stdout.read1(CHUNK_BYTES):  # type: ignore[attr-defined]

@@ -171,9 +171,8 @@ class Connection:
         for n, (family, address) in enumerate(addresses):
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
-                sock.settimeout(
-                    clock.remaining_s() / (len(addresses) - n)
-                )  # leave time for the other addresses if one is silent
+                # leave time for the other addresses if one is silent
+                sock.settimeout(clock.remaining_s() / (len(addresses) - n))
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if keep_alive:
