@@ -102,7 +102,7 @@ def test_ours_and_vllms_are_laid_side_by_side(working_folder: Path, capsys: pyte
     (working_folder / "theirs.txt").write_text(
         "Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\nOutput token throughput (tok/s):  400.00\n"
     )
-    assert exit_code(lambda: bench.take_in.body(None, file="theirs.txt")) == 0
+    assert exit_code(lambda: bench.import_results.body(None, file="theirs.txt")) == 0
     capsys.readouterr()
     assert exit_code(lambda: bench.compare.body(None, first="theirs", second="ours", json=True)) == 0
     rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)}
@@ -125,7 +125,7 @@ def test_a_server_that_wants_a_key_says_where_it_is_taken_from(monkeypatch: pyte
 def test_an_import_is_written_below_the_results(working_folder: Path, file: str, name: str) -> None:
     (working_folder / file).write_text("Maximum request concurrency:  2\nMedian TTFT (ms):   20.00\n")
     before = set(working_folder.parent.rglob("*"))
-    assert exit_code(lambda: bench.take_in.body(None, file=file, name=name)) == 5
+    assert exit_code(lambda: bench.import_results.body(None, file=file, name=name)) == 5
     assert set(working_folder.parent.rglob("*")) == before
 
 

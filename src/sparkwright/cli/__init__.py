@@ -56,7 +56,7 @@ TASK_MODULES = (
     playbook,
     sandbox,
 )
-_tasks = [(group, tasks) for part in TASK_MODULES for group, tasks in part.TASKS.items()]
+_tasks = [(group, tasks) for module in TASK_MODULES for group, tasks in module.TASKS.items()]
 namespace = Collection(
     *(task for group, tasks in _tasks if not group for task in tasks),
     **{group: Collection(*tasks) for group, tasks in _tasks if group},

@@ -1,4 +1,4 @@
-"""The `bench.*` commands: those that measure, and those that only read results."""
+"""The `bench.*` commands, which run experiments and read their results."""
 
 from __future__ import annotations
 
@@ -7,46 +7,50 @@ from typing import Any
 from sparkwright.cli.framework.command import Command, Option, build_command, command
 
 COMMON_OPTIONS: tuple[Option, ...] = (
-    ("host", "", "the host to measure; it measures itself"),
-    ("name", "", "the experiment's name: results/NAME (default: made of command and host)"),
-    ("again", False, "start over, although the last experiment of this name is not finished"),
+    ("host", "", "the host to measure, where the measurement also runs"),
+    ("name", "", "the experiment's name: results/NAME (default: COMMAND-HOST)"),
+    ("again", False, "start over, even if the last experiment of this name is unfinished"),
     ("seed", 1, "random seed of lengths, order and arrivals (default 1)"),
     ("json", False, "events as JSON lines; with --url the results themselves"),
     ("wait", False, "wait for the host's lock"),
 )
 URL: tuple[Option, ...] = (
     ("url", "", "instead of a host: any OpenAI-compatible base URL, measured from here"),
-    ("model", "", "with --url: the served model, when there are several"),
+    ("model", "", "with --url: the served model, if there are several"),
 )
-REPEAT: Option = ("repeat", 1, "how often each load is measured; of two arms, rounds of A B B A (default 1)")
-RECIPE: Option = ("recipe", "", "another recipe than the host's")
+REPEAT: Option = ("repeat", 1, "how often to measure each load; with two arms, the rounds of A B B A (default 1)")
+RECIPE: Option = ("recipe", "", "use this recipe instead of the host's")
 ARMS: tuple[Option, ...] = (
     ("a", "", "recipe of the first arm"),
     ("b", "", "recipe of the second arm"),
     (
         "flag",
         "",
-        "instead: one flag of the host's recipe. chunked-prefill: on and off; NAME or NAME=VALUE: with and without",
+        "instead of recipes: one flag of the host's recipe. chunked-prefill: on and off; NAME or NAME=VALUE: with and without",
     ),
-    ("values", "", "with --flag NAME: two values to compare with each other: 2,4"),
+    ("values", "", "with --flag NAME: two values to compare: 2,4"),
     RECIPE,
 )
-TEMPERATURE: Option = ("temperature", "", "of sampling: 0.7, or 0,0.7 for each load at both (default 0: greedy)")
-RATE: Option = ("rate", "", "or arrivals per second, Poisson distributed: 0.5,1,2")
+TEMPERATURE: Option = (
+    "temperature",
+    "",
+    "sampling temperature: 0.7, or 0,0.7 to run each load at both (default 0: greedy)",
+)
+RATE: Option = ("rate", "", "instead of --concurrency: arrivals per second, Poisson distributed: 0.5,1,2")
 SERVE: tuple[Option, ...] = (
     ("concurrency", "", "concurrent requests: 1,2,4,8, or 1..8"),
     RATE,
-    ("requests", 0, "how many requests of each"),
+    ("requests", 0, "number of requests at each concurrency or rate"),
     ("dataset", "", "a file of prompts: ShareGPT's JSON, or JSON lines with `prompt` (default: ShareGPT's lengths)"),
     ("prompt-tokens", 0, "tokens of every prompt, instead of ShareGPT's lengths"),
     ("output-tokens", 0, "tokens of every answer"),
 )
 LONG: Option = ("long-tokens", 0, "tokens of the long prompt (default: at least 4 steps of the largest budget)")
-LOADS: Option = ("loads", "", "what is sent: smoke, serve, hol1, hol2, itl, mixed, depth")
+LOADS: Option = ("loads", "", "loads to send: smoke, serve, hol1, hol2, itl, mixed, depth")
 SMOKE: tuple[Option, ...] = (
     ("prompt-tokens", 0, "tokens of a prompt"),
     ("output-tokens", 0, "tokens of an answer"),
-    ("spark-arena", False, "print the row that llama-benchy would (pp2048, tg128)"),
+    ("spark-arena", False, "also print the result as a row of llama-benchy (pp2048, tg128)"),
 )
 AXES: tuple[Option, ...] = (
     (
@@ -54,21 +58,21 @@ AXES: tuple[Option, ...] = (
         (),
         "a flag of the host's recipe, or a key inside one that takes JSON (speculative-config.num_speculative_tokens)",
     ),
-    ("values", (), "its values: 1,2,3; `unset` leaves it out. --flag and --values given twice: a grid"),
-    ("max-num-batched-tokens", "", "short for that flag and its values: 256,512,1024,2048,4096"),
+    ("values", (), "the flag's values: 1,2,3; `unset` leaves it out. Pass --flag and --values twice for a grid"),
+    ("max-num-batched-tokens", "", "short for --flag max-num-batched-tokens --values: 256,512,1024,2048,4096"),
 )
 MIXED: tuple[Option, ...] = (
     ("concurrency", "", "concurrent requests"),
     RATE,
-    ("requests", 0, "how many, a fifth of them long (default: 20 long, 80 short)"),
+    ("requests", 0, "number of requests, a fifth of them long (default: 20 long, 80 short)"),
 )
 DEPTH: tuple[Option, ...] = (
     ("depth", 0, "tokens of the longest prompt (default: the server's context)"),
-    ("streams", 0, "how many prompts of each length at once (default 1)"),
+    ("streams", 0, "number of concurrent prompts of each length (default 1)"),
     ("output-tokens", 0, "tokens of every answer (default 128)"),
 )
 
-FRESH_START = "Each arm is started fresh, and the server that ran before is restored."
+FRESH_START = "Each arm starts a new server. The previous server is restored at the end."
 
 #: each command with its options, in addition to COMMON_OPTIONS, and its help
 COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
@@ -76,7 +80,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "serve",
         (*URL, REPEAT, TEMPERATURE, *SERVE),
-        "Measure throughput and latency under load.\n\nAt some concurrencies, or rates of arrival.",
+        "Measure throughput and latency under load.\n\nAt each concurrency, or each arrival rate.",
     ),
     (
         "ab",
@@ -98,8 +102,8 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "context",
         (REPEAT, *DEPTH),
-        "Measure speed and memory against the depth of the context.\n\n"
-        "Prompts double in length up to the server's context. A guard stops the server before the host is lost.",
+        "Measure speed and memory by context length.\n\n"
+        "Prompts double in length up to the server's context. A guard stops the server before the host runs out of memory.",
     ),
 )
 
@@ -116,7 +120,7 @@ def _build_command(name: str, options: tuple[Option, ...], doc: str) -> Command:
 @command(
     positional=["first", "second"],
     help={
-        "first": "results: a file, or the name of an experiment; also what `vllm bench serve` wrote",
+        "first": "results: a file, or the name of an experiment; also the output of `vllm bench serve`",
         "second": "the results to compare with",
         "json": "the differences as JSON",
     },
@@ -124,7 +128,7 @@ def _build_command(name: str, options: tuple[Option, ...], doc: str) -> Command:
 def compare(first: str, second: str, json: bool = False) -> None:
     """Compare two results, figure by figure.
 
-    Each figure of each load that both have, and their ratio.
+    Prints each figure of each load that both contain, and the ratio.
     """
     from sparkwright.app import experiments
 
@@ -140,7 +144,7 @@ def compare(first: str, second: str, json: bool = False) -> None:
         "json": "the results as they were imported",
     },
 )
-def take_in(file: str, name: str = "", json: bool = False) -> None:
+def import_results(file: str, name: str = "", json: bool = False) -> None:
     """Import results of `vllm bench serve`."""
     from sparkwright.app import experiments
 
@@ -159,11 +163,11 @@ def report(results: str, json: bool = False) -> None:
 
 
 @command(name="list", help={"json": "one JSON object per experiment"})
-def show_all(json: bool = False) -> None:
+def list_experiments(json: bool = False) -> None:
     """List the experiments of this project."""
     from sparkwright.app import experiments
 
     experiments.list_experiments(json=json)
 
 
-TASKS = {"bench": [*(_build_command(*row) for row in COMMANDS), compare, take_in, report, show_all]}
+TASKS = {"bench": [*(_build_command(*row) for row in COMMANDS), compare, import_results, report, list_experiments]}

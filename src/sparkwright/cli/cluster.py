@@ -9,13 +9,13 @@ from sparkwright.errors import Exit
 @command(
     help={
         "write": "add `fabric:` to the host files that have none",
-        "json": "one JSON object per host: links, fabric (what its file says, or should say)",
+        "json": "one JSON object per host: links, fabric (from its file, or proposed)",
     }
 )
 def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exit]:
-    """Show the fast links of hosts, and what to write of them.
+    """Show hosts' fast links, and the `fabric:` to write.
 
-    Reads RDMA adapters, interfaces, rates, MTU and addresses. Exit code 2 when a host file has no `fabric:` yet; --write adds it.
+    Reads RDMA adapters, interfaces, rates, MTU and addresses. Exit code 2 if a host file has no `fabric:` yet; --write adds it.
     """
     from sparkwright.app.queries import cluster_links
 
@@ -24,16 +24,16 @@ def inspect(host: str = "", write: bool = False, json: bool = False) -> list[Exi
 
 @command(
     help={
-        "bandwidth": "measure each link for four seconds with ib_write_bw; it takes the whole link",
+        "bandwidth": "measure each link for four seconds with ib_write_bw, which uses its full rate",
         "json": "one JSON object: findings (host, check, verdict, evidence, fix, source), bad",
     }
 )
 def check(host: str = "", bandwidth: bool = False, json: bool = False) -> list[Exit]:
     """Check the links between the hosts of a cluster.
 
-    Both halves of each port, rates, MTU, subnets, RoCE addresses, firmware, kernel and clocks, and each way between the hosts
-    with a whole frame. Changes nothing. Exit code: 0 fit for a cluster (warnings are shown); 1 something is wrong;
-    3 unreachable; 4 a rate could not be measured.
+    Compares both halves of each port, rates, MTU, subnets, RoCE addresses, firmware, kernel and clocks, and tests each path
+    between the hosts with a full-size frame. Changes nothing. Exit code: 0 no check failed (warnings are shown); 1 a check
+    failed; 3 a host is unreachable; 4 a rate could not be measured.
     """
     from sparkwright.app.queries import cluster_links
 

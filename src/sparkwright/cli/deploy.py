@@ -61,7 +61,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
         _variable_options("new_baseline"),
         """Check a running server: health, GPU, log, speed, text.
 
-        Prints a table: health, GPU, engine log, prefix cache, throughput and text against the baseline. Changes nothing.
+        Prints health, GPU, engine log and prefix cache, and compares throughput and text with the baseline. Changes nothing.
         """,
     ),
 )
@@ -88,7 +88,7 @@ def _run_switch(to: str, **arguments: Any) -> list[int]:
     return playbooks.run("switch", "switch", DeployOptions(**arguments, recipe=to))
 
 
-TO_OPTION: Option = ("to", "", "which recipe of the host's `on_demand` to wake")
+TO_OPTION: Option = ("to", "", "the recipe in the host's `on_demand` to wake")
 #: options of `switch`, which always runs in full and for one server
 SWITCH_OPTIONS = (
     *option_rows("run", "host", "check", "dry_run", "diff", "verbose", "list_tasks", "wait", "json"),
@@ -101,8 +101,8 @@ SWITCH_COMMAND = build_command(
     "switch",
     """Wake a server that takes turns with others on its host.
 
-    Prepares image and model, drains and stops the server that is awake, keeps it for its next turn, starts and verifies this
-    one. If that fails, the other one is started again. For recipes under `on_demand` in the host's file.
+    Prepares image and model, drains and stops the server that is awake, keeps it for its next turn, and starts and verifies the
+    new one. If that fails, the stopped server is started again. For recipes under `on_demand` in the host's file.
     """,
     (SWITCH_OPTIONS[0], TO_OPTION, *SWITCH_OPTIONS[1:]),
 )

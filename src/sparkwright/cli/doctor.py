@@ -10,16 +10,16 @@ from sparkwright.errors import Exit
 
 @command(
     help={
-        "token-s": f"how long a token may take, seconds (default: as the health checks have it, or {defaults.TOKEN_TIMEOUT_S})",
+        "token-s": f"seconds that a token may take (default: the limit of the health checks, or {defaults.TOKEN_TIMEOUT_S})",
         "json": "one JSON object per host: state, summary, exit, causes, tok_per_s (docs/diagnose.md)",
     }
 )
 def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool = False) -> list[int]:
     """Find out why a server is down or slow.
 
-    One sentence, then each cause with its evidence and fix. Changes nothing, and needs no spark.lock, registry or earlier run.
-    Exit code: 0 nothing is wrong; 1 something is; 3 a host is unreachable; 4 unknown: the server is starting, others use it,
-    or there is no baseline to compare with.
+    Prints a summary, then each cause with its evidence and fix. Changes nothing, and needs no spark.lock, registry or earlier
+    run. Exit code: 0 no problem was found; 1 a problem was found; 3 a host is unreachable; 4 unknown, because the server is
+    starting, others use it, or there is no baseline.
     """
     from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.queries import diagnosis
@@ -30,15 +30,15 @@ def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool 
 @command(
     help={
         "fix": "apply the safe fixes; they are shown first and confirmed",
-        "yes": "with --fix: do not ask",
+        "yes": "with --fix: do not ask for confirmation",
         "json": "one JSON object per host: findings (check, verdict, evidence, fix, source), fixed, bad",
     }
 )
 def doctor(host: str = "", fix: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:
     """Check a host's setup, with a fix for each problem.
 
-    Release, driver, Docker, name resolution, memory, disk, clock. Packages are never upgraded. Exit code: 0 no check failed
-    (warnings and unknowns are shown); 1 a check or a fix failed; 3 a host is unreachable.
+    Checks release, driver, Docker, name resolution, memory, disk and clock. Packages are never upgraded. Exit code: 0 no check
+    failed (warnings and unknowns are shown); 1 a check or a fix failed; 3 a host is unreachable.
     """
     from sparkwright.app.queries import host_checks
 

@@ -19,10 +19,10 @@ def _run_deploy(**arguments: Any) -> list[int]:
 DEPLOY_COMMAND = build_command(
     _run_deploy,
     "deploy",
-    """Deploy a group's gateway, prove each model through it.
+    """Deploy a group's gateway and verify each model.
 
-    Checks the configuration in the pinned image, starts HAProxy or has it read the new configuration without ending a stream,
-    and generates a token of each model. If that fails, the last verified gateway is restored.
+    Checks the configuration in the pinned image, starts HAProxy or reloads it without interrupting streams, and generates a
+    token with each model. If that fails, the last verified gateway is restored.
     """,
     RUN_OPTIONS,
 )
@@ -37,10 +37,10 @@ def _run_rollback(**arguments: Any) -> list[int]:
 ROLLBACK_COMMAND = build_command(
     _run_rollback,
     "rollback",
-    """Return to the verified gateway before, with its files.
+    """Return to the previous verified gateway and its files.
 
-    To the last verified gateway; where that one runs, to the one before it. Proved like a deploy; if that fails, the gateway that
-    ran is restored.
+    That is the last verified gateway, or the one before it if the last one is running. It is verified as after a deploy; if that
+    fails, the gateway that was running is restored.
     """,
     RUN_OPTIONS,
 )
@@ -49,14 +49,14 @@ ROLLBACK_COMMAND = build_command(
 @command(
     help={
         "host": "a group with a gateway, or the gateway's host",
-        "clients": "what each client with a key of its own used: requests, running, refused, errors",
+        "clients": "also show the usage of each client that has its own key: requests, running, refused, errors",
         "json": "one JSON object per gateway: models, each with requests, queue, errors, servers; clients",
     }
 )
 def status(host: str = "", clients: bool = False, json: bool = False) -> list[Exit]:
     """Show requests, queue and errors of a gateway per model.
 
-    Exit code: 0 every model is up; 1 one is not, or the gateway is down.
+    Exit code: 0 every model is up; 1 a model or the gateway is down.
     """
     from sparkwright.app.queries import gateway_status
 

@@ -10,14 +10,14 @@ from sparkwright.cli.framework.command import command
     default=True,
     help={
         "smoke": "measure the decode rate too (10 to 30 s on an idle server)",
-        "token-s": f"how long a token may take, seconds (default: as installed, or {defaults.TOKEN_TIMEOUT_S})",
+        "token-s": f"seconds that a token may take (default: as installed, or {defaults.TOKEN_TIMEOUT_S})",
         "json": "events as JSON lines",
     },
 )
 def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float = 0.0, json: bool = False) -> list[int]:
     """Check a server's health now.
 
-    A worker of a cluster answers for its rank: whether its container runs, and has joined.
+    For a worker of a cluster, checks that its container runs and has joined.
 
     Exit code: 0 ok or starting, 2 degraded, 1 down or worse, 3 unreachable, 4 unknown.
     """
@@ -32,15 +32,15 @@ def check(host: str = "", recipe: str = "", smoke: bool = False, token_s: float 
     help={
         "every": f"how often: 5m, 90s, 1h (default {defaults.HEALTH_INTERVAL})",
         "system": "use root's systemd (needs sudo) instead of the user's, with linger",
-        "heal": "none (default), or restart: safely restart the server where a restart helps",
-        "heal-every": f"at most one such restart in this time (default {defaults.MIN_HEAL_INTERVAL})",
-        "smoke-every": f"how often the decode rate is measured; 0: never (default {defaults.SMOKE_INTERVAL})",
-        "command": "run on a change of state: a program on the host and its arguments; it reads the change as JSON on stdin",
-        "webhook": "POST to this URL on a change of state; not for URLs that are a secret",
-        "webhook-file": "a file on the host (mode 0600) whose first line is such a URL",
-        "webhook-format": "what is POSTed: json, slack, discord, ntfy or alertmanager (default auto: as the URL says, else json)",
-        "verify-models": "hash all model files again so often, on the host, while nobody is served: 7d (default: never)",
-        "quiet-hours": "only then, on the host's clock: 02:00-05:00 (default: at any time)",
+        "heal": "none (default), or restart: safely restart the server if that helps",
+        "heal-every": f"minimum time between two such restarts (default {defaults.MIN_HEAL_INTERVAL})",
+        "smoke-every": f"how often to measure the decode rate; 0 for never (default {defaults.SMOKE_INTERVAL})",
+        "command": "program on the host, with arguments, to run when the state changes; the change is JSON on stdin",
+        "webhook": "URL to POST changes of state to; for a secret URL use --webhook-file",
+        "webhook-file": "a file on the host (mode 0600) whose first line is the URL",
+        "webhook-format": "format of the POST: json, slack, discord, ntfy or alertmanager (default auto: by the URL, or json)",
+        "verify-models": "how often the host hashes all model files again, while idle: 7d (default: never)",
+        "quiet-hours": "hours for --verify-models, in the host's time: 02:00-05:00 (default: at any time)",
         "textfile": "the folder of node_exporter's textfile collector on the host",
         "json": "events as JSON lines",
     }
@@ -63,7 +63,7 @@ def install(
 ) -> list[int]:
     """Check a server's health on a schedule (systemd timer).
 
-    The host checks by itself; no laptop is needed for it.
+    The checks run on the host, without a laptop.
     """
     from sparkwright.app import health_timer
 
@@ -85,12 +85,12 @@ def uninstall(host: str = "", json: bool = False) -> list[int]:
 @command(
     name="install",
     help={
-        "host": "the hosts to scrape (default: all but sandboxes); with --textfile, those whose metrics go there",
+        "host": "the hosts to scrape (default: all but sandboxes); with --textfile, the hosts that write metrics",
         "to": "the folder for rules, scrape configuration and dashboard; files of the same name are replaced",
-        "runbooks": "where your copy of docs/alerts.md is, for the links of the alerts (default: this project's own)",
+        "runbooks": "URL of your copy of docs/alerts.md, for the links in alerts (default: sparkwright's)",
         "textfile": "on the hosts: the folder of node_exporter's textfile collector; the health timer must be installed",
         "system": "the health timer is root's (as with `health.install --system`)",
-        "check": "only show; exit code 2 when something would change",
+        "check": "only show; exit code 2 if something would change",
         "json": "one JSON object: the files, and whether each changed; with --textfile events as JSON lines",
     },
 )
@@ -103,10 +103,10 @@ def install_monitoring(
     check: bool = False,
     json: bool = False,
 ) -> list[int]:
-    """Write alert rules for Prometheus, a dashboard for Grafana.
+    """Write Prometheus alert rules and a Grafana dashboard.
 
-    Also what to scrape, for the hosts and gateways of the inventory; and has the hosts' checks write their metrics where
-    node_exporter reads them.
+    Also writes the scrape configuration for the inventory's hosts and gateways. With --textfile, the hosts' checks write their
+    metrics to a folder that node_exporter reads.
     """
     from sparkwright.app import health_timer
 

@@ -1,4 +1,4 @@
-"""The commands by the groups of `--help`, with the arguments of two examples each. New commands need a row here."""
+"""The command groups of `--help`, with the arguments of two examples per command. Every command needs a row here."""
 
 from __future__ import annotations
 

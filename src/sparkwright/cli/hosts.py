@@ -1,4 +1,4 @@
-"""The commands for hosts: the inventory, Ollama, the runtime, and cleaning."""
+"""The commands for hosts, Ollama and the runtime."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def list_hosts(host: str = "all", json: bool = False) -> None:
 @command(
     word="name",
     help={
-        "name": "its name in the project (default: as its address begins)",
+        "name": "the host's name in the project (default: the first label of its address)",
         "address": "a name, an IP address or an ssh alias: [USER@]ADDRESS[:PORT] (default: NAME)",
-        "recipe": "what it is to serve (default: the first that fits)",
-        "groups": "its groups, e.g. lab,night (default: lab)",
+        "recipe": "the recipe to serve (default: the best that fits)",
+        "groups": "the host's groups, e.g. lab,night (default: lab)",
         "offline": "write the file without logging in",
-        "yes": "do not ask",
+        "yes": "do not ask for confirmation",
         "json": "one JSON object: host, address, recipe, groups, files, survey",
     },
 )
@@ -40,34 +40,34 @@ def add(
 ) -> Exit:
     """Add a host to the project.
 
-    Logs in, shows what is there, and writes hosts/NAME.yml and its groups. On a terminal it asks what was not given: which host
-    (from your ssh configuration, known_hosts and mDNS), which recipe. An unknown host key is shown to confirm; without a
-    terminal it is refused, exit code 3.
+    Logs in, shows what it finds, and writes hosts/NAME.yml and its groups. On a terminal it asks for a missing host (found in
+    your ssh configuration, known_hosts and by mDNS) and recipe. An unknown host key must be confirmed; without a terminal it is
+    refused (exit code 3).
     """
     from sparkwright.app import prompts
     from sparkwright.app.setup import dialog
     from sparkwright.visible import parse_list
 
-    asking = prompts.can_prompt() and not (yes or json)
-    if not (name or address or asking):
-        raise Refused("say which host: hosts.add NAME --address ADDRESS.")
+    interactive = prompts.can_prompt() and not (yes or json)
+    if not (name or address or interactive):
+        raise Refused("no host was named: pass hosts.add NAME --address ADDRESS.")
     host = None
     if name or address:
         host = dialog.host_from_options(address or str(name), name=name or "", groups=tuple(parse_list(groups)))
-    return dialog.add_host(host, recipe_name=recipe, interactive=asking, offline=offline, json=json)
+    return dialog.add_host(host, recipe_name=recipe, interactive=interactive, offline=offline, json=json)
 
 
 @command(
     help={
         "host": "the hosts (default: all but sandboxes)",
-        "json": "one JSON object per host: what the module survey returns, and missing",
+        "json": "one JSON object per host: the result of the `survey` module, and missing",
     }
 )
 def check(host: str = "", json: bool = False) -> list[int]:
     """Log in to hosts and show what each has and lacks.
 
-    One row each: GPU, memory, disk, Docker, Ollama, servers, and the first thing that a deploy would fail for. Exit code: 0
-    nothing is missing, 1 something is, 3 unreachable.
+    One row per host: GPU, memory, disk, Docker, Ollama, servers, and the first problem that would make a deploy fail. Exit code:
+    0 nothing is missing, 1 something is missing, 3 a host is unreachable.
     """
     from sparkwright.app.connect import default_pattern
     from sparkwright.app.setup import survey as checks
@@ -77,9 +77,9 @@ def check(host: str = "", json: bool = False) -> list[int]:
 
 @command(help={"json": EVENTS_HELP})
 def ps(host: str = "", json: bool = False) -> list[int]:
-    """List the models that Ollama holds in memory.
+    """List the models that Ollama has loaded.
 
-    And how Ollama runs there: service, process or container. Changes nothing.
+    Also shows whether Ollama runs as a service, a process or a container. Changes nothing.
     """
     from sparkwright.app.connect import select_hosts, select_machines
     from sparkwright.app.runs import session
@@ -90,14 +90,14 @@ def ps(host: str = "", json: bool = False) -> list[int]:
 
 @command(
     help={
-        "timeout-s": "how long a busy model may take to finish its request, seconds (default 60)",
+        "timeout-s": "seconds that a busy model may take to finish its request (default 60)",
         "json": EVENTS_HELP,
     }
 )
 def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[int]:
     """Unload Ollama's models; Ollama stays up.
 
-    Every model of every Ollama on the host.
+    Unloads every model of every Ollama instance on the host.
     """
     from sparkwright.app.connect import select_hosts, select_machines
     from sparkwright.app.runs import session
@@ -110,25 +110,25 @@ def unload(host: str = "", timeout_s: float = 60.0, json: bool = False) -> list[
 @command(
     help={
         "machine": "the hosts' processors, as `uname -m` prints them: aarch64 (default) or aarch64,x86_64",
-        "python": "their Python: 3.12 (default, DGX OS 7) or 3.11,3.12",
+        "python": "the hosts' Python versions: 3.12 (default, DGX OS 7) or 3.11,3.12",
     }
 )
 def fetch(machine: str = "aarch64", python: str = "3.12") -> None:
     """Download the hosts' runtime, for an offline deploy.
 
-    Into this laptop's cache: a first deploy then needs no internet for it.
+    Stores it in this laptop's cache, so that a first deploy does not download it.
     """
     from sparkwright.app.stores import runtimes
 
     runtimes.fetch_wheels(machine, python)
 
 
-@command(help={})
+@command()
 def install(host: str = "") -> list[Exit]:
     """Install a runtime that belongs to root.
 
-    In /opt/sparkwright/runtime, straight from this laptop through sudo. From then on `become` runs from nowhere else on that
-    host, and each new version of sparkwright needs this command once more. `sudo rm -r /opt/sparkwright` there undoes it.
+    Copies it to /opt/sparkwright/runtime with sudo. From then on, tasks with `become` use only this runtime on that host, and
+    each new version of sparkwright must be installed with this command again. `sudo rm -r /opt/sparkwright` undoes it.
     """
     from sparkwright.app.connect import select_hosts
     from sparkwright.app.stores import runtimes
@@ -141,9 +141,9 @@ def install(host: str = "") -> list[Exit]:
         "server": "remove the server's container too",
         "models": "remove the model's files too",
         "images": "remove the server's images too",
-        "check": "list only: exits with 2",
-        "yes": "do not ask",
-        "json": "one object per host: what is there, and what was freed (null: nothing was removed)",
+        "check": "only list (exit code 2)",
+        "yes": "do not ask for confirmation",
+        "json": "one JSON object per host: its items, and the bytes freed (null if nothing was removed)",
     }
 )
 def clean(
@@ -157,9 +157,9 @@ def clean(
 ) -> list[Exit]:
     """Remove everything sparkwright put on a host.
 
-    Lists it first, each part with its size, and asks. The server keeps running. Removed: the runtime, state and journals, the
+    Lists the items with their sizes first, and asks. The server keeps running. Removed: the runtime, state and journals, the
     health timer, run scripts, previous containers kept for a rollback, server keys that nothing mounts, and files kept beside
-    models. Refused (exit code 5) while a run is under way on the host.
+    models. Refused (exit code 5) while the host has an active run.
     """
     from sparkwright.app import clean_host
 

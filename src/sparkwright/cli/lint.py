@@ -9,10 +9,10 @@ from sparkwright.errors import Exit
 @command(
     help={
         "recipe": "only this recipe",
-        "engine_version": "assume this vLLM in the image, instead of the lock's",
-        "model": "assume this model, instead of the lock's: a folder, a config.json, or a hub id",
-        "for": "what this client needs too: claude-code, codex, opencode, cline, continue, aider ...",
-        "verbose": "every recipe, also those as shipped, without an error or a warning",
+        "engine_version": "assume that the image has this vLLM version",
+        "model": "assume this model instead of the lock's: a folder, a config.json, or a hub id",
+        "for": "check also what this client needs: claude-code, codex, opencode, cline, continue, aider ...",
+        "verbose": "list every recipe, including shipped ones without an error or a warning",
         "json": "one JSON object",
     }
 )
@@ -26,8 +26,8 @@ def lint(
 ) -> list[Exit]:
     """Check recipes against their model and engine.
 
-    Finds what the engine would refuse, ignore or run slowly, and which of the project's own playbooks, parts and templates are
-    based on earlier shipped ones. Exit code 1 when a recipe has an error, 5 when one can't be read.
+    Finds settings that the engine would refuse, ignore or run slowly, and the project's playbooks, parts and templates whose
+    shipped originals have changed. Exit code 1 if a recipe has an error, 5 if one can't be read.
     """
     from sparkwright.app import findings
     from sparkwright.console.command_output import print_error
@@ -52,7 +52,7 @@ def lint(
             checked, len(refused), include_plain=verbose or bool(recipe or engine_version or model or for_)
         )
     return [
-        *(refused.exit for refused in refused),
+        *(error.exit for error in refused),
         *(Exit.FAILED for checked_recipe in checked if checked_recipe.settings.errors),
     ]
 

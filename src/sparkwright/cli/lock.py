@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 @command(
     optional=["update"],
     help={
-        "host": "pin the recipes of these hosts, which ask the registry and the hub (default: all but sandboxes)",
-        "update": "update to what tags and branches mean now, all or NAME (an image, a model, a recipe); asks first",
-        "check": "change nothing; exit code 2 when a tag or branch has moved upstream",
-        "yes": "do not ask",
+        "host": "pin the recipes of these hosts, which query the registry and the hub (default: all but sandboxes)",
+        "update": "pin what tags and branches point to now, for all or for NAME (an image, model or recipe); asks first",
+        "check": "change nothing; exit code 2 if a tag or branch has moved upstream",
+        "yes": "do not ask for confirmation",
         "json": "one JSON object per entry",
     },
 )
@@ -29,10 +29,10 @@ def lock(
 ) -> list[Exit]:
     """Pin images and models in spark.lock.
 
-    Fills in what is missing. --update shows old -> new, asks, and writes it; --check only reports what moved upstream.
+    Adds missing entries. --update shows the differences, asks, and writes them; --check only reports them.
     """
     if check and update:
-        raise Refused("--check changes nothing and --update does.", fix="Give one of them.")
+        raise Refused("--check and --update exclude each other.", fix="Pass one of them.")
     from sparkwright.app.connect import connect_hosts, default_pattern
 
     selection = connect_hosts(host or default_pattern())
@@ -65,7 +65,7 @@ def _print_entry(entry: LockEntry, *, json: bool) -> None:
         return print_json_line(entry.to_json())
     if entry.error is not None:
         return print_prose(f"{entry.key}: {entry.error}", file=sys.stderr)
-    warning = "The pinned digest is gone upstream: hosts that have it are the only source (`invoke images.copy`)."
+    warning = "The registry no longer has the pinned digest: copy it from a host that has it (`invoke images.copy`)."
     lines = [*lock_update.format_differences(entry.rows), *([warning] if entry.missing_upstream else [])]
     return print_prose("\n  ".join([f"{entry.key}: {entry.format_state()}", *lines]))
 

@@ -10,15 +10,15 @@ from sparkwright.errors import Exit, Refused
     word="name",
     help={
         "name": "a shipped playbook, part or template: deploy, parts/prove, client.j2",
-        "list": "show every shipped and every own file: shipped, ejected, changed, copied (by an earlier init), own",
+        "list": "list all files with their state: shipped, ejected, changed, copied (by an earlier init) or own",
         "json": "one JSON object per file",
     },
 )
 def eject(name: str | None = None, list: bool = False, json: bool = False) -> Exit:
     """Copy a shipped playbook, part or template to change.
 
-    All commands use the project's file from then on. The first lines note the version that it came from, and .ejected/ keeps
-    the original: `lint` says when the shipped file changes later, and `playbook.update` merges. A file that is there is not
+    All commands use the project's copy from then on. Its first lines contain the version that it came from, and .ejected/ keeps
+    the original. `lint` reports later changes to the shipped file, and `playbook.update` merges them. An existing file is not
     replaced.
     """
     from sparkwright.app import playbook_files
@@ -26,7 +26,7 @@ def eject(name: str | None = None, list: bool = False, json: bool = False) -> Ex
     if list:
         return playbook_files.list_files(json=json)
     if not name:
-        raise Refused("say which file to eject.", fix="`playbook.eject --list` shows them.")
+        raise Refused("no file was named.", fix="`playbook.eject --list` lists them.")
     return playbook_files.eject(name, json=json)
 
 
@@ -34,8 +34,8 @@ def eject(name: str | None = None, list: bool = False, json: bool = False) -> Ex
     positional=["name"],
     help={
         "name": "an ejected playbook, part or template",
-        "mine": "leave your file as it is, and compare it with the shipped one of this version from now on",
-        "check": "only show both differences; exit code 2 when the shipped file has changed",
+        "mine": "keep your file, and compare it with this version's shipped file from now on",
+        "check": "only show both differences; exit code 2 if the shipped file has changed",
         "json": "one JSON object",
     },
 )
@@ -52,16 +52,16 @@ def update(name: str, mine: bool = False, check: bool = False, json: bool = Fals
 
 @command(
     help={
-        "check": "only show; exit code 2 when something would be removed",
-        "yes": "do not ask",
-        "json": "one JSON object per file: why it is kept (empty: it may go), and if it was removed",
+        "check": "only show; exit code 2 if something would be removed",
+        "yes": "do not ask for confirmation",
+        "json": "one JSON object per file: why it is kept (empty if it can be removed), and whether it was removed",
     }
 )
 def clean(check: bool = False, yes: bool = False, json: bool = False) -> Exit:
     """Remove unchanged copies of shipped files, after asking.
 
-    Earlier versions of `init` copied playbooks, templates and schemas. Files that you changed stay, and files that one of them
-    needs.
+    Earlier versions of `init` copied playbooks, templates and schemas. Files that you changed are kept, and so are files that
+    they need.
     """
     from sparkwright.app import playbook_files
 

@@ -1,4 +1,4 @@
-"""The commands that do not contact hosts: render, init, schema, docs.module, completion."""
+"""The commands `render`, `init`, `schema`, `docs.module` and `completion`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 @command(
     help={
         "host": "the hosts whose docker run commands are printed",
-        "recipe": "another recipe than the host's",
+        "recipe": "use this recipe instead of the host's",
         "json": "one JSON object per host: host, script",
     }
 )
 def render(host: str = "", recipe: str = "", json: bool = False) -> None:
     """Print the docker run command of a host's recipe.
 
-    As a script that can be run by hand on the host. Of a cluster one a member, in the order in which they are started.
+    Prints a script to run by hand on the host. For a cluster, prints one script per member, in start order.
     """
     from sparkwright.app.connect import select_hosts
     from sparkwright.app.plans.recipes import render_docker_run_scripts
@@ -48,14 +48,14 @@ def render(host: str = "", recipe: str = "", json: bool = False) -> None:
 @command(
     word="folder",
     help={
-        "folder": "where to (default: the current folder)",
+        "folder": "folder of the new project (default: the current one)",
         "diff": "write nothing: print a patch from this project's files to this version's; exit code 2 if they differ",
-        "address": "the first host: [USER@]ADDRESS[:PORT], an ssh alias, or sandbox; it is logged in to",
-        "name": "its name in the project (default: as its address begins)",
-        "recipe": "what it is to serve (default: the first that fits)",
-        "groups": "its groups, e.g. lab,night (default: lab)",
+        "address": "the first host: [USER@]ADDRESS[:PORT], an ssh alias, or sandbox; init logs in to it",
+        "name": "the host's name in the project (default: the first label of its address)",
+        "recipe": "the recipe to serve (default: the best that fits)",
+        "groups": "the host's groups, e.g. lab,night (default: lab)",
         "offline": "with --address: do not log in",
-        "yes": "do not ask",
+        "yes": "do not ask for confirmation",
     },
 )
 def init(
@@ -71,15 +71,15 @@ def init(
     """Create a project in an empty folder.
 
     On a terminal it asks three questions: which host (found in your ssh configuration, known_hosts and by mDNS, or the
-    sandbox), which recipe, and whether to write. It logs in, shows what is there, and proposes the recipe. Flags answer instead:
-    --address for a host, --yes for a project with an example host and nothing else.
+    sandbox), which recipe, and whether to write the files. It logs in, shows what it finds, and proposes a recipe. Options
+    replace the questions: --address adds a host, --yes creates a project with only an example host.
 
     Writes hosts/, recipes/ and tasks.py; playbooks and templates stay in the package until `playbook.eject` copies one. After an
-    upgrade, `init --diff` prints what this version ships differently; `init --diff | git apply` takes it.
+    upgrade, `init --diff` prints the changes to the shipped files, and `init --diff | git apply` applies them.
     """
     has_host_options = bool(name or recipe or groups or offline)
     if has_host_options and not address:
-        raise Refused("--name, --recipe, --groups and --offline are about a host: give its --address.")
+        raise Refused("--name, --recipe, --groups and --offline need --address.")
     if address and not diff:
         from sparkwright.app.setup import dialog
         from sparkwright.visible import parse_list
@@ -103,8 +103,8 @@ def init(
 @command(
     positional=["kind"],
     help={
-        "kind": "host, groups, recipe, registries, playbook, tasks, lock or results; events, or json/COMMAND: of --json",
-        "json": "on one line, not indented",
+        "kind": "host, groups, recipe, registries, playbook, tasks, lock or results; events, or json/COMMAND for a --json output",
+        "json": "print it on one line",
     },
 )
 def schema(kind: str, json: bool = False) -> None:
@@ -120,7 +120,7 @@ def schema(kind: str, json: bool = False) -> None:
 def module_docs(name: str | None = None, json: bool = False) -> None:
     """Show a module's documentation.
 
-    What it guarantees, its arguments with units, what it returns, what can go wrong.
+    Its guarantees, its arguments with units, its return values, and possible errors.
     """
     from sparkwright.app import manual
 

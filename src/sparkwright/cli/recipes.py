@@ -12,12 +12,12 @@ from sparkwright.errors import Exit, Refused
     iterable=["answer"],
     help={
         "source": "a file, a docker run line in quotes, or @REGISTRY/NAME",
-        "from-host": "in place of a source: the host of a running container, which goes on serving",
+        "from-host": "instead of a source: the host of a running container, which keeps serving",
         "container": "the container on that host",
-        "host": "pin it at once: this host asks registry and hub (default: --from-host)",
-        "name": "the recipe's name (default: its own)",
-        "answer": "KEY=VALUE, what it would ask; may be given several times",
-        "yes": "take the recipe of a registry without being asked; it is shown all the same",
+        "host": "pin it now, through this host's queries to registry and hub (default: --from-host)",
+        "name": "the new recipe's name (default: from the source)",
+        "answer": "KEY=VALUE, the answer to a question; may be repeated",
+        "yes": "import a registry's recipe without confirmation; it is still shown",
         "check": "write nothing: print the recipe",
         "json": "one JSON object: recipe, file, text, rows, questions",
     },
@@ -33,16 +33,17 @@ def import_recipe(
     check: bool = False,
     json: bool = False,
 ) -> Exit:
-    """Take in a recipe that was written for another tool.
+    """Import a recipe that was written for another tool.
 
-    From vllm-project/recipes, sparkrun, eugr, a compose file, a docker run line or a running container. Says what was kept,
-    translated and dropped; asks what only you know, or lists it (exit code 5) without a terminal. Nothing of the source is run.
+    Sources: vllm-project/recipes, sparkrun, eugr, a compose file, a docker run line or a running container. Reports what was
+    kept, translated and dropped, and asks the open questions; without a terminal it lists them (exit code 5). No code from the
+    source is run.
     """
     from sparkwright.app import recipe_exchange, registries
 
     answers = recipe_exchange.parse_answers(answer or ())
     if bool(source) == bool(from_host):
-        raise Refused("give a source, or --from-host and --container: one of them.")
+        raise Refused("pass either a source, or --from-host and --container.")
     if from_host:
         imported = recipe_exchange.convert_container(from_host, container, name, answers)
     elif source and source.startswith("@"):
@@ -56,17 +57,17 @@ def import_recipe(
     name="export",
     positional=["recipe"],
     help={
-        "recipe": "the recipe, by its file's name",
+        "recipe": "name of the recipe",
         "format": "sparkrun, compose or docker-run",
-        "unpinned": "also where spark.lock has no digest or commit",
+        "unpinned": "export even if spark.lock has no digest or commit",
         "json": "one JSON object: recipe, format, text, notes",
     },
 )
 def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False, json: bool = False) -> None:
-    """Print a recipe in the form of another tool.
+    """Print a recipe in another tool's format.
 
-    With the image's digest and the model's commit of spark.lock. What the form cannot say is noted on standard error; keys are
-    never written.
+    Contains the image digest and the model commit from spark.lock. Settings that the format does not support are listed on
+    standard error; keys are never written.
     """
     from sparkwright.app import recipe_exchange
 
@@ -76,7 +77,7 @@ def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False,
 @command(
     positional=["word"],
     help={
-        "word": "what the path or the text of a recipe contains",
+        "word": "text in a recipe's path or content",
         "update": "follow each registry's branch first, and pin its new commit",
         "json": "one JSON object: recipes",
     },
@@ -84,7 +85,7 @@ def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False,
 def search(word: str, update: bool = False, json: bool = False) -> Exit:
     """Search the registries of registries.yml for recipes.
 
-    Each is fetched once, and read at the commit that registries.lock holds until --update moves it.
+    Each registry is fetched once, and read at the commit in registries.lock, which --update moves.
     """
     from sparkwright.app import registries
 
@@ -93,13 +94,13 @@ def search(word: str, update: bool = False, json: bool = False) -> Exit:
 
 @command(
     name="list",
-    help={"host": "also ask these hosts what they have proved", "json": "one JSON object: recipes"},
+    help={"host": "include what these hosts have verified and measured", "json": "one JSON object: recipes"},
 )
 def list_recipes(host: str = "", json: bool = False) -> list[int]:
     """List the recipes: model, size, memory, context, speed.
 
-    A speed is one that your hosts measured (with --host), else a report with its source and date, else the physical ceiling;
-    where there is none of them it says so. A recipe whose settings and figures are older than six months is called old.
+    The speed was measured by your hosts (with --host), or reported by others (with source and date), or is the physical ceiling,
+    in this order. Recipes whose settings and figures are older than six months are marked as old.
     """
     from sparkwright.app import catalogue
 
@@ -108,16 +109,16 @@ def list_recipes(host: str = "", json: bool = False) -> list[int]:
 
 @command(
     help={
-        "host": "the host that is to serve",
-        "for": "chat, coding, agents, long-context, search or vision",
+        "host": "the host to serve on",
+        "for": "the use: chat, coding, agents, long-context, search or vision",
         "json": "one JSON object: host, for, recipes",
     }
 )
 def recommend(host: str = "", for_: str = "chat", json: bool = False) -> list[int]:
     """Rank the shipped recipes for a host and a use.
 
-    By what fits its memory, then by evidence: what it measured itself, what others reported of a DGX Spark (with source and
-    date), what its makers serve on one without a figure, the physical ceiling. Nothing is guessed.
+    Ranks them by whether they fit in memory, then by evidence: the host's own measurements, figures reported from a DGX Spark
+    (with source and date), runs on one by the makers of model or engine without a figure, the physical ceiling.
     """
     from sparkwright.app import catalogue
 

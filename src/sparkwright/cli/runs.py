@@ -1,4 +1,4 @@
-"""The commands for runs on a host: follow, stop and list runs, release the lock, show the history and incidents."""
+"""The commands for runs on a host: follow, stop and list them, release the lock, show history and incidents."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def attach(host: str = "", run: str = "", json: bool = False) -> list[int]:
 def stop(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Stop a run at the next safe point.
 
-    If it had already stopped the previous server, that is restored.
+    If the run has already stopped the previous server, that server is restored.
     """
     return _query_hosts(host, {"verb": "stop", "run": run}, json=json)
 
 
-@command(help={"all": "those too that only read, as `verify` and plans"})
+@command(help={"all": "include runs that only read, such as `verify` and plans"})
 def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
     """List the runs that changed a host, newest first."""
     return _query_hosts(host, {"verb": "runs", "all": all}, json=json)
 
 
-@command(help={"json": "one JSON object per change", "last": "how many (default 20)"})
+@command(help={"json": "one JSON object per change", "last": "number of changes (default 20)"})
 def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False) -> list[int]:
     """List the changes to a host's server, newest first.
 
-    Who made them, when, what differed, and what was measured when the server was verified.
+    Shows who made each change, when, what differed, and the measurements of its verification.
     """
     from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.queries import host_records
@@ -57,7 +57,7 @@ def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False
 def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json: bool = False) -> list[int]:
     """Download the diagnostics of a failed server.
 
-    Its log, docker inspect, memory, kernel messages, the plan and the events, as they were collected when it failed.
+    These are the log, docker inspect, memory, kernel messages, the plan and the events, as collected when it failed.
     """
     from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.queries import host_records
@@ -69,18 +69,18 @@ def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json
     help={
         "host": "one host",
         "stop": "do not ask: stop its run at the next safe point",
-        "kill": "do not ask: kill its run; the next deploy resumes what it left",
+        "kill": "do not ask: kill its run; the next deploy resumes it",
     }
 )
 def unlock(host: str = "", stop: bool = False, kill: bool = False) -> int:
     """Show who holds a host's lock, and release it.
 
-    Asks whether to stop the run that holds it, to kill it, or to leave it.
+    Asks whether to stop the run that holds it, kill that run, or leave the lock.
     """
     from sparkwright.app.queries import host_records
 
     if stop and kill:
-        raise Refused("give one of --stop and --kill.")
+        raise Refused("--stop and --kill exclude each other.")
     answer = "stop" if stop else "kill" if kill else ""
     return host_records.unlock(host, lambda owner: answer or ask_lock_release(owner))
 

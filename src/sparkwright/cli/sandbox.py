@@ -29,26 +29,26 @@ DEFAULT_HOST = "sandbox"
 def fault(name: str | None = None, host: str = DEFAULT_HOST, json: bool = False) -> None:
     """Inject a fault into the sandbox, or clear it.
 
-    It takes effect now and at the next start.
+    It takes effect now, and again at the next start.
     """
     from sparkwright.sandbox import control
 
-    known = {**control.FAULTS, **control.MEMBER_FAULTS}
+    descriptions = {**control.FAULTS, **control.MEMBER_FAULTS}
     if not name:
-        return _print_values(known, max(map(len, known)) + 1, json=json)
-    if name not in (*known, NO_FAULT):
-        near = difflib.get_close_matches(name, [*known, NO_FAULT], n=1)
-        hint = f"Did you mean `{near[0]}`?" if near else "`invoke sandbox.fault` lists them."
+        return _print_values(descriptions, max(map(len, descriptions)) + 1, json=json)
+    if name not in (*descriptions, NO_FAULT):
+        matches = difflib.get_close_matches(name, [*descriptions, NO_FAULT], n=1)
+        hint = f"Did you mean `{matches[0]}`?" if matches else "`invoke sandbox.fault` lists them."
         raise Refused(f"the sandbox has no fault named {name!r}.", fix=hint)
     folder, selected = _sandbox_folder(host), None if name == NO_FAULT else name
     if name in control.MEMBER_FAULTS and folder == control.default_folder():
-        raise Refused(f"`{name}` is a fault of a cluster's member.", fix="Add `--host sandbox1` or `--host sandbox2`.")
+        raise Refused(f"`{name}` is only for members of a cluster.", fix="Add `--host sandbox1` or `--host sandbox2`.")
     control.up(folder)
     control.set_fault(folder, selected)
     if json:
         print_json_line({"fault": selected})
     else:
-        print_prose(f"{host}: {selected}: {known[selected]}" if selected else f"{host}: no fault.")
+        print_prose(f"{host}: {selected}: {descriptions[selected]}" if selected else f"{host}: no fault.")
     return None
 
 

@@ -12,16 +12,16 @@ DEFAULT_TAIL_LINES = 1000
 @command(
     help={
         "host": HOSTS_HELP,
-        "watch": "refresh every few seconds until q; on a terminal with keys for logs, diagnose and history",
-        "every": "with --watch: seconds between two refreshes (default 5)",
+        "watch": "refresh every few seconds until q is pressed; other keys show logs, diagnose and history",
+        "every": "with --watch: seconds between refreshes (default 5)",
         "json": "one JSON object per host; with --watch one per host and refresh",
     }
 )
 def status(host: str = "", recipe: str = "", watch: bool = False, every: float = 5.0, json: bool = False) -> list[int]:
     """Show each host: state, recipe, tok/s, memory, drift.
 
-    From the last scheduled check; a host without one is checked now, and the line says so. Exit code: 0 every host serves,
-    2 one is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch always 0.
+    Uses the last scheduled check. A host without one is checked now, as its line shows. Exit code: 0 every host serves, 2 one
+    is degraded, 1 down or worse, 3 unreachable, 4 unknown. With --watch always 0.
     """
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
@@ -43,7 +43,7 @@ def status(host: str = "", recipe: str = "", watch: bool = False, every: float =
         "host": HOSTS_HELP,
         "since": "how far back: 90m, 12h, 7d, 2w (default 7d)",
         "to": "the file to write (default report.html)",
-        "json": "what the plots show as one JSON object per host, instead of the page",
+        "json": "print the plotted data as one JSON object per host, instead of the page",
     }
 )
 def report(
@@ -51,7 +51,7 @@ def report(
 ) -> list[int]:
     """Write an HTML page of states, throughput and temperatures.
 
-    One self-contained file, made from the scheduled checks. Exit code 3 when a host is unreachable; the page then says so.
+    One self-contained file, made from the scheduled checks. Exit code 3 if a host is unreachable, which the page shows.
     """
     from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe
 
@@ -64,9 +64,9 @@ def report(
 @command(
     help={
         "file": "a saved log, instead of a host's",
-        "engine": "with --file: who wrote it (vllm, llama_cpp, sglang, openai); default: as its first lines say",
-        "state": "what the engine reports of itself: each value, or unknown, and the line it was read from",
-        "tail": f"without --state: how many lines from the end (default {DEFAULT_TAIL_LINES})",
+        "engine": "with --file: the engine that wrote it: vllm, llama_cpp, sglang or openai (default: detected)",
+        "state": "the settings that the engine logged: each value or unknown, with the line that it comes from",
+        "tail": f"without --state: number of lines from the end (default {DEFAULT_TAIL_LINES})",
         "json": "one JSON object per host: version, chunked_prefill ... ready, failure, evidence; null is unknown",
     }
 )
@@ -79,15 +79,15 @@ def logs(
     tail: int = DEFAULT_TAIL_LINES,
     json: bool = False,
 ) -> list[Exit]:
-    """Print an engine's log, or the settings it reports.
+    """Print an engine's log, or the settings in it.
 
-    Only the last start counts. Exit code: 0 printed, or a start was found in it; 1 the engine failed; 3 a host is unreachable;
-    4 unknown: no container, or no start of an engine in its log; 5 no such file, host or recipe.
+    Only the log of the last start is used. Exit code: 0 printed, or a start was found in it; 1 the engine failed; 3 a host is
+    unreachable; 4 unknown: no container, or no start of an engine in its log; 5 no such file, host or recipe.
     """
     if bool(host) == bool(file):
-        raise Refused("say whose log: --host NAME or --file PATH.")
+        raise Refused("pass either --host NAME or --file PATH.")
     if engine and not file:
-        raise Refused("is only taken with --file; a host's container says which engine it runs.", where="--engine")
+        raise Refused("applies only to --file; for a host, the container determines the engine.", where="--engine")
     from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.queries import log_source
     from sparkwright.app.queries.host_requests import report_host_error
@@ -103,12 +103,12 @@ def logs(
 
 @command(
     help={
-        "for": "claude-code, codex, opencode, cline, continue, aider, open-webui, litellm, curl or python: in its own form, "
-        "through the gateway where there is one",
-        "client": "a name of the gateway's `clients`: with that client's key instead of the gateway's",
-        "write": "merge them into that client's file, and keep the file before",
+        "for": "print them in this client's format, through the gateway if there is one: claude-code, codex, opencode, cline, "
+        "continue, aider, open-webui, litellm, curl or python",
+        "client": "use the key of this client in the gateway's `clients`, instead of the gateway's key",
+        "write": "merge them into that client's file, and keep a backup",
         "file": "with --write: this file instead of the client's usual one",
-        "check": "send one streamed request as that client does, and say what came; the key is read from its variable",
+        "check": "send one streamed request as that client does, and print the result; the key is read from its variable",
         "json": "one JSON object per host: base_url, model, context_length, max_tokens ...",
     }
 )

@@ -13,15 +13,15 @@ JSON_HELP = "one JSON array"
     positional=["source"],
     help={
         "source": "a folder with a config.json, such a file, or a hub id",
-        "revision": "of a hub id: branch, tag or commit (default main)",
+        "revision": "for a hub id: branch, tag or commit (default main)",
         "json": "one JSON object",
     },
 )
 def inspect(source: str, revision: str = "main", json: bool = False) -> None:
     """Show a model's architecture, with evidence.
 
-    From its config.json: recurrent or dense, block sizes, the releases of vLLM that can serve it. From its chat template and
-    generation_config.json: the fields that requests may set, thinking, sampling.
+    From its config.json: recurrent or dense, block sizes, and the vLLM releases that support it. From its chat template and
+    generation_config.json: the fields that requests may set, thinking, and sampling.
     """
     from sparkwright.app.stores import model_config
 
@@ -41,11 +41,11 @@ def list_models(host: str = "all", json: bool = False) -> list[int]:
     return models.list_models(host, as_json=json)
 
 
-@command(help={"deep": "read every byte again, not only files that changed", "json": JSON_HELP})
+@command(help={"deep": "read all files again, not only changed ones", "json": JSON_HELP})
 def verify(host: str = "", deep: bool = False, json: bool = False) -> list[int]:
     """Compare a host's model files with spark.lock.
 
-    Exit code 2 when a file is missing or changed.
+    Exit code 2 if a file is missing or changed.
     """
     from sparkwright.app.stores import models
 
@@ -64,20 +64,20 @@ def verify(host: str = "", deep: bool = False, json: bool = False) -> list[int]:
 def copy_models(from_: str = "", to: str = "", check: bool = False, json: bool = False) -> list[int]:
     """Copy a model from one host to others.
 
-    From host to host, verified by the hashes of spark.lock. The hub is not asked.
+    Copies directly between the hosts, without the hub, and verifies the hashes in spark.lock.
     """
     from sparkwright.app.stores import models
 
     if not from_ or not to:
-        raise Refused("say from where and to whom: --from spark1 --to lab.")
+        raise Refused("no hosts were named: pass --from HOST and --to HOSTS.")
     return models.copy(from_, to, check=check, as_json=json)
 
 
-@command(name="prune", help={"yes": "do not ask", "json": JSON_HELP})
+@command(name="prune", help={"yes": "do not ask for confirmation", "json": JSON_HELP})
 def prune_models(host: str = "", yes: bool = False, json: bool = False) -> list[int]:
     """Remove a host's unused models, after asking.
 
-    Those that no container mounts and no recipe of the host names.
+    A model is unused if no container mounts it and no recipe of the host names it.
     """
     from sparkwright.app.stores import models
 
@@ -87,10 +87,10 @@ def prune_models(host: str = "", yes: bool = False, json: bool = False) -> list[
 @command(
     name="prune",
     help={
-        "all": "images of every repository, not only of those that the recipes name",
-        "check": "only show; exit code 2 when something would be removed",
-        "yes": "do not ask",
-        "json": "one JSON object per host: its images, and what was freed (null: nothing was removed)",
+        "all": "include images of all repositories, not only of those in the recipes",
+        "check": "only show; exit code 2 if something would be removed",
+        "yes": "do not ask for confirmation",
+        "json": "one JSON object per host: its images, and the bytes freed (null if nothing was removed)",
     },
 )
 def prune_images(
@@ -98,7 +98,7 @@ def prune_images(
 ) -> list[Exit]:
     """Remove a host's unused images, after asking.
 
-    Shows which images nothing needs and what removing them frees. What spark.lock pins for any host is kept.
+    Shows the unused images and the space that removing them frees. Images that spark.lock pins for any host are kept.
     """
     from sparkwright.app.connect import connect_hosts, select_machines
 
@@ -120,22 +120,23 @@ def prune_images(
 def copy_images(from_: str = "", to: str = "", image: str = "", json: bool = False) -> list[Exit]:
     """Copy an image from one host to others.
 
-    One compressed stream over ssh, compared at the end. No registry is asked.
+    Sends one compressed stream over ssh, without a registry, and compares the copy at the end.
     """
     from sparkwright.app.stores import images
 
     if not from_ or not to:
-        raise Refused("say --from HOST and --to HOSTS.")
+        raise Refused("no hosts were named: pass --from HOST and --to HOSTS.")
     return images.copy(from_, to, image, json=json)
 
 
 @command(
-    name="list", help={"json": "one JSON object per host: its compile caches, and why each stays (empty: it may go)"}
+    name="list",
+    help={"json": "one JSON object per host: its compile caches, and why each is kept (empty if it can be removed)"},
 )
 def list_caches(host: str = "", json: bool = False) -> list[Exit]:
-    """List a host's compile caches, and why each stays.
+    """List a host's compile caches, and why each is kept.
 
-    They hold what an engine compiled at its start, for the next start of the same image, model and arguments.
+    A cache contains what an engine compiled, for the next start with the same image, model and arguments.
     """
     from sparkwright.app.connect import connect_hosts, select_machines
 
@@ -148,16 +149,16 @@ def list_caches(host: str = "", json: bool = False) -> list[Exit]:
 @command(
     name="prune",
     help={
-        "check": "only show; exit code 2 when something would be removed",
-        "yes": "do not ask",
-        "json": "one JSON object per host: its compile caches, and what was freed (null: nothing was removed)",
+        "check": "only show; exit code 2 if something would be removed",
+        "yes": "do not ask for confirmation",
+        "json": "one JSON object per host: its compile caches, and the bytes freed (null if nothing was removed)",
     },
 )
 def prune_caches(host: str = "", check: bool = False, yes: bool = False, json: bool = False) -> list[Exit]:
     """Remove a host's unused compile caches, after asking.
 
-    Kept are those of its containers, of the last verified state, and of the one that a rollback goes to. The next
-    start of what they were for compiles from scratch.
+    Keeps the caches of its containers, of the last verified state, and of the state that a rollback returns to. Without its
+    cache, a server compiles again at its next start.
     """
     from sparkwright.app.connect import connect_hosts, select_machines
 

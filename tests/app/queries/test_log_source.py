@@ -75,7 +75,7 @@ def test_without_state_the_end_of_the_log_is_printed_as_it_is(tmp_path: Path) ->
 def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
     assert run_logs(tmp_path, "--file", "none.log", "--state").returncode == 5
     both = run_logs(tmp_path, "--file", "a", "--host", "b")
-    assert (both.returncode, both.stderr.strip()) == (5, "say whose log: --host NAME or --file PATH.")
+    assert (both.returncode, both.stderr.strip()) == (5, "pass either --host NAME or --file PATH.")
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_the_engine_of_a_log_without_its_beginning_can_be_said(tmp_path: Path) -
         "--engine: unknown engine 'llamacpp'; the engines are vllm, llama_cpp, sglang, openai.",
     )
     host = run_logs(tmp_path, "--host", "spark1", "--engine", "vllm")
-    assert host.returncode == 5 and host.stderr.startswith("--engine: is only taken with --file")
+    assert host.returncode == 5 and host.stderr.startswith("--engine: applies only to --file")

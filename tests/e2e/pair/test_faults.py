@@ -213,7 +213,7 @@ def test_a_fault_of_a_member_is_refused_for_the_sandbox_that_is_none(pair: PairP
     result = pair.run("sandbox.fault", "sockets")
     assert result.code == 5
     assert (
-        "`sockets` is a fault of a cluster's member. Add `--host sandbox1` or `--host sandbox2`."
+        "`sockets` is only for members of a cluster. Add `--host sandbox1` or `--host sandbox2`."
         in result.out + result.err
     )
     assert pair.run("sandbox.pair").code == 5

@@ -23,7 +23,7 @@ SHORT_OPTIONS = {"host": "H", "check": "C", "diff": "D", "json": "j", "verbose":
 #: default help texts of common options
 DEFAULT_HELP = {
     "host": "a host, a group, several (spark1,spark2), or all",
-    "recipe": "of a host that serves several: only the server of this recipe",
+    "recipe": "on a host with several servers: only the one of this recipe",
     "json": "print JSON on stdout, one object per line",
     "debug": "show the traceback of an error",
 }
@@ -38,9 +38,9 @@ class Command(Task[Any]):
     word = ""
 
     def argspec(self, body: Callable[..., Any]) -> Signature:
-        """Return the options of a command, whose function takes neither Invoke's context nor --debug."""
-        own = inspect.signature(body)
-        return own.replace(parameters=[*own.parameters.values(), DEBUG_OPTION])
+        """Return the signature of a command's function, which has no parameter for Invoke's context, with --debug added."""
+        signature = inspect.signature(body)
+        return signature.replace(parameters=[*signature.parameters.values(), DEBUG_OPTION])
 
     def arg_opts(self, name: str, default: str, taken_names: set[str]) -> dict[str, Any]:
         """Return an option in Invoke's form, with its short name and help."""
@@ -50,7 +50,7 @@ class Command(Task[Any]):
         return {"help": DEFAULT_HELP.get(name), **options}
 
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Any]:
-        """Return all options. Invoke clears the help texts while doing so, so they are restored."""
+        """Return all options. The help texts, which Invoke clears, are restored."""
         texts = self.help.copy()
         try:
             return list(super().get_arguments(ignore_unknown_help))
@@ -68,7 +68,7 @@ def command(
     word: str = "",
     default: bool = False,
 ) -> Callable[[Body], Command]:
-    """Make a function a command. Its docstring is the help and its first line is used in lists.
+    """Make a function a command. Its docstring is the help; lists show the first line.
 
     The examples are in help_groups.py.
 

@@ -60,8 +60,11 @@ def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
     task = collection[name]
     word = getattr(task, "word", "")
     words = [option for option in context.args.values() if option.positional]
-    others = (option for option in context.args.values() if not option.positional)
-    flags = [option for option in others if option.attr_name != word != option.name]
+    flags = [
+        option
+        for option in context.args.values()
+        if not option.positional and word not in (option.name, option.attr_name)
+    ]
     shown_name = display_name(collection, name)
     usage = [*(option.name.upper() for option in words), *([f"[{word.upper()}]"] if word else []), "[options]"]
     lines = [f"Usage: {binary} {shown_name} {' '.join(usage)}", ""]
@@ -73,24 +76,24 @@ def command_help(binary: str, name: str, collection: Any, context: Any) -> str:
     if examples := find_examples(name):
         lines += [
             "Examples:",
-            *(f"  {rewrite_commands(f'invoke {shown_name} {words}').rstrip()}" for words in examples),
+            *(f"  {rewrite_commands(f'invoke {shown_name} {arguments}').rstrip()}" for arguments in examples),
             "",
         ]
     return "\n".join(lines)
 
 
-def walk_tasks(collection: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+def walk_tasks(collection: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield all tasks with their full names, for example `bench.serve`."""
     for name, task in collection.tasks.items():
-        yield before + name, task
-    for name, part in collection.collections.items():
-        yield from walk_tasks(part, f"{before}{name}.")
+        yield prefix + name, task
+    for name, subcollection in collection.collections.items():
+        yield from walk_tasks(subcollection, f"{prefix}{name}.")
 
 
 def display_name(collection: Any, name: str) -> str:
     """Return the shortest name of a command, for example `health` for `health.check`."""
-    part, _, own = name.rpartition(".")
-    return part if part and collection.subcollection_from_path(part).default == own else name
+    group, _, command_name = name.rpartition(".")
+    return group if group and collection.subcollection_from_path(group).default == command_name else name
 
 
 def first_line(task: Any) -> str:
@@ -99,7 +102,7 @@ def first_line(task: Any) -> str:
 
 
 MAX_WIDTH, MIN_WIDTH = 100, 60
-#: longer names get a line of their own
+#: width of the names' column; the text of a longer name begins on the next line
 MAX_NAME_WIDTH = 24
 #: placeholders of option values that differ from the option's name
 PLACEHOLDERS = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}

@@ -36,7 +36,7 @@ class Sparkwright(Program):
         return options
 
     def parse_core_args(self) -> None:
-        """Parse the options, and add defaults for Invoke's other options, which it reads."""
+        """Parse the options, and add defaults for the other options, which Invoke reads later."""
         super().parse_core_args()
         for option in super().core_args():
             if option.name not in SUPPORTED_OPTIONS:

@@ -1,4 +1,4 @@
-"""Start-up of a program: a sentence instead of a traceback for Ctrl-C, and settings of the interpreter.
+"""Start-up of the program: a message instead of a traceback for Ctrl-C, and settings of the interpreter.
 
 The module is imported for its effects, before all others.
 """
@@ -37,8 +37,7 @@ def _exit_on_interrupt(kind: type[BaseException], error: BaseException, trace: T
 def enable_bytecode() -> None:
     """Let Python write bytecode, unless the user disabled it (-B, PYTHONDONTWRITEBYTECODE).
 
-    Invoke disables it. In a checkout, every command would then recompile all modules that no earlier command had imported before
-    that point, which are 136 modules and a fifth of the CPU time for a deploy.
+    Invoke disables it. In a checkout, a deploy would then compile 136 modules every time, which takes a fifth of its CPU time.
     """
     sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 

@@ -18,7 +18,7 @@ from sparkwright.errors import Exit
 
 #: options of Invoke that resemble ours but have no effect, with the option to suggest
 SUGGESTED_OPTIONS = {"dry": "--dry-run (the same as --check)"}
-#: options that a bare word after a command may be meant for
+#: options to suggest for an unexpected word after a command, in this order
 WORD_OPTIONS = ("--host", "--recipe")
 
 
@@ -44,13 +44,13 @@ def parse_commands(program: Program, original: Callable[[Program], None]) -> Non
             raise _refuse(f"unknown option --{name}. Did you mean {suggestion}?")
     for context in program.tasks:
         # the user's own tasks validate their own numbers
-        own = isinstance(_find_task(program, str(context.name)), Command)
-        if own and (message := check_ranges(context)):
+        is_ours = isinstance(_find_task(program, str(context.name)), Command)
+        if is_ours and (message := check_ranges(context)):
             raise _refuse(message)
 
 
 def _expand_word(program: Program, words: list[str]) -> None:
-    """Replace `explain RULE` with `explain --rule=RULE`, because Invoke has no optional words."""
+    """Replace `explain RULE` with `explain --rule=RULE`, because Invoke has no optional positional arguments."""
     if len(words) > 1 and not words[1].startswith("-"):
         option = getattr(_find_task(program, words[0]), "word", "")
         if option:
@@ -76,9 +76,7 @@ def _request_help(program: Program, words: Sequence[str]) -> None:
 def _contexts(program: Program) -> dict[str, Any]:
     """Return the commands by name. It takes 30 ms, so it is only called after a mistake."""
     return {
-        str(name): to_context
-        for to_context in program.collection.to_contexts()
-        for name in (to_context.name, *to_context.aliases)
+        str(name): context for context in program.collection.to_contexts() for name in (context.name, *context.aliases)
     }
 
 
@@ -123,26 +121,26 @@ def _describe_parse_error(text: str, words: Sequence[str], context: Any, context
 def _describe_unknown_word(
     word: str, words: Sequence[str], command: str, context: Any, contexts: dict[str, Any]
 ) -> str:
-    known = context.flags if command else {}
+    flags = context.flags if command else {}
     if word.startswith("-"):
         if word.lstrip("-") in SUGGESTED_OPTIONS:
             return f"unknown option {word}. Did you mean {SUGGESTED_OPTIONS[word.lstrip('-')]}?"
-        help_of = f"{command} --help".strip()
-        return f"unknown option {word.partition('=')[0]}." + _suggest(word.partition("=")[0], known, help_of)
+        option = word.partition("=")[0]
+        return f"unknown option {option}." + _suggest(option, flags, f"{command} --help".strip())
     flag = next((item.partition("=")[0] for item in words if item.startswith("-") and item.endswith(f"={word}")), "")
-    if flag in known:
+    if flag in flags:
         return f"{flag} takes no value, got '{word}'."
     if not command or difflib.get_close_matches(word, contexts, n=1, cutoff=0.8):
         return f"unknown command '{word}'." + _suggest(word, contexts, "--list")
-    option = next((item for item in WORD_OPTIONS if item in known), "")
+    option = next((item for item in WORD_OPTIONS if item in flags), "")
     hint = f"Did you mean {command} {option} {word}?" if option else f"See {command} --help."
     return f"unexpected argument '{word}'. {hint}"
 
 
-def _suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    names = {item.lstrip("-"): item for item in known}  # dashes must not count as similarity
+def _suggest(word: str, candidates: Iterable[str], help_option: str) -> str:
+    names = {item.lstrip("-"): item for item in candidates}  # without dashes, which would make all options similar
     matches = difflib.get_close_matches(word.lstrip("-"), names, n=1)
-    return f" Did you mean {names[matches[0]]}?" if matches else f" See {otherwise}."
+    return f" Did you mean {names[matches[0]]}?" if matches else f" See {help_option}."
 
 
 #: minimum of numeric options
@@ -166,8 +164,9 @@ UNBOUNDED_OPTIONS = ("seed",)
 
 def check_ranges(context: Any) -> str:
     """Return an error message if a number is out of range for its option; otherwise empty."""
-    numbers = (option for option in context.args.values() if option.kind in (int, float) and option.got_value)
-    for option in (number for number in numbers if number.name not in UNBOUNDED_OPTIONS):
+    for option in context.args.values():
+        if option.kind not in (int, float) or not option.got_value or option.name in UNBOUNDED_OPTIONS:
+            continue
         name = option.name.replace("_", "-")
         minimum = MIN_VALUES.get(name, -MAX_VALUE)
         if not minimum <= option.value <= MAX_VALUE:  # also False for NaN
@@ -177,7 +176,7 @@ def check_ranges(context: Any) -> str:
 
 
 def describe_invalid_number(words: Sequence[str], command: Any) -> str:
-    """Return an error message that names the option whose value is not a number but must be."""
+    """Return an error message for the first option whose value must be a number and is not."""
     for n, word in enumerate(words):
         option, _, value = word.partition("=")
         value = value or (words[n + 1] if n + 1 < len(words) else "")
