@@ -67,7 +67,7 @@ def test_a_folder_with_a_content_is_refused(context: RecordingContext) -> None:
 
 def test_a_template_that_its_check_refuses_does_not_replace_the_old_one(context: RecordingContext) -> None:
     Template().run(Template.Args(content="good", dest="~/conf"), context)
-    with pytest.raises(Failed, match="grep refuses the new"):
+    with pytest.raises(Failed, match="grep rejects the new"):
         Template().run(Template.Args(content="bad", dest="~/conf", validate=["grep", "good"]), context)
     assert (context.machine.home / "conf").read_text() == "good"
 

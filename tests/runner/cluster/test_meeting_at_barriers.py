@@ -58,7 +58,7 @@ def test_the_failure_of_one_fails_it_for_all_with_its_sentence_and_all_run_their
         members.append(three.begin(1, bad))
         assert [member.recap()["exit"] for member in members] == [0, 0, 0]
         for member in members[:2]:
-            message = "spark2 (rank 1) failed at 'Pull image by digest': sh exited with 3: no space left."
+            message = "spark2 (rank 1) failed at 'Pull image by digest': sh exited with code 3: no space left."
             assert member.outcome("Meet at prepared") == ("failed", message)
         for member in members:
             assert member.outcome("Meet at all stopped")[0] == "ok"
@@ -73,7 +73,7 @@ def test_a_second_failure_fails_the_barriers_of_the_rescue(tmp_path: Path) -> No
         worker = pair.begin(1, swap_block(shell_task("Pull", "exit 3"), barrier_task("prepared"), rescue=broken_rescue))
         assert (head.recap()["exit"], worker.recap()["exit"]) == (1, 1)
         message = head.outcome("Meet at all restored")[1]
-        assert message == "spark2 (rank 1) failed at 'Restore previous server': sh exited with 7: no output."
+        assert message == "spark2 (rank 1) failed at 'Restore previous server': sh exited with code 7: no output."
 
 
 def test_a_failure_that_nothing_rescues_is_told_too_and_one_that_is_ignored_is_none(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_failure_that_nothing_rescues_is_told_too_and_one_that_is_ignored_is_n
         worker = pair.begin(1, ignored, barrier_task("one"), shell_task("Pull", "exit 3"), barrier_task("two"))
         assert (head.recap()["exit"], worker.recap()["exit"]) == (1, 1)
         assert head.outcome("Meet at one")[0] == "ok"
-        assert head.outcome("Meet at two")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with 3: no output."
+        assert head.outcome("Meet at two")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with code 3: no output."
 
 
 def test_what_no_log_hides_is_not_sent(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_secrets_stay_on_their_host(tmp_path: Path) -> None:
             1, barrier_task("one", share={"key": SECRET}), shell_task("Log in", print_secret), barrier_task("two")
         )
         worker.recap()
-        assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': sh exited with 1: ••••."
+        assert head.recap()["msg"] == "spark2 (rank 1) failed at 'Log in': sh exited with code 1: ••••."
         assert head.registered("Meet at one")["members"]["spark2"] == {"key": "••••"}
         for item in (head, worker):
             files = b"".join(path.read_bytes() for path in item.home.rglob("*") if path.is_file())
@@ -190,7 +190,7 @@ def test_a_task_that_is_tried_again_ends_when_another_member_failed(tmp_path: Pa
             ),
         )
         assert (head.recap()["exit"], worker.recap()["exit"]) == (0, 0)
-        assert head.outcome("Wait")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with 3: no output."
+        assert head.outcome("Wait")[1] == "spark2 (rank 1) failed at 'Pull': sh exited with code 3: no output."
 
 
 def test_the_laptop_may_vanish_once_the_plans_are_down(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""sparkwright's own folders on a host, and removing them: the runtime with the run scripts, and the state.
+"""sparkwright's own folders on a host: listing, measuring and removing them.
 
-~/.local/share/sparkwright     runtime/  run/NAME.sh  compile-caches/  trash/ ~/.local/state/sparkwright     runs/  incidents/
-server_keys/  recipe_files/  verified.json  lock ...
+~/.local/share/sparkwright     runtime/  run/NAME.sh  compile-caches/  trash/
+~/.local/state/sparkwright     runs/  incidents/  server_keys/  recipe_files/  verified.json  lock ...
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from sparkwright.trust.model_files import RECIPE_FILES_FOLDER as FILES_FOLDER
 SHARE_FOLDER = ".local/share/sparkwright"
 #: limit of counted entries
 MAX_ENTRIES = 500_000
-
-
 #: folders that a gateway mounts, below the state folder (host/gateway/gateway_folders.py)
 GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
+#: reason to keep a file or folder while Docker cannot be queried
+UNKNOWN_USE = "Docker does not answer: a container may have it mounted"
 
 
 def share_and_state(home: Path) -> tuple[Path, Path]:
@@ -73,9 +73,9 @@ def iter_mounts(context: Context, *, exclude: Collection[str] = ()) -> Iterator[
 
 
 def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Path, str]:
-    """Return the files of sparkwright that a container needs to start again, with the reason.
+    """Return the key files, recipe files and gateway folders that a container has mounted, with the reason to keep them.
 
-    The servers' key files, recipes' files, and a gateway's folders. All of them if the engine cannot be queried.
+    Returns all of them if Docker cannot be queried.
 
     Args:
         exclude: as in `iter_mounts`.
@@ -89,7 +89,7 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
     try:
         users = {source: name for name, source in iter_mounts(context, exclude=exclude)}
     except SparkwrightError:
-        return dict.fromkeys(files, "Docker does not say whether a container mounts it")
+        return dict.fromkeys(files, UNKNOWN_USE)
     return {path: f"mounted by {users[path]}" for path in files if path in users}
 
 

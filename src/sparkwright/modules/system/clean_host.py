@@ -1,3 +1,5 @@
+"""Module that lists and removes everything that sparkwright put on a host."""
+
 from __future__ import annotations
 
 import contextlib
@@ -42,7 +44,7 @@ class Item:
     size_bytes: int | None = 0
     #: why it is kept; empty if it is removed
     kept: str = ""
-    #: empty for other kinds than images
+    #: set for images only
     image_id: str = ""
 
 
@@ -51,22 +53,22 @@ class CleanHostState:
     """The objects that sparkwright put on the host."""
 
     items: tuple[Item, ...]
-    #: name of another run in progress; empty if there is none
+    #: id of another run in progress; empty if there is none
     busy: str = ""
 
 
 class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
     """List everything that sparkwright put on a host, with sizes, and remove the objects outside its own folders.
 
-    Removed: previous containers kept for a rollback, containers of the lab, compile caches, files left in model folders for
-    a rollback or by a download, lines of image transfers in ~/.ssh/authorized_keys; the servers, their models and images
-    only on request. Only listed: the health timer (`health_timer` with `state: absent` removes it) and sparkwright's own
-    folders with the runtime that runs this module.
+    Always removed: previous containers kept for a rollback, containers of the lab, compile caches, files in model folders
+    that a rollback or a download left there, and the lines of image transfers in ~/.ssh/authorized_keys. Removed on request:
+    servers, models and images. Only listed: the health timer (`health_timer` with `state: absent` removes it) and
+    sparkwright's own folders, which contain the runtime of this module.
 
     Containers are recognized by their labels or recorded id, never by name. A model or image that a remaining container uses
     is kept. If Docker does not answer, containers, models and images are kept.
 
-    Returns: items (kind, name, size_bytes, kept: the reason), busy (another run in progress).
+    Returns: items (kind, name, size_bytes, kept: the reason), busy (id of another run in progress).
     """
 
     @dataclass(frozen=True)
@@ -87,8 +89,10 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
             items.append(Item("ssh key", f"~/.ssh/authorized_keys: lines of image transfers: {key_lines}"))
         items += _list_timers(context)
         items += _list_folders(context, removed_names)
-        runs = (run.name for run in context.state.runs() if run.name != context.run_id and journal.is_running(run))
-        return CleanHostState(tuple(items), next(runs, ""))
+        other_runs = (
+            run.name for run in context.state.runs() if run.name != context.run_id and journal.is_running(run)
+        )
+        return CleanHostState(tuple(items), next(other_runs, ""))
 
     def differences(self, args: Args, observed: CleanHostState) -> list[Change]:
         return [
@@ -100,7 +104,7 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
         return {"items": items, "busy": observed.busy}
 
     def act(self, args: Args, observed: CleanHostState, changes: list[Change], context: Context) -> dict[str, Any]:
-        # by Id, because a name may refer to another image by now
+        # images are removed by id, because a tag may have moved since
         image_ids = {item.name: item.image_id for item in observed.items if item.image_id}
         for change in changes:
             context.note(f"removing {change.field} {change.before}")
@@ -112,7 +116,6 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
 
 
 def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
-    """Yield the containers that sparkwright created: servers, previous servers kept for a rollback, the lab's, helpers."""
     try:
         rows = context.docker().api.containers(all=True, size=True)
     except SparkwrightError as error:
@@ -133,7 +136,7 @@ def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
 
 
 def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield the compile caches, in the present folder and that of earlier versions, and the trash."""
+    """Yield the compile caches, in today's folder and in that of earlier versions, and the trash."""
     users = compile_caches.keys_possibly_in_use(context)
     for key in compile_caches.list_keys(context):
         folder, user = compile_caches.folder(context, key), users.get(key, "")
@@ -149,7 +152,6 @@ def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
 
 
 def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield the images of the recipes' repositories."""
     if not args.repositories:
         return
     try:
@@ -164,22 +166,20 @@ def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]
 
 
 def _list_models(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield the verified models."""
     manifests = [manifest for manifest in Manifest.load_all(context.state) if model_folders.removable_bytes(manifest)]
-    unknown, mounts = "", list[tuple[str, Path]]()
+    mounts: list[tuple[str, Path]] | None = []
     try:
         mounts = list(own_folders.iter_mounts(context, exclude=removed_names)) if manifests else []
     except SparkwrightError:
-        unknown = "a container may mount it: Docker does not answer"
+        mounts = None
     for manifest in manifests:
-        users = sorted({name for name, source in mounts if model_folders.overlaps(manifest.folder, source)})
-        why = unknown or (f"used by {', '.join(users)}" if users else "")
+        users = sorted({name for name, source in mounts or () if model_folders.overlaps(manifest.folder, source)})
+        why = own_folders.UNKNOWN_USE if mounts is None else f"used by {', '.join(users)}" if users else ""
         size = sum(own_folders.disk_bytes(path) for path in model_folders.own_files(manifest))
         yield Item("model", str(manifest.folder), size, why if args.models else "--models removes it")
 
 
 def _list_kept_model_files(context: Context) -> Iterator[Item]:
-    """Yield the files that a rollback or an interrupted download left in the folders of models."""
     for manifest in Manifest.load_all(context.state):
         for path in (manifest.folder / model_folders.KEPT_FOLDER, manifest.folder / model_folders.STAGING_FOLDER):
             if path.is_dir() and not path.is_symlink():
@@ -187,7 +187,6 @@ def _list_kept_model_files(context: Context) -> Iterator[Item]:
 
 
 def _list_timers(context: Context) -> Iterator[Item]:
-    """Yield the health timer's units, crontab line, linger, and files written by its checks."""
     if context.machine.sandbox:
         return
     timer = HealthTimer().read(HealthTimer.Args(state="absent"), context)
@@ -206,17 +205,17 @@ def _list_timers(context: Context) -> Iterator[Item]:
 
 
 def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield sparkwright's own folders, and separately the key files that are still in use."""
+    """Yield sparkwright's own folders, and separately the files in them that a container has mounted."""
     share, state = own_folders.share_and_state(context.machine.home)
     cache_folders = (CACHES_FOLDER, compile_caches.OLD_FOLDER, container_files.TRASH)
     caches = [context.machine.home / folder for folder in cache_folders]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
         if path not in caches:
             yield Item("folder", str(path), own_folders.disk_bytes(path))
-    kept = own_folders.files_in_use(context, exclude=removed_names)
-    size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in kept)
+    used_files = own_folders.files_in_use(context, exclude=removed_names)
+    size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in used_files)
     yield Item("folder", str(state), size)
-    yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in kept.items())
+    yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in used_files.items())
 
 
 # -- removal -----------------------------------------------------------------------------------------------------------
@@ -247,7 +246,7 @@ def _remove_cache(name: str, context: Context) -> None:
     own_folders.remove_empty_folders(path.parent, context.machine.home)
 
 
-#: kinds without a function are removed elsewhere: timers by `health_timer`, and the folders last, with the runtime
+#: other kinds are removed elsewhere: timers by `health_timer`, and the folders last, with the runtime
 _REMOVERS: dict[str, Callable[[str, Context], None]] = {
     "container": _remove_container,
     CACHE_KIND: _remove_cache,

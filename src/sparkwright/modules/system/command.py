@@ -11,24 +11,24 @@ from sparkwright.protocol.result import Result, arg
 
 
 class Command(Module["Command.Args"]):
-    """Run a program, without a shell. It counts as changed unless `creates` or `removes` says that there is nothing to do.
+    """Run a program, without a shell. Always reports a change, unless `creates` or `removes` skips it.
 
-    Returns: code, out, err. Fails if the code is not 0. Not run in check mode.
+    Returns: code, out, err. Fails if the exit code is not 0. Not run in check mode.
     """
 
     @dataclass(frozen=True)
     class Args:
-        cmd: str = arg("the command line, split like a shell would, run without a shell", default="")
-        argv: list[str] = arg("the command as words, instead of cmd", default_factory=list)
-        creates: str = arg("skip when this path exists", default="")
-        removes: str = arg("skip when this path does not exist", default="")
+        cmd: str = arg("the command line, split as by a shell", default="")
+        argv: list[str] = arg("the program and its arguments, instead of cmd", default_factory=list)
+        creates: str = arg("skip if this path exists", default="")
+        removes: str = arg("skip if this path does not exist", default="")
         stdin: str = arg("standard input", default="")
-        timeout_s: float = arg("how long it may take, seconds", default=300.0)
+        timeout_s: float = arg("time limit, seconds", default=300.0)
 
     def run(self, args: Args, context: Context) -> Result:
         words = args.argv or shlex.split(args.cmd)
         if not words:
-            return Result(failed=True, msg="no command given: set `cmd` or `argv`.")
+            return Result(failed=True, msg="no command: set `cmd` or `argv`.")
         if args.creates and context.machine.expand(args.creates).exists():
             return Result(msg=f"{args.creates} exists")
         if args.removes and not context.machine.expand(args.removes).exists():
@@ -39,15 +39,15 @@ class Command(Module["Command.Args"]):
         data = {"code": answer.code, "out": answer.out.rstrip("\n"), "err": answer.err.rstrip("\n")}
         if answer.ok:
             return Result(changed=True, data=data)
-        last = (answer.err or answer.out).strip().splitlines()
-        msg = f"{words[0]} exited with {answer.code}: {last[-1] if last else 'no output'}"
-        return Result(failed=True, msg=msg, data={**data, "evidence": last[-5:]})
+        lines = (answer.err or answer.out).strip().splitlines()
+        msg = f"{words[0]} exited with code {answer.code}: {lines[-1] if lines else 'no output'}"
+        return Result(failed=True, msg=msg, data={**data, "evidence": lines[-5:]})
 
 
 class EndHost(Module["EndHost.Args"]):
     """End the play for this host without a failure, like Ansible's `meta: end_host`.
 
-    With `inconclusive` the run exits with code 4: it could not prove what it was meant to prove.
+    With `inconclusive` the run exits with code 4, because a check could not be completed.
     """
 
     @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class EndHost(Module["EndHost.Args"]):
 
 
 class Fail(Module["Fail.Args"]):
-    """Fail on purpose, with a message: for a rescue that repaired the host but must not count as a success.
+    """Fail with a message, for example at the end of a rescue that repaired the host after a failure.
 
-    With `refused` the run exits with code 5, if nothing was touched.
+    With `refused` the run exits with code 5; use it only if nothing was changed.
     """
 
     @dataclass(frozen=True)
     class Args:
-        msg: str = arg("the message the run ends with")
-        refused: bool = arg("exit with code 5 (refused) if the run changed nothing", default=False)
+        msg: str = arg("the error message of the run")
+        refused: bool = arg("exit with code 5 (refused)", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         del context

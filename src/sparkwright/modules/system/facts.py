@@ -1,3 +1,5 @@
+"""Module that gathers facts about a host."""
+
 from __future__ import annotations
 
 import getpass
@@ -20,9 +22,9 @@ from sparkwright.units import format_gib
 
 
 class Facts(Module["Facts.Args"]):
-    """Gather facts about the host, once, as `facts` in every expression. A fact that cannot be read is null.
+    """Gather facts about the host, once; every expression can use them as `facts`. A fact that cannot be read is null.
 
-    Returns: user, home, groups (of this login), hostname, architecture, kernel, python, os, dgx, memory_bytes,
+    Returns: user, home, groups (of the current login), hostname, architecture, kernel, python, os, dgx, memory_bytes,
     memory_available_bytes, swap_bytes, disk_free_bytes, gpu {name, driver}, docker {reachable, version, storage_driver,
     root, error}, ollama {reachable, version, models}, sandbox.
     """
@@ -34,7 +36,7 @@ class Facts(Module["Facts.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         machine = context.machine
         memory = machine.meminfo()
-        with ThreadPoolExecutor(max_workers=3) as pool:  # each waits for another program
+        with ThreadPoolExecutor(max_workers=3) as pool:  # each waits for an external program or server
             gpu, docker = pool.submit(_read_gpu, machine), pool.submit(_read_docker, context)
             ollama = pool.submit(_read_ollama, machine)
         facts = {
@@ -60,7 +62,6 @@ class Facts(Module["Facts.Args"]):
 
 
 def _login_groups() -> list[str]:
-    """Return the groups of the current login: a group added since then does not count yet."""
     names = []
     for gid in os.getgroups():
         try:
@@ -80,11 +81,9 @@ def _read_assignments(machine: Machine, path: str) -> dict[str, str]:
 
 
 def _read_gpu(machine: Machine) -> dict[str, Any] | None:
-    """Return the GPU's name and driver. Its memory is that of /proc/meminfo: on a GB10 nvidia-smi gives no figures."""
-    cells = nvidia_smi.parse_cells(
-        nvidia_smi.query_gpu(machine, nvidia_smi.IDENTITY_VALUES), nvidia_smi.IDENTITY_VALUES
-    )
-    return dict(cells) or None
+    """Return the GPU's name and driver. On a GB10 nvidia-smi reports no memory; the GPU shares the host's memory."""
+    answer = nvidia_smi.query_gpu(machine, nvidia_smi.IDENTITY_VALUES)
+    return dict(nvidia_smi.parse_cells(answer, nvidia_smi.IDENTITY_VALUES)) or None
 
 
 def _read_docker(context: Context) -> dict[str, Any]:
@@ -93,17 +92,14 @@ def _read_docker(context: Context) -> dict[str, Any]:
     except SparkwrightError as error:
         return {"reachable": False, "error": str(error)}
     keys = {"version": "ServerVersion", "storage_driver": "Driver", "root": "DockerRootDir"}
-    return {"reachable": True, **{name: info.get(its) for name, its in keys.items()}, "error": None}
+    return {"reachable": True, **{name: info.get(key) for name, key in keys.items()}, "error": None}
 
 
 def _read_ollama(machine: Machine) -> dict[str, Any]:
     client = ollama_models.Ollama(machine.ollama_url, timeout_s=2)
     try:
-        return {
-            "reachable": True,
-            "version": client.version(),
-            "models": [loaded.name for loaded in client.list_loaded()],
-        }
+        models = [loaded.name for loaded in client.list_loaded()]
+        return {"reachable": True, "version": client.version(), "models": models}
     except ollama_models.OllamaAbsent:
         return {"reachable": False, "version": None, "models": []}
     except ollama_models.OllamaBusy:
@@ -114,5 +110,5 @@ def _describe_facts(facts: dict[str, Any]) -> str:
     gpu = facts["gpu"]["name"] if facts["gpu"] else "no GPU found"
     memory = f"{format_gib(facts['memory_bytes'])} GiB, {format_gib(facts['memory_available_bytes'])} available"
     models = facts["ollama"]["models"]
-    ollama = f", Ollama holds {', '.join(models)}" if models else ""
+    ollama = f", loaded in Ollama: {', '.join(models)}" if models else ""
     return f"{gpu}, {memory}{ollama}"

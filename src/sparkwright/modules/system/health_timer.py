@@ -1,3 +1,5 @@
+"""Module that installs and removes the scheduled health check."""
+
 from __future__ import annotations
 
 import json
@@ -23,26 +25,26 @@ from sparkwright.units import parse_duration
 CRONTAB = "crontab"
 FIRST_RUN_TIMEOUT_S = 400.0
 LINGER_TIMEOUT_S = 10.0
-#: systemd's own exit statuses for what it could not set up: users, capabilities, namespaces, system calls
+#: exit statuses with which systemd reports that it could not set up users, capabilities, namespaces or system calls
 SETUP_FAILED_STATUSES = ("217", "218", "226", "228")
 
 
 @dataclass(frozen=True, slots=True)
 class HealthTimerState:
-    """The health timer's files and state on this host, compared with what they should be."""
+    """The health timer's files and state on this host, and the intended files."""
 
     scheduler: Scheduler
-    #: contents by path, and of the crontab
+    #: contents by path, or under CRONTAB
     current_files: dict[str, str]
-    #: acceptable contents by path, and of the crontab
+    #: acceptable contents by path, or under CRONTAB
     intended_files: dict[str, tuple[str, ...]]
-    #: whether the timer runs
+    #: whether the timer and its services are running
     active: bool = False
-    #: whether the user's systemd keeps running after logout
+    #: whether the systemd user instance keeps running after logout
     lingers: bool = True
     #: whether the runtime is marked as in use by the timer
     runtime_marked: bool = True
-    #: scopes of other timers that are installed
+    #: scopes of other installed timers
     other_scopes: tuple[str, ...] = ()
     #: files that checks wrote
     check_files: tuple[Path, ...] = ()
@@ -51,93 +53,95 @@ class HealthTimerState:
 
 
 class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
-    """Check the server on a schedule, from the host itself: a hardened systemd service and timer, or a line in the crontab.
+    """Check the server on a schedule, on the host itself, with a hardened systemd service and timer, or with cron.
 
-    The units belong to the user (with linger), or to root with `system` (and `become: true`); they run the copied runtime,
-    which is kept as long as they exist. The first check is run at once: if it cannot run, the task fails. If the systemd
-    user instance may not create namespaces, the service runs without them, and the message says so. `absent` removes
-    everything: units, settings, records, and linger if this module enabled it.
+    The units belong to the user (with linger), or to root with `system` (and `become: true`). They run the copied runtime,
+    which is kept as long as they exist. The first check runs at once; if it cannot run, the task fails. If the systemd user
+    instance may not create namespaces, the service runs without them, and a message reports it. `absent` removes everything:
+    units, settings, records, and linger if this module enabled it.
 
-    Returns: scope (user, system or cron), confined (with its own namespaces), elsewhere (scopes of other schedules that
-    exist), health (the first check's record). Refused in the sandbox, which has no scheduler.
+    Returns: scope (user, system or cron), confined (the service has private namespaces), elsewhere (scopes of other
+    installed timers), health (record of the first check). Refused in the sandbox, which has no scheduler.
     """
 
     @dataclass(frozen=True)
     class Args:
         state: Literal["present", "absent"] = arg("present or absent", default="present")
         host: str = arg("the host's name, for messages", default="")
-        every_s: float = arg("how often, seconds", default=parse_duration(defaults.HEALTH_INTERVAL))
+        every_s: float = arg("interval of the checks, seconds", default=parse_duration(defaults.HEALTH_INTERVAL))
         system: bool = arg("system units instead of user units", default=False)
-        heal: defaults.HealMode = arg("what to do when a restart would help", default="none")
+        heal: defaults.HealMode = arg("the action if a restart would help", default="none")
         heal_every_s: float = arg(
             "minimum time between restarts, seconds", default=parse_duration(defaults.MIN_HEAL_INTERVAL)
         )
         smoke_every_s: float = arg(
-            "how often the decode rate is measured, seconds; 0: never", default=parse_duration(defaults.SMOKE_INTERVAL)
+            "interval of throughput measurements, seconds; 0: never", default=parse_duration(defaults.SMOKE_INTERVAL)
         )
-        smoke_tokens: int = arg("tokens per run of that measurement", default=defaults.SMOKE_TOKENS)
-        command: list[str] = arg("command to run on a change of state: program and arguments", default_factory=list)
+        smoke_tokens: int = arg("tokens per throughput measurement", default=defaults.SMOKE_TOKENS)
+        command: list[str] = arg("program and arguments to run on a change of state", default_factory=list)
         webhook: str = arg("URL for a POST request on a change of state; must not contain a secret", default="")
         webhook_file: str = arg("a file of mode 0600 on the host whose first line is the URL", default="")
         webhook_format: defaults.WebhookFormat = arg(
-            "the shape of what is POSTed; auto: as the URL's receiver takes it", default="auto"
+            "payload format of the webhook; auto: chosen by the URL", default="auto"
         )
         textfile: str = arg("the folder of node_exporter's textfile collector", default="")
-        keep: bool = arg("keep the settings of the timer that is installed, but for `textfile`", default=False)
-        verify_every_s: float = arg("how often all model files are hashed again, seconds; 0: never", default=0.0)
+        keep: bool = arg("keep the installed timer's settings except `textfile`", default=False)
+        verify_every_s: float = arg("interval for hashing all model files again, seconds; 0: never", default=0.0)
         quiet_hours: str = arg(
-            "when that may happen, such as 02:00-05:00 on the host's clock; empty: at any time", default=""
+            "time of day for the hashing, such as 02:00-05:00 on the host's clock; empty: any time", default=""
         )
         wake: bool = arg("whether requests at a gateway may wake servers of this host", default=False)
         limits: dict[str, Any] = arg("other limits: token_s, available_bytes, temperature_c ...", default_factory=dict)
 
     def read(self, args: Args, context: Context) -> HealthTimerState:
         if context.machine.sandbox:
-            here = args.host or "sandbox"
-            fix = f"`invoke health --host {here}` checks it now; schedule that with cron on the laptop."
+            fix = (
+                f"`invoke health --host {args.host or 'sandbox'}` checks it now; schedule that with cron on the laptop."
+            )
             raise Refused("the sandbox has no scheduler.", fix=fix)
-        place = schedule.find_scheduler(context, system=args.system)
-        before = Settings.load(context.state)
-        if args.keep and not before.every_s:
+        scheduler = schedule.find_scheduler(context, system=args.system)
+        previous = Settings.load(context.state)
+        if args.keep and not previous.every_s:
             raise Refused("no health timer is installed.", fix="`invoke health.install --textfile DIR` installs one.")
-        settings = replace(before, textfile=args.textfile, lingers=False) if args.keep else _build_settings(args)
-        intended = _intended_files(settings, place, context) if args.state == "present" else {}
-        paths = [place.settings_file, *place.files]
-        texts = {str(path): path.read_text() for path in paths if path.exists()}
-        texts[CRONTAB] = _read_crontab(context)
-        others = [Scheduler.from_scope(scope, context) for scope in ("user", "system") if scope != place.scope]
+        settings = replace(previous, textfile=args.textfile, lingers=False) if args.keep else _build_settings(args)
+        paths = [scheduler.settings_file, *scheduler.files]
+        contents = {str(path): path.read_text() for path in paths if path.exists()}
+        others = [Scheduler.from_scope(scope, context) for scope in ("user", "system") if scope != scheduler.scope]
         runtime = schedule.find_runtime()
+        units = [schedule.TIMER_UNIT, schedule.GUARD_UNIT, *([schedule.WAKE_UNIT] if settings.wake else [])]
         return HealthTimerState(
-            scheduler=place,
-            current_files=texts,
-            intended_files=intended,
-            active=place.scope == "cron"
-            or all(place.systemctl(context, "is-active", unit).ok for unit in _running_units(settings)),
-            lingers=place.scope != "user" or Path("/var/lib/systemd/linger", place.user).exists(),
+            scheduler=scheduler,
+            current_files={**contents, CRONTAB: _read_crontab(context)},
+            intended_files=_intended_files(settings, scheduler, context) if args.state == "present" else {},
+            active=scheduler.scope == "cron"
+            or all(scheduler.systemctl(context, "is-active", unit).ok for unit in units),
+            lingers=scheduler.scope != "user" or Path("/var/lib/systemd/linger", scheduler.user).exists(),
             runtime_marked=runtime is None or (runtime / schedule.IN_USE_MARK).exists(),
             other_scopes=tuple(other.scope for other in others if other.is_installed),
-            check_files=tuple(path for path in schedule.list_leftover_files(context, before) if path.exists()),
-            previous_settings=before,
+            check_files=tuple(path for path in schedule.list_leftover_files(context, previous) if path.exists()),
+            previous_settings=previous,
         )
 
     def differences(self, args: Args, observed: HealthTimerState) -> list[Change]:
         if args.state == "absent":
-            line = schedule.CRON_MARK in observed.current_files[CRONTAB]
-            names = [name for name in observed.current_files if name != CRONTAB] + [
-                str(path) for path in observed.check_files
-            ]
-            return [Change(Path(name).name, "there", None) for name in [*names, *([CRONTAB] if line else [])]]
+            names = [Path(name).name for name in observed.current_files if name != CRONTAB]
+            names += [path.name for path in observed.check_files]
+            names += [CRONTAB] if schedule.CRON_MARK in observed.current_files[CRONTAB] else []
+            return [Change(name, "there", None) for name in names]
         changes = [
             Change(Path(name).name, "another" if observed.current_files.get(name) else None, "as requested")
             for name, texts in observed.intended_files.items()
             if not _is_up_to_date(name, observed, texts)
         ]
-        changes += [Change(schedule.WAKE_UNIT, "there", None)] if _find_leftover_unit(observed) else []
-        changes += [] if observed.active else [Change("timer", "inactive", "active")]
-        changes += [] if observed.lingers else [Change("linger", "no", "yes", "checks run without a login session")]
-        return changes + (
-            [] if observed.runtime_marked else [Change("runtime", None, schedule.IN_USE_MARK, "used by the timer")]
-        )
+        if _find_leftover_wake_unit(observed):
+            changes.append(Change(schedule.WAKE_UNIT, "there", None))
+        if not observed.active:
+            changes.append(Change("timer", "inactive", "active"))
+        if not observed.lingers:
+            changes.append(Change("linger", "no", "yes", "checks run without a login session"))
+        if not observed.runtime_marked:
+            changes.append(Change("runtime", None, schedule.IN_USE_MARK, "used by the timer"))
+        return changes
 
     def describe(self, args: Args, observed: HealthTimerState) -> dict[str, Any]:
         confined = any(schedule.NAMESPACE_HARDENING[0] in text for text in observed.current_files.values())
@@ -158,30 +162,28 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
         return _install(args, observed, context)
 
 
-# -- what is wanted ----------------------------------------------------------------------------------------------------
+# -- intended files ----------------------------------------------------------------------------------------------------
 
 
-_HASH_SETTINGS = ("verify_every_s", "quiet_hours")
+SETTINGS_ARGS = (
+    *("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command", "webhook", "webhook_file"),
+    *("webhook_format", "textfile", "limits", "wake", "verify_every_s", "quiet_hours"),
+)
 
 
 def _build_settings(args: HealthTimer.Args) -> Settings:
-    names = ("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command")
-    fields = {
-        name: getattr(args, name)
-        for name in (*names, "webhook", "webhook_file", "webhook_format", "textfile", "limits", "wake", *_HASH_SETTINGS)
-    }
-    return Settings.from_json(fields)
+    return Settings.from_json({name: getattr(args, name) for name in SETTINGS_ARGS})
 
 
-def _intended_files(settings: Settings, place: Scheduler, context: Context) -> dict[str, tuple[str, ...]]:
-    """Return every file with its acceptable contents: a service may have namespaces of its own or not."""
+def _intended_files(settings: Settings, scheduler: Scheduler, context: Context) -> dict[str, tuple[str, ...]]:
+    """Return every file with its acceptable contents: with and without private namespaces, or linger."""
     settings_file = {
-        str(place.settings_file): tuple(_render_settings(settings, lingers=item) for item in (False, True))
+        str(scheduler.settings_file): tuple(_render_settings(settings, lingers=lingers) for lingers in (False, True))
     }
-    schedules = [place.build_schedule(settings, context, confined=confined) for confined in (True, False)]
-    if place.scope == "cron":
+    schedules = [scheduler.build_schedule(settings, context, confined=confined) for confined in (True, False)]
+    if scheduler.scope == "cron":
         return {**settings_file, CRONTAB: (schedule.render_cron_lines(schedules[0]),)}
-    service, timer, guard, wake = map(str, place.files)
+    service, timer, guard, wake = map(str, scheduler.files)
     texts = {
         service: tuple(map(schedule.render_service_unit, schedules)),
         guard: tuple(map(schedule.render_guard_unit, schedules)),
@@ -190,25 +192,12 @@ def _intended_files(settings: Settings, place: Scheduler, context: Context) -> d
     return {**settings_file, **texts, timer: (schedule.render_timer_unit(schedules[0]),)}
 
 
-def _running_units(settings: Settings) -> tuple[str, ...]:
-    """Return the units that run all the time."""
-    return (
-        (schedule.TIMER_UNIT, schedule.GUARD_UNIT, schedule.WAKE_UNIT)
-        if settings.wake
-        else (schedule.TIMER_UNIT, schedule.GUARD_UNIT)
-    )
-
-
-def _find_leftover_unit(observed: HealthTimerState) -> str:
-    """Return the file of the wake service if it is there and no request may wake a server any more; else empty."""
-    return next(
-        (
-            name
-            for name in observed.current_files
-            if name.endswith(schedule.WAKE_UNIT) and name not in observed.intended_files
-        ),
-        "",
-    )
+def _find_leftover_wake_unit(observed: HealthTimerState) -> str:
+    """Return the path of a wake service that is installed but no longer intended; empty if there is none."""
+    for name in observed.current_files:
+        if name.endswith(schedule.WAKE_UNIT) and name not in observed.intended_files:
+            return name
+    return ""
 
 
 def _render_settings(settings: Settings, *, lingers: bool) -> str:
@@ -220,39 +209,39 @@ def _is_up_to_date(name: str, observed: HealthTimerState, texts: tuple[str, ...]
     return set(texts[0].splitlines()) <= set(text.splitlines()) if name == CRONTAB else text in texts
 
 
-# -- making it so ------------------------------------------------------------------------------------------------------
+# -- installation ------------------------------------------------------------------------------------------------------
 
 
 def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Context) -> dict[str, Any]:
-    place, runtime = observed.scheduler, schedule.find_runtime()
+    scheduler, runtime = observed.scheduler, schedule.find_runtime()
     if runtime is not None:
         schedule.mark_in_use(runtime)
     enabled_by_us = observed.previous_settings.lingers or not observed.lingers
     if not observed.lingers:
-        _enable_linger(place, context)
+        _enable_linger(scheduler, context)
     service_guard.write_configuration(context, schedule.check_command())
     for name, texts in observed.intended_files.items():
-        if name == str(place.settings_file):
+        if name == str(scheduler.settings_file):
             home = context.machine.home.stat()
-            content = texts[enabled_by_us and place.scope == "user"].encode()
-            write_atomically(place.settings_file, content, owner=(home.st_uid, home.st_gid))
+            content = texts[enabled_by_us and scheduler.scope == "user"].encode()
+            write_atomically(scheduler.settings_file, content, owner=(home.st_uid, home.st_gid))
         elif name == CRONTAB:
             _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], texts[0]), context)
         else:
-            write_atomically(Path(name), texts[0].encode(), mode=0o644)  # as every unit
+            write_atomically(Path(name), texts[0].encode(), mode=0o644)
     if observed.previous_settings.textfile not in ("", args.textfile):
         for server in dict.fromkeys(["", *(state_folder.server for state_folder in context.state.servers())]):
             (expand_home(observed.previous_settings.textfile) / textfile.shared_file(server)).unlink(missing_ok=True)
     confined = False
-    if place.scope == "cron":
+    if scheduler.scope == "cron":
         _run_first_check(context)
     else:
         confined = _start_timer(observed, context)
     _start_services(observed, context, confined=confined)
-    if leftover := _find_leftover_unit(observed):
-        place.systemctl(context, "disable", "--now", schedule.WAKE_UNIT)
+    if leftover := _find_leftover_wake_unit(observed):
+        scheduler.systemctl(context, "disable", "--now", schedule.WAKE_UNIT)
         Path(leftover).unlink(missing_ok=True)
-        _run_systemctl(place, context, "daemon-reload")
+        _run_systemctl(scheduler, context, "daemon-reload")
     if runtime is not None:
         schedule.release_runtimes(runtime, keep=runtime.name)
     records = {
@@ -263,12 +252,12 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
     states = [
         f"{name} {record.state}" if name else record.state for name, record in records.items() if record is not None
     ]
-    message = f", first check: {', '.join(states)}" if states else ""
+    first_check = f", first check: {', '.join(states)}" if states else ""
     unconfined = " (without private namespaces: this kernel does not allow them to users)"
-    restriction = "" if confined or place.scope == "cron" else unconfined
-    data = {"scope": place.scope, "confined": confined, "health": latest.to_json() if latest else None}
+    restriction = "" if confined or scheduler.scope == "cron" else unconfined
+    data = {"scope": scheduler.scope, "confined": confined, "health": latest.to_json() if latest else None}
     every_s = Settings.load(context.state).every_s
-    return {**data, "msg": f"every {every_s:g} s by {_SCHEDULER_NAMES[place.scope]}{restriction}{message}"}
+    return {**data, "msg": f"every {every_s:g} s by {_SCHEDULER_NAMES[scheduler.scope]}{restriction}{first_check}"}
 
 
 _SCHEDULER_NAMES = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
@@ -282,97 +271,98 @@ def _run_first_check(context: Context) -> None:
 
 
 def _start_timer(observed: HealthTimerState, context: Context) -> bool:
-    """Start the timer, after the first check has run. Returns True if the service has namespaces of its own."""
-    place, service = observed.scheduler, str(observed.scheduler.files[0])
+    """Run the first check and start the timer. Returns True if the service has private namespaces."""
+    scheduler, service = observed.scheduler, str(observed.scheduler.files[0])
     confined = True
     for text in observed.intended_files[service]:
         write_atomically(Path(service), text.encode(), mode=0o644)
-        _run_systemctl(place, context, "daemon-reload")
-        answer = place.systemctl(context, "start", schedule.SERVICE_UNIT, timeout_s=FIRST_RUN_TIMEOUT_S)
+        _run_systemctl(scheduler, context, "daemon-reload")
+        answer = scheduler.systemctl(context, "start", schedule.SERVICE_UNIT, timeout_s=FIRST_RUN_TIMEOUT_S)
         if answer.ok:
-            _run_systemctl(place, context, "enable", schedule.TIMER_UNIT)
-            _run_systemctl(place, context, "restart", schedule.TIMER_UNIT)
+            _run_systemctl(scheduler, context, "enable", schedule.TIMER_UNIT)
+            _run_systemctl(scheduler, context, "restart", schedule.TIMER_UNIT)
             return confined
-        exit_status = place.systemctl(context, "show", "-P", "ExecMainStatus", schedule.SERVICE_UNIT).out.strip()
+        exit_status = scheduler.systemctl(context, "show", "-P", "ExecMainStatus", schedule.SERVICE_UNIT).out.strip()
         if exit_status not in SETUP_FAILED_STATUSES:
             break
         confined = False
-    last = services.read_last_log_lines(context, schedule.SERVICE_UNIT, place.scope)
-    raise Failed(f"the check failed to run: {last}", fix=services.journal_command(schedule.SERVICE_UNIT, place.scope))
+    log = services.read_last_log_lines(context, schedule.SERVICE_UNIT, scheduler.scope)
+    fix = services.journal_command(schedule.SERVICE_UNIT, scheduler.scope)
+    raise Failed(f"the check failed to run: {log}", fix=fix)
 
 
 def _start_services(observed: HealthTimerState, context: Context, *, confined: bool) -> None:
-    """Start the memory guard and the wake service with the current files. Under cron they are restarted within a minute."""
-    place = observed.scheduler
-    if place.scope == "cron":
+    """Start the memory guard and the wake service with the new files. Under cron, stop them: it starts them within a minute."""
+    scheduler = observed.scheduler
+    if scheduler.scope == "cron":
         service_guard.stop(context.state)
         turns.stop_service(context.state)
         return
-    for path in filter(observed.intended_files.get, map(str, place.files[2:])):
+    for path in filter(observed.intended_files.get, map(str, scheduler.files[2:])):
         write_atomically(Path(path), observed.intended_files[path][0 if confined else 1].encode(), mode=0o644)
-        _run_systemctl(place, context, "daemon-reload")
-        _run_systemctl(place, context, "enable", Path(path).name)
-        _run_systemctl(place, context, "restart", Path(path).name)
+        _run_systemctl(scheduler, context, "daemon-reload")
+        _run_systemctl(scheduler, context, "enable", Path(path).name)
+        _run_systemctl(scheduler, context, "restart", Path(path).name)
 
 
-def _run_systemctl(place: Scheduler, context: Context, *words: str) -> None:
-    answer = place.systemctl(context, *words)
+def _run_systemctl(scheduler: Scheduler, context: Context, *words: str) -> None:
+    answer = scheduler.systemctl(context, *words)
     if not answer.ok:
-        fix = services.journal_command(schedule.SERVICE_UNIT, place.scope)
+        fix = services.journal_command(schedule.SERVICE_UNIT, scheduler.scope)
         raise Failed(f"systemctl {' '.join(words)}: {answer.err.strip()[-300:]}", fix=fix)
 
 
-def _enable_linger(place: Scheduler, context: Context) -> None:
-    """Enable linger, so that the systemd user instance runs while the user is logged out, and wait for it."""
-    if not _run_loginctl("enable-linger", place, context):
-        fix = f"On the host: `sudo loginctl enable-linger {place.user}`; or `--system`."
-        raise Failed(f"{place.user} is not allowed to enable linger.", fix=fix)
+def _enable_linger(scheduler: Scheduler, context: Context) -> None:
+    """Enable linger and wait for the systemd user instance."""
+    if not _run_loginctl("enable-linger", scheduler, context):
+        fix = f"On the host: `sudo loginctl enable-linger {scheduler.user}`; or use `--system`."
+        raise Failed(f"{scheduler.user} is not allowed to enable linger.", fix=fix)
     deadline_s = time.monotonic() + LINGER_TIMEOUT_S
-    while not place.systemctl(context, "show-environment").ok:
+    while not scheduler.systemctl(context, "show-environment").ok:
         if time.monotonic() > deadline_s:
             raise Failed("the systemd user instance does not start.", fix="Use `--system`.")
         time.sleep(0.1)
 
 
-def _run_loginctl(verb: str, place: Scheduler, context: Context) -> bool:
-    """Run loginctl as the user, else through sudo where that needs no password."""
-    words = ["loginctl", verb, place.user]
-    return any(context.machine.run([*before, *words]).ok for before in ([], ["sudo", "-n"]))
+def _run_loginctl(verb: str, scheduler: Scheduler, context: Context) -> bool:
+    """Run loginctl as the user, then with `sudo -n`. Returns True if one of them succeeded."""
+    words = ["loginctl", verb, scheduler.user]
+    return any(context.machine.run([*prefix, *words]).ok for prefix in ([], ["sudo", "-n"]))
 
 
 def _read_crontab(context: Context) -> str:
-    table = context.machine.run(["crontab", "-l"]).out
-    if "\ufffd" in table:
+    text = context.machine.run(["crontab", "-l"]).out
+    if "\ufffd" in text:
         raise Refused("the crontab is not a UTF-8 text file.", fix="On the host: `crontab -e`.")
-    return table
+    return text
 
 
-def _write_crontab(table: str, context: Context) -> None:
-    answer = context.machine.run(["crontab", "-"], stdin=table) if table else context.machine.run(["crontab", "-r"])
+def _write_crontab(text: str, context: Context) -> None:
+    answer = context.machine.run(["crontab", "-"], stdin=text) if text else context.machine.run(["crontab", "-r"])
     if not answer.ok:
         raise Failed(f"cannot write the crontab: {answer.err.strip() or 'cron is not installed'}", fix="Install cron.")
 
 
 def _uninstall(observed: HealthTimerState, context: Context) -> dict[str, Any]:
     """Remove everything that an install and its checks created."""
-    place = observed.scheduler
-    if place.is_installed:
-        place.systemctl(context, "disable", "--now", schedule.TIMER_UNIT)
-        place.systemctl(context, "stop", schedule.SERVICE_UNIT)
-        place.systemctl(context, "disable", "--now", schedule.GUARD_UNIT, schedule.WAKE_UNIT)
-        for path in place.files:
+    scheduler = observed.scheduler
+    if scheduler.is_installed:
+        scheduler.systemctl(context, "disable", "--now", schedule.TIMER_UNIT)
+        scheduler.systemctl(context, "stop", schedule.SERVICE_UNIT)
+        scheduler.systemctl(context, "disable", "--now", schedule.GUARD_UNIT, schedule.WAKE_UNIT)
+        for path in scheduler.files:
             path.unlink(missing_ok=True)
-        _run_systemctl(place, context, "daemon-reload")
-        place.systemctl(context, "reset-failed", schedule.SERVICE_UNIT)
+        _run_systemctl(scheduler, context, "daemon-reload")
+        scheduler.systemctl(context, "reset-failed", schedule.SERVICE_UNIT)
     if schedule.CRON_MARK in observed.current_files[CRONTAB]:
         _write_crontab(schedule.replace_cron_lines(observed.current_files[CRONTAB], ""), context)
         service_guard.stop(context.state)
         turns.stop_service(context.state)
     if observed.previous_settings.lingers:
-        _run_loginctl("disable-linger", place, context)
+        _run_loginctl("disable-linger", scheduler, context)
     if observed.other_scopes:
         return {"msg": f"removed; a {observed.other_scopes[0]} timer is still installed"}
-    for path in (place.settings_file, *observed.check_files):
+    for path in (scheduler.settings_file, *observed.check_files):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

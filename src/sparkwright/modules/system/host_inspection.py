@@ -1,4 +1,4 @@
-"""Modules that report on a host: its checks and their fixes, and what it has."""
+"""Modules that check a host, apply the fixes, and list its hardware, servers and models."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ class Doctor(Module["Doctor.Args"]):
     """Check that the host is ready to serve. Changes nothing, and needs no root.
 
     Checks: DGX OS and its updates, memory, driver and firmware, kernel, Docker for this login and at boot, container toolkit
-    and CDI specification, effects of a logout, locale, names, the recipe's memory budget, earlyoom against the recipe, swap,
-    disk, clock, the server's port, its other start mechanisms, Ollama, the image's platform. What cannot be read is
-    `unknown`, never `ok`.
+    and CDI specification, effects of a logout, locale, name resolution, the recipe's memory budget, earlyoom against the
+    recipe, swap, disk, clock, the server's port, other mechanisms that start the server, Ollama, the image's platform. A
+    value that cannot be read is `unknown`, never `ok`.
 
     Returns: findings (check, verdict ok/warning/bad/unknown, evidence, fix: one command, source, repair), user, now_s (the
-    host's clock, seconds since the epoch), budget (of the recipe's server here; null without a recipe). It never fails: the
-    findings are the result.
+    host's clock, seconds since the epoch), budget (memory budget of the recipe's server; null without a recipe). Never fails.
     """
 
     @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Doctor(Module["Doctor.Args"]):
         port: int = arg("the server's port; 0: none", default=0)
         image: str = arg("the recipe's image", default="")
         platforms: list[str] | None = arg("platforms of the image in the lock; null: unknown", default=None)
-        utilization: float | None = arg("the share of memory that the engine takes", default=None)
+        utilization: float | None = arg("the share of memory that the engine allocates, 0 to 1", default=None)
         reserve_gib: float = arg(
             "memory that must stay free in addition to the engine's, GiB", default=defaults.RESERVE_GIB
         )
@@ -53,21 +52,20 @@ class Doctor(Module["Doctor.Args"]):
         ollama: str = arg("how a deploy treats Ollama: unload, stop, leave", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        argument_names = (
-            "recipe",
-            "container",
-            "port",
-            "image",
-            "utilization",
-            "ipc",
-            "model_dir",
-            "ollama",
-            "engine_memory",
+        intended = IntendedServer(
+            name=args.host,
+            recipe=args.recipe,
+            container=args.container,
+            port=args.port,
+            image=args.image,
+            platforms=None if args.platforms is None else tuple(args.platforms),
+            utilization=args.utilization,
+            reserve_bytes=int(args.reserve_gib * GIB),
+            ipc=args.ipc,
+            model_dir=args.model_dir,
+            engine_memory=args.engine_memory,
+            ollama=args.ollama,
         )
-        values = {name: getattr(args, name) for name in argument_names}
-        platforms = None if args.platforms is None else tuple(args.platforms)
-        reserve_bytes = int(args.reserve_gib * GIB)
-        intended = IntendedServer(name=args.host, platforms=platforms, reserve_bytes=reserve_bytes, **values)
         user = getpass.getuser()
         host = Host(context, user, intended)
         findings = run_checks(host)
@@ -83,9 +81,9 @@ COMMAND_S = 120.0
 class Fix(Module["Fix.Args"]):
     """Apply one of the safe fixes of `doctor`, by name. Needs root (`become`).
 
-    It never installs or upgrades a package and never restarts an engine; fixes are idempotent.
+    Fixes are idempotent, install and upgrade no packages, and never restart the Docker Engine.
 
-    Returns: command (that was run). Fails with the command's own message, and refuses an unknown name.
+    Returns: command (that was run). Fails with the command's error message; refused for an unknown name.
     """
 
     @dataclass(frozen=True)
@@ -98,16 +96,16 @@ class Fix(Module["Fix.Args"]):
         if fix is None:
             raise Refused(f"unknown fix {args.name!r}.", fix=f"Known fixes: {', '.join(FIXES)}.")
         if context.machine.sandbox:
-            raise Refused("fixes are not applied to a sandbox: its programs belong to this machine.")
+            raise Refused("a sandbox has no fixes: they would change this machine.")
         argv = fix.command(args.user)
         data = {"command": join(argv)}
         if context.check:
             return Result(changed=True, msg=fix.description, data=data)
         answer = context.machine.run(argv, timeout_s=COMMAND_S)
         if not answer.ok:
-            last = (answer.err.strip() or answer.out.strip() or f"exit {answer.code}").splitlines()[-1]
+            last_line = (answer.err.strip() or answer.out.strip() or f"exit code {answer.code}").splitlines()[-1]
             manual = f"On the host: `{fix.manual_command(args.user)}`."
-            raise Failed(f"{args.name}: `{join(argv)}` failed: {last[-300:]}", fix=manual)
+            raise Failed(f"{args.name}: `{join(argv)}` failed: {last_line[-300:]}", fix=manual)
         return Result(changed=True, msg=fix.description, data=data)
 
 
@@ -118,36 +116,33 @@ SURVEY_FACTS = (
 
 
 class Survey(Module["Survey.Args"]):
-    """Report what is on a host before sparkwright serves there: hardware, Docker, Ollama, existing servers and models.
+    """List the hardware, Docker, Ollama, existing servers and models of a host, before the first deploy.
 
-    Changes nothing, and needs no root. A container counts as a server if it lists its models as OpenAI's API does; a folder
-    counts as a model by its name or place alone, because its bytes are verified in a deploy.
+    Changes nothing, and needs no root. A container counts as a server if it answers OpenAI's list of models. A folder counts
+    as a model by its name or location alone; a deploy verifies its contents.
 
     Returns: user, hostname, architecture, os, memory_bytes, memory_available_bytes, disk_free_bytes, gpu, docker, ollama,
-    sandbox (as in `facts`), servers (name, image, engine, port, models, model_dir, verified: it is the last verified server
-    here), models (id, dir, place: "own" for the given dir, "folder" or "hub cache", size_bytes).
+    sandbox (as in `facts`), servers (name, image, engine, port, models, model_dir, verified: it is the last verified server),
+    models (id, dir, place: "own" for the given dir, "folder" or "hub cache", size_bytes).
     """
 
     @dataclass(frozen=True)
     class Args:
-        ids: list[str] = arg("models to look for, by their names on the hub", default_factory=list)
-        dirs: list[str] = arg("the folder of each, as in its recipe; ~ is the user's home", default_factory=list)
+        ids: list[str] = arg("names on the hub of the models to find", default_factory=list)
+        dirs: list[str] = arg("folder of each model in its recipe; ~ is the user's home", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
         if len(args.ids) != len(args.dirs):
             raise Failed("ids and dirs must have the same length.")
         facts = Facts().run(Facts.Args(), context).data
         servers = _list_servers(context) if facts["docker"]["reachable"] else []
-        models = [asdict(on_disk) for on_disk in model_folders.find_on_disk(context.machine, args.ids, args.dirs)]
+        models = [asdict(model) for model in model_folders.find_on_disk(context.machine, args.ids, args.dirs)]
         data = {**{name: facts[name] for name in SURVEY_FACTS}, "servers": servers, "models": models}
-        return Result(
-            msg=f"{format_count(len(servers), 'server')}, {format_count(len(models), 'model')} on disk", data=data
-        )
+        msg = f"{format_count(len(servers), 'server')}, {format_count(len(models), 'model')} on disk"
+        return Result(msg=msg, data=data)
 
 
 def _list_servers(context: Context) -> list[dict[str, Any]]:
-    verified = verified_states.load_last(context.state).get("container_id")
-    rows = [(server, asdict(server)) for server in running_server.list_servers(context)]
-    return [
-        {**{key: row[key] for key in row if key != "id"}, "verified": server.id == verified} for server, row in rows
-    ]
+    verified_id = verified_states.load_last(context.state).get("container_id")
+    rows = [asdict(server) for server in running_server.list_servers(context)]
+    return [{**row, "verified": row.pop("id") == verified_id} for row in rows]

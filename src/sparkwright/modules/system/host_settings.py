@@ -24,21 +24,21 @@ class File(StateModule["File.Args", files.FileState]):
     """Create a file or a folder with this content, mode and owner, or remove it.
 
     A file is written to a temporary name and renamed, so that a reader sees either the old or the new content. A folder is
-    created with its parents, and removed with everything in it. Fails without permission (the message recommends `become`).
+    created with its parents, and removed with its contents. Fails without permission (the message recommends `become`).
     """
 
     @dataclass(frozen=True)
     class Args:
         path: str = arg("path; ~ is the user's home")
         state: Literal["file", "directory", "absent"] = arg("file, directory or absent", default="file")
-        content: str | None = arg("the content of a file; null: leave it unchanged", default=None)
+        content: str | None = arg("content of the file; null: unchanged", default=None)
         mode: str = arg('permissions, such as "0644"', default="")
         owner: str = arg("owner", default="")
         group: str = arg("group", default="")
 
     def read(self, args: Args, context: Context) -> files.FileState:
         if args.content is not None and args.state == "directory":
-            raise Refused(f"{args.path}: a directory has no `content`.", fix="Leave it out, or say `state: file`.")
+            raise Refused(f"{args.path}: a directory has no `content`.", fix="Remove it, or set `state: file`.")
         return files.FileState.read(context.machine.expand(args.path))
 
     def differences(self, args: Args, observed: files.FileState) -> list[Change]:
@@ -59,8 +59,8 @@ class File(StateModule["File.Args", files.FileState]):
 class Template(StateModule["Template.Args", files.FileState]):
     """Write a rendered template to a file.
 
-    `src` in a playbook names a file in templates/; its rendered text arrives here as content. `validate` is a command that
-    gets the new file's path as its last argument and must succeed before the existing file is replaced.
+    `src` in a playbook names a file in templates/; its rendered text is passed as `content`. The command in `validate` is
+    run with the new file's path as its last argument; if it fails, the existing file is kept.
     """
 
     @dataclass(frozen=True)
@@ -98,10 +98,10 @@ class Template(StateModule["Template.Args", files.FileState]):
             file.flush()
             answer = context.machine.run([*args.validate, file.name])
         if not answer.ok:
-            raise Failed(f"{args.validate[0]} refuses the new {args.dest}: {(answer.err or answer.out).strip()[-300:]}")
+            raise Failed(f"{args.validate[0]} rejects the new {args.dest}: {(answer.err or answer.out).strip()[-300:]}")
 
 
-#: on a Spark driver, firmware, kernel and CUDA come in pairs from the Dashboard's updates; apt can split them.
+#: on a Spark these match the firmware only if the DGX Dashboard updates them together; apt can leave them mismatched.
 #: Source: NVIDIA's DGX OS update notes, NVCheckup.
 PROTECTED_PACKAGES = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cuda*", "dgx-*")
 
@@ -109,11 +109,9 @@ PROTECTED_PACKAGES = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules
 class Package(StateModule["Package.Args", dict[str, bool]]):
     """Install or remove Debian packages. Nothing is ever upgraded.
 
-    Driver, kernel and CUDA packages are refused: on a Spark they are updated together with the firmware, from the DGX
-    Dashboard.
+    Driver, kernel and CUDA packages are refused: on a Spark the DGX Dashboard updates them together with the firmware.
 
-    Fails without root (the message recommends `become`), for an unknown package, and if apt is locked for longer than a
-    minute.
+    Fails without root (the message recommends `become`), for an unknown package, and if apt stays locked for a minute.
     """
 
     @dataclass(frozen=True)
@@ -136,7 +134,11 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
     def differences(self, args: Args, observed: dict[str, bool]) -> list[Change]:
         intended = args.state == "present"
         words = {True: "installed", False: None}
-        return [Change(name, words[there], words[intended]) for name, there in observed.items() if there != intended]
+        return [
+            Change(name, words[is_installed], words[intended])
+            for name, is_installed in observed.items()
+            if is_installed != intended
+        ]
 
     def act(self, args: Args, observed: dict[str, bool], changes: list[Change], context: Context) -> dict[str, Any]:
         names = [change.field for change in changes]
@@ -147,7 +149,7 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         try:
             self._apt(context, install)
         except Failed:
-            context.note("not found or not reachable: refreshing the package lists")
+            context.note("package not found, or download failed: refreshing the package lists")
             self._apt(context, ["update"])
             self._apt(context, install)
         return {}
@@ -158,20 +160,19 @@ class Package(StateModule["Package.Args", dict[str, bool]]):
         answer = context.machine.run([*base, *words], timeout_s=900)
         if answer.ok:
             return
-        last = [line for line in answer.err.splitlines() if line.startswith("E:")] or answer.err.splitlines()
         if "are you root" in answer.err or "Permission denied" in answer.err:
             raise Failed(f"apt-get {words[0]} needs root.", fix="Add `become: true` to the task.")
-        raise Failed(f"apt-get {words[0]}: {last[-1] if last else answer.code}")
+        errors = [line for line in answer.err.splitlines() if line.startswith("E:")] or answer.err.splitlines()
+        raise Failed(f"apt-get {words[0]}: {errors[-1] if errors else f'exit code {answer.code}'}")
 
 
 @dataclass(frozen=True, slots=True)
 class UserGroupState:
     """A group and the user's membership."""
 
-    #: whether the group exists
-    exists: bool
-    #: membership in the group database, which a new login reads
-    member: bool
+    group_exists: bool
+    #: membership in the group database; a running login keeps its old groups
+    is_member: bool
 
 
 class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
@@ -184,26 +185,26 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
     class Args:
         user: str = arg("the user's name")
         group: str = arg("the group's name")
-        state: Literal["present", "absent"] = arg("member or not", default="present")
+        state: Literal["present", "absent"] = arg("present: member; absent: not a member", default="present")
 
     def read(self, args: Args, context: Context) -> UserGroupState:
         answer = context.machine.run(["getent", "group", args.group])
         members = answer.out.strip().rpartition(":")[2].split(",")
-        own = context.machine.run(["id", "-gn", args.user]).out.strip()
-        return UserGroupState(answer.ok, args.user in members or own == args.group)
+        primary_group = context.machine.run(["id", "-gn", args.user]).out.strip()
+        return UserGroupState(answer.ok, args.user in members or primary_group == args.group)
 
     def differences(self, args: Args, observed: UserGroupState) -> list[Change]:
         intended = args.state == "present"
-        if observed.member == intended:
+        if observed.is_member == intended:
             return []
         words, why = {True: "member", False: None}, "takes effect at next login"
-        return [Change(f"{args.user} in {args.group}", words[observed.member], words[intended], why)]
+        return [Change(f"{args.user} in {args.group}", words[observed.is_member], words[intended], why)]
 
     def describe(self, args: Args, observed: UserGroupState) -> dict[str, Any]:
-        return {"new_login_needed": observed.member != (args.state == "present")}
+        return {"new_login_needed": observed.is_member != (args.state == "present")}
 
     def act(self, args: Args, observed: UserGroupState, changes: list[Change], context: Context) -> dict[str, Any]:
-        if not observed.exists:
+        if not observed.group_exists:
             fix = "Install the package that creates it (docker: docker.io)."
             raise Failed(f"there is no group {args.group}.", fix=fix)
         add = ["usermod", "-aG", args.group, args.user]
@@ -216,30 +217,31 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
 
 RECORD_FILE = "/var/lib/sparkwright/host-settings.json"
 MAX_BYTES = 1 << 20
-#: folders that are created with their first file and removed with the last
+#: names of folders that are removed with their last file
 OWN_FOLDERS = ("ollama.service.d", "sparkwright")
 
 
 @dataclass(frozen=True, slots=True)
 class HostSettingsState:
-    """The host's settings, and the record of what sparkwright changed."""
+    """The host's settings, and the record of their previous state. All by setting."""
 
-    #: content of the file of each setting; None if there is none
+    #: content of its file; None if there is none
     files: Mapping[str, str | None] = field(default_factory=dict)
-    #: current kernel values
+    #: current kernel value
     live: Mapping[str, str] = field(default_factory=dict)
-    #: for each setting, what was there before
+    #: row of RECORD_FILE
     record: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
-    """Apply settings that keep the host cool and its memory free: one file each and the command that applies it.
+    """Apply settings that keep the host cool and its memory free.
 
-    The previous state is first saved in /var/lib/sparkwright/host-settings.json, owned by root. `undo` restores exactly
-    that; a file that somebody changed since is left alone, and reported by name after the others were restored. A setting
-    that is null is not changed. Needs root (`become: true`); nothing is installed.
+    For each setting one file is written and one command run. The previous state is first saved in
+    /var/lib/sparkwright/host-settings.json, owned by root, and `undo` restores it. A file that was changed since is left
+    alone; after the others were restored, an error lists it. A setting that is null is not changed. Needs root (`become:
+    true`); nothing is installed.
 
-    Returns: settings (those in force, by the record). Fails if earlyoom is not installed, or a command fails.
+    Returns: settings (names of the recorded ones). Fails if earlyoom is not installed, or a command fails.
     """
 
     @dataclass(frozen=True)
@@ -248,28 +250,24 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             "highest SM clock, MHz (nvidia-smi -lgc), now and at boot; null: unchanged", default=None
         )
         swappiness: int | None = arg("vm.swappiness, 0 to 200; null: unchanged", default=None)
-        earlyoom_percent: int | None = arg("earlyoom acts below this share of memory; null: unchanged", default=None)
+        earlyoom_percent: int | None = arg(
+            "available memory below which earlyoom kills, percent; null: unchanged", default=None
+        )
         ollama_limits: dict[str, Any] = arg(
-            "of Ollama's service: max_loaded_models, num_parallel (requests of a model, each with a context), context_length "
-            "(tokens), keep_alive (as 5m); empty: as it is",
+            "of Ollama's service: max_loaded_models, num_parallel (requests per model, each with its own context), "
+            "context_length (tokens), keep_alive (such as 5m); empty: unchanged",
             default_factory=dict,
         )
         undo: bool = arg("restore the previous state instead", default=False)
 
     def read(self, args: Args, context: Context) -> HostSettingsState:
-        try:
-            settings = table.build_settings(
-                args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits
-            )
-        except ValueError as error:
-            raise Refused(str(error)) from None
         record = _read_record(context)
-        names = {*record, *(setting.name for setting in settings)}
-        texts = {name: _read_text(context, table.PATHS[name]) for name in table.PATHS if name in names}
+        names = {*record, *(setting.name for setting in _intended_settings(args))}
+        contents = {name: _read_text(context, table.PATHS[name]) for name in table.PATHS if name in names}
         live = {
             name: (_read_text(context, path) or "").strip() for name, path in table.LIVE_PATHS.items() if name in names
         }
-        return HostSettingsState(texts, live, record)
+        return HostSettingsState(contents, live, record)
 
     def differences(self, args: Args, observed: HostSettingsState) -> list[Change]:
         if args.undo:
@@ -279,7 +277,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             before, live = observed.files.get(setting.name), observed.live.get(setting.name, "")
             if setting.needs_file and before is None:
                 raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.needs_file)
-            # its command failed, or the run was killed
+            # the command failed, or the run was killed before it
             was_interrupted = not observed.record.get(setting.name, {}).get("applied", True)
             if before != setting.content(before or "") or was_interrupted or live not in ("", setting.value_text):
                 current = live or setting.read_value(before or "")
@@ -310,38 +308,42 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
 
     @staticmethod
     def _undo(observed: HostSettingsState, context: Context) -> dict[str, Any]:
-        record, changed = {name: dict(value) for name, value in observed.record.items()}, []
-        for name, kept in observed.record.items():
-            now = observed.files.get(name)
-            if not _is_restorable(now, kept):
-                changed.append(table.PATHS[name])
+        record, changed_paths = {name: dict(value) for name, value in observed.record.items()}, []
+        for name, entry in observed.record.items():
+            content = observed.files.get(name)
+            if not _is_restorable(content, entry):
+                changed_paths.append(table.PATHS[name])
                 continue
-            _run_commands(context, table.BEFORE_UNDO.get(name, ()) if now is not None else ())
-            _write_or_remove(context, table.PATHS[name], kept.get("before"))
-            _run_commands(context, table.undo_commands(name, str(kept.get("live") or "")))
+            _run_commands(context, table.BEFORE_UNDO.get(name, ()) if content is not None else ())
+            _write_or_remove(context, table.PATHS[name], entry.get("before"))
+            _run_commands(context, table.undo_commands(name, str(entry.get("live") or "")))
             del record[name]
             _write_record(context, record)
-        if changed:
+        if changed_paths:
+            verb = "were" if len(changed_paths) > 1 else "was"
             raise Refused(
-                f"{' and '.join(changed)} {'were' if len(changed) > 1 else 'was'} changed since; nothing else is left to undo.",
+                f"{' and '.join(changed_paths)} {verb} changed since; all other settings are restored.",
                 fix=f"Restore or remove by hand, or delete the entry in {RECORD_FILE}.",
             )
         return {"settings": sorted(record)}
 
 
-def _is_restorable(now: str | None, entry: Mapping[str, Any]) -> bool:
-    """Return True if a file is as sparkwright wrote it, is gone, or was never written because the run was killed before."""
-    return (
-        now is None or _digest(now) == entry.get("wrote") or (not entry.get("applied") and now == entry.get("before"))
-    )
+def _is_restorable(content: str | None, entry: Mapping[str, Any]) -> bool:
+    """Return True if a file is as sparkwright wrote it, was removed, or was not yet written when the run was killed."""
+    if content is None or _digest(content) == entry.get("wrote"):
+        return True
+    return not entry.get("applied") and content == entry.get("before")
 
 
 def _intended_settings(args: HostSettings.Args) -> list[Setting]:
-    return table.build_settings(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
+    try:
+        return table.build_settings(args.clock_cap_mhz, args.swappiness, args.earlyoom_percent, args.ollama_limits)
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def _read_text(context: Context, path: str) -> str | None:
-    """Read a file, None if it is unreadable. Raises Refused for one that could not be restored as it is."""
+    """Read a file; None if it is missing or unreadable. Raises Refused if it could not be restored byte by byte."""
     try:
         content = context.machine.path(path).read_bytes()
     except OSError:
@@ -360,7 +362,7 @@ def _read_record(context: Context) -> dict[str, dict[str, Any]]:
         record = bounds.parse_json((text or "{}").encode())
     except ValueError:
         raise Refused(
-            f"{RECORD_FILE} is damaged: what was before is not known.", fix="Restore the host's settings by hand."
+            f"{RECORD_FILE} is damaged: the previous settings are unknown.", fix="Restore the host's settings by hand."
         ) from None
     rows = record.items() if isinstance(record, dict) else ()
     return {name: row for name, row in rows if name in table.PATHS and isinstance(row, dict)}
@@ -371,7 +373,7 @@ def _write_record(context: Context, record: Mapping[str, Any]) -> None:
 
 
 def _write_or_remove(context: Context, path: str, text: str | None) -> None:
-    """Write a file with this content; remove it for None."""
+    """Write a file with this text, or remove it if the text is None."""
     target = context.machine.path(path)
     if text is not None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -380,7 +382,7 @@ def _write_or_remove(context: Context, path: str, text: str | None) -> None:
     if files.differences(intended, current):
         files.apply(intended, current)
     if text is None and target.parent.name in OWN_FOLDERS:
-        with contextlib.suppress(OSError):  # it holds another file
+        with contextlib.suppress(OSError):  # it contains another file
             target.parent.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""Modules for services of the host: the Docker Engine with its port forwarders, and systemd units."""
+"""Modules for the Docker Engine, its port forwarders, and systemd units."""
 
 from __future__ import annotations
 
@@ -28,59 +28,61 @@ class DockerReady(Module["DockerReady.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        timeout_s: float = arg("how long it may take to answer, seconds", default=120.0)
+        timeout_s: float = arg("time limit for its answer, seconds", default=120.0)
 
     def run(self, args: Args, context: Context) -> Result:
         started_s = time.monotonic()
         while True:
             waited_s = time.monotonic() - started_s
-            if _is_engine_up(context):
+            if _is_docker_up(context):
                 msg = f"after {waited_s:.1f} s" if waited_s > POLL_S else ""
                 return Result(msg=msg, data={"waited_s": round(waited_s, 2)})
             if waited_s > args.timeout_s or context.check:
                 fix = "On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down)."
-                raise Failed(f"no answer from the Docker Engine for {waited_s:.0f} s.", fix=fix)
+                raise Failed(f"the Docker Engine did not answer within {waited_s:.0f} s.", fix=fix)
             context.progress(0, text=f"waiting for the Docker Engine, {waited_s:.0f} s")
             time.sleep(POLL_S)
 
 
-def _is_engine_up(context: Context) -> bool:
+def _is_docker_up(context: Context) -> bool:
     try:
         return bool(context.docker().ping())
     except Exception:  # the client raises various errors while the engine stops or starts
         return False
 
 
-#: how long a forwarder is watched before it counts as left behind; a starting container publishes its port within that time
+#: a starting container publishes its port within this time; a forwarder without a container counts as stale only after it
 FORWARDER_SETTLE_S = 2.0
 RESTART_TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, slots=True)
 class PortForwarderState:
-    """A port forwarder without a container."""
+    """The port's stale forwarder."""
 
-    #: None if the port has no such forwarder
+    #: forwarder without a container; None if the port has none
     forwarder: Forwarder | None
     #: names of the running containers
     running: tuple[str, ...] = ()
 
 
 class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
-    """Free the server's port from a port forwarder that Docker left behind, by restarting the Docker Engine.
+    """Restart the Docker Engine if a stale port forwarder blocks the server's port.
 
-    After a power loss during a start, Docker Engine 20.10 can have a docker-proxy for a container that never ran. Only a
-    restart of the engine ends it, which may stop running containers, so it is restarted only with `restart`, as root
-    (`become: true`, or sudo without a password), and while no container is running. Otherwise the run is refused, with the
-    command to use.
+    After a power loss during a start, Docker Engine 20.10 can keep a docker-proxy for a container that never ran. Only a
+    restart of the Docker Engine ends it, and may stop running containers. So it is restarted only with `restart`, as root
+    (`become: true`, or sudo without a password), and while no container is running. Otherwise the run is refused; the
+    message contains the command to run.
 
     Returns: freed.
     """
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, such as http://127.0.0.1:8000; empty if it publishes no port", default="")
-        restart: bool = arg("whether the engine may be restarted", default=False)
+        base_url: str = arg(
+            "the server's URL, such as http://127.0.0.1:8000; empty if it publishes no port", default=""
+        )
+        restart: bool = arg("whether the Docker Engine may be restarted", default=False)
 
     def read(self, args: Args, context: Context) -> PortForwarderState:
         port = urlsplit(args.base_url).port or 0
@@ -138,7 +140,8 @@ UNIT_NAME = re.compile(
 )
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
 STARTED_STATES = ("active", "activating", "reloading")
-UNIT_SETTLE_S = 1.0  # a Type=simple unit counts as started before its program is found
+#: a Type=simple unit counts as started even if its program does not exist; its failure shows within this time
+UNIT_SETTLE_S = 1.0
 ENABLED_STATES = ("enabled", "enabled-runtime", "static", "alias", "generated", "indirect")
 
 
@@ -146,24 +149,23 @@ ENABLED_STATES = ("enabled", "enabled-runtime", "static", "alias", "generated", 
 class SystemdUnitState:
     """The state of a systemd unit."""
 
-    #: state of the unit file
     file: files.FileState
     #: output of `systemctl show`
     properties: dict[str, str]
 
 
 class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
-    """Manage a systemd unit: its content, whether it runs, and whether it starts at boot.
+    """Manage a systemd unit: the unit file, the running state, and the start at boot.
 
-    systemd is reloaded only if the file changed. User units need no root.
+    systemd is reloaded only if the file changed. Units of the user instance need no root.
 
     Returns: active_state. Fails if systemd is not available, or if the unit does not start (with its last log lines).
     """
 
     @dataclass(frozen=True)
     class Args:
-        name: str = arg("the unit, such as ollama.service")
-        content: str | None = arg("content of the unit file; null: keep the existing file", default=None)
+        name: str = arg("the unit's name, such as ollama.service")
+        content: str | None = arg("content of the unit file; null: unchanged", default=None)
         state: Literal["started", "stopped", "restarted", "as it is"] = arg("the desired state", default="as it is")
         enabled: bool | None = arg("start at boot; null: unchanged", default=None)
         scope: Literal["system", "user"] = arg("system or user instance of systemd", default="system")
@@ -220,8 +222,8 @@ class SystemdUnit(StateModule["SystemdUnit.Args", SystemdUnitState]):
         while time.monotonic() < deadline_s:
             properties = self.read(args, context).properties
             if properties.get("ActiveState") == "failed" or properties.get("Result", "success") != "success":
-                last = read_last_log_lines(context, args.name, args.scope)
-                raise Failed(f"{args.name} does not stay running: {last}", fix=journal_command(args.name, args.scope))
+                log = read_last_log_lines(context, args.name, args.scope)
+                raise Failed(f"{args.name} exited after its start: {log}", fix=journal_command(args.name, args.scope))
             time.sleep(0.1)
 
     @staticmethod
@@ -238,12 +240,16 @@ def _systemctl_command(args: SystemdUnit.Args) -> list[str]:
 
 
 def journal_command(unit: str, scope: str) -> str:
-    """Return the fix text with the command that shows a unit's log. scope: user or system."""
+    """Return the fix text with the command that shows a unit's log.
+
+    Args:
+        scope: user or system.
+    """
     return f"On the host: `journalctl {'--user ' if scope == 'user' else ''}-u {unit} -n 20`."
 
 
 def read_last_log_lines(context: Context, unit: str, scope: str) -> str:
-    """Return the last lines of a unit's journal, joined."""
+    """Return the last three lines of a unit's journal as one line."""
     scope_options = ["--user"] if scope == "user" else []
     completed = context.machine.run(["journalctl", *scope_options, "-u", unit, "-n", "3", "-o", "cat", "--no-pager"])
     return " ".join(completed.out.split())[-300:] or "no output"
