@@ -32,23 +32,23 @@ def load_recipe(folder: Path, container: str, rest: str = "", head: str = HEAD) 
 @pytest.mark.parametrize(
     ("box", "line", "result"),
     [
-        ("network: host\nports: ['8000:8000']", 6, "`container.ports` has no meaning with `network: host`"),
+        ("network: host\nports: ['8000:8000']", 6, "`container.ports` has no effect with `network: host`"),
         ("network: none", 5, "nothing can reach the server"),
-        ("network: host\nnetworks: [a]", 6, "joins no other network"),
+        ("network: host\nnetworks: [a]", 6, "cannot join other networks"),
         ("networks:\n  - a\n  - name=a,alias=b", 7, "joins 'a' twice"),
         ("network: a\nnetworks: [a]", 6, "joins 'a' twice"),
         ("networks: [host]", 5, "can't be used as an additional network"),
-        ("sysctls:\n  kernel.shmmax: '1'", 6, "kernel.shmmax is the host's own with `ipc: host`"),
-        ("network: host\nsysctls:\n  net.core.somaxconn: '1'", 7, "is the host's own with `network: host`"),
+        ("sysctls:\n  kernel.shmmax: '1'", 6, "kernel.shmmax belongs to the host with `ipc: host`"),
+        ("network: host\nsysctls:\n  net.core.somaxconn: '1'", 7, "belongs to the host with `network: host`"),
         ("memory_swap: 8g", 5, "needs `memory`"),
         ("memory: 8g\nmemory_swap: 4g", 6, "is less than `memory`"),
-        ("log_driver: none\nlog_options: {max-size: 1m}", 6, "the log driver `none` has none"),
-        ("devices: ['/dev/a:/dev/c', '/dev/b:/dev/c']", 5, "'/dev/c' is in the container already"),
+        ("log_driver: none\nlog_options: {max-size: 1m}", 6, "`container.log_options` has no effect with"),
+        ("devices: ['/dev/a:/dev/c', '/dev/b:/dev/c']", 5, "two devices have the path '/dev/c'"),
         ("volumes: ['/a:/c']\ntmpfs: [/c/]", 6, "'/a:/c' is mounted at /c already"),
-        ("volumes: ['/a:/c', '/a/b:/d']", 5, "'/a/b:/d' lies in /a, to which the container may write"),
-        ("volumes: ['~/.local/share/:/c']", 5, "sparkwright's own folder lies in ~/.local/share/, to which"),
-        ("volumes: ['/:/host']", 5, "lies in /, to which"),
-        ("tmpfs: [/model]", 5, "the model is mounted at /model already"),
+        ("volumes: ['/a:/c', '/a/b:/d']", 5, "'/a/b:/d' is inside /a, where the container may write"),
+        ("volumes: ['~/.local/share/:/c']", 5, "sparkwright's own folder is inside ~/.local/share/, where"),
+        ("volumes: ['/:/host']", 5, "is inside /, where"),
+        ("tmpfs: [/model]", 5, "the model's folder is mounted at /model already"),
         ("log_driver: splunk\nlog_options: {splunk-token: 0123456789abcdef0123}", 6, "looks like a secret"),
         ("healthcheck: {test: 'true', intervall: 30s}", 5, "'intervall' is not a key of a health check"),
         ("healthcheck: {interval: 30}", 5, "quote it"),
@@ -183,10 +183,10 @@ def test_on_the_hosts_network_the_server_is_asked_at_its_engines_port(
 
 def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refused(tmp_path: Path) -> None:
     host = Host("spark1", "spark1", serve_port=9000, where="hosts/spark1.yml")
-    with pytest.raises(Refused, match=r"`serve_port: 9000` has no meaning with the recipe's `network: host`") as error:
+    with pytest.raises(Refused, match=r"`serve_port: 9000` has no effect with the recipe's `network: host`") as error:
         recipe.scope(host, "ops", load_recipe(tmp_path, "network: host"), NOTHING)
     assert error.value.where == "hosts/spark1.yml"
-    with pytest.raises(Refused, match="`publish: loopback` has no meaning") as error:
+    with pytest.raises(Refused, match="`publish: loopback` has no effect") as error:
         load_recipe(tmp_path, "network: host", "publish: loopback\n")
     assert error.value.where.endswith("recipes/one.yml:6")
 

@@ -99,16 +99,16 @@ def test_another_commit_of_one_is_another_baseline_of_the_same_command(tmp_path:
 
 
 REFUSED = {
-    "the same name": (VLLM + ADAPTERS.replace("name: law", "name: sql"), "two `adapters` are called `sql`"),
+    "the same name": (VLLM + ADAPTERS.replace("name: law", "name: sql"), "two `adapters` have the name `sql`"),
     "a served name": (VLLM.replace("qwen", "[qwen, sql]") + ONE, "`sql` is a served name of the model"),
     "no name": (VLLM + ONE.replace(", name: sql", ""), "`name` is missing"),
-    "another spelling": (VLLM + ONE.replace("name: sql", "name: 'sql=/etc'"), "needs letters, digits"),
+    "another spelling": (VLLM + ONE.replace("name: sql", "name: 'sql=/etc'"), "must be 1 to 64 letters"),
     "no hub id": (VLLM + ONE.replace("a/sql-lora", "../x"), "is not a model's name on the hub"),
     "the flag too": ("vllm: {lora-modules: [x=/x]}\n" + ONE, "`vllm.lora-modules` and `adapters` both name adapters"),
     "switched off": ("vllm: {enable-lora: false}\n" + ONE, "`adapters` has no effect with `enable-lora: False`"),
     "a file": (VLLM + ONE.replace("name: sql", "name: sql, file: x.gguf"), "`adapters.sql.file` cannot be used with vLLM"),
-    "one folder": (VLLM + ONE.replace("name: sql", "name: sql, dir: ~/models/b"), "`adapters.sql.dir` and `model.dir` are one"),
-    "a colon": (SGLANG.replace("qwen", "'qwen:8b'") + ONE, "reads a colon in a request's model as the beginning of an adapter"),
+    "one folder": (VLLM + ONE.replace("name: sql", "name: sql, dir: ~/models/b"), "`adapters.sql.dir` and `model.dir` overlap"),
+    "a colon": (SGLANG.replace("qwen", "'qwen:8b'") + ONE, "takes what follows a colon in a request's model"),
     "described": ("engine: openai\nopenai: {served_name: x, command: []}\n" + ONE, "`adapters` cannot be used with"),
 }  # fmt: skip
 
@@ -123,7 +123,7 @@ def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, w
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (LLAMA.replace("alias: sql", "alias: qwen") + GGUF, "llama.cpp serves no adapter by a name: every request gets it"),
+        (LLAMA.replace("alias: sql", "alias: qwen") + GGUF, "llama.cpp cannot select adapters by name"),
         (LLAMA.replace("sql}", "sql, lora-scaled: /x}") + GGUF, "`llama_cpp.lora-scaled` and `adapters` both name"),
         (LLAMA + ONE, "`adapters.sql.file` is missing with llama.cpp"),
     ],

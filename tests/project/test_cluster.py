@@ -117,14 +117,14 @@ def test_a_link_that_can_be_none_is_refused(project: Path, link: str, refusal: s
     [
         (("parallel: {tensor: 2}", "parallel: {tensor: 1}"), "recipes/big.yml:4: `parallel` splits the model over one host."),
         (("parallel: {tensor: 2}", "parallel: {tensor: 3}"),
-         "recipes/big.yml:4: the recipe big is for 3 hosts (`parallel`), and the cluster pair has 2."),
-        (("parallel: {tensor: 2}", ""), "the recipe big is for one host, and the cluster pair has 2."),
+         "recipes/big.yml:4: the recipe big is for 3 hosts (`parallel`), but the cluster pair has 2."),
+        (("parallel: {tensor: 2}", ""), "the recipe big is for one host, but the cluster pair has 2."),
         (("{name: qwen}", "{name: qwen, network: bridge}"), "recipes/big.yml:3: `container.network` must be `host` with `parallel`"),
         (("{name: qwen}", "{name: qwen, env: {VLLM_HOST_IP: 10.0.0.9}}"), "`container.env.VLLM_HOST_IP` cannot be set with `parallel`"),
         (("{name: qwen}", "{name: qwen, stop_timeout_s: 10}"), "`container.stop_timeout_s` must be at least"),
         (("parallel", "vllm: {nnodes: 2}\nparallel"), "recipes/big.yml:4: `vllm.nnodes` cannot be set with `parallel`"),
         (("parallel", "vllm: {tensor-parallel-size: 2}\nparallel"), "`vllm.tensor-parallel-size` cannot be set with `parallel`"),
-        (("parallel", "vllm: {port: 29499}\nparallel"), "`cluster.barrier_port`: the server itself listens on 29499."),
+        (("parallel", "vllm: {port: 29499}\nparallel"), "`cluster.barrier_port`: the server itself listens on port 29499."),
     ],
 )  # fmt: skip
 def test_a_recipe_that_does_not_fit_its_cluster_is_refused(
@@ -156,7 +156,7 @@ def test_a_recipe_for_two_hosts_is_refused_on_one_that_serves_alone(project: Pat
     with pytest.raises(Refused) as excinfo:
         member_spec(project, "spark3")
     refusal = str(excinfo.value)
-    assert "hosts/spark3.yml:2: the recipe big is for 2 hosts (`parallel`), and spark3 serves alone." in refusal
+    assert "hosts/spark3.yml:2: the recipe big is for 2 hosts (`parallel`), but spark3 is not in a cluster." in refusal
     assert "`pair: {hosts: [spark3, ...], cluster: {recipe: big, head: spark3}}`" in refusal
 
 

@@ -150,7 +150,7 @@ def test_what_cannot_be_a_gateway_is_refused_with_its_line(
         ("small", "served-model-name: small", "served-model-name: 'a b'", "the model name 'a b' of small needs letters, digits"),
         ("small", "container:", "publish: loopback\ncontainer:",
          "the server of spark3 listens on loopback only: spark1 cannot reach it."),
-        ("chat", "name: qwen}", "name: gateway}", "`container.name`: 'gateway' is a name of the gateway's containers."),
+        ("chat", "name: qwen}", "name: gateway}", "`container.name`: 'gateway' is reserved for the gateway's containers."),
     ],
 )  # fmt: skip
 def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(

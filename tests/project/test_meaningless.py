@@ -121,11 +121,11 @@ def compile_deploy(project: Path, name: str = "spark1") -> Plan:
     [
         (
             {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gib: lots\n"},
-            "hosts/groups.yml:4: `vars.reserve_gib`, read at playbooks/deploy.yml:",
+            "hosts/groups.yml:4: `vars.reserve_gib`, used at playbooks/deploy.yml:",
         ),
         (
             {"hosts/groups.yml": "all: {}\nlab:\n  vars:\n    ollama: unlod\n"},
-            "hosts/groups.yml:4: `vars.ollama`, read at playbooks/deploy.yml:",
+            "hosts/groups.yml:4: `vars.ollama`, used at playbooks/deploy.yml:",
         ),
         (
             {"hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35b\nvars:\n  drain_s: '{{ drian_s }}'\n"},

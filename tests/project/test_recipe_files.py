@@ -87,21 +87,21 @@ MISTAKES = {
     "/etc/a,readonly=false: {file: chat/one.jinja}": "7: `files`: '/etc/a,readonly=false' must be a path in the container",
     "/etc/passwd: {file: chat/one.jinja}": "7: `files`: '/etc/passwd' must not be in /etc/passwd, which belongs to the system",
     "/usr/bin/python3: {file: chat/one.jinja}": "7: `files`: '/usr/bin/python3' must not be in /usr/bin",
-    "/models/b/config.json: {file: chat/one.jinja}": "7: `files`: '/models/b/config.json' and the model's folder are in one place",
-    "/cache/x: {file: chat/one.jinja}": "7: `files`: '/cache/x' and the volume '/srv/cache:/cache' are in one place",
+    "/models/b/config.json: {file: chat/one.jinja}": "7: `files`: '/models/b/config.json' overlaps the model's folder",
+    "/cache/x: {file: chat/one.jinja}": "7: `files`: '/cache/x' overlaps the volume '/srv/cache:/cache'",
     "/etc/a: {file: chat/one.jinja}\n/etc/a/b: {file: chat/one.jinja}": "8: `files`: '/etc/a/b' is below the file '/etc/a'",
-    "/etc/x: {}": "7: `files./etc/x`: needs `template` or `file`, one of them.",
-    "/etc/x: {file: a, template: b}": "7: `files./etc/x`: needs `template` or `file`, one of them.",
+    "/etc/x: {}": "7: `files./etc/x`: set either `template` or `file`.",
+    "/etc/x: {file: a, template: b}": "7: `files./etc/x`: set either `template` or `file`.",
     "/etc/x: {file: /etc/passwd}": "7: `files./etc/x`: '/etc/passwd' is not a path in the project.",
     "/etc/x: {src: a}": "7: unknown key `src`.",
-    "/etc/x: {file: ../outside}": "7: `files./etc/x` names a file outside of the project.",
-    "/etc/x: {file: linked}": "7: `files./etc/x` names a file outside of the project.",
-    "/etc/x: {file: chat}": "7: `files./etc/x`: there is no chat.",
-    '/etc/x: {file: "a\\0b"}': "7: `files./etc/x`: there is no a\\x00b.",
-    '/etc/x: {template: "a\\0b"}': "7: `files./etc/x`: there is no templates/a\\x00b.",
-    f"/etc/x: {{file: {'a' * 5000}}}": "7: `files./etc/x`: there is no aaa",
-    f"/etc/x: {{template: {'a' * 5000}}}": "7: `files./etc/x`: there is no templates/aaa",
-    "/etc/x: {template: none.j2}": "7: `files./etc/x`: there is no templates/none.j2.",
+    "/etc/x: {file: ../outside}": "7: `files./etc/x`: the file is outside the project.",
+    "/etc/x: {file: linked}": "7: `files./etc/x`: the file is outside the project.",
+    "/etc/x: {file: chat}": "7: `files./etc/x`: no such file: chat.",
+    '/etc/x: {file: "a\\0b"}': "7: `files./etc/x`: no such file: a\\x00b.",
+    '/etc/x: {template: "a\\0b"}': "7: `files./etc/x`: no such file: templates/a\\x00b.",
+    f"/etc/x: {{file: {'a' * 5000}}}": "7: `files./etc/x`: no such file: aaa",
+    f"/etc/x: {{template: {'a' * 5000}}}": "7: `files./etc/x`: no such file: templates/aaa",
+    "/etc/x: {template: none.j2}": "7: `files./etc/x`: no such file: templates/none.j2.",
 }
 
 
@@ -116,10 +116,10 @@ def test_a_mistake_is_one_sentence_with_its_line(folder: Path, files: str, messa
 
 
 CONTENTS = {
-    "a: 1\nhf_token: hf_0123456789abcdefghij\n": r"chat/two:2: `files./etc/x` holds what looks like a secret.",
-    "# sk-0123456789abcdefghij\n": r"chat/two:1: `files./etc/x` holds",
-    'a: 1\n  "api_key": "correct-horse-battery"\n': r"chat/two:2: `files./etc/x` holds",
-    "export DB_PASSWORD=correct-horse-battery\n": r"chat/two:1: `files./etc/x` holds",
+    "a: 1\nhf_token: hf_0123456789abcdefghij\n": r"chat/two:2: `files./etc/x` contains what looks like a secret.",
+    "# sk-0123456789abcdefghij\n": r"chat/two:1: `files./etc/x` contains",
+    'a: 1\n  "api_key": "correct-horse-battery"\n': r"chat/two:2: `files./etc/x` contains",
+    "export DB_PASSWORD=correct-horse-battery\n": r"chat/two:1: `files./etc/x` contains",
     "a\nb\xff": r"chat/two:2: not a UTF-8 text file",
     "x" * ((1 << 20) + 1): r"chat/two: the file .*1",
 }
@@ -168,5 +168,5 @@ def test_the_page_cache_is_the_recipes_where_it_says_so_and_else_the_hosts(
 @pytest.mark.parametrize("key", ["flags", "args"])
 def test_the_engines_flags_under_another_name_are_told_where_they_stand(folder: Path, key: str) -> None:
     (folder / "recipes/one.yml").write_text(HEAD.removesuffix("files:\n") + f"{key}: {{max-model-len: 4096}}\n")
-    with pytest.raises(Refused, match=f"unknown key `{key}`. The engine's flags stand below its own name, as `vllm:`."):
+    with pytest.raises(Refused, match=f"unknown key `{key}`. The engine's flags belong under its name, e.g. `vllm:`."):
         recipe.load(folder, "one")

@@ -40,7 +40,7 @@ LLAMA = {"engine": "llama_cpp", "model": {**RECIPE["model"], "file": "*.gguf"}}
         ),
         ({"engine": "sglang", "task": "embed", "sglang": {}}, "`task: embed` needs `is-embedding: true`"),
         ({"engine": "sglang", "sglang": {"is-embedding": True}}, "with `is-embedding: true` SGLang does not generate."),
-        ({"task": "embed", "expect": {"tok_per_s": 40}}, "`expect.tok_per_s` has no meaning with `task: embed`"),
+        ({"task": "embed", "expect": {"tok_per_s": 40}}, "`expect.tok_per_s` does not apply to `task: embed`"),
         ({"task": "embed", "parallel": {"tensor": 2}}, "`parallel` cannot be used with `task: embed`."),
         ({"task": "speak"}, "`task`"),
     ],

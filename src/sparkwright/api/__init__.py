@@ -1,4 +1,4 @@
-"""The Python API. Its compatibility between releases is documented in docs/api.md."""
+"""The Python API; see docs/api.md."""
 
 from sparkwright.api.fleet import Fleet, Options
 from sparkwright.api.results import (

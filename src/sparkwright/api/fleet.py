@@ -1,4 +1,4 @@
-"""`Fleet`, a project's hosts for use by programs. It calls the same code as the commands and prints nothing."""
+"""`Fleet`: the hosts of a project for use by programs. It calls the same code as the commands and prints nothing."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Answer = TypeVar("Answer")
 
 
 class Options(TypedDict, total=False):
-    """Options of a run, as for the command."""
+    """Options of a run; the same as on the command line."""
 
     #: change nothing
     check: bool
     diff: bool
-    #: separated by commas
+    #: comma-separated
     tags: str
-    #: separated by commas
+    #: comma-separated
     skip_tags: str
     start_at_task: str
     #: wait for the host's lock instead of failing
     wait: bool
-    #: number of hosts to deploy to before the others
+    #: number of hosts to deploy to before all others
     canary: int
-    #: size of the batches: "2", "50%" or "1,4"
+    #: batch size: "2", "50%" or "1,4"
     serial: str
     max_fail_percentage: str
     resume: bool
@@ -56,12 +56,12 @@ def _in_project(
 
 
 class Fleet:
-    """The hosts of one project.
+    """The hosts of a project.
 
-    Several fleets may be used in one process and in several threads. A fleet holds no connections.
+    Several fleets may be used in one process and in several threads. A fleet keeps no connections open.
 
-    The methods take `hosts`, a pattern like --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". Every method raises
-    Refused for a mistake in the project's files, and for an unknown host.
+    `hosts` is a pattern as for --host: "spark1", "spark1,spark2", a group, "all", "lab:!spark3". All methods raise Refused for
+    a mistake in the project's files, and for an unknown host.
     """
 
     def __init__(self, root: Path) -> None:
@@ -82,10 +82,9 @@ class Fleet:
 
     @_in_project
     def status(self, hosts: str = "") -> tuple[HostStatus, ...]:
-        """Return the state of every host, from the last scheduled check or from now.
+        """Return the state of each host, from its last scheduled check or from a new one.
 
-        Args:
-            hosts: a pattern; empty for all hosts except sandboxes.
+        hosts: a pattern; empty for all hosts except sandboxes.
         """
         selection = connect_hosts(hosts or default_pattern(), "light")
         from sparkwright.app.queries import fleet_status
@@ -97,10 +96,9 @@ class Fleet:
 
     @_in_project
     def diagnose(self, hosts: str, *, token_s: float = 0.0) -> tuple[Diagnosis, ...]:
-        """Find out why hosts are slow or down. Idle servers are measured, which takes up to a minute.
+        """Find out why servers are slow or down. Measuring an idle server takes up to a minute.
 
-        Args:
-            token_s: how long a token may take, in seconds.
+        token_s: maximum time for a token, seconds; 0 for the default.
         """
         from sparkwright.app.queries import diagnosis
 
@@ -112,20 +110,19 @@ class Fleet:
 
     @_in_project
     def logs(self, hosts: str, *, tail: int = 1000) -> tuple[Log, ...]:
-        """Return the last lines of the servers' logs, and the engines' state as logged by the last start."""
+        """Return the last lines of each server's log, and the engine's state according to its last start."""
         from sparkwright.app.queries import log_source
 
         return tuple(
-            Log(of_host.source["host"], of_host.text, of_host.state, of_host.known, of_host.error, of_host.exit)
-            for of_host in log_source.query_hosts(hosts, tail)
+            Log(log.source["host"], log.text, log.state, log.known, log.error, log.exit)
+            for log in log_source.query_hosts(hosts, tail)
         )
 
     @_in_project
     def history(self, hosts: str, *, last: int = 20) -> tuple[History, ...]:
-        """Return the history of each server, newest entry first.
+        """Return the changes to each server, newest first.
 
-        Args:
-            last: number of entries to return.
+        last: maximum number of entries.
         """
         from sparkwright.app.queries import host_records
 
@@ -140,20 +137,17 @@ class Fleet:
 
     @_in_project
     def incident(self, hosts: str, *, run: str = "") -> tuple[Incident, ...]:
-        """Return the diagnostics of a failure, without writing any file.
+        """Return the diagnostics of a failure on each host. No file is written.
 
-        Args:
-            run: id of the failed run; empty for the newest incident.
+        run: id of the failed run; empty for the newest incident.
         """
         from sparkwright.app.queries import host_records
 
         selection = select_hosts(hosts)
-        answers, errors = (
-            host_records.query_events(selection, {"verb": "incident", "run": run}),
-            selection.fleet.errors(),
-        )
+        answers = host_records.query_events(selection, {"verb": "incident", "run": run})
+        errors = selection.fleet.errors()
 
-        def fetch_incident(host: str) -> Incident:
+        def parse_answer(host: str) -> Incident:
             try:
                 if host in errors:
                     raise errors[host]
@@ -161,34 +155,32 @@ class Fleet:
             except SparkwrightError as error:
                 return Incident(host, **_error_fields(error))
 
-        return tuple(fetch_incident(host.name) for host in selection.hosts)
+        return tuple(parse_answer(host.name) for host in selection.hosts)
 
     @_in_project
     def report(self, hosts: str = "", *, since: str = "7d") -> tuple[Report, ...]:
-        """Summarise the scheduled checks.
+        """Summarize the scheduled checks.
 
-        Args:
-            since: how far back, for example 90m, 12h or 7d.
+        hosts: a pattern; empty for all hosts except sandboxes.
+        since: how far back, e.g. 90m, 12h or 7d.
         """
         from sparkwright.app.queries import host_records
 
         span_s = units.parse_duration(since, "since", min_s=60)
         now_s = time.time()
-        host_reports = host_records.query_reports(
-            connect_hosts(hosts or default_pattern(), "light"), now_s - span_s, now_s
-        )
-        return tuple(map(host_records.report_row, host_reports))
+        selection = connect_hosts(hosts or default_pattern(), "light")
+        return tuple(map(host_records.report_row, host_records.query_reports(selection, now_s - span_s, now_s)))
 
     def plan(self, hosts: str, **options: Unpack[Options]) -> Run:
-        """Show what `deploy` would change, without changing anything. The exit code is 2 if anything would change."""
+        """Run `deploy` in check mode, which changes nothing. The exit code is 2 if a deploy would change anything."""
         return self._play("deploy", hosts, {"diff": True, **options, "check": True})
 
     def deploy(self, hosts: str, *, rollback: bool = True, anyway: bool = False, **options: Unpack[Options]) -> Run:
-        """Deploy each recipe and verify it.
+        """Deploy and verify the hosts' recipes.
 
         Args:
-            rollback: restore the previous server if that fails.
-            anyway: start a configuration with which the host went down before.
+            rollback: restore the previous server if the deploy fails.
+            anyway: start even a configuration that crashed the host before.
         """
         return self._play("deploy", hosts, options, rollback=rollback, anyway=anyway)
 
@@ -196,33 +188,31 @@ class Fleet:
         """Restart the servers and verify them.
 
         Args:
-            keep: keep the page cache too, where it fits.
-            anyway: start a configuration with which the host went down before.
+            keep: do not drop the model from the page cache if the server fits next to it.
+            anyway: see `deploy`.
         """
         return self._play("restart", hosts, options, keep=keep, anyway=anyway)
 
     def switch(self, hosts: str, to: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
-        """Wake the server of a recipe that takes turns in its host's memory.
+        """Wake an `on_demand` server, in place of the one that is awake.
 
         Args:
-            to: the recipe.
-            anyway: start a configuration with which the host went down before.
+            to: name of its recipe.
+            anyway: see `deploy`.
         """
         return self._play("switch", restrict_to_recipe(hosts, to), options, anyway=anyway)
 
     def rollback(self, hosts: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
         """Return to the last verified server.
 
-        Args:
-            anyway: start a configuration with which the host went down before.
+        anyway: see `deploy`.
         """
         return self._play("rollback", hosts, options, anyway=anyway)
 
     def verify(self, hosts: str, *, new_baseline: bool = False, **options: Unpack[Options]) -> Run:
-        """Check running servers: health, GPU, log, throughput, text.
+        """Verify the running servers: health, GPU, log, throughput, generated text.
 
-        Args:
-            new_baseline: save the measurements as the new baseline.
+        new_baseline: save the measurements as the new baseline.
         """
         return self._play("verify", hosts, options, new_baseline=new_baseline)
 
@@ -231,10 +221,9 @@ class Fleet:
         return self._play(playbook, hosts, options)
 
     def _play(self, playbook: str, hosts: str, options: Options, **command_options: Any) -> Run:
-        """Run a command's playbook. Raises TypeError for an unknown option.
+        """Run a playbook. Raises TypeError for an unknown option.
 
-        Args:
-            command_options: options that only this command has.
+        command_options: options that only this playbook's command has.
         """
         if unknown := options.keys() - Options.__annotations__.keys():
             raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
@@ -245,25 +234,21 @@ class Fleet:
         """Check the servers' health now.
 
         Args:
-            smoke: measure the decode rate too.
-            token_s: how long a token may take, in seconds.
+            smoke: also measure the decode rate.
+            token_s: maximum time for a token, seconds; 0 for the default.
         """
-        header = {"verb": "health", "smoke": smoke, "token_s": token_s}
-        from sparkwright.app.runs import session
-
-        return Run(
-            self.root, lambda on_event: session.send_request(select_hosts(hosts), header, json=True, on_event=on_event)
-        )
+        return self._send_request(hosts, {"verb": "health", "smoke": smoke, "token_s": token_s})
 
     def attach(self, hosts: str, *, run: str = "") -> Run:
         """Follow a run again, from its first event.
 
-        Args:
-            run: id of the run; empty for the newest.
+        run: id of the run; empty for the newest.
         """
+        return self._send_request(hosts, {"verb": "attach", "run": run})
+
+    def _send_request(self, hosts: str, header: dict[str, Any]) -> Run:
         from sparkwright.app.runs import session
 
-        header = {"verb": "attach", "run": run}
         return Run(
             self.root, lambda on_event: session.send_request(select_hosts(hosts), header, json=True, on_event=on_event)
         )

@@ -1,7 +1,4 @@
-"""Results of the API, which are frozen and don't have to be closed.
-
-Texts from hosts are limited in length, and their control characters are made visible.
-"""
+"""Results of the API. Texts from hosts are limited in length, and their control characters are made visible."""
 
 from __future__ import annotations
 
@@ -43,26 +40,26 @@ _ERROR_TYPES: Mapping[Exit, type[SparkwrightError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a run, as received."""
+    """An event of a run."""
 
-    #: kind of the event, for example `task_finished`
+    #: e.g. `task_finished`
     kind: str
     #: name of the host; empty for an event of the whole fleet
     host: str
-    #: time in seconds since the epoch
+    #: seconds since the epoch
     time: float
-    #: the other fields, which docs/schemas/events.json lists for each kind
+    #: the other fields; docs/schemas/events.json lists them by kind
     fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field that differs."""
+    """A changed field of a task's diff."""
 
     field: str
-    #: previous value as plain JSON; None if there is none
+    #: previous value as JSON; None if there was none
     before: Any = None
-    #: new value as plain JSON; None if there is none
+    #: new value as JSON; None if there is none
     after: Any = None
     #: reason for the change, if it is not obvious
     why: str = ""
@@ -78,7 +75,7 @@ class TaskResult:
     #: ok, changed, failed, skipped, rescued or ignored; in check mode, the predicted status
     status: str
     msg: str = ""
-    #: a way to resolve a failure
+    #: how to resolve a failure
     fix: str = ""
     diff: tuple[Change, ...] = ()
     #: values that the module returns (docs/modules)
@@ -88,7 +85,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The result of a run on one host: the exit code, the number of tasks by status, and the reason."""
+    """The result of a run on one host: exit code, number of tasks by status, and the reason in `msg`."""
 
     host: str
     exit: Exit
@@ -106,7 +103,7 @@ class RunResult:
 
     #: the worst exit code of its hosts, which is the command's exit code
     exit: Exit
-    #: results of the hosts, by name
+    #: results by host name
     hosts: Mapping[str, HostResult] = field(default_factory=dict)
     #: in the order in which they finished
     tasks: tuple[TaskResult, ...] = ()
@@ -120,11 +117,11 @@ class RunResult:
 
     @property
     def budgets(self) -> dict[str, MemoryBudget]:
-        """The memory budgets of the hosts' servers, by host name, if the run checked the memory; see docs/memory.md."""
+        """Memory budgets by host name, for hosts whose memory the run checked; see docs/memory.md."""
         budgets_by_host: dict[str, MemoryBudget] = {}
         for task in self.tasks:
             if "budget" in task.data:
-                with contextlib.suppress(ValueError):  # a host may answer anything
+                with contextlib.suppress(ValueError):  # data of hosts is untrusted
                     budgets_by_host[task.host] = MemoryBudget.of_json(task.data["budget"])
         return budgets_by_host
 
@@ -134,7 +131,7 @@ class RunResult:
         return self.exit in (Exit.OK, Exit.CHANGES)
 
     def check(self) -> RunResult:
-        """Return the result, or raise the typed error of the first host that failed."""
+        """Return the result, or raise the SparkwrightError of the first host that failed."""
         for host in self.hosts.values():
             if host.exit in _ERROR_TYPES:
                 raise _ERROR_TYPES[host.exit](host.msg or f"exit code {int(host.exit)}.", where=host.host)
@@ -145,10 +142,11 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The end of an engine's log, and the engine's state as its last start logged it (`logs --state`)."""
+    """The end of a server's log."""
 
     host: str
     text: str
+    #: the engine's state according to its last start, as in `logs --state`
     state: Mapping[str, Any]
     #: True if the log contains an engine's start
     known: bool
@@ -159,12 +157,12 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The history of a host's server."""
+    """The changes to a host's server."""
 
     host: str
-    #: entries in the form of `history --json`, newest first
+    #: entries as in `history --json`, newest first
     acts: tuple[Mapping[str, Any], ...] = ()
-    #: reason for a missing answer
+    #: reason why there is no answer
     error: str = ""
     exit: Exit = Exit.OK
 
@@ -174,10 +172,10 @@ class Incident:
     """The diagnostics of a failure."""
 
     host: str
-    #: id of the run
+    #: id of the failed run
     incident: str = ""
-    #: text of each file, by name
+    #: texts by file name
     files: Mapping[str, str] = field(default_factory=dict)
-    #: reason for missing diagnostics
+    #: reason why there are no diagnostics
     error: str = ""
     exit: Exit = Exit.OK

@@ -1,4 +1,4 @@
-"""A run that a program started: its events as they come, and its result. The hosts do the work, in runs of their own."""
+"""`Run`: a run that a program started, with its events and its result."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sparkwright.protocol import events
 
 #: keep-alive events
 HIDDEN_EVENTS = ("alive",)
-#: how long `close` waits for connections to close, in seconds
+#: maximum time that `close` waits for the connections to close
 CLOSE_TIMEOUT_S = 10.0
 
 
 class Run:
-    """A run in progress. Iterate over it for its events, or call `result`; both wait for it.
+    """A run in progress. Iterate over it for its events, or call `result`; both wait for its end.
 
-    Leaving it early (`break`, `close`, Ctrl-C) closes the connections and leaves the hosts at work, as Ctrl-C in a terminal does
-    by default. `sparkwright attach` follows them again. `stop` asks the hosts to stop at the next safe point instead.
+    Leaving it early (`break`, `close`, Ctrl-C) closes the connections, but the hosts continue, as after Ctrl-C in a terminal.
+    `attach` follows them again. `stop` asks the hosts to stop at the next safe point.
     """
 
     def __init__(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
@@ -41,23 +41,23 @@ class Run:
         self._thread.start()
 
     def __iter__(self) -> Iterator[Event]:
-        """Yield the events as they come. Raises at the end the error that `result` would raise."""
-        ended = False
+        """Yield the events as they arrive. At the end, raise the error that `result` would raise."""
+        has_ended = False
         try:
             while (event := self._events.get()) is not None:
                 yield _to_event(event)
-            ended = True
+            has_ended = True
         finally:
-            if not ended:
+            if not has_ended:
                 self.close()
-        self._events.put(None)  # another iteration ends at once
+        self._events.put(None)  # so that another iteration ends at once
         if self._error is not None:
             raise self._error
 
     def result(self) -> RunResult:
-        """Wait for the end and return the result. It includes hosts that failed; see `RunResult.check`.
+        """Wait for the end and return the result, which may include failed hosts; see `RunResult.check`.
 
-        Raises Refused if no host was touched, Inconclusive for a run that was left, and other errors of the laptop.
+        Raises Refused if nothing was started, Inconclusive if the run was closed early, and other errors of the laptop.
         """
         for _ in self:
             pass
@@ -65,11 +65,11 @@ class Run:
         return self._result
 
     def stop(self) -> None:
-        """Ask the hosts to stop at the next safe point, and return at once. The result contains their exit codes."""
+        """Ask the hosts to stop at the next safe point, without waiting for them. Iterate on, or call `result`."""
         self._listener.interrupt(stops=True)
 
     def close(self) -> None:
-        """Close the connections. Hosts that are working continue."""
+        """Close the connections. The run continues on the hosts."""
         if self._thread.is_alive():
             self._listener.interrupt(stops=False)
             self._thread.join(CLOSE_TIMEOUT_S)
@@ -77,7 +77,9 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def _run(self, root: Path, begin: Callable[[Listener], Sequence[int]]) -> None:
@@ -95,7 +97,7 @@ class Run:
 
 
 class _Listener:
-    """Receives the events in the run's thread, collects the results, and passes the events on."""
+    """Collects results from the events of a run, and forwards the events to the program's thread."""
 
     def __init__(self, events_queue: queue.Queue[events.Event | None]) -> None:
         self._events_out = events_queue
@@ -140,18 +142,16 @@ def _to_event(event: events.Event) -> Event:
     return Event(event["event"], event.get("host", ""), event.get("time", 0.0), other_fields)
 
 
+def _select_fields(event: events.Event, result_type: type[TaskResult] | type[HostResult]) -> dict[str, Any]:
+    return {field.name: event[field.name] for field in fields(result_type) if field.name in event}
+
+
 def _to_task_result(event: events.Event) -> TaskResult:
-    known_fields: dict[str, Any] = {
-        field.name: event[field.name] for field in fields(TaskResult) if field.name in event
-    }
     diff = tuple(
         Change(row["field"], row["before"], row["after"], row.get("why", "")) for row in event.get("diff") or ()
     )
-    return TaskResult(**{**known_fields, "diff": diff})
+    return TaskResult(**{**_select_fields(event, TaskResult), "diff": diff})
 
 
 def _to_host_result(event: events.Event) -> HostResult:
-    known_fields: dict[str, Any] = {
-        field.name: event[field.name] for field in fields(HostResult) if field.name in event
-    }
-    return HostResult(**{**known_fields, "exit": Exit(event["exit"])})
+    return HostResult(**{**_select_fields(event, HostResult), "exit": Exit(event["exit"])})

@@ -1,4 +1,4 @@
-"""Changes that were planned and shown but not made yet. Each is bound to its plan and made at most once."""
+"""Planned changes that wait for confirmation. A change is made at most once, and only as planned."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sparkwright.app.plans import plan_cache
 from sparkwright.mcp import output
 
 Operation = Literal["deploy", "restart", "rollback"]
-#: how long a plan can be confirmed, in seconds
+#: time in which a plan can be confirmed
 PLAN_LIFETIME_S = 600.0
-#: limit on the plans that wait for confirmation, beyond which the oldest are dropped
+#: maximum number of unconfirmed plans; the oldest are dropped
 MAX_WAITING_PLANS = 50
 
 OnEvent = Callable[[Event], None]
@@ -26,25 +26,23 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """A change to confirm."""
+    """A change that waits for confirmation."""
 
     id: str
     operation: Operation
-    #: names of the hosts, in order
     hosts: tuple[str, ...]
-    #: digest of the plan, the hosts and the user's files
+    #: digest of the project's files, a colon, and the digest of operation, hosts and plan
     digest: str
+    #: monotonic time of the plan
     planned_s: float
-    plan: tuple[dict[str, Any], ...]
-    #: the complete plan, in the form of a tool's answer
+    #: a tool's answer with the complete plan
     answer: dict[str, Any]
 
 
 class PendingChanges:
-    """The plans of one MCP server.
+    """Planned changes of an MCP server.
 
-    Args:
-        clock: returns monotonic seconds.
+    clock: returns monotonic seconds.
     """
 
     def __init__(self, fleet: Fleet, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,14 +53,9 @@ class PendingChanges:
         self._lock = threading.Lock()
 
     def plan(self, operation: Operation, hosts: str, on_event: OnEvent) -> PlannedChange | None:
-        """Plan an operation as it would run now.
+        """Plan an operation. Returns None if nothing would change.
 
-        Returns:
-            The plan, whose id may be confirmed; None if there is nothing to do.
-
-        Raises:
-            Refused: the plan does not fit into an answer, so it could not be shown completely under its id.
-            SparkwrightError: a host would refuse, or is unreachable.
+        Raises Refused if the plan is too large to be shown completely, and the errors of hosts that refuse or are unreachable.
         """
         names = tuple(host.host for host in self._fleet.hosts(hosts))
         digest, plan = self._plan_now(operation, names, on_event)
@@ -71,48 +64,49 @@ class PendingChanges:
         full_plan = output.build_complete_answer("plan", plan)
         if full_plan is None:
             raise Refused(
-                f"the plan has more than {output.MAX_ANSWER_CHARS:,} characters, which no answer shows as a whole.",
+                f"the plan has more than {output.MAX_ANSWER_CHARS:,} characters, too many for one answer.",
                 fix=f"Plan fewer hosts at a time, or run `sparkwright {operation} --host {names[0]}` in a terminal.",
             )
-        planned = PlannedChange(secrets.token_hex(8), operation, names, digest, self._clock(), plan, full_plan)
+        planned = PlannedChange(secrets.token_hex(8), operation, names, digest, self._clock(), full_plan)
         with self._lock:
             self._waiting[planned.id] = planned
-            for id in list(self._waiting)[:-MAX_WAITING_PLANS]:
-                del self._waiting[id]
+            for plan_id in list(self._waiting)[:-MAX_WAITING_PLANS]:
+                del self._waiting[plan_id]
         return planned
 
-    def apply(self, id: str, on_event: OnEvent) -> RunResult:
-        """Make a change. Raises Refused for a plan that is unknown, was already used, is too old, or is out of date."""
+    def apply(self, plan_id: str, on_event: OnEvent) -> RunResult:
+        """Make a change. Raises Refused if its plan is unknown, was already used, has expired, or is out of date."""
         with self._lock:
-            planned = self._waiting.pop(id, None)
-            used = id in self._used
-            self._used.add(id) if planned else None
+            planned = self._waiting.pop(plan_id, None)
+            was_used = plan_id in self._used
+            if planned:
+                self._used.add(plan_id)
         fix = "Plan it again, and show the new plan."
         if planned is None:
-            reason = "was used already" if used else "is unknown"
-            raise Refused(f"the plan {id} {reason}; a plan is for one change.", fix=fix)
+            reason = "was used already" if was_used else "is unknown"
+            raise Refused(f"the plan {plan_id} {reason}; a plan is for one change.", fix=fix)
         if self._clock() - planned.planned_s > PLAN_LIFETIME_S:
-            raise Refused(f"the plan {id} is older than {PLAN_LIFETIME_S / 60:g} minutes.", fix=fix)
+            raise Refused(f"the plan {plan_id} is older than {PLAN_LIFETIME_S / 60:g} minutes.", fix=fix)
         if self._digest_files() != planned.digest.partition(":")[0]:
-            raise Refused(f"the project's files changed since the plan {id} was made.", fix=fix)
+            raise Refused(f"the project's files changed since the plan {plan_id} was made.", fix=fix)
         if self._plan_now(planned.operation, planned.hosts, on_event)[0] != planned.digest:
-            raise Refused(f"the plan {id} is out of date: the hosts are not as they were when it was made.", fix=fix)
-        return _follow_run(self._run(planned.operation, planned.hosts), on_event)
+            raise Refused(f"the plan {plan_id} is out of date: the hosts changed since it was made.", fix=fix)
+        return follow_run(self._run(planned.operation, planned.hosts), on_event)
 
     def _plan_now(
         self, operation: Operation, hosts: tuple[str, ...], on_event: OnEvent
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
-        """Return the digest of a current plan, and its tasks with changes. Raises the error of a host that refuses."""
-        files = self._digest_files()
-        result = _follow_run(self._run(operation, hosts, check=True, diff=True), on_event).check()
+        """Return the digest of a new plan (see `PlannedChange`), and the plan's changes. Raises the error of a failing host."""
+        files_digest = self._digest_files()
+        result = follow_run(self._run(operation, hosts, check=True, diff=True), on_event).check()
         if result.exit is Exit.OK:
-            return f"{files}:", ()
+            return f"{files_digest}:", ()
         plan = tuple(
-            {"host": change.host, "task": change.name, "diff": [asdict(row) for row in change.diff]}
-            for change in result.changes
+            {"host": task.host, "task": task.name, "diff": [asdict(change) for change in task.diff]}
+            for task in result.changes
         )
         text = json.dumps([operation, hosts, plan], sort_keys=True, default=str)
-        return f"{files}:{hashlib.sha256(text.encode()).hexdigest()}", plan
+        return f"{files_digest}:{hashlib.sha256(text.encode()).hexdigest()}", plan
 
     def _run(self, operation: Operation, hosts: tuple[str, ...], **options: Unpack[Options]) -> Run:
         return self._fleet.run_playbook(operation, ",".join(hosts), **options)
@@ -124,7 +118,8 @@ class PendingChanges:
             raise Refused(f"the project's files can't be read: {error}.", where=str(self._fleet.root)) from None
 
 
-def _follow_run(run: Run, on_event: OnEvent) -> RunResult:
+def follow_run(run: Run, on_event: OnEvent) -> RunResult:
+    """Return the result of a run. on_event: called with each of its events."""
     for event in run:
         on_event(event)
     return run.result()

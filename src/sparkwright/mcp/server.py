@@ -15,12 +15,12 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from sparkwright import here
-from sparkwright.api import Event, Exit, Fleet, Refused, RunResult, SparkwrightError
+from sparkwright.api import Event, Exit, Fleet, Refused, Run, RunResult, SparkwrightError
 from sparkwright.app import json_output, manual
 from sparkwright.app.connect import select_hosts
 from sparkwright.app.queries import fleet_status
 from sparkwright.mcp import output
-from sparkwright.mcp.changes import PLAN_LIFETIME_S, Operation, PendingChanges
+from sparkwright.mcp.changes import PLAN_LIFETIME_S, OnEvent, Operation, PendingChanges, follow_run
 from sparkwright.program import rewrite_commands
 from sparkwright.remote.ssh import ssh_link
 from sparkwright.version import __version__
@@ -38,49 +38,47 @@ Hosts = Annotated[
     ),
 ]
 RunId = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9-]*$", description="a run's id; empty for the newest")]
-Lines = Annotated[int, Field(ge=1, le=1000, description="how many lines from the end")]
+Lines = Annotated[int, Field(ge=1, le=1000, description="number of lines from the end of the log")]
 DEFAULT_LINES = 100
-Last = Annotated[int, Field(ge=1, le=100, description="how many, newest first")]
+Last = Annotated[int, Field(ge=1, le=100, description="number of entries, newest first")]
 Since = Annotated[str, Field(max_length=8, pattern=r"^\d+[smhdw]$", description="how far back: 90m, 12h, 7d")]
 Topic = Annotated[
     str,
     Field(
         max_length=120,
         pattern=r"^[\w.-]*(#[\w-]+)?$",
-        description="a page, a module or a rule: doctor, or one section, alerts#sparkwrightslow; empty for the list",
+        description="a page, module or rule, e.g. doctor, or a section, e.g. alerts#sparkwrightslow; empty for the list",
     ),
 ]
-Words = Annotated[str, Field(max_length=200, description="in place of a topic: words that one section holds all of")]
-PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id that plan_change gave")]
+Words = Annotated[
+    str, Field(max_length=200, description="instead of a topic: find sections that contain all these words")
+]
+PlanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the id returned by plan_change")]
 
-#: imported before the server is ready, because the first request to a host would have to wait for it
+#: imported in advance, so that the first request to a host does not wait for the import
 PRELOADED_LINK = ssh_link.SshLink
 
 READ_HINTS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 CHANGE_HINTS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
-INSTRUCTIONS = f"""Model servers (vLLM, SGLang, llama.cpp) on DGX Spark hosts, as the project in one folder describes them.
-{output.UNTRUSTED_NOTE} Unknown is a value: null and "unknown" are never good news."""
+INSTRUCTIONS = f"""Manages model servers (vLLM, SGLang, llama.cpp) on the DGX Spark hosts of one project folder.
+{output.UNTRUSTED_NOTE} null and "unknown" mean that a value was not measured: never report them as good."""
 READ_ONLY_NOTE = " This server is read only: it was started without --allow-changes."
-CONFIRMATION_NOTE = f""" To change hosts: plan_change, show its plan to the user, and call apply_change with its id only after the
-user confirmed that plan. An id lasts {PLAN_LIFETIME_S / 60:g} minutes, for one change, while hosts and project files stay
-as they are."""
+CONFIRMATION_NOTE = f""" To change hosts: call plan_change, show its plan to the user, and call apply_change with its id only
+after the user confirmed that plan. An id is valid for {PLAN_LIFETIME_S / 60:g} minutes and one change, and only while the hosts
+and the project's files do not change."""
 
 
 def serve(fleet: Fleet, *, allow_changes: bool) -> None:
     """Serve over standard input and output until the client disconnects."""
     with contextlib.suppress(SparkwrightError), here.use_folder(fleet.root):
-        # import the modules that read files now, or the first request would wait half a second for them
+        # imports the modules that read files, so that the first request does not wait half a second for them
         fleet_status.intended_servers(select_hosts("all"))
     build_server(fleet, allow_changes=allow_changes).run("stdio")
 
 
 def build_server(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
-    """Return the server with its tools.
-
-    Args:
-        allow_changes: include the tools that change hosts.
-    """
+    """Return the server with its tools and resources. allow_changes: include the tools that change hosts."""
     instructions = INSTRUCTIONS + (CONFIRMATION_NOTE if allow_changes else READ_ONLY_NOTE)
     server: MCPServer[Any] = MCPServer(
         "sparkwright", instructions=instructions, version=__version__, log_level="WARNING"
@@ -95,15 +93,15 @@ def build_server(fleet: Fleet, *, allow_changes: bool) -> MCPServer[Any]:
 
 def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
     def hosts(hosts: Hosts = "all") -> dict[str, Any]:
-        """List the hosts of the inventory: address, groups, recipe. Asks no host."""
+        """List the hosts of the inventory: address, groups, recipe. Contacts no host."""
         return output.build_answer("hosts", fleet.hosts(hosts))
 
     def status(hosts: Hosts = "all") -> dict[str, Any]:
-        """Show what each host serves now: state, why, model, tok/s, memory, drift. From its last scheduled check, or of now."""
+        """Show what each host serves: state, reason, model, tok/s, memory, drift; from its last scheduled check or a new one."""
         return output.build_answer("hosts", fleet.status(hosts))
 
     def health(hosts: Hosts, context: Context) -> dict[str, Any]:
-        """Check the servers' health now: a generated token, not a status code."""
+        """Check the servers' health now, by generating a token."""
         return _follow_run(fleet.health(hosts), _progress_reporter(context))
 
     def plan(hosts: Hosts, context: Context) -> dict[str, Any]:
@@ -111,29 +109,29 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return _follow_run(fleet.plan(hosts), _progress_reporter(context))
 
     def diagnose(hosts: Hosts) -> dict[str, Any]:
-        """Find out why a server is slow or down: causes with evidence and fix. Measures an idle server, up to a minute."""
+        """Find out why a server is slow or down: causes with evidence and fix. Measuring an idle server takes up to a minute."""
         return output.build_answer("hosts", fleet.diagnose(hosts))
 
     def logs(hosts: Hosts, lines: Lines = DEFAULT_LINES) -> dict[str, Any]:
-        """Read the end of each server's log, and what its last start reports of itself."""
+        """Read the end of each server's log, and the engine's state according to its last start."""
         return _read_logs(fleet, hosts, lines)
 
     def history(hosts: Hosts, last: Last = 20) -> dict[str, Any]:
-        """List what was done to each server: who, when, what differed, what was measured."""
+        """List the changes to each server: user, time, differences, measurements."""
         return output.build_answer("hosts", fleet.history(hosts, last=last))
 
     def incident(hosts: Hosts, run: RunId = "") -> dict[str, Any]:
-        """Read the diagnostics that were kept when a server failed: log, inspect, memory, kernel messages, events."""
-        return output.build_answer("hosts", fleet.incident(hosts, run=run), text=output.MAX_LOG_CHARS)
+        """Read the diagnostics of a server's failure: log, inspect, memory, kernel messages, events."""
+        return output.build_answer("hosts", fleet.incident(hosts, run=run), max_text_chars=output.MAX_LOG_CHARS)
 
     def report(hosts: Hosts = "all", since: Since = "7d") -> dict[str, Any]:
         """Summarise the scheduled checks: states, throughput and temperatures over time."""
         return output.build_answer("hosts", fleet.report(hosts, since=since))
 
     def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
-        """Read a page of the documentation, of a playbook module or a rule, or search them. doctor.md is the topic doctor."""
+        """Read a page of the documentation, about a playbook module or a rule, or search them. doctor.md is the topic doctor."""
         if topic and search.strip():
-            raise Refused("give a topic or words to search, one of them.")
+            raise Refused("give either a topic or words to search for.")
         if search.strip():
             return {"search": search, "found": manual.search(search)}
         return {"topic": topic, "text": manual.topic(topic) if topic else manual.index()}
@@ -143,20 +141,15 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
 
 def _change_tools(changes: PendingChanges) -> Sequence[tuple[Callable[..., dict[str, Any]], ToolAnnotations]]:
     def plan_change(operation: Operation, hosts: Hosts, context: Context) -> dict[str, Any]:
-        """Plan a deploy, a restart or a rollback, and change nothing. Show the plan to the user; its id is for apply_change."""
+        """Plan a deploy, restart or rollback without changing anything. Show the plan to the user before apply_change."""
         planned = changes.plan(operation, hosts, _progress_reporter(context))
         if planned is None:
-            return {"id": "", "plan": [], "summary": f"Nothing to {operation}: every host is as it should be."}
-        plan_fields = {
-            "id": planned.id,
-            "operation": operation,
-            "hosts": list(planned.hosts),
-            "lasts_s": PLAN_LIFETIME_S,
-        }
-        return plan_fields | planned.answer
+            return {"id": "", "plan": [], "summary": f"Nothing to {operation}: no host would change."}
+        plan = {"id": planned.id, "operation": operation, "hosts": list(planned.hosts), "lasts_s": PLAN_LIFETIME_S}
+        return plan | planned.answer
 
     def apply_change(id: PlanId, context: Context) -> dict[str, Any]:
-        """Make a change that plan_change planned and the user confirmed. Refused if anything is not as it was planned."""
+        """Make a change that plan_change returned and the user confirmed. Refused if hosts or files changed since the plan."""
         return _result_json(changes.apply(id, _progress_reporter(context)))
 
     return (plan_change, READ_HINTS), (apply_change, CHANGE_HINTS)
@@ -171,7 +164,7 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
         return output.build_answer("hosts", fleet.hosts())
 
     @server.resource(
-        "sparkwright://status", mime_type=json_type, description="What every host does; without sandboxes."
+        "sparkwright://status", mime_type=json_type, description="The state of every host except sandboxes."
     )
     @_translate_errors_to(ResourceError)
     def status() -> dict[str, Any]:
@@ -182,7 +175,7 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
         add = server.resource(uri, mime_type=json_type, description=question.__doc__)
         add(_translate_errors(question, ResourceError))
 
-    docs_description = "The pages, modules and rules there are."
+    docs_description = "The list of pages, modules and rules."
     server.resource("sparkwright://docs", mime_type="text/plain", description=docs_description)(manual.index)
     for name, text in manual.pages().items():
         read = functools.partial(manual.topic, name)
@@ -190,7 +183,7 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
         server.add_resource(FunctionResource(uri=uri, name=name, title=title, mime_type="text/markdown", fn=read))
 
     @server.resource(
-        "sparkwright://docs/{topic}", mime_type="text/markdown", description="A page, a module's, or a rule's."
+        "sparkwright://docs/{topic}", mime_type="text/markdown", description="A page, or the page of a module or rule."
     )
     @_translate_errors_to(ResourceError)
     def page(topic: str) -> str:
@@ -203,10 +196,10 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
 
 
 def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
-    """Return the functions of the resources about one host or group."""
+    """Return the functions of the resources for one host or group."""
 
     def health(host: str) -> dict[str, Any]:
-        """A check of its server now: a generated token."""
+        """A new health check of its server, with a generated token."""
         return _follow_run(fleet.health(host), _ignore_event)
 
     def plan(host: str) -> dict[str, Any]:
@@ -214,20 +207,20 @@ def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return _follow_run(fleet.plan(host), _ignore_event)
 
     def diagnose(host: str) -> dict[str, Any]:
-        """The reason why its server is slow or down."""
+        """The causes why its server is slow or down."""
         return output.build_answer("hosts", fleet.diagnose(host))
 
     def logs(host: str) -> dict[str, Any]:
-        """The end of its server's log, and the engine's state as the last start logged it."""
+        """The end of its server's log, and the engine's state according to its last start."""
         return _read_logs(fleet, host, DEFAULT_LINES)
 
     def history(host: str) -> dict[str, Any]:
-        """The history of its server, newest entry first."""
+        """The changes to its server, newest first."""
         return output.build_answer("hosts", fleet.history(host))
 
     def incident(host: str) -> dict[str, Any]:
         """The diagnostics of its server's last failure."""
-        return output.build_answer("hosts", fleet.incident(host), text=output.MAX_LOG_CHARS)
+        return output.build_answer("hosts", fleet.incident(host), max_text_chars=output.MAX_LOG_CHARS)
 
     def report(host: str) -> dict[str, Any]:
         """A summary of a week of scheduled checks."""
@@ -247,32 +240,30 @@ def _read_logs(fleet: Fleet, hosts: str, lines: int) -> dict[str, Any]:
         }
         for log in fleet.logs(hosts, tail=lines)
     ]
-    return output.build_answer("hosts", log_rows, text=output.MAX_LOG_CHARS)
+    return output.build_answer("hosts", log_rows, max_text_chars=output.MAX_LOG_CHARS)
 
 
 def _ignore_event(event: Event) -> None:
-    """Ignore progress events, because resources have no progress."""
+    """Ignore an event: resources cannot report progress."""
 
 
-def _follow_run(run: Any, on_event: Callable[[Event], None]) -> dict[str, Any]:
-    for event in run:
-        on_event(event)
-    return _result_json(run.result())
+def _follow_run(run: Run, on_event: OnEvent) -> dict[str, Any]:
+    return _result_json(follow_run(run, on_event))
 
 
 def _result_json(result: RunResult) -> dict[str, Any]:
-    """Return a run's outcome on each host, with the tasks that changed something or failed."""
+    """Return a run's result on each host, and the tasks that are neither ok nor skipped; all tasks if there are none."""
     notable = [task for task in result.tasks if task.status not in ("ok", "skipped")] or list(result.tasks)
     rows = [
         {
-            "host": task_result.host,
-            "task": task_result.name,
-            "status": task_result.status,
-            "msg": task_result.msg,
-            "fix": task_result.fix,
-            "diff": task_result.diff,
+            "host": task.host,
+            "task": task.name,
+            "status": task.status,
+            "msg": task.msg,
+            "fix": task.fix,
+            "diff": task.diff,
         }
-        for task_result in notable
+        for task in notable
     ]
     hosts = list(result.hosts.values())
     summary = {
@@ -283,11 +274,8 @@ def _result_json(result: RunResult) -> dict[str, Any]:
     return summary | output.build_answer("run", {"hosts": hosts, "tasks": rows, "stopped": result.stopped})
 
 
-def _progress_reporter(context: Context) -> Callable[[Event], None]:
-    """Return a callback that reports starting tasks and finished hosts to the client.
-
-    It is called in a server thread.
-    """
+def _progress_reporter(context: Context) -> OnEvent:
+    """Return a callback that reports started tasks and finished hosts to the client. Call it only in a thread of the server."""
     count = 0
 
     def report_event(event: Event) -> None:
@@ -301,18 +289,20 @@ def _progress_reporter(context: Context) -> Callable[[Event], None]:
     return report_event
 
 
-def _translate_errors_to(kind: type[Exception]) -> Callable[[Callable[Params, Answer]], Callable[Params, Answer]]:
-    return functools.partial(_translate_errors, kind=kind)
+def _translate_errors_to(
+    error_type: type[Exception],
+) -> Callable[[Callable[Params, Answer]], Callable[Params, Answer]]:
+    return functools.partial(_translate_errors, error_type=error_type)
 
 
-def _translate_errors(function: Callable[Params, Answer], kind: type[Exception]) -> Callable[Params, Answer]:
-    """Pass our error messages to the client, because the SDK hides the text of unexpected exceptions."""
+def _translate_errors(function: Callable[Params, Answer], error_type: type[Exception]) -> Callable[Params, Answer]:
+    """Wrap a function so that clients get our error messages. The SDK hides those of other exception types."""
 
     @functools.wraps(function)
     def call(*args: Params.args, **options: Params.kwargs) -> Answer:
         try:
             return function(*args, **options)
         except SparkwrightError as error:
-            raise kind(rewrite_commands(str(error))) from None
+            raise error_type(rewrite_commands(str(error))) from None
 
     return call

@@ -225,7 +225,7 @@ def test_a_recipe_that_is_not_for_the_group_is_refused_once_and_touches_nothing(
     path.write_text(text.replace("parallel: {tensor: 2}", "parallel: {tensor: 3}"))
     result = pair.run("deploy", "--host", "sandbox-pair")
     path.write_text(text)
-    reason = "the recipe sandbox-pair is for 3 hosts (`parallel`), and the cluster sandbox-pair has 2."
+    reason = "the recipe sandbox-pair is for 3 hosts (`parallel`), but the cluster sandbox-pair has 2."
     assert (result.code, (result.out + result.err).count(reason)) == (5, 1), result.out + result.err
     assert pair.ids() == before
 

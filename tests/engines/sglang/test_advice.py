@@ -201,6 +201,6 @@ def test_a_key_is_refused_for_it_would_stand_in_the_log(tmp_path: Path) -> None:
     text = (TOP / f"recipes/{EXAMPLE}.yml").read_text().replace("publish: loopback", "server_key: {env: K}")
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/one.yml").write_text(text)
-    with pytest.raises(Refused, match="`server_key` cannot be used with SGLang: it cannot be given a key that stays"):
+    with pytest.raises(Refused, match="`server_key` cannot be used with SGLang: there is no way to pass the key"):
         recipe.load(tmp_path, "one")
     assert engine.get_engine("sglang").key is None

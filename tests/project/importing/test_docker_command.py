@@ -141,7 +141,7 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
         ('ports: ["8000:8000", "127.0.0.1:8000:8001"]', "publishes the host's port of '127.0.0.1:8000:8001' twice"),
         ("ports: [22:22]", "quote it"),
         ('volumes: ["/a:/c", "/b:/c/"]', "'/a:/c' is mounted at /c already"),
-        ('volumes: ["/a:/model/"]', "the model is mounted at /model already"),
+        ('volumes: ["/a:/model/"]', "the model's folder is mounted at /model already"),
     ],
 )
 def test_what_can_not_stand_together(lines: str, result: str, tmp_path: Path) -> None:

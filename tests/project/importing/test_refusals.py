@@ -55,7 +55,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("services:\n  a:\n    image: a/vllm:1\n    oom_score_adj: abc\n", "`oom_score_adj` must be a whole number, got 'abc'"),
         ("services:\n  a:\n    image: [b]\n", "tiny.yaml:3: `services.a.image` must be a text, got a list"),
         (VLLM + "dependencies: 259\n", "`dependencies` must be a list, got a number"),
-        (VLLM + "features: {a: {args: {b: c}}}\n", "is given twice"),
+        (VLLM + "features: {a: {args: {b: c}}}\n", "duplicate key"),
         (SPARKRUN_2 + "overrides: [5]\n", "`overrides.0` must be a mapping, got a number"),
         ("services: {}\n", "is empty"),
         ("services: {a: {build: .}, b: {}}\ncommand: x\n", ""),

@@ -65,7 +65,7 @@ def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
         ("adress: x\n", "hosts/spark1.yml:1: unknown key `adress`. Did you mean `address`?"),
         ("address: x\nport: ssh\n", "hosts/spark1.yml:2: `port` must be an integer"),
         ("connection: telnet\n", "hosts/spark1.yml:1: `connection` must be 'ssh', 'local' or 'sandbox', got 'telnet'"),
-        ("address: x\naddress: y\n", "hosts/spark1.yml:2: `address` is given twice."),
+        ("address: x\naddress: y\n", "hosts/spark1.yml:2: duplicate key `address`."),
         ("address: [\n", "hosts/spark1.yml:2: not YAML"),
         ("- address\n", "hosts/spark1.yml:1: must be a mapping, got a list."),
         ("secrets: {T: {env: A, file: b}}\n", "hosts/spark1.yml:1: `secrets.T`: set exactly one of"),

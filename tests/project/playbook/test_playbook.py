@@ -56,13 +56,13 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
         (
             "    - {include: parts/inner.yml, vars: {keep: true}}\n",
             "- facts:\n  register: found\n- facts:\n  when: keep and found.changed\n",
-            "`keep`, a variable of this task or its block, stands beside `found`, which only the host knows",
+            "cannot use both `keep`, a variable of this task or its block, and `found`, which is evaluated on the host",
             "inner.yml:4",
         ),
         (
             "    - {include: parts/inner.yml, vars: {what: x}}\n",
             "- facts:\n- fail: {msg: '{{ what }} on {{ facts.kernel }}'}\n",
-            "`what`, a variable of this task or its block, stands beside `facts`",
+            "cannot use both `what`, a variable of this task or its block, and `facts`",
             "inner.yml:2",
         ),
     ],

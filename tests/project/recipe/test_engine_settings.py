@@ -81,11 +81,11 @@ MISTAKES = {
     "engine: ollama\n": "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`? Engines: llama_cpp, openai, sglang, vllm.",
     "engine: 7\n": "9: `engine` must be a string, got 7",
     "engine: vllm\n": "9: `engine: vllm` needs its section `vllm`. Add the flags of vLLM under `vllm:`, or `vllm: {}`.",
-    "engine: vllm\nllama_cpp: {}\n": "10: `llama_cpp` holds flags of llama.cpp, but `engine` is vllm. "
+    "engine: vllm\nllama_cpp: {}\n": "10: `llama_cpp` sets flags of llama.cpp, but `engine` is vllm. "
     "Write them under `vllm:`, or `engine: llama_cpp`.",
-    "sglang: {}\n": "9: `sglang` holds flags of SGLang, but `engine` is missing. Add `engine: sglang`.",
-    "vllm: {}\nsglang: {}\n": "10: `vllm` and `sglang` both hold flags, but a recipe has one engine. Remove `sglang:`.",
-    "engine: openai\nvllm: {}\nopenai: {}\n": "10: `vllm` and `openai` both hold flags, but a recipe has one engine. Remove `vllm:`.",
+    "sglang: {}\n": "9: `sglang` sets flags of SGLang, but `engine` is missing. Add `engine: sglang`.",
+    "vllm: {}\nsglang: {}\n": "10: `vllm` and `sglang` are both set, but a recipe has only one engine. Remove `sglang:`.",
+    "engine: openai\nvllm: {}\nopenai: {}\n": "10: `vllm` and `openai` are both set, but a recipe has only one engine. Remove `vllm:`.",
     "vllm:\n  max-num-seqs: 1\n  max_num_seqs: 2\n": "11: `vllm.max-num-seqs` and `vllm.max_num_seqs` are the same flag, max-num-seqs.",
     "vllm:\n  model: /x\n": "10: `vllm.model` is set by `model.mount`. Remove it.",
     "vllm:\n  api-key: spk-1234\n": "10: `vllm.api-key`: a key in the flags is not secret",
@@ -101,7 +101,7 @@ MISTAKES = {
     "engine: openai\nopenai:\n  served_name: m\n  metrics: {running: t}\n": "12: `openai.metrics` needs `path`.",
     "engine: openai\nopenai:\n  served_name: m\n  key: {}\n": "12: `openai.key` must have one of env and file_flag.",
     "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n": "10: `server_key` cannot be used with OpenAI-compatible server: "
-    "it cannot be given a key that stays secret. Say how it takes one (`openai.key`), or use `publish: loopback`.",
+    "there is no way to pass the key secretly. Describe one in `openai.key`, or use `publish: loopback`.",
     "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n  key: {env: K}\n": "13: `openai.key.env` needs `container.entrypoint`",
     "server_key: {env: K}\nvllm:\n  config: x.yaml\n": "11: `vllm.config` cannot be used with `server_key`: "
     "vLLM reads one configuration file, which holds the key.",
@@ -125,9 +125,7 @@ def test_an_engine_of_which_a_part_is_missing_is_refused_before_anything_is_aske
 ) -> None:
     if own.served:
         return
-    with pytest.raises(
-        Refused, match=rf"one.yml:9: this release cannot serve with {own.title} yet. Engines it can serve"
-    ):
+    with pytest.raises(Refused, match=rf"one.yml:9: this release does not support {own.title} yet. Supported engines"):
         load_recipe(tmp_path, f"engine: {own.name}\n{own.name}: {{a-flag: 1}}\n")
 
 
@@ -178,7 +176,7 @@ def test_before_it_is_pinned_its_command_names_the_pattern_and_its_memory_is_unk
 
 LLAMA_MISTAKES = {
     LLAMA + "llama_cpp: {}\n": "2: `model.file` is missing: llama.cpp serves one GGUF file, or its shards. "
-    "Name it, by pattern where it has several parts; *.gguf lists those there are.",
+    "Name it, or a pattern that matches all its parts. `file: '*.gguf'` lists the files of the repository.",
     FILE.replace(".gguf", "") + "llama_cpp: {}\n": "4: `model.file` must end in .gguf, got '*Q4_K_M*'.",
     FILE
     + "llama_cpp:\n  max-model-len: 8192\n": "12: max-model-len is vLLM's; llama.cpp has ctx-size for the longest context.",
@@ -245,7 +243,9 @@ def test_a_single_file_is_for_an_engine_that_serves_one(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     text = HEAD.replace("  id: a/b\n", '  id: a/b\n  file: "*Q4_K_M*.gguf"\n')
     (tmp_path / "recipes/one.yml").write_text(f"{text}vllm: {{}}\n")
-    with pytest.raises(Refused, match="one.yml:4: `model.file` cannot be used with vLLM: it serves the whole folder."):
+    with pytest.raises(
+        Refused, match="one.yml:4: `model.file` cannot be used with vLLM, which serves the whole folder."
+    ):
         recipe.load(tmp_path, "one")
 
 
@@ -291,8 +291,8 @@ TOOLS = "vllm: {enable-auto-tool-choice: true, tool-call-parser: hermes}\n"
         ("expect:\n  probes: [tools]\n", "10: `expect.probes.0`: must be one of tool_call, reasoning"),
         ("expect:\n  probes:\n    - language: xx\n", "`language` must be one of en, de"),
         ("expect:\n  probes:\n    - reasoning\n    - tool_call\n", "12: `expect.probes`: tool_call cannot pass without `vllm.enable-auto-tool-choice`."),
-        ("task: embed\nexpect:\n  probes: [reasoning]\n", "11: `expect.probes`: reasoning cannot be asked with `task: embed`."),
-        ("expect:\n  probes: [{embedding_dimension: 5}]\n", "10: `expect.probes`: embedding_dimension cannot be asked with `task: generate`."),
+        ("task: embed\nexpect:\n  probes: [reasoning]\n", "11: `expect.probes`: reasoning does not apply to `task: embed`."),
+        ("expect:\n  probes: [{embedding_dimension: 5}]\n", "10: `expect.probes`: embedding_dimension does not apply to `task: generate`."),
     ],
 )  # fmt: skip
 def test_a_probe_that_cannot_pass_is_refused(
@@ -420,8 +420,8 @@ def with_flags(original: recipe.Recipe, flags: dict[str, Any]) -> recipe.Recipe:
         (VLLM.replace("8}", "8, model: /x}") + DRAFT, r"`vllm.speculative-config.model` and `models.draft` both name"),
         ("vllm: {tokenizer: /x}\n" + TOKENIZER, r"`vllm.tokenizer` and `models.tokenizer` both name a model"),
         (VLLM + GGUF, r"`models.draft.file` cannot be used with vLLM"),
-        (VLLM + DRAFT.replace("~/models/draft", "~/models/b"), r"`models.draft.dir` and `model.dir` are one folder"),
-        (VLLM + DRAFT.replace("~/models/draft", "~/models/b/d"), r"one lies in the other"),
+        (VLLM + DRAFT.replace("~/models/draft", "~/models/b"), r"`models.draft.dir` and `model.dir` overlap"),
+        (VLLM + DRAFT.replace("~/models/draft", "~/models/b/d"), r"`models.draft.dir` and `model.dir` overlap"),
         (VLLM + DRAFT.replace("mount: /models/draft", "mount: /models/b/d"), r"`models.draft.mount` and `model.mount`"),
         (VLLM + DRAFT.replace("draft: {id", "drafter: {id"), r"models.drafter"),
         ("engine: openai\nopenai: {served_name: x, command: []}\n" + DRAFT, r"`models.draft` cannot be used with"),

@@ -1,4 +1,4 @@
-"""A YAML file with the line of everything in it."""
+"""YAML files with the line number of every value."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sparkwright.visible import one_line
 
 # Compose YAML's events into plain values with their lines, within limits on depth, aliases and number of values.
 #
-# PyYAML's own composer recurses in C (a crash at some depth), makes a node of every alias's target and reads any number.
+# PyYAML's own composer recurses in C, crashes at some depth, and limits neither aliases nor numbers.
 
 Place = tuple[str | int, ...]
 
-#: limits for the nesting of lists and mappings, and for the number of values, those of aliases counted each time
+#: limits of nesting and number of values; the values of an alias count each time that it is used
 MAX_DEPTH = 64
 TOO_DEEP = f"lists and mappings are nested more than {MAX_DEPTH} levels deep"
 MAX_VALUES = 250_000
@@ -69,10 +69,7 @@ class Composer:
     _values: int = 0
 
     def compose(self, text: str) -> Any:
-        """Return the value of a text with one document; None if it is empty.
-
-        Raises Refused, and the errors of yaml.
-        """
+        """Return the value of a text with one YAML document; None if it is empty. Raises Refused and yaml.YAMLError."""
         depth = 0
         for event in yaml.parse(text, Loader=_LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -81,65 +78,69 @@ class Composer:
             if len(self._events) > MAX_VALUES:
                 self._refuse(event, f"more than {MAX_VALUES:,} values.")
             self._events.append(event)
-        begins = [at for at, event in enumerate(self._events) if isinstance(event, yaml.DocumentStartEvent)]
-        if len(begins) > 1:
-            self._refuse(self._events[begins[1]], "a second YAML document starts here; a file may have only one.")
-        return self._value(begins[0] + 1, ())[0] if begins else None
+        starts = [index for index, event in enumerate(self._events) if isinstance(event, yaml.DocumentStartEvent)]
+        if len(starts) > 1:
+            self._refuse(self._events[starts[1]], "a second YAML document starts here; a file may have only one.")
+        return self._compose_value(starts[0] + 1, ())[0] if starts else None
 
-    def _value(self, at: int, place: Place) -> tuple[Any, int]:
-        """Return the value whose events begin at an index, and the index of the next value."""
-        event = self._events[at]
+    def _compose_value(self, index: int, place: Place) -> tuple[Any, int]:
+        """Return the value that starts at an event, and the index of the event after it."""
+        event = self._events[index]
         self.lines.setdefault(place, _line_number(event))
         self._values += 1
         if self._values > MAX_VALUES or len(place) > MAX_DEPTH:
             self._refuse(event, "its aliases expand to too many values; write them out.")
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, place), at + 1
+            return self._compose_alias(event, place), index + 1
         if event.anchor is not None:
-            self._anchors[event.anchor] = at
+            self._anchors[event.anchor] = index
         if isinstance(event, yaml.ScalarEvent):
-            return self._scalar(event), at + 1
-        self._open.add(at)
-        composed = self._list(at, place) if isinstance(event, yaml.SequenceStartEvent) else self._mapping(at, place)
-        self._open.discard(at)
+            return self._parse_scalar(event), index + 1
+        self._open.add(index)
+        composed = (
+            self._compose_list(index, place)
+            if isinstance(event, yaml.SequenceStartEvent)
+            else self._compose_mapping(index, place)
+        )
+        self._open.discard(index)
         return composed
 
-    def _alias(self, event: Any, place: Place) -> Any:
-        """Return the anchored value, read again at this place so that it has lines too."""
-        begin = self._anchors.get(event.anchor)
-        if begin is None:
-            self._refuse(event, f"no anchor &{one_line(event.anchor, max_chars=MAX_SHOWN_CHARS)} before this alias.")
-        if begin in self._open:
-            self._refuse(event, f"the alias *{one_line(event.anchor, max_chars=MAX_SHOWN_CHARS)} refers to itself.")
-        return self._value(begin, place)[0]
+    def _compose_alias(self, event: Any, place: Place) -> Any:
+        """Return the anchored value. It is composed again, so that its parts have lines at this place too."""
+        start, name = self._anchors.get(event.anchor), one_line(event.anchor, max_chars=MAX_SHOWN_CHARS)
+        if start is None:
+            self._refuse(event, f"no anchor &{name} before this alias.")
+        if start in self._open:
+            self._refuse(event, f"the alias *{name} refers to itself.")
+        return self._compose_value(start, place)[0]
 
-    def _list(self, at: int, place: Place) -> tuple[list[Any], int]:
-        self._check_tag(self._events[at], _LIST_TAGS)
+    def _compose_list(self, index: int, place: Place) -> tuple[list[Any], int]:
+        self._check_tag(self._events[index], _LIST_TAGS)
         items: list[Any] = []
-        at += 1
-        while not isinstance(self._events[at], yaml.SequenceEndEvent):
-            value, at = self._value(at, (*place, len(items)))
+        index += 1
+        while not isinstance(self._events[index], yaml.SequenceEndEvent):
+            value, index = self._compose_value(index, (*place, len(items)))
             items.append(value)
-        return items, at + 1
+        return items, index + 1
 
-    def _mapping(self, at: int, place: Place) -> tuple[dict[str, Any], int]:
-        self._check_tag(self._events[at], _MAPPING_TAGS)
+    def _compose_mapping(self, index: int, place: Place) -> tuple[dict[str, Any], int]:
+        self._check_tag(self._events[index], _MAPPING_TAGS)
         mapping: dict[str, Any] = {}
-        at += 1
-        while not isinstance(self._events[at], yaml.MappingEndEvent):
-            event = self._events[at]
+        index += 1
+        while not isinstance(self._events[index], yaml.MappingEndEvent):
+            event = self._events[index]
             if not isinstance(event, yaml.ScalarEvent):
-                self._refuse(event, "a key must be a word, not a list, a mapping or an alias.")
+                self._refuse(event, "a key must be plain text, not a list, a mapping or an alias.")
             if event.anchor is not None:
-                self._anchors[event.anchor] = at
+                self._anchors[event.anchor] = index
             key = str(event.value)
             if key in mapping:
-                self._refuse(event, f"`{one_line(key, max_chars=MAX_SHOWN_CHARS)}` is given twice.")
+                self._refuse(event, f"duplicate key `{one_line(key, max_chars=MAX_SHOWN_CHARS)}`.")
             self.lines[(*place, key)] = _line_number(event)
-            mapping[key], at = self._value(at + 1, (*place, key))
-        return mapping, at + 1
+            mapping[key], index = self._compose_value(index + 1, (*place, key))
+        return mapping, index + 1
 
-    def _scalar(self, event: Any) -> Any:
+    def _parse_scalar(self, event: Any) -> Any:
         tag = event.tag
         if tag in (None, "!"):
             implicit = event.implicit if tag is None else (False, True)
@@ -148,19 +149,19 @@ class Composer:
             self._refuse_tag(event)
         kind, text = tag.rpartition(":")[2], event.value
         if kind in ("str", "timestamp", "merge", "value"):
-            return text  # a date is not JSON: it stays as it is written
+            return text  # a date has no type in JSON, so it stays text
         try:
-            return {"int": self._int, "float": self._float}.get(kind, _parse_bool_or_null)(event, tag)
+            return {"int": self._parse_int, "float": self._parse_float}.get(kind, _parse_bool_or_null)(event, tag)
         except (ValueError, KeyError):
             self._refuse(event, f"'{one_line(text, max_chars=MAX_SHOWN_CHARS)}' is not a valid {kind}.")
 
-    def _int(self, event: Any, tag: str) -> int:
+    def _parse_int(self, event: Any, tag: str) -> int:
         number = _CONSTRUCTOR.construct_yaml_int(yaml.ScalarNode(tag, event.value)) if len(event.value) < 100 else None
         if number is None or abs(number) >= 2**63:
             self._refuse(event, "the number is out of range (64 bits); quote it if it is a string.")
         return int(number)
 
-    def _float(self, event: Any, tag: str) -> float:
+    def _parse_float(self, event: Any, tag: str) -> float:
         try:
             number: float = VerbatimFloat(event.value)
         except ValueError:
@@ -192,15 +193,12 @@ def _line_number(event: Any) -> int:
 
 
 def _parse_bool_or_null(event: Any, tag: str) -> bool | None:
-    """Return the value of a boolean word (true, yes, off ...), or None for null."""
     return _CONSTRUCTOR.construct_yaml_bool(yaml.ScalarNode(tag, event.value)) if tag.endswith("bool") else None
 
 
-__all__ = ["Document", "Place", "VerbatimFloat", "format_path", "is_file", "load", "parse", "read_text"]
-
-#: limit of a file; the largest recipe has 5 kB
+#: maximum size of a file; the largest recipe has 5 kB
 MAX_BYTES = MIB
-#: parsed texts that are kept
+#: number of parsed texts to keep
 CACHE_SIZE = 64
 MAX_MESSAGE_CHARS = 300
 
@@ -209,17 +207,15 @@ MAX_MESSAGE_CHARS = 300
 class Document:
     """A YAML file's content, with the line of each value."""
 
-    #: the file
     path: Path
-    #: its content
     data: Any
     #: 1-based line of each key and list item, by its place
     lines: dict[Place, int] = field(default_factory=dict)
-    #: included files by the place where their content was put in
+    #: included files, by the place of their content in `data`
     grafts: dict[Place, Document] = field(default_factory=dict)
 
     def where(self, *place: str | int) -> str:
-        """Return "file:line" of a place, or of the nearest place around it."""
+        """Return "file:line" of a place, or of the nearest enclosing place."""
         for end in range(len(place), -1, -1):
             if place[:end] in self.grafts:
                 return self.grafts[place[:end]].where(*place[end:])
@@ -228,25 +224,25 @@ class Document:
         return format_path(self.path)
 
     def is_included_at(self, *place: str | int) -> bool:
-        """Return True if another file's content was put in at exactly this place."""
+        """Return True if the value at this place is the whole content of an included file."""
         if place in self.grafts:
             return True
         ends = (end for end in range(len(place) - 1, -1, -1) if place[:end] in self.grafts)
         return any(self.grafts[place[:end]].is_included_at(*place[end:]) for end in ends)
 
     def paths(self) -> set[Path]:
-        """Return its file and all included files."""
-        return {self.path}.union(*(part.paths() for part in self.grafts.values()))
+        """Return the paths of the file and all included files."""
+        return {self.path}.union(*(included.paths() for included in self.grafts.values()))
 
 
 def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
-    """Read a file. Raises Refused with the line for bad YAML, a key given twice, or a file that is not there."""
+    """Read a YAML file. Raises Refused if it is missing, too large, not valid YAML, or has a duplicate key."""
     data, lines = _compose_cached(read_text(path, max_bytes=max_bytes), format_path(path))
     return Document(path, copy.deepcopy(data), lines)
 
 
 def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a user's file. Raises Refused if it is missing, too large, or not UTF-8."""
+    """Return the text of a user's file. Raises Refused if it is missing, too large, or not in UTF-8."""
     try:
         raw = bounds.read_bytes(path, max_bytes)
     except FileNotFoundError:
@@ -263,18 +259,18 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def parse(text: str, path: Path) -> Document:
-    """Parse a document. path: for messages only."""
+    """Parse a YAML text. path: shown in messages; it is not read."""
     return Document(path, *_compose(text, format_path(path)))
 
 
 @lru_cache(maxsize=CACHE_SIZE)
 def _compose_cached(text: str, where: str) -> tuple[Any, dict[Place, int]]:
-    """Return the cached result of `_compose`: a command reads the same files several times, and parses each text once."""
+    """See `_compose`. Cached because a command reads the same files several times."""
     return _compose(text, where)
 
 
 def _compose(text: str, where: str) -> tuple[Any, dict[Place, int]]:
-    """Return the content of a text and its lines."""
+    """Return the value of a YAML text, and the line of each place."""
     composer = Composer(where)
     try:
         data = composer.compose(text)
@@ -284,24 +280,24 @@ def _compose(text: str, where: str) -> tuple[Any, dict[Place, int]]:
         message = " ".join(part for part in (error.context, error.problem) if part)
         if mark and "\t" in _indentation(text, mark.line):
             message = "tabs are not allowed for indentation, use spaces"
-        if "nesting depth" in message:  # libyaml's own limit, which may be reached before ours
+        if "nesting depth" in message:  # libyaml's own limit, which may be lower
             raise Refused(f"{TOO_DEEP}.", where=f"{where}{line}") from None
         raise Refused(f"not YAML: {one_line(message, max_chars=MAX_MESSAGE_CHARS)}.", where=f"{where}{line}") from None
     except yaml.reader.ReaderError as error:
-        number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
-        raise Refused("not YAML: a control character.", where=f"{where}:{number}") from None
+        line_number = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
+        raise Refused("not YAML: a control character.", where=f"{where}:{line_number}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise Refused(f"not YAML: {one_line(str(error), max_chars=MAX_MESSAGE_CHARS)}.", where=where) from None
     return data, composer.lines
 
 
 def is_file(path: Path) -> bool:
-    """Return True if the file exists; False for a name that no file can have, for which Path.is_file raises."""
+    """Return True if the file exists. For an invalid name it returns False, where Path.is_file raises."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the YAML files of a folder by name, except hidden ones. Raises Refused for one that does not end in .yml."""
+    """Return a folder's YAML files, sorted, without hidden ones. Raises Refused if one does not end in .yml."""
     paths = sorted(
         path for path in folder.glob("*") if path.suffix.lower() in (".yml", ".yaml") and path.name[0] != "."
     )
@@ -312,7 +308,7 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def refuse_yaml_suffix(path: Path) -> None:
-    """Raise Refused if NAME.yaml exists where NAME.yml is read."""
+    """Raise Refused if there is a NAME.yaml for this NAME.yml."""
     other = path.with_suffix(".yaml")
     if other.name[0] != "." and is_file(other):
         _refuse_suffix(other)
@@ -323,7 +319,7 @@ def _refuse_suffix(path: Path) -> None:
 
 
 def format_path(path: Path) -> str:
-    """Return a path as the user would type it in the current folder; of a shipped file its name."""
+    """Return a path relative to the project's folder if it is inside; for a shipped file, its name."""
     try:
         return str(path.relative_to(here.project_folder()))
     except ValueError:
@@ -331,6 +327,6 @@ def format_path(path: Path) -> str:
 
 
 def _indentation(text: str, line: int) -> str:
-    """Return the indentation of a line, counted from 0."""
-    row = next(islice(text.split("\n"), line, None), "")
-    return row[: len(row) - len(row.lstrip())]
+    """Return the indentation of a line. line: counted from 0."""
+    content = next(islice(text.split("\n"), line, None), "")
+    return content[: len(content) - len(content.lstrip())]

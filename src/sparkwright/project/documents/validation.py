@@ -1,4 +1,4 @@
-"""Check a document against a model: a wrong key, type or value is refused with file, line and the nearest right name."""
+"""Validation of documents against Pydantic models. Errors contain file, line and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from sparkwright.visible import one_line
 MAX_SHOWN_CHARS, MAX_MESSAGE_CHARS = 120, 700
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
-#: keys that hold secrets; their values are not repeated in a message
+#: keys whose values may be secrets, so that messages do not repeat them
 SECRET_KEYS = frozenset({"secrets", "server_key", "env", "vars"})
 
 
 class Strict(BaseModel):
-    """A part of a user's file: unknown keys are mistakes. Built when it is first used: no command needs all of them."""
+    """A section of a user's file. Unknown keys are errors. Built on first use, because no command needs all models."""
 
-    #: hints for keys that people confuse with another one of a different name, a sentence each
+    #: hints for unknown keys that users confuse with others, one sentence each
     MEANT: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 def schema_field(description: str, default: Any = ..., **limits: Any) -> Any:
-    """Return a key of a file: what it is, for its schema, its page and a message about it, and its default if it has one."""
+    """Return a field. description: shown in the JSON schema, the documentation and messages about a missing key."""
     return Field(default, description=description, **limits)
 
 
 def validate(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
-    """Validate the document's data, or a part of it at a place, against a model. An empty file is an empty mapping.
+    """Validate a document, or its section `data` at `at`, against a model. Raises Refused for the first mistake.
 
-    Raises Refused for the first mistake.
+    An empty file counts as an empty mapping.
     """
     value = data if at else {} if document.data is None else document.data
     if not isinstance(value, dict):
@@ -48,20 +49,22 @@ def validate(model: type[M], document: Document, data: Any = None, at: Place = (
         return model.model_validate(value)
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
-        # a misspelt key is also missing
+        # report an unknown key first: it may be the misspelling of one that is reported missing
         first = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
         place = at + _error_place(value, first)
         type_errors = [
-            mistake for mistake in mistakes if mistake["type"].endswith(("_type", "_parsing", "literal_error"))
+            mistake
+            for mistake in mistakes
+            if mistake["type"].endswith(("_type", "_parsing", "literal_error"))
+            and at + _error_place(value, mistake) == place
         ]
-        same_place = [item for item in type_errors if at + _error_place(value, item) == place]
-        # one line of it, cut after its escapes were written out
-        message = one_line(one_line(_describe_error(model, first, place, same_place)), max_chars=MAX_MESSAGE_CHARS)
+        # escaped first, so that the limit applies to the escaped text
+        message = one_line(one_line(_describe_error(model, first, place, type_errors)), max_chars=MAX_MESSAGE_CHARS)
         raise Refused(message, where=document.where(*place)) from None
 
 
 def _error_place(value: Any, error: Any) -> Place:
-    """Return the place of a mistake in the user's data, without the type names that pydantic puts into its own."""
+    """Return the place of a mistake in the user's data: pydantic's `loc` without the names of types."""
     place: list[str | int] = []
     for part in error["loc"]:
         if (isinstance(value, dict) and part in value) or (isinstance(value, list) and part in range(len(value))):
@@ -70,24 +73,37 @@ def _error_place(value: Any, error: Any) -> Place:
     return (*place, *(error["loc"][-1:] if error["type"] == "missing" else ()))
 
 
-def build_validator(reason_of: Callable[[str], str]) -> AfterValidator:
-    """Return a validator for a field from a function of `trust`, which returns why a text is refused, or ""."""
+def build_message_validator(check: Callable[[T], str]) -> AfterValidator:
+    """Return a validator. check: returns the error message for a value, or "" if the value is valid."""
 
-    def validate_text(text: str) -> str:
-        if reason := reason_of(text):
-            raise ValueError(f"'{one_line(text, max_chars=80)}' {reason}.")
-        return text
+    def validate_value(value: T) -> T:
+        if message := check(value):
+            raise ValueError(message)
+        return value
 
-    return AfterValidator(validate_text)
+    return AfterValidator(validate_value)
 
 
-#: letters from which a word inside a name is no coincidence
+def build_validator(check: Callable[[str], str]) -> AfterValidator:
+    """Return a validator whose error messages quote the text.
+
+    check: returns the reason why a text is invalid, e.g. "is not an IP address", or "" if it is valid.
+    """
+
+    def describe_problem(text: str) -> str:
+        reason = check(text)
+        return f"'{one_line(text, max_chars=80)}' {reason}." if reason else ""
+
+    return build_message_validator(describe_problem)
+
+
+#: minimum length of a word that is also looked for inside longer names
 MIN_PART_CHARS = 3
 
 
-def suggest_name(word: str, known: Iterable[str], *, label: str = "Available") -> str:
-    """Return a hint for an unknown name: the nearest known name, or all of them."""
-    names = sorted(known)
+def suggest_name(word: str, valid_names: Iterable[str], *, label: str = "Available") -> str:
+    """Return a hint for an unknown name: the nearest valid name, or a list of all of them."""
+    names = sorted(valid_names)
     containing = sorted((name for name in names if len(word) >= MIN_PART_CHARS and word in name), key=len)
     close = [*containing, *difflib.get_close_matches(word, names, n=1, cutoff=0.5)]
     if close:
@@ -95,11 +111,8 @@ def suggest_name(word: str, known: Iterable[str], *, label: str = "Available") -
     return f"{label}: {', '.join(names)}." if names else ""
 
 
-def _describe_error(model: type[BaseModel], error: Any, place: Place, kinds: list[Any]) -> str:
-    """Return the message for a mistake.
-
-    kinds: the mistakes at the same place, one for each type that its value may have.
-    """
+def _describe_error(model: type[BaseModel], error: Any, place: Place, type_errors: list[Any]) -> str:
+    """Return the message for a mistake. type_errors: those at the same place, one for each type that is allowed there."""
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_secret_source(model, error["loc"][:-1]):
         return _describe_secret_source(place[:-1])
@@ -116,16 +129,15 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, kinds: lis
         return f"`{dotted}`: {_error_message(error)}"
     if _is_secret_source(model, error["loc"]):
         return _describe_secret_source(place)
-    hidden = any(part in SECRET_KEYS or is_secret_name(part) for part in map(str, place))
-    received = describe_type(error["input"]) if hidden else _format_value(error["input"])
-    rules = list(
-        dict.fromkeys(filter(None, (_describe_requirement(kind) for kind in (kinds if error in kinds else [error]))))
-    )
-    requirement = f"` must be {' or '.join(rules)}" if rules else f"`: {_error_message(error)}"
-    return f"`{dotted}{requirement}, got {received}{_quote_hint(error)}."
+    may_be_secret = any(part in SECRET_KEYS or is_secret_name(part) for part in map(str, place))
+    received = describe_type(error["input"]) if may_be_secret else _format_value(error["input"])
+    errors = type_errors if error in type_errors else [error]
+    requirements = dict.fromkeys(filter(None, map(_describe_requirement, errors)))
+    problem = f"` must be {' or '.join(requirements)}" if requirements else f"`: {_error_message(error)}"
+    return f"`{dotted}{problem}, got {received}{_quote_hint(error)}."
 
 
-#: the requirement on a value, by the type of pydantic's error; in braces the values of its context
+#: requirements by the type of pydantic's error; names in braces are keys of the error's context
 REQUIREMENTS = {
     "string_type": "a string",
     "string_too_short": "at least {min_length} characters long",
@@ -150,7 +162,7 @@ REQUIREMENTS = {
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
 }
-#: the same for a text that must match a pattern
+#: requirements by the pattern that a text must match
 PATTERN_DESCRIPTIONS = {
     r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$": "2 or more letters, digits, _ . - (no spaces)",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
@@ -162,7 +174,7 @@ PATTERN_DESCRIPTIONS = {
 
 
 def _describe_requirement(error: Any) -> str:
-    """Return what a value must be; empty for a mistake that pydantic explains better."""
+    """Return the requirement on a value, to follow "must be"; empty if pydantic's own message is better."""
     context = error.get("ctx", {})
     if error["type"] == "string_pattern_mismatch":
         return PATTERN_DESCRIPTIONS.get(context["pattern"], f"text that matches {context['pattern']}")
@@ -175,28 +187,24 @@ def _error_message(error: Any) -> str:
 
 def _quote_hint(error: Any) -> str:
     """Return the hint to quote a bare word that YAML reads as another type: `no` is false, 2 is a number."""
-    text = error["type"] in ("string_type", "literal_error") and isinstance(error["input"], bool | int | float)
-    return "; quote it" if text else ""
+    needs_quotes = error["type"] in ("string_type", "literal_error") and isinstance(error["input"], bool | int | float)
+    return "; quote it" if needs_quotes else ""
 
 
 def _is_secret_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
-    """Return True if a place holds the source of a secret, so that its value may be the secret itself."""
+    """Return True if the place is the source of a secret, where a user may have written the secret itself."""
     return bool(getattr(_type_at(model, loc), "NAMES_A_SECRET", False))
 
 
 def _describe_secret_source(place: Place) -> str:
-    """Return the message for a place that must name the source of a secret.
-
-    The variable in its example has the secret's name, if that can be a variable's name.
-    """
-    names = (str(part) for part in reversed(place))
-    variable = next((name for name in names if re.fullmatch(r"[A-Z][A-Z0-9_]*", name)), "SPARK_KEY")
-    dotted = one_line(".".join(str(part) for part in place), max_chars=200)
+    """Return the message for a wrong source of a secret. Its example uses the secret's name if that is a variable name."""
+    parts = [str(part) for part in place]
+    variable = next((part for part in reversed(parts) if re.fullmatch(r"[A-Z][A-Z0-9_]*", part)), "SPARK_KEY")
+    dotted = one_line(".".join(parts), max_chars=200)
     return f"`{dotted}` must name a source, e.g. {{env: {variable}}}; never the secret itself."
 
 
 def _known_keys(model: type[BaseModel], loc: Iterable[str | int]) -> list[str]:
-    """Return the known keys at a place."""
     kind = _type_at(model, loc)
     return [field.alias or name for name, field in kind.model_fields.items()] if _is_model(kind) else []
 
@@ -209,7 +217,7 @@ def _key_description(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
 
 
 def _type_at(model: type[BaseModel], loc: Iterable[str | int]) -> Any:
-    """Return the type at a place, walking down the models."""
+    """Return the innermost model on the way to a place."""
     kind: Any = model
     for part in loc:
         field = kind.model_fields.get(part) if _is_model(kind) else None
@@ -228,7 +236,7 @@ def _is_model(kind: Any) -> bool:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as a message may repeat it; for a list, a mapping or an address with a password, only its type."""
+    """Return a value for a message; for lists, mappings and URLs with a password, only its type."""
     if isinstance(value, str) and re.search(r":[^/\s@:]{1,200}@", value[:MAX_SHOWN_CHARS]):
         return describe_type(value)
     return (
@@ -239,6 +247,6 @@ def _format_value(value: Any) -> str:
 
 
 def describe_type(value: Any) -> str:
-    """Return a value's type in words, for a message that must not repeat the value."""
+    """Return a value's type in words, for messages."""
     kinds = {type(None): "nothing", dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     return kinds.get(type(value), "a number" if isinstance(value, int | float) else "another type")

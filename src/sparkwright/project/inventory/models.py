@@ -33,8 +33,9 @@ class SecretSource(Strict):
         return self
 
 
-def _check_image_tag(ref: str) -> str:
-    return "has a digest: use a tag; spark.lock pins its digest" if "@" in ref else check_image(ref)
+def check_image_tag(image: str) -> str:
+    """Return the reason why an image name is invalid or has a digest; empty if it is valid."""
+    return "has a digest: use a tag; spark.lock pins its digest" if "@" in image else check_image(image)
 
 
 def _check_address(text: str) -> str:
@@ -116,7 +117,7 @@ class GatewayFile(Strict):
         ge=1024,
         le=65535,
     )
-    image: Annotated[str, build_validator(_check_image_tag)] = schema_field(
+    image: Annotated[str, build_validator(check_image_tag)] = schema_field(
         "HAProxy 2.6 to 3.0, REPOSITORY:TAG; spark.lock pins the digest", defaults.GATEWAY_IMAGE
     )
     publish: Literal["loopback", "lan"] = schema_field(

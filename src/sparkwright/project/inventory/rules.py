@@ -124,7 +124,7 @@ def _check_host_groups(hosts: Mapping[str, HostDocument], groups: GroupsDocument
     for where, group in _list_group_references(hosts):
         if group not in groups.by_name and group != ALL_HOSTS and counts[group] == 1:
             others = sorted({*groups.by_name, *(name for name, count in counts.items() if count > 1)} - {ALL_HOSTS})
-            suggestion = suggest_name(group, others) if others else ""
+            suggestion = suggest_name(group, others)
             fix = (
                 f"{suggestion} To create it, add `{visible.display_name(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
             )

@@ -1,4 +1,4 @@
-"""Compile a play into a Plan for one host: everything checked, everything that files decide rendered."""
+"""Compilation of a play into a Plan for one host: validated, and rendered as far as the laptop can."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from sparkwright.protocol.signature import Signature
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line
 
-#: modules whose `content` may be the `src` of a file of templates/
+#: modules whose `src` names a file of templates/, which is sent as `content`
 TEMPLATE_MODULES = frozenset({"template", "run_script"})
 BLOCK_KEYS = ("block", "rescue", "always")
-#: the stage of a rescue's tasks
+#: stage of the tasks in `rescue`
 RESCUE_STAGE = "rescue"
 
 
@@ -46,21 +46,19 @@ def compile(
     project: Path,
     registered: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Return the plan of this play for this host.
+    """Return the plan of a play for a host. Raises Refused for a mistake in the play.
 
     Args:
-        names: the values that the laptop knows (see recipe.scope).
-        registered: results of earlier plays.
-
-    Raises Refused with file and line for a mistake.
+        names: see `recipe.scope`.
+        registered: results of earlier plays, by name.
     """
-    file, blame = play.file, ErrorLocator(play, host)
+    file, locator = play.file, ErrorLocator(play, host)
     registers = _registered_names(file.tasks) | _registered_names(file.handlers) | set(registered or {})
-    compiler = _Compiler(play, blame, Names(blame, file.vars, names, options.extra, registers), project)
+    compiler = _Compiler(play, locator, Names(locator, file.vars, names, options.extra, registers), project)
     steps = compiler.compile_steps(
         file.tasks,
         (*play.place, "tasks"),
-        _InheritedKeywords(become=file.become, tags=selection.split_names(file.tags)),
+        _OuterKeywords(become=file.become, tags=selection.split_names(file.tags)),
     )
     handlers = compiler.compile_handlers()
     compiler.check_notify()
@@ -90,8 +88,8 @@ def compile(
 
 
 @dataclass(frozen=True)
-class _InheritedKeywords:
-    """The keywords that a block gives to its tasks."""
+class _OuterKeywords:
+    """Keywords that tasks inherit from the enclosing blocks and the play."""
 
     become: bool = False
     tags: tuple[str, ...] = ()
@@ -103,14 +101,15 @@ class _InheritedKeywords:
 class _Compiler:
     """Compiles the tasks of a play in reading order.
 
-    A stage begins with the task, block or include that has `stage:` and lasts until the next one. In a play without any, each
-    outermost block or include is a stage, by its name. The tasks of a `rescue` are a stage of their own.
+    A stage begins at a task, block or include with `stage:` and lasts until the next one. In a play without `stage:`, each
+    outermost block or include is a stage with its name. The tasks of a `rescue` are a separate stage.
     """
 
-    def __init__(self, play: Play, blame: ErrorLocator, names: Names, project: Path) -> None:
-        self.play, self.blame, self.names, self.project = play, blame, names, project
+    def __init__(self, play: Play, locator: ErrorLocator, names: Names, project: Path) -> None:
+        self.play, self.locator, self.names, self.project = play, locator, names, project
         self.stage = ""
-        self.named_stages = _has_stages(play.file.tasks)
+        self.has_named_stages = _has_stages(play.file.tasks)
+        #: "file:line" of a `notify`, by the handler's name
         self.notified: dict[str, str] = {}
         self.handler_names: set[str] = set()
         self._count = 0
@@ -118,63 +117,62 @@ class _Compiler:
     def where(self, place: Place) -> str:
         return self.play.document.where(*place)
 
-    def compile_steps(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
-        steps = [
-            self._compile_block(item, (*place, n), above)
-            if "block" in item
-            else self._compile_task(item, (*place, n), above)
-            for n, item in enumerate(items)
-        ]
-        return tuple(
-            value for n, value in enumerate(steps) if not self._is_excluded(value, items[n].get("when"), (*place, n))
-        )
+    def compile_steps(self, items: list[dict[str, Any]], place: Place, outer: _OuterKeywords) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        for n, item in enumerate(items):
+            compile_step = self._compile_block if "block" in item else self._compile_task
+            step = compile_step(item, (*place, n), outer)
+            if not self._is_excluded(step, item.get("when"), (*place, n)):
+                steps.append(step)
+        return tuple(steps)
 
     def _is_excluded(self, step: Step, condition: Any, place: Place) -> bool:
-        """Return True for an include whose condition is known to be false for this host: its run has none of these tasks."""
+        """Return True for an include whose variable condition is already known to be false for this host."""
         if step.when != ("False",) or not self.play.document.is_included_at(*place, "block"):
             return False
         conditions = condition if isinstance(condition, list) else [condition]
-        return any(expressions.names_in_condition(str(item)) for item in conditions)
+        return any(expressions.names_in_condition(str(expression)) for expression in conditions)
 
-    def _compile_block(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Block:
+    def _compile_block(self, item: dict[str, Any], place: Place, outer: _OuterKeywords) -> Block:
         file = validate(BlockFile, self.play.document, item, at=place)
         self._count += 1
-        before = self.stage
-        self.stage = file.stage or before or ("" if self.named_stages else _block_stage(file.name))
-        inside = _InheritedKeywords(
-            become=above.become if file.become is None else file.become,
-            tags=above.tags + selection.split_names(file.tags),
-            server=self._server(file.server, place, {**above.vars, **file.vars}) or above.server,
-            vars={**above.vars, **file.vars},
+        previous_stage = self.stage
+        self.stage = file.stage or previous_stage or ("" if self.has_named_stages else _block_stage(file.name))
+        keywords = _OuterKeywords(
+            become=outer.become if file.become is None else file.become,
+            tags=outer.tags + selection.split_names(file.tags),
+            server=self._server(file.server, place, {**outer.vars, **file.vars}) or outer.server,
+            vars={**outer.vars, **file.vars},
         )
         block = Block(
             id=f"b{self._count}",
             name=file.name or "block",
-            when=self._conditions(file.when, (*place, "when"), inside.vars),
+            when=self._conditions(file.when, (*place, "when"), keywords.vars),
             where=self.where(place),
-            tasks=self.compile_steps(file.block, (*place, "block"), inside),
-            rescue=self._compile_rescue(file.rescue, (*place, "rescue"), inside),
-            always=self.compile_steps(file.always, (*place, "always"), inside),
+            tasks=self.compile_steps(file.block, (*place, "block"), keywords),
+            rescue=self._compile_rescue(file.rescue, (*place, "rescue"), keywords),
+            always=self.compile_steps(file.always, (*place, "always"), keywords),
         )
-        self.stage = self.stage if self.named_stages else before
+        if not self.has_named_stages:
+            self.stage = previous_stage
         return block
 
-    def _compile_rescue(self, items: list[dict[str, Any]], place: Place, above: _InheritedKeywords) -> tuple[Step, ...]:
-        before, self.stage = self.stage, RESCUE_STAGE
-        steps = self.compile_steps(items, place, above)
-        self.stage = before
+    def _compile_rescue(self, items: list[dict[str, Any]], place: Place, outer: _OuterKeywords) -> tuple[Step, ...]:
+        previous_stage, self.stage = self.stage, RESCUE_STAGE
+        steps = self.compile_steps(items, place, outer)
+        self.stage = previous_stage
         return steps
 
-    def _compile_task(self, item: dict[str, Any], place: Place, above: _InheritedKeywords) -> Task:
+    def _compile_task(self, item: dict[str, Any], place: Place, outer: _OuterKeywords) -> Task:
         file = validate(TaskFile, self.play.document, item, at=place)
         module, values = self._module(item, place)
-        local = {**above.vars, **file.vars}
+        local = {**outer.vars, **file.vars}
         args, open_names = self._arguments(module, values, place, local)
         notify = selection.split_names(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
         self.stage = file.stage or self.stage
-        title = self.names.render(file.name, self.names.with_local(local), self.blame.in_playbook(*place, "name"))
+        title = self.names.render(file.name, self.names.with_local(local), self.locator.in_playbook(*place, "name"))
         return Task(
             id=f"t{self._count}",
             name=str(title or module),
@@ -191,20 +189,20 @@ class _Compiler:
             changed_when=self._optional_conditions(file.changed_when, (*place, "changed_when"), local),
             failed_when=self._optional_conditions(file.failed_when, (*place, "failed_when"), local),
             ignore_errors=file.ignore_errors,
-            become=above.become if file.become is None else file.become,
+            become=outer.become if file.become is None else file.become,
             no_log=file.no_log,
             check_mode=file.check_mode,
-            server=self._server(file.server, place, local) or above.server,
-            tags=above.tags + selection.split_names(file.tags),
+            server=self._server(file.server, place, local) or outer.server,
+            tags=outer.tags + selection.split_names(file.tags),
             stage=self.stage,
         )
 
     def _server(self, server: str | None, place: Place, local: Mapping[str, Any]) -> str:
-        """Return the container of a task: rendered, or an expression that the host evaluates."""
-        at = self.blame.in_playbook(*place, "server")
-        if not server or not self.names.is_known(server, at, local):
+        """Return a task's `server`: rendered, or as an expression for the host to evaluate."""
+        locate = self.locator.in_playbook(*place, "server")
+        if not server or not self.names.is_known(server, locate, local):
             return server or ""
-        return str(self.names.render(server, self.names.with_local(local), at))
+        return str(self.names.render(server, self.names.with_local(local), locate))
 
     def _module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
         keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
@@ -212,17 +210,18 @@ class _Compiler:
         modules = [key for key in others if key in registry.NAMES]
         for key in others:
             if key not in registry.NAMES:
-                what, known = ("key", keys) if modules else ("module", registry.NAMES)
-                fix = suggest_name(key, known, label="Modules")
-                raise Refused(f"unknown {what} `{key}`.", where=self.where((*place, key)), fix=fix)
+                kind, names = ("key", keys) if modules else ("module", registry.NAMES)
+                fix = suggest_name(key, names, label="Modules")
+                raise Refused(f"unknown {kind} `{key}`.", where=self.where((*place, key)), fix=fix)
         if len(modules) != 1:
-            message = "names no module" if not modules else f"names two modules: {', '.join(modules)}"
-            fix = "A task is one module with its arguments."
-            raise Refused(f"this task {message}.", where=self.where(place), fix=fix)
-        values = item[modules[0]]
-        if values is not None and not isinstance(values, dict):
-            raise Refused(f"`{modules[0]}` takes a mapping of arguments.", where=self.where((*place, modules[0])))
-        return modules[0], dict(values or {})
+            problem = f"more than one module: {', '.join(modules)}" if modules else "no module"
+            fix = "Each task needs exactly one module with its arguments."
+            raise Refused(f"this task has {problem}.", where=self.where(place), fix=fix)
+        arguments = item[modules[0]]
+        if arguments is not None and not isinstance(arguments, dict):
+            message = f"the arguments of `{modules[0]}` must be a mapping."
+            raise Refused(message, where=self.where((*place, modules[0])))
+        return modules[0], dict(arguments or {})
 
     def _arguments(
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
@@ -235,40 +234,47 @@ class _Compiler:
         names = self.names.with_local(local)
         args, open_names = dict(values), []
         for key, value in values.items():
-            own = template if key == "content" else None
-            at = ErrorLocator.in_template(own) if own else self.blame.in_playbook(*place, module, key)
-            if self.names.is_known(value, at, local):
-                args[key] = self.names.render(value, names, at)
+            locate = self.locator.in_playbook(*place, module, key)
+            if template and key == "content":
+                locate = ErrorLocator.in_template(template)
+            if self.names.is_known(value, locate, local):
+                args[key] = self.names.render(value, names, locate)
             else:
                 open_names.append(key)
         try:
             signature.check_arguments(load_signature(module), args, module=module, open_names=frozenset(open_names))
         except Refused as refused:
-            raise self.blame.locate_argument_error(refused, (*place, module), values, own=local) from None
+            raise self.locator.locate_argument_error(refused, (*place, module), values, local) from None
         return args, tuple(open_names)
 
     def _template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
-        name = str(self.names.render(src, self.names.with_local(local), self.blame.in_playbook(*place, module, "src")))
-        reason = check_file_name(name)
-        if reason:
+        locate = self.locator.in_playbook(*place, module, "src")
+        name = str(self.names.render(src, self.names.with_local(local), locate))
+        if reason := check_file_name(name):
             message = f"the template '{one_line(name, max_chars=80)}' {reason}."
-            raise Refused(message, where=self.where((*place, module, "src")), fix="Name a file of templates/.")
+            raise Refused(message, where=locate(), fix="Name a file of templates/.")
         path = shipped_files.resolve_path(self.project, f"templates/{name}")
         if not document.is_file(path):
-            known = [path.name for path in shipped_files.list_paths(self.project, "templates/*")]
-            at = self.where((*place, module, "src"))
-            raise Refused(f"no template {src!r}.", where=at, fix=suggest_name(path.name, known))
+            templates = [path.name for path in shipped_files.list_paths(self.project, "templates/*")]
+            raise Refused(f"no template {src!r}.", where=locate(), fix=suggest_name(path.name, templates))
         return path
 
     def _conditions(self, condition: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the conditions that only the host can decide; those that files decide are decided here."""
+        """Return the conditions that only the host can evaluate; ("False",) if one of the others is false."""
+        if condition is None:
+            return ()
         host_conditions: list[str] = []
         names = self.names.with_local(local)
-        for text in map(str, [] if condition is None else condition if isinstance(condition, list) else [condition]):
-            if not self.names.is_known("{{ " + text + " }}", self.blame.in_playbook(*place), local):
+        for text in map(str, condition if isinstance(condition, list) else [condition]):
+            if not self.names.is_known("{{ " + text + " }}", self.locator.in_playbook(*place), local):
                 host_conditions.append(text)
-            elif not self._evaluate(text, names, place):
-                return ("False",)
+            else:
+                try:
+                    is_true = expressions.all_true((text,), names)
+                except ExpressionError as error:
+                    raise Refused(f"{error}.", where=self.where(place)) from None
+                if not is_true:
+                    return ("False",)
         return tuple(host_conditions)
 
     def _optional_conditions(
@@ -278,16 +284,10 @@ class _Compiler:
             return None
         return self._conditions(condition, place, local) or ("True",)
 
-    def _evaluate(self, text: str, names: Mapping[str, Any], place: Place) -> bool:
-        try:
-            return expressions.all_true((text,), names)
-        except ExpressionError as error:
-            raise Refused(f"{error}.", where=self.where(place)) from None
-
     def compile_handlers(self) -> tuple[Task, ...]:
         place = (*self.play.place, "handlers")
-        above = _InheritedKeywords(become=self.play.file.become)
-        tasks = [self._compile_task(item, (*place, n), above) for n, item in enumerate(self.play.file.handlers)]
+        outer = _OuterKeywords(become=self.play.file.become)
+        tasks = [self._compile_task(item, (*place, n), outer) for n, item in enumerate(self.play.file.handlers)]
         self.handler_names = {handler.name for handler in tasks}
         return tuple(tasks)
 
@@ -298,18 +298,18 @@ class _Compiler:
 
 
 def _has_stages(items: list[dict[str, Any]]) -> bool:
-    """Return True if any of these tasks, or of those inside, has `stage:`."""
+    """Return True if a task or block, at any depth, has `stage:`."""
     mappings = [item for item in items if isinstance(item, dict)]
     return any(item.get("stage") or any(_has_stages(item.get(key) or []) for key in BLOCK_KEYS) for item in mappings)
 
 
 def _block_stage(name: str) -> str:
-    """Return the stage of an outermost block: its name, or the name of its file without path and suffix."""
+    """Return the stage of an outermost block: its name, without path and suffix if it is an include's file name."""
     return PurePath(name).stem if name.endswith((".yml", ".yaml")) else name
 
 
 def _registered_names(items: list[dict[str, Any]]) -> set[str]:
-    """Return every name that these tasks register."""
+    """Return all names that tasks register, at any depth."""
     names: set[str] = set()
     for item in items:
         if isinstance(item, dict):
@@ -321,13 +321,13 @@ def _registered_names(items: list[dict[str, Any]]) -> set[str]:
 
 
 def load_signature(module: str) -> Signature:
-    """Return the signature of a module of `registry.NAMES`."""
+    """Return the signature of a module. module: one of `registry.NAMES`."""
     return signature.from_json(_load_signatures()[module])
 
 
 @functools.lru_cache(maxsize=1)
 def _load_signatures() -> dict[str, Any]:
-    """Return the signatures of all modules: from the laptop's cache, or from the modules if the code has changed since."""
+    """Return the signatures of all modules, from the laptop's cache if the code has not changed since."""
     path = host_side.cache_folder() / "signatures.json"
     try:
         cached = json.loads(path.read_bytes())
@@ -339,6 +339,6 @@ def _load_signatures() -> dict[str, Any]:
     signatures = {
         name: signature.to_json(signature.from_args_type(registry.load(name).Args)) for name in registry.NAMES
     }
-    with contextlib.suppress(OSError):  # a full disk or a home that can't be written costs time, nothing else
+    with contextlib.suppress(OSError):  # only a cache: the disk may be full, the home not writable
         write_atomically(path, json.dumps({"of": host_side.content_hash(), "modules": signatures}).encode())
     return signatures

@@ -1,8 +1,8 @@
-"""The names that a play's expressions may use, and the file and line that a mistake in one is blamed on."""
+"""Names that a play's expressions may use, and the file and line that error messages give for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,56 +14,56 @@ from sparkwright.project.playbook.playbook import Play
 from sparkwright.protocol import expressions
 from sparkwright.protocol.expressions import ExpressionError
 
-#: "file:line" of a mistake; takes the line within the text, from 1, 0 where it is not known
+#: returns the "file:line" of a mistake; argument: 1-based line within the text, 0 (default) if unknown
 Locate = Callable[..., str]
 
 
 class ErrorLocator:
-    """Finds the origins of mistakes in one play on one host."""
+    """Finds the "file:line" of mistakes in a play on a host."""
 
     def __init__(self, play: Play, host: Host) -> None:
         self._play = play
         self._host = host
 
     def in_playbook(self, *place: str | int) -> Locate:
-        """Return a place of the playbook; within a text at that place no line is known."""
+        """Locate a place of the playbook. The line within a text at that place is not resolved."""
         return lambda line=0: self._play.document.where(*place)
 
     def of_variable(self, name: str) -> Locate:
-        """Return the place where a variable of the play or of the host was set."""
+        """Locate the place where a variable of the play or the host is set."""
         if name in self._play.file.vars:
             return self.in_playbook(*self._play.place, "vars", name)
         return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)
 
     @staticmethod
     def in_template(path: Path) -> Locate:
-        """Return a place in a template."""
+        """Locate a line of a template."""
         return lambda line=0: f"{format_path(path)}:{line}" if line else format_path(path)
 
     def locate_argument_error(
-        self, refused: Refused, place: Place, values: Mapping[str, Any], *, own: Mapping[str, Any]
+        self, refused: Refused, place: Place, arguments: Mapping[str, Any], local: Mapping[str, Any]
     ) -> Refused:
-        """Return a module's error about its arguments, with the line of the wrong value.
+        """Return an error about a module's arguments with the line of the wrong value, or of the variable that it comes from.
 
         Args:
-            place: the module's place in the playbook.
-            values: its arguments as written.
-            own: variables of the task and its blocks.
+            place: place of the module in the playbook.
+            arguments: the module's arguments as written.
+            local: variables of the task and its blocks.
         """
         module = place[-1]
         key = next(
-            (key for key in values if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
+            (key for key in arguments if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
         )
         where = self._play.document.where(*place, *([key] if key else []))
-        name = self._origin(values.get(key), own) if key else ""
+        name = self._find_origin(arguments.get(key), local) if key else ""
         if not name:
             return Refused(refused.message, where=where, fix=refused.fix)
-        message = f"`vars.{name}`, read at {where}: {refused.message}"
+        message = f"`vars.{name}`, used at {where}: {refused.message}"
         return Refused(message, where=self.of_variable(name)(), fix=refused.fix)
 
-    def _origin(self, value: Any, own: Mapping[str, Any]) -> str:
-        """Return the one variable of the play or the host that a value is made of; empty if there is no such one."""
-        name, seen = "", set(own)
+    def _find_origin(self, value: Any, local: Mapping[str, Any]) -> str:
+        """Return the only variable of the play or the host that a value depends on; empty if there is none or several."""
+        name, seen = "", set(local)
         while expressions.has_expression(value):
             names = expressions.names_in_value(value)
             name = next(iter(names)) if len(names) == 1 else ""
@@ -74,9 +74,9 @@ class ErrorLocator:
         return name if name in self._play.file.vars or f"vars.{name}" in self._host.set_at else ""
 
 
-#: names that only the host knows
+#: names whose values exist only on the host
 HOST_NAMES = frozenset({"facts", "failed_result"})
-#: names whose values are data of the recipe: braces in them are not expressions
+#: names whose values are data, in which braces are not expressions
 LITERAL_NAMES = frozenset(
     {
         "recipe",
@@ -95,130 +95,140 @@ LITERAL_NAMES = frozenset(
 
 
 class Names:
-    """The names that a play's expressions may use on one host.
+    """Names that a play's expressions may use on a host.
 
     Attributes:
-        known: names whose values the laptop knows.
-        open_vars: variables that depend on what only the host will know.
+        known: values that the laptop knows, by name.
+        open_vars: variables that the host must evaluate, because they depend on names of the host.
 
     Args:
-        registers: results of tasks.
+        play_vars: `vars` of the play.
+        names: names and values of the host and its recipe; see `recipe.scope`.
+        extra: values that override all others.
+        registers: names that tasks register.
 
-    Raises Refused for variables that refer to each other, or to a name that will never have a value.
+    Raises Refused for variables that refer to each other, or to an unknown name.
     """
 
     def __init__(
         self,
-        blame: ErrorLocator,
-        own: Mapping[str, Any],
+        locator: ErrorLocator,
+        play_vars: Mapping[str, Any],
         names: Mapping[str, Any],
         extra: Mapping[str, Any],
         registers: Set[str],
     ) -> None:
-        self._blame = blame
+        self._locator = locator
         self._later, self._registers = HOST_NAMES | registers, registers
-        self._asked: set[str] = set()
+        self._sent_names: set[str] = set()
         self.known: dict[str, Any] = {}
         self.open_vars: dict[str, Any] = {}
-        self._settle({**names, **extra}, {name: value for name, value in own.items() if name not in extra})
+        self._render_variables(
+            {**names, **extra}, {name: value for name, value in play_vars.items() if name not in extra}
+        )
 
-    def _settle(self, names: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Render the play's and the host's variables as far as the laptop can; the rest stay open."""
-        waiting = {name: v for name, v in names.items() if expressions.has_expression(v) and name not in LITERAL_NAMES}
-        settled_values = {name: value for name, value in names.items() if name not in waiting}
-        self.known = {name: value for name, value in settled_values.items() if name not in own}  # the play's own win
-        waiting |= own
-        # a variable may be made of the host's variable of the same name
+    def _render_variables(self, names: Mapping[str, Any], play_vars: Mapping[str, Any]) -> None:
+        """Set `known` and `open_vars`. Variables of the play override `names`."""
+        unrendered = {
+            name: value
+            for name, value in names.items()
+            if expressions.has_expression(value) and name not in LITERAL_NAMES
+        }
+        plain_values = {name: value for name, value in names.items() if name not in unrendered}
+        self.known = {name: value for name, value in plain_values.items() if name not in play_vars}
+        unrendered |= play_vars
+        # a play's variable may refer to the host's variable of the same name
         while ready := [
             name
-            for name, value in waiting.items()
-            if self._needs(value, name) <= self.known.keys() | {name} & settled_values.keys()
+            for name, value in unrendered.items()
+            if self._needs(value, name) <= self.known.keys() | {name} & plain_values.keys()
         ]:
             for name in ready:
-                known = {**({name: settled_values[name]} if name in settled_values else {}), **self.known}
-                self.known[name] = self.render(waiting.pop(name), known, self._blame.of_variable(name))
-        self._refuse_cycle(waiting)
-        known_later = self.known.keys() | waiting.keys() | self._later
-        for name, value in waiting.items():
-            self._refuse_unknown(self._needs(value, name) - known_later, self._blame.of_variable(name), known_later)
-        self.open_vars = waiting
+                values = {**({name: plain_values[name]} if name in plain_values else {}), **self.known}
+                self.known[name] = self.render(unrendered.pop(name), values, self._locator.of_variable(name))
+        self._refuse_cycle(unrendered)
+        all_names = self.known.keys() | unrendered.keys() | self._later
+        for name, value in unrendered.items():
+            self._refuse_unknown(self._needs(value, name) - all_names, self._locator.of_variable(name), all_names)
+        self.open_vars = unrendered
 
-    def _refuse_cycle(self, waiting: Mapping[str, Any]) -> None:
-        """Refuse variables that wait for each other. One that is named like a result may ask for that result."""
-        own = self._later
-        needs = {name: self._needs(value, name) - ({name} if name in own else set()) for name, value in waiting.items()}
+    def _refuse_cycle(self, variables: Mapping[str, Any]) -> None:
+        """Refuse variables that refer to each other. A variable may refer to a task's result of the same name."""
+        needs = {
+            name: self._needs(value, name) - ({name} if name in self._later else set())
+            for name, value in variables.items()
+        }
         if path := find_cycle(needs):
             message = f"variables refer to each other: {' -> '.join(path)}."
-            raise Refused(message, where=self._blame.of_variable(path[0])())
+            raise Refused(message, where=self._locator.of_variable(path[0])())
 
     def _needs(self, value: Any, name: str) -> frozenset[str]:
         try:
             return expressions.names_in_value(value)
         except ExpressionError as error:
-            raise Refused(f"vars.{name}: {error}.", where=self._blame.of_variable(name)()) from None
+            raise Refused(f"vars.{name}: {error}.", where=self._locator.of_variable(name)()) from None
 
-    def render(self, value: Any, names: Mapping[str, Any], at: Locate) -> Any:
-        """Return a value with its expressions rendered. Raises Refused with its line."""
+    def render(self, value: Any, names: Mapping[str, Any], locate: Locate) -> Any:
+        """Return a value with its expressions rendered. Raises Refused for an invalid expression."""
         try:
             return expressions.render(value, names)
         except ExpressionError as error:
-            raise Refused(f"{error}.", where=at(error.line)) from None
+            raise Refused(f"{error}.", where=locate(error.line)) from None
 
     def with_local(self, local: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the known names with the variables of a task and its blocks."""
+        """Return the known names and the variables of a task and its blocks."""
         return self.known | {
-            name: self.render(value, self.known, self._blame.in_playbook()) for name, value in local.items()
+            name: self.render(value, self.known, self._locator.in_playbook()) for name, value in local.items()
         }
 
-    def is_known(self, value: Any, at: Locate, local: Mapping[str, Any]) -> bool:
-        """Return True if a value needs only names that are known here. If not, the known names it needs are sent with the plan.
+    def is_known(self, value: Any, locate: Locate, local: Mapping[str, Any]) -> bool:
+        """Return True if the laptop can render a value. If not, `host_values` will include the known names that it uses.
 
-        Args:
-            local: variables of the task and its blocks, which are not sent to the host.
+        Raises Refused for an unknown name, and for a value that uses both local variables and names of the host.
 
-        Raises Refused for a name that will never have a value, and for a local variable beside a name that only the host knows.
+        local: variables of the task and its blocks, which are not sent to the host.
         """
         try:
             needed = expressions.names_in_value(value)
         except ExpressionError as error:
-            raise Refused(f"{error}.", where=at(error.line)) from None
-        here = (
-            self.known.keys() - self._registers
-        ) | local.keys()  # a variable named like a result holds until that is there
-        known = here | self.known.keys() | self.open_vars.keys() | self._later
-        self._refuse_unknown(needed - known, at, known, value)
-        if needed <= here:
+            raise Refused(f"{error}.", where=locate(error.line)) from None
+        # a variable with the name of a result is valid only until the host has the result
+        renderable = (self.known.keys() - self._registers) | local.keys()
+        all_names = renderable | self.known.keys() | self.open_vars.keys() | self._later
+        self._refuse_unknown(needed - all_names, locate, all_names, value)
+        if needed <= renderable:
             return True
-        self._refuse_mixed(sorted(needed & local.keys()), min(needed - here), at, value)
-        self._asked |= needed
+        if needed & local.keys():
+            name, host_name = min(needed & local.keys()), min(needed - renderable)
+            line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
+            message = (
+                f"one expression cannot use both `{name}`, a variable of this task or its block, and `{host_name}`, "
+            )
+            message += "which is evaluated on the host."
+            fix = f"Set `{name}` in `vars` of the play, or use it in a separate condition."
+            raise Refused(message, where=locate(line), fix=fix)
+        self._sent_names |= needed
         return False
 
-    @staticmethod
-    def _refuse_mixed(local: Sequence[str], later: str, at: Locate, value: Any) -> None:
-        if local:
-            line = expressions.line_of_name(value, local[0]) if isinstance(value, str) else 0
-            message = f"`{local[0]}`, a variable of this task or its block, stands beside `{later}`, which only the host knows."
-            fix = f"Give `{local[0]}` in `vars` of the play, or ask for it in a condition of its own."
-            raise Refused(message, where=at(line), fix=fix)
-
-    def _refuse_unknown(self, unknown: Set[str], at: Locate, known: Collection[str], value: Any = None) -> None:
+    def _refuse_unknown(
+        self, unknown: Set[str], locate: Locate, valid_names: Collection[str], value: Any = None
+    ) -> None:
         if unknown:
             name = min(unknown)
             line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
-            raise Refused(
-                f"unknown variable `{name}`.", where=at(line), fix=suggest_name(name, known, label="Known keys")
-            )
+            fix = suggest_name(name, valid_names, label="Known keys")
+            raise Refused(f"unknown variable `{name}`.", where=locate(line), fix=fix)
 
     def host_values(self) -> dict[str, Any]:
-        """Return the laptop's values that open expressions use, and no others."""
-        names = self._asked.union(*map(expressions.names_in_value, self.open_vars.values()))
+        """Return the values of the laptop that the host needs to evaluate the remaining expressions."""
+        names = self._sent_names.union(*map(expressions.names_in_value, self.open_vars.values()))
         return {name: self.known[name] for name in sorted(names) if name in self.known}
 
 
 def find_cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:
-    """Return the path from a name back to itself, with that name first and last; empty if there is none.
+    """Return a cycle of names that depend on each other, with the same name first and last; empty if there is none.
 
-    needs: the names that each name depends on.
+    needs: the names that each name depends on. Other names are ignored.
     """
     remaining = dict(needs)
     while ready := [name for name in remaining if not needs[name] & remaining.keys()]:

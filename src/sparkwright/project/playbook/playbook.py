@@ -1,4 +1,4 @@
-"""A playbook as its file has it: plays, with the tasks of the parts that it includes, and the line of everything."""
+"""Reading of playbooks: their models, the files that they include, and their checks."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from sparkwright.protocol import expressions
 from sparkwright.trust.secret_names import find_plain_secrets, is_secret
 from sparkwright.visible import one_line
 
-#: limit for tries, and for the seconds between them
+#: maximum of `retries` and `delay`
 MAX_RETRIES = 10**9
 
 Condition = bool | str | list[bool | str]
 
 
 class Common(Strict):
-    """The keywords of both tasks and blocks."""
+    """Keywords of both tasks and blocks."""
 
     name: str = schema_field("the task's name, shown on the screen", "")
     when: Condition | None = schema_field("expressions that must all be true", None)
     tags: list[str] | str = schema_field("for --tags; `always` and `never` as in Ansible", default_factory=list)
     become: bool | None = schema_field("run as root, through sudo", None)
     server: str | None = schema_field(
-        "of a host with several servers: the container that it is about, if not the play's own", None
+        "on a host with several servers: the container to act on (default: that of the play)", None
     )
     vars: dict[str, Any] = schema_field("variables", default_factory=dict)
     stage: str = schema_field(
-        "the stage of the run that begins here, a line on a terminal: prepare, stop, start", "", max_length=24
+        "the stage of the run that begins here, shown as a line on a terminal: prepare, stop, start", "", max_length=24
     )
 
 
 class TaskFile(Common):
-    """One module with its arguments. The module's name is the key that is none of these."""
+    """A task: one module with its arguments, under the module's name as key, and keywords."""
 
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
-    register_as: str | None = schema_field("variable that holds the result", None, alias="register")
+    register_as: str | None = schema_field("variable for the result", None, alias="register")
     until: Condition | None = schema_field("retry until this is true", None)
     retries: int = schema_field("number of retries (3 with `until`)", 0, ge=0, le=MAX_RETRIES)
     delay: float = schema_field("seconds between retries", 5, ge=0, le=MAX_RETRIES)
@@ -70,19 +70,19 @@ class BlockFile(Common):
 
     block: list[dict[str, Any]] = schema_field("the tasks")
     rescue: list[dict[str, Any]] = schema_field("tasks to run if one of them failed", default_factory=list)
-    always: list[dict[str, Any]] = schema_field("tasks to run in any case", default_factory=list)
+    always: list[dict[str, Any]] = schema_field("tasks to run afterwards in any case", default_factory=list)
 
 
 class IncludeFile(Common):
-    """Tasks of another file, as one block in its place."""
+    """An include, which is replaced by a block with the tasks of another file."""
 
     include: str = schema_field("a file with a list of tasks, relative to this one: parts/swap.yml")
 
 
 class PlayFile(Strict):
-    """Tasks for some hosts."""
+    """A play: tasks for some hosts."""
 
-    name: str = schema_field("what this play does", "")
+    name: str = schema_field("the play's name", "")
     hosts: str = schema_field("a host pattern; --host narrows it")
     serial: list[int | str] | int | str = schema_field('batch size: 1, "25%", [1, "50%"]', default_factory=list)
     max_fail_percentage: float | None = schema_field(
@@ -91,9 +91,9 @@ class PlayFile(Strict):
     vars: dict[str, Any] = schema_field("variables", default_factory=dict)
     tags: list[str] | str = schema_field("tags of all its tasks", default_factory=list)
     become: bool = schema_field("run its tasks as root, through sudo", False)
-    read_only: bool = schema_field("it changes nothing: it takes no lock and may run during a deploy", False)
+    read_only: bool = schema_field("changes nothing, so it needs no lock and may run during a deploy", False)
     measures: bool = schema_field(
-        "it measures the server: while another run is in progress on the host it waits (`--wait`) or exits with 4",
+        "measures the server: while another run is in progress on the host, it waits (`--wait`) or exits with 4",
         False,
     )
     force_handlers: bool = schema_field("run notified handlers even after a failure", False)
@@ -103,25 +103,24 @@ class PlayFile(Strict):
     @field_validator("serial", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
-        for item in value if isinstance(value, list) else [value]:
-            why = check_batch_size(item)
-            if why:
-                raise ValueError(why)
+        for size in value if isinstance(value, list) else [value]:
+            if problem := check_batch_size(size):
+                raise ValueError(problem)
         return value
 
 
-#: limits for the includes of one playbook, repeated ones counted, and for the nesting of task lists
+#: maximum number of includes in a playbook, and maximum nesting of its task lists
 MAX_INCLUDES = 200
 MAX_DEPTH = 24
 TASK_LISTS = ("tasks", "handlers", "block", "rescue", "always")
 
 
 def splice_includes(source: Document, project: Path) -> Document:
-    """Return the document with each include replaced by a block of the file's tasks.
+    """Return the document with each include replaced by a block with the included file's tasks.
 
-    Lines of an included task are those of its own file. A project's file wins over the shipped one of its name.
+    Included tasks keep the lines of their own file. A project's file overrides the shipped file with the same name.
 
-    Raises Refused for a missing file, or one that includes itself.
+    Raises Refused for a file that is missing, includes itself, or is not a list of tasks.
     """
     splicer = _IncludeSplicer(source, project, (source.path.resolve(),), 0, [])
     data = splicer.splice(source.data, ())
@@ -129,18 +128,18 @@ def splice_includes(source: Document, project: Path) -> Document:
 
 
 class _IncludeSplicer:
-    """Puts included files into the lists of a playbook.
+    """Replaces the includes of one file.
 
     Args:
-        opened: the files that led to this one, to find a circle.
+        opened: this file and those that led to it, to detect an include of itself.
         depth: number of enclosing lists.
-        included: every file included so far.
+        included: all files included so far; extended.
     """
 
     def __init__(
-        self, read: Document, project: Path, opened: tuple[Path, ...], depth: int, included: list[Path]
+        self, source: Document, project: Path, opened: tuple[Path, ...], depth: int, included: list[Path]
     ) -> None:
-        self.read = read
+        self.source = source
         self.project = project
         self.opened = opened
         self.depth = depth
@@ -148,12 +147,12 @@ class _IncludeSplicer:
         self.grafts: dict[Place, Document] = {}
 
     def splice(self, value: Any, place: Place) -> Any:
-        """Return a list of plays or of tasks with its includes replaced, at every depth."""
+        """Return a list of plays or tasks with its includes replaced, at every depth."""
         if not isinstance(value, list):
             return value
         if self.depth > MAX_DEPTH:
             message = f"blocks and includes are nested more than {MAX_DEPTH} levels deep."
-            raise Refused(message, where=self.read.where(*place))
+            raise Refused(message, where=self.source.where(*place))
         self.depth += 1
         items = [self._splice_item(item, (*place, n)) for n, item in enumerate(value)]
         self.depth -= 1
@@ -167,43 +166,41 @@ class _IncludeSplicer:
         return {key: self.splice(value, (*place, key)) if key in TASK_LISTS else value for key, value in item.items()}
 
     def _load_include(self, item: dict[str, Any], place: Place) -> dict[str, Any]:
-        include = validate(IncludeFile, self.read, item, at=place)
-        path = shipped_files.resolve_relative(self.project, self.read.path, include.include)
-        at = self.read.where(*place, "include")
+        include = validate(IncludeFile, self.source, item, at=place)
+        path = shipped_files.resolve_relative(self.project, self.source.path, include.include)
+        where = self.source.where(*place, "include")
         if not document.is_file(path):
-            known = self._known_files()
             message = f"no file '{one_line(include.include, max_chars=80)}' in the same directory."
-            raise Refused(message, where=at, fix=suggest_name(include.include, known))
+            raise Refused(message, where=where, fix=suggest_name(include.include, self._list_files()))
         if path.resolve() in self.opened:
-            raise Refused(f"{include.include} includes itself.", where=at)
+            raise Refused(f"{include.include} includes itself.", where=where)
         self.included.append(path)
         if len(self.included) > MAX_INCLUDES:
-            raise Refused(f"more than {MAX_INCLUDES} includes.", where=at)
-        part = document.load(path)
-        if not isinstance(part.data, list):
-            raise Refused("an included file must be a list of tasks.", where=part.where())
-        inner = _IncludeSplicer(part, self.project, (*self.opened, path.resolve()), self.depth, self.included)
-        tasks = inner.splice(part.data, ())
-        self.grafts[(*place, "block")] = replace(part, data=tasks, grafts=inner.grafts)
-        return {"name": include.include, **{k: v for k, v in item.items() if k != "include"}, "block": tasks}
+            raise Refused(f"more than {MAX_INCLUDES} includes.", where=where)
+        included = document.load(path)
+        if not isinstance(included.data, list):
+            raise Refused("an included file must be a list of tasks.", where=included.where())
+        splicer = _IncludeSplicer(included, self.project, (*self.opened, path.resolve()), self.depth, self.included)
+        tasks = splicer.splice(included.data, ())
+        self.grafts[(*place, "block")] = replace(included, data=tasks, grafts=splicer.grafts)
+        keywords = {key: value for key, value in item.items() if key != "include"}
+        return {"name": include.include, **keywords, "block": tasks}
 
-    def _known_files(self) -> list[str]:
-        """Return the files that an include here could name, as it would name them."""
-        folder = self.read.path.parent
+    def _list_files(self) -> list[str]:
+        """Return the files that an include in this file could name, relative to it."""
+        folder = self.source.path.parent
         names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.yml")}
         for top in (self.project, shipped_files.shipped_folder()):
             if folder.is_relative_to(top / "playbooks"):
-                below = folder.relative_to(top).as_posix()
-                names |= {
-                    name.removeprefix(f"{below}/")
-                    for name in shipped_files.list_names(self.project, f"{below}/**/*.yml")
-                }
+                subfolder = folder.relative_to(top).as_posix()
+                shipped_names = shipped_files.list_names(self.project, f"{subfolder}/**/*.yml")
+                names |= {name.removeprefix(f"{subfolder}/") for name in shipped_names}
         return sorted(names)
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command line's options for a run."""
+    """Options of a run, as given on the command line."""
 
     check: bool = False
     diff: bool = False
@@ -212,19 +209,19 @@ class Options:
     start_at_task: str = ""
     #: user@laptop
     who: str = ""
-    #: seconds to wait for a lock that another run holds
+    #: maximum time to wait for another run's lock
     wait_s: float = 0
-    #: variables that override all others, as rollback of `--no-rollback`
+    #: variables that override all others, e.g. rollback for `--no-rollback`
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Play:
-    """A play."""
+    """A play of a playbook."""
 
     file: PlayFile
     document: Document
-    #: its place in the document
+    #: place of the play in the document
     place: Place
 
     @property
@@ -244,7 +241,7 @@ class Play:
         return self.file.max_fail_percentage
 
     def uses(self, names: Iterable[str]) -> bool:
-        """Return True if any expression of this play uses one of these names."""
+        """Return True if an expression of the play uses one of the names."""
         return not self._used_names.isdisjoint(names)
 
     @functools.cached_property
@@ -252,32 +249,31 @@ class Play:
         return _find_names(self.file.model_dump())
 
     def has_task(self, module: str) -> bool:
-        """Return True if any task of this play, in blocks too, runs this module."""
+        """Return True if a task of the play, at any depth, runs the module."""
         return any(module in step for step in self._steps())
 
     @property
     def acts_in_check(self) -> bool:
-        """Return True if one of its tasks acts in check mode too (`check_mode: false`)."""
+        """True if a task acts even in check mode (`check_mode: false`)."""
         return any(step.get("check_mode") is False for step in self._steps())
 
     def _steps(self) -> Iterator[Mapping[str, Any]]:
-        return _all_steps([*self.file.tasks, *self.file.handlers])
+        return _walk_steps([*self.file.tasks, *self.file.handlers])
 
 
 @dataclass(frozen=True)
 class Playbook:
-    """The plays of a playbook."""
+    """A playbook."""
 
-    #: its file
     path: Path
     plays: tuple[Play, ...]
 
 
 def load(path: Path, project: Path) -> Playbook:
-    """Read a playbook. Its parts are the project's, or else the shipped ones. Raises Refused with file and line."""
+    """Read a playbook with its includes. Raises Refused if it is invalid."""
     source = splice_includes(document.load(path), project)
     if not isinstance(source.data, list) or not source.data:
-        raise Refused("a playbook is a list of plays (- name: ..., hosts: ..., tasks: ...).", where=source.where())
+        raise Refused("a playbook must be a list of plays (- name: ..., hosts: ..., tasks: ...).", where=source.where())
     plays = [Play(validate(PlayFile, source, data, at=(n,)), source, (n,)) for n, data in enumerate(source.data)]
     for n, play in enumerate(plays):
         check_steps(source, play.file.tasks, (n, "tasks"))
@@ -287,7 +283,7 @@ def load(path: Path, project: Path) -> Playbook:
 
 
 def _find_names(value: Any, key: str = "") -> set[str]:
-    """Return the names in templates, and in the bare expressions of `when`, `until` and similar keys."""
+    """Return the names in template expressions, and in the conditions of `when`, `until` and similar keys."""
     if isinstance(value, dict):
         return set().union(*(_find_names(child, str(name)) for name, child in value.items()))
     if isinstance(value, list | tuple):
@@ -295,59 +291,58 @@ def _find_names(value: Any, key: str = "") -> set[str]:
     if not isinstance(value, str):
         return set()
     try:
-        bare = key in ("when", "until", "changed_when", "failed_when")
-        return set(expressions.names_in_condition(value) if bare else expressions.names_in(value))
+        is_condition = key in ("when", "until", "changed_when", "failed_when")
+        return set(expressions.names_in_condition(value) if is_condition else expressions.names_in(value))
     except expressions.ExpressionError:
         return set()
 
 
-def _all_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield tasks and blocks, and the steps inside the blocks."""
+def _walk_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield tasks and blocks at every depth."""
     for step in steps:
         yield step
-        for part in ("block", "rescue", "always"):
-            yield from _all_steps(step.get(part) or ())
+        for key in ("block", "rescue", "always"):
+            yield from _walk_steps(step.get(key) or ())
 
 
 SECRET_FILE_FIX = "Put it into a file on the host with mode 0600, and name that file."
 
 
 def refuse_secrets(source: Document) -> None:
-    """Raise Refused with file and line for the first secret in a play."""
-    for at, place in _find_secrets(source.data, ()):
-        raise rules.secret_error(place, source, at, fix="" if place[0] == "vars" else SECRET_FILE_FIX)
+    """Raise Refused for the first secret in plain text in a playbook."""
+    for section, place in _find_secrets(source.data, ()):
+        raise rules.secret_error(place, source, section, fix="" if place[0] == "vars" else SECRET_FILE_FIX)
 
 
-def check_steps(source: Document, items: list[Any], place: Place) -> None:
-    """Raise Refused with file and line for the first task of a list with an invalid value of a key."""
-    for n, item in enumerate(items):
-        here = (*place, n)
-        validate(BlockFile if isinstance(item, dict) and "block" in item else TaskFile, source, item, at=here)
-        for part in TASK_LISTS:
-            if isinstance(item.get(part), list):
-                check_steps(source, item[part], (*here, part))
+def check_steps(source: Document, steps: list[Any], place: Place) -> None:
+    """Raise Refused for the first invalid task or block of a list, at any depth. place: of the list."""
+    for n, step in enumerate(steps):
+        step_place = (*place, n)
+        validate(BlockFile if isinstance(step, dict) and "block" in step else TaskFile, source, step, at=step_place)
+        for key in TASK_LISTS:
+            if isinstance(step.get(key), list):
+                check_steps(source, step[key], (*step_place, key))
 
 
-def _find_secrets(items: Any, at: Place) -> Iterator[tuple[Place, Place]]:
-    """Yield the place of each secret: its play or task, and the place within that."""
-    for n, item in enumerate(items if isinstance(items, list) else ()):
-        if not isinstance(item, dict):
+def _find_secrets(steps: Any, place: Place) -> Iterator[tuple[Place, Place]]:
+    """Yield the place of the play, block or task of each secret, and the secret's place below it."""
+    for n, step in enumerate(steps if isinstance(steps, list) else ()):
+        if not isinstance(step, dict):
             continue
-        here = (*at, n)
-        yield from ((here, place) for place in find_plain_secrets(item.get("vars"), ("vars",)))
-        for module in item.keys() & registry.NAMES:
-            yield from (
-                (here, place)
-                for place in find_plain_secrets(item[module], (module,))
-                if _is_secret_argument(place, item)
-            )
-        for name in TASK_LISTS:
-            yield from _find_secrets(item.get(name), (*here, name))
+        step_place = (*place, n)
+        for secret_place in find_plain_secrets(step.get("vars"), ("vars",)):
+            yield step_place, secret_place
+        for module in step.keys() & registry.NAMES:
+            for secret_place in find_plain_secrets(step[module], (module,)):
+                if _is_secret_argument(secret_place, step):
+                    yield step_place, secret_place
+        for key in TASK_LISTS:
+            yield from _find_secrets(step.get(key), (*step_place, key))
 
 
-def _is_secret_argument(place: Place, item: Any) -> bool:
-    """Return True if a module's argument counts as a secret: by its looks, or as a variable.
+def _is_secret_argument(place: Place, step: Any) -> bool:
+    """Return True if a module's argument is a secret by its format, or is an environment variable with a secret's name.
 
-    The argument's own name does not count: as `key`, it tells what the module does with it.
+    The argument's own name is ignored: `key`, for example, may be any key.
     """
-    return "env" in place or is_secret("", reduce(getitem, place, item))
+    return "env" in place or is_secret("", reduce(getitem, place, step))

@@ -1,4 +1,4 @@
-"""Select tasks by --tags, --skip-tags and --start-at-task, as Ansible does, and list them."""
+"""Selection of tasks by --tags, --skip-tags and --start-at-task, as in Ansible, and their list."""
 
 from __future__ import annotations
 
@@ -18,37 +18,40 @@ SPECIAL_TAGS = ("all", "tagged", "untagged", "always", "never")
 def select_steps(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
     """Return the steps to run. Raises Refused for an unknown tag or task name."""
     tasks = tasks_of(steps)
-    known = {tag for task in tasks for tag in task.tags}
+    task_tags = {tag for task in tasks for tag in task.tags}
     for tag in (*options.tags, *options.skip_tags):
-        if tag not in known and tag not in SPECIAL_TAGS:
-            raise Refused(f"no task has the tag {tag!r}.", fix=suggest_name(tag, known, label="Tags"))
+        if tag not in task_tags and tag not in SPECIAL_TAGS:
+            raise Refused(f"no task has the tag {tag!r}.", fix=suggest_name(tag, task_tags, label="Tags"))
     selected = _filter_steps(steps, lambda task: is_selected(task.tags, options))
-    return (
-        _steps_from(selected, options.start_at_task, [task.name for task in tasks])
-        if options.start_at_task
-        else selected
-    )
+    if not options.start_at_task:
+        return selected
+    return _steps_from(selected, options.start_at_task, [task.name for task in tasks])
 
 
-def is_selected(tags: tuple[str, ...], options: Options) -> bool:
+def is_selected(task_tags: tuple[str, ...], options: Options) -> bool:
     """Return True if a task with these tags runs, by Ansible's rules."""
-    wanted_tags, skipped = options.tags or ("all",), options.skip_tags
-    own = set(tags)
+    selected, skipped = options.tags or ("all",), options.skip_tags
+    tags = set(task_tags)
     runs = (
-        bool(own & set(wanted_tags))
-        or ("all" in wanted_tags and "never" not in own)
-        or ("tagged" in wanted_tags and bool(own) and "never" not in own)
-        or ("untagged" in wanted_tags and not own)
-        or ("always" in own and "always" not in skipped)
+        bool(tags & set(selected))
+        or ("all" in selected and "never" not in tags)
+        or ("tagged" in selected and bool(tags) and "never" not in tags)
+        or ("untagged" in selected and not tags)
+        or ("always" in tags and "always" not in skipped)
     )
-    bare = "tagged" if own else "untagged"
-    return runs and not own & set(skipped) and bare not in skipped and not ("all" in skipped and "always" not in own)
+    special_tag = "tagged" if tags else "untagged"
+    return (
+        runs
+        and not tags & set(skipped)
+        and special_tag not in skipped
+        and not ("all" in skipped and "always" not in tags)
+    )
 
 
 def split_names(names: list[str] | str) -> tuple[str, ...]:
-    """Return tags, or names of handlers, given as a list or as `a, b`."""
+    """Return the names in a list or in a text like `a, b`."""
     parts = names.split(",") if isinstance(names, str) else names
-    return tuple(word for word in map(str.strip, parts) if word)
+    return tuple(name for name in map(str.strip, parts) if name)
 
 
 def _filter_steps(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tuple[Step, ...]:
@@ -57,15 +60,15 @@ def _filter_steps(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tupl
         if isinstance(step, Task):
             selected += [step] if keep(step) else []
             continue
-        inside = _filter_steps(step.tasks, keep)
-        if inside:
+        tasks = _filter_steps(step.tasks, keep)
+        if tasks:
             rescue, always = _filter_steps(step.rescue, keep), _filter_steps(step.always, keep)
-            selected.append(replace(step, tasks=inside, rescue=rescue, always=always))
+            selected.append(replace(step, tasks=tasks, rescue=rescue, always=always))
     return tuple(selected)
 
 
 def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
-    """Return the steps from the task of this name on; a block that holds the task starts there."""
+    """Return the steps from the named task on; if it is in a block, that block starts with it."""
     if name not in names:
         raise Refused(f"no task named {name!r}.", fix=suggest_name(name, names, label="Tasks"))
     for n, step in enumerate(steps):
@@ -76,17 +79,17 @@ def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[S
     return ()
 
 
-#: the lists of a block, with their keys in JSON
+#: JSON keys of a block's lists, by their key in playbooks
 BLOCK_LISTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 
 def list_tasks(book: Playbook, options: Options) -> list[dict[str, Any]]:
-    """Return the plays with their selected tasks as JSON: a task has its name, module and tags, a block its lists."""
+    """Return the plays with their selected tasks as JSON: tasks with name, module and tags, blocks with their lists."""
     return [_list_play(play, options) for play in book.plays]
 
 
 def format_tasks(plays: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the same as text: a line for each play and task, blocks indented, with tags."""
+    """Yield the result of `list_tasks` as lines of text: plays and tasks with their tags, contents of blocks indented."""
     for play in plays:
         yield f"{play['name']} ({play['hosts']})"
         yield from _format_steps(play["tasks"], 1)
@@ -97,31 +100,28 @@ def format_tasks(plays: list[dict[str, Any]]) -> Iterator[str]:
 
 def _list_play(play: Play, options: Options) -> dict[str, Any]:
     tags = split_names(play.file.tags)
-    lists = {
-        "tasks": _list_steps(play.file.tasks, tags, options),
-        "handlers": _list_steps(play.file.handlers, (), options),
-    }
     return {
         "name": play.name,
         "hosts": play.hosts,
         "tags": list(tags),
-        **{name: [*value] for name, value in lists.items()},
+        "tasks": list(_list_steps(play.file.tasks, tags, options)),
+        "handlers": list(_list_steps(play.file.handlers, (), options)),
     }
 
 
-def _list_steps(items: list[dict[str, Any]], above: tuple[str, ...], options: Options) -> Iterator[dict[str, Any]]:
-    for item in items:
-        tags = above + split_names(item.get("tags") or [])
-        if "block" in item:
-            inside = {
-                BLOCK_LISTS[part]: list(_list_steps(item[part], tags, options))
-                for part in BLOCK_LISTS
-                if item.get(part)
+def _list_steps(steps: list[dict[str, Any]], outer_tags: tuple[str, ...], options: Options) -> Iterator[dict[str, Any]]:
+    for step in steps:
+        tags = outer_tags + split_names(step.get("tags") or [])
+        if "block" in step:
+            lists = {
+                json_key: list(_list_steps(step[key], tags, options))
+                for key, json_key in BLOCK_LISTS.items()
+                if step.get(key)
             }
-            yield {"block": item.get("name") or "block", "tags": list(tags), **inside}
+            yield {"block": step.get("name") or "block", "tags": list(tags), **lists}
         elif is_selected(tags, options):
-            module = next((key for key in item if key in registry.NAMES), next(iter(item)))
-            yield {"name": item.get("name") or module, "module": module, "tags": list(tags)}
+            module = next((key for key in step if key in registry.NAMES), next(iter(step)))
+            yield {"name": step.get("name") or module, "module": module, "tags": list(tags)}
 
 
 def _format_steps(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _format_steps(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
             continue
         yield f"{indent}{step['block']}:"
         yield from _format_steps(step.get("tasks", []), depth + 1)
-        for part in ("rescue", "always"):
-            if part in step:
-                yield f"{indent}  {part}:"
-                yield from _format_steps(step[part], depth + 2)
+        for key in ("rescue", "always"):
+            if key in step:
+                yield f"{indent}  {key}:"
+                yield from _format_steps(step[key], depth + 2)

@@ -1,6 +1,6 @@
 """Recipes: one way to serve one model, and its container on a host.
 
-`recipe.engine_settings`, which imports everything about the engine, is imported where it is used: many plays do not need it.
+`recipe.engine_settings` imports everything about the engine, which many plays do not need, so it is imported where it is used.
 """
 
 from sparkwright.project.inventory.variables import DEFAULTS

@@ -1,4 +1,4 @@
-"""A recipe as its engine will run it: the flags, adjusted to the expectations, and the findings about them."""
+"""Resolution of a recipe's settings: the flags as the engine will run them, and the findings about them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class ServerSettings:
     """A recipe's settings as its engine will run them, with the findings about them."""
 
     engine: Engine
-    #: flags as they are rendered
+    #: flags of the command line
     flags: Mapping[str, Any]
-    #: chunked prefill that the log must report
+    #: chunked prefill, as the engine log must show it
     expected: PrefillExpectation
-    #: why that differs from the recipe
+    #: why `expected` differs from the recipe; empty if it does not
     note: str
     findings: tuple[Finding, ...]
     architecture: Kind
-    #: version of the engine; None when neither lock nor caller knows it
+    #: version of the engine; None if unknown
     version: Version | None
 
     @property
@@ -40,13 +40,13 @@ class ServerSettings:
         return [finding for finding in self.findings if finding.severity == "error"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as playbooks see them, under the name `engine`."""
+        """Return the settings as playbooks see them in `engine`."""
         return {
             "name": self.engine.name,
             "flags": dict(self.flags),
             "chunked_prefill": self.expected,
             "note": self.note,
-            "model_by_flag": True,  # for playbooks that were ejected from an earlier release
+            "model_by_flag": True,  # for playbooks ejected from an earlier release
             "key": {"mount": key.mount, "suffix": key.suffix} if (key := self.engine.key) else None,
             "version": str(self.version) if self.version else None,
         }
@@ -55,22 +55,22 @@ class ServerSettings:
 def resolve_settings(
     recipe: Recipe, pinned: Mapping[str, Any], *, model: Mapping[str, Any] | None = None, version: Version | None = None
 ) -> ServerSettings:
-    """Return the engine settings that follow from a recipe and the lock's entries.
+    """Return the engine settings of a recipe.
 
     Args:
         pinned: the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
-        model: a model's config.json to use instead of the lock's.
-        version: an engine's version to use instead of the lock's.
+        model: content of config.json to use instead of the lock's.
+        version: engine version to use instead of the lock's.
     """
     image_entry, model_entry = pinned.get("image") or {}, pinned.get("model") or {}
     engine, expect = recipe.engine, recipe.file.expect
     locked_version = engine.advice.version(image_entry.get("engine_version"))
     version = version or locked_version
     config = model if model is not None else model_entry.get("config") or {}
-    chunked_prefill = expect.chunked_prefill, expect.when_impossible
     further_entries = pinned.get("models") or {}
     flags = recipe.with_models({**recipe.file_flags(model_entry), **recipe.file.flags}, further_entries)
-    decision = engine.advice.decide(_build_request(recipe, flags, pinned), config, version, *chunked_prefill)
+    request = _build_request(recipe, flags, pinned)
+    decision = engine.advice.decide(request, config, version, expect.chunked_prefill, expect.when_impossible)
     options = image_entry.get("options") if locked_version == version else None
     image_options = engine.image.restore_options(options) if engine.image else {}
     request = _build_request(recipe, decision.flags, pinned)
@@ -78,14 +78,13 @@ def resolve_settings(
     memory = engine.advice.memory(decision.flags, model_entry)
     if memory.flag in ("", *engine.flags.normalize(decision.flags)):
         findings += budget.RULES.check(budget.BudgetCase(memory, request.container, request.platform))
-    chat = chat_template.select_server_chat(pinned) if model is None else {}
     if recipe.file.task == GENERATE:
-        case = recipe_rules.TemplateCase(engine.flags.normalize(decision.flags), chat, engine.name)
-        findings += recipe_rules.TEMPLATE_RULES.check(case)
+        chat = chat_template.select_server_chat(pinned) if model is None else {}
+        template_case = recipe_rules.TemplateCase(engine.flags.normalize(decision.flags), chat, engine.name)
+        findings += recipe_rules.TEMPLATE_RULES.check(template_case)
     if recipe.file.adapters and engine.flags.ADAPTERS is not None:
-        findings += recipe_rules.ADAPTER_RULES.check(
-            _build_adapter_case(recipe, engine.flags.normalize(decision.flags), config, further_entries)
-        )
+        adapter_case = _build_adapter_case(recipe, engine.flags.normalize(decision.flags), config, further_entries)
+        findings += recipe_rules.ADAPTER_RULES.check(adapter_case)
     if recipe.split is not None and engine.parallel is not None:
         findings += engine.parallel.check(recipe.split, decision.flags, config, version)
     findings += [decision.finding] if decision.finding is not None else []
@@ -95,22 +94,17 @@ def resolve_settings(
 
 
 def compute_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
-    """Return what a recipe's server takes of a host's memory, with the flags that it is started with.
-
-    Args:
-        recipe: The recipe.
-        pinned: The lock's entries, as for `resolve_settings`.
-    """
+    """Return the host memory that a recipe's server uses, as started. pinned: see `resolve_settings`."""
     return recipe.memory(pinned.get("model") or {}, resolve_settings(recipe, pinned).flags, pinned.get("models"))
 
 
 def _build_adapter_case(
     recipe: Recipe, flags: Mapping[str, Any], config: Mapping[str, Any], further_entries: Mapping[str, Any]
 ) -> recipe_rules.AdapterCase:
-    entries = {adapter.name: (further_entries.get(adapter.role) or {}) for adapter in recipe.file.adapters}
-    adapters = {
-        name: {**(entry.get("adapter") or {}), "config": entry.get("config")} for name, entry in entries.items()
-    }
+    adapters = {}
+    for adapter in recipe.file.adapters:
+        entry = further_entries.get(adapter.role) or {}
+        adapters[adapter.name] = {**(entry.get("adapter") or {}), "config": entry.get("config")}
     return recipe_rules.AdapterCase(flags, recipe.file.model.id, config, adapters, recipe.engine.name)
 
 

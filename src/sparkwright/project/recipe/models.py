@@ -22,7 +22,7 @@ from sparkwright.trust import model_files
 from sparkwright.trust.bounds import check_pattern
 from sparkwright.visible import one_line
 
-#: files of a repository that a tokenizer does not need
+#: files of a model repository that a tokenizer does not need
 WEIGHT_PATTERNS = (
     "*.safetensors",
     "*.safetensors.index.json",
@@ -34,21 +34,21 @@ WEIGHT_PATTERNS = (
     "*.h5",
     "*.msgpack",
 )
-#: names that are words of a command line, NAME=PATH, and parts of a folder's path
+#: adapter names, which occur in command lines (NAME=PATH) and in paths
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def _check_adapter_name(name: str) -> str:
-    return (
-        "" if ADAPTER_NAME.fullmatch(name) else "needs letters, digits and . _ -, at most 64, a letter or a digit first"
-    )
+    if ADAPTER_NAME.fullmatch(name):
+        return ""
+    return "must be 1 to 64 letters, digits, dots, hyphens or underscores, and start with a letter or digit"
 
 
 LogPattern = Annotated[str, build_validator(check_pattern)]
 
 
 class _Source(Strict):
-    """A model on the hub, and its folder on the host."""
+    """A model's source on the hub, and its folder on the host."""
 
     id: Annotated[str, build_validator(model_files.check_model_id)] = schema_field(
         "its name on the hub, e.g. Qwen/Qwen3.5-35B-A3B-FP8"
@@ -59,45 +59,45 @@ class _Source(Strict):
     dir: value_types.Source = schema_field("its directory on the host; ~ is the user's home")
     mount: value_types.Target = schema_field("its mount point in the container")
     transfer: Literal["auto", "hf_transfer", "plain", "xet"] = schema_field("download method", "auto")
-    allow: list[str] = schema_field("only files that match one of these patterns", default_factory=list)
-    ignore: list[str] = schema_field("no files that match one of these patterns", default_factory=list)
+    allow: list[str] = schema_field("download only files that match one of these patterns", default_factory=list)
+    ignore: list[str] = schema_field("do not download files that match one of these patterns", default_factory=list)
 
 
 class Model(_Source):
-    """The model: its source on the hub, and its folder on the host."""
+    """The main model of a recipe."""
 
     file: str = schema_field('for llama.cpp: the GGUF file, or a pattern that matches one, e.g. "*Q4_K_M*.gguf"', "")
-    mmproj: str = schema_field("for llama.cpp: the same for the file for images and sound", "")
-    draft: str = schema_field("for llama.cpp: the same for a smaller model that drafts tokens", "")
+    mmproj: str = schema_field("for llama.cpp: the GGUF file for images and audio, or a pattern", "")
+    draft: str = schema_field("for llama.cpp: the GGUF file of a smaller model that drafts tokens, or a pattern", "")
     page_cache: Literal["drop", "fit"] | None = schema_field(
-        "before each start, its files are dropped from the host's page cache: `drop`: always; `fit`: only if the server "
+        "when its files are dropped from the host's page cache before a start: `drop`: always; `fit`: only if the server "
         "does not fit next to them (default: the host's variable `page_cache`)",
         None,
     )
 
     @property
     def file_key(self) -> str:
-        """The key of this choice of files among others of the same repository; empty for the whole repository."""
+        """Key that identifies the selected files in spark.lock; empty for the whole repository."""
         return "+".join(filter(None, (self.file, self.mmproj, self.draft)))
 
 
 class SecondModel(_Source):
-    """A further model of the same server: pinned, downloaded, verified and mounted as the model is."""
+    """An additional model of the same server; pinned, downloaded, verified and mounted like the main model."""
 
     file: str = schema_field("for llama.cpp: its GGUF file, or a pattern that matches one", "")
 
     def patterns(self, role: str) -> dict[str, list[str]]:
-        """Return the patterns of its files, `allow` and `ignore`: of a tokenizer, by default, all but the weights."""
+        """Return the effective `allow` and `ignore`. By default, a tokenizer is downloaded without weights."""
         ignore = self.ignore or ([*WEIGHT_PATTERNS] if role == "tokenizer" and not self.allow else [])
         return {"allow": self.allow, "ignore": ignore}
 
     def lock_suffix(self, role: str) -> str:
-        """Return the end of its key in spark.lock: the repository may be another recipe's model, with other files."""
+        """Return the suffix of its key in spark.lock, where other recipes may use other files of the same repository."""
         return "+".join(filter(None, (role, self.file)))
 
 
 class Adapter(SecondModel):
-    """A LoRA adapter of the model."""
+    """A LoRA adapter of the main model."""
 
     name: Annotated[str, build_validator(_check_adapter_name)] = schema_field("its name in requests")
     dir: value_types.Source = schema_field("its directory on the host (default: ~/models/adapters/NAME)", "")
@@ -112,24 +112,24 @@ class Adapter(SecondModel):
 
     @property
     def role(self) -> str:
-        """The key under which the lock's entries and messages have it, among the roles of other further models."""
+        """Its role in the lock's entries and in messages."""
         return f"adapter {self.name}"
 
     def patterns(self, role: str) -> dict[str, list[str]]:
-        """See `SecondModel`: by default the two files of an adapter, without checkpoints and pickles beside them."""
+        """See `SecondModel`. By default, only the two files of an adapter, without checkpoints and pickles."""
         return {"allow": self.allow or ([] if self.file else [*adapter.FILES]), "ignore": self.ignore}
 
     def lock_suffix(self, role: str) -> str:
-        """See `SecondModel`: the entry is the same under any name."""
+        """See `SecondModel`. Independent of the adapter's name."""
         return "+".join(filter(None, ("adapter", self.file)))
 
 
 class _Container(Strict):
-    """The options of `docker run` besides image and command, in Docker's words."""
+    """Options of `docker run`, under Docker's names."""
 
     name: value_types.ContainerName = schema_field("the container's name", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$")
     restart: Literal["no", "always", "unless-stopped", "on-failure"] = schema_field(
-        "the restart policy set once it is verified", "unless-stopped"
+        "the restart policy, set once the server is verified", "unless-stopped"
     )
     gpus: value_types.Gpus = schema_field('"all", "device=0" or "" for none', "all")
     ports: list[value_types.Port] = schema_field(
@@ -145,7 +145,7 @@ class _Container(Strict):
     )
     entrypoint: list[str] | None = schema_field("replaces the image's entrypoint, as a list", None)
     compile_caches: bool = schema_field("keep the engine's compile caches on the host for the next start", True)
-    stop_timeout_s: int = schema_field("seconds until a stop kills the container", defaults.STOP_TIMEOUT_S, ge=1)
+    stop_timeout_s: int = schema_field("seconds until a stopping container is killed", defaults.STOP_TIMEOUT_S, ge=1)
 
 
 if TYPE_CHECKING:
@@ -157,72 +157,73 @@ else:
 
 
 class FileSource(Strict):
-    """The content of a file in the container: a template that is rendered, or a file of the project as it is."""
+    """The content of a file in the container: a rendered template, or an unchanged file of the project."""
 
-    template: str = schema_field("a file of templates/, rendered as the others", "")
-    file: str = schema_field("a file of the project, taken as it is; a path from the project's folder", "")
+    template: str = schema_field("a file of templates/; rendered", "")
+    file: str = schema_field("a file of the project, by its path in the project's folder; not rendered", "")
 
     @model_validator(mode="after")
     def _check_exactly_one(self) -> FileSource:
         if bool(self.template) == bool(self.file):
-            raise ValueError("needs `template` or `file`, one of them.")
-        if wrong := next((item for item in (self.template, self.file) if item.startswith(("/", "~"))), ""):
-            raise ValueError(f"'{one_line(wrong, max_chars=80)}' is not a path in the project.")
+            raise ValueError("set either `template` or `file`.")
+        path = self.template or self.file
+        if path.startswith(("/", "~")):
+            raise ValueError(f"'{one_line(path, max_chars=80)}' is not a path in the project.")
         return self
 
 
 class Load(Strict):
-    """The load that clients are promised, proved after each verification."""
+    """A load that the server must handle; tested after each verification."""
 
-    context: value_types.Tokens = schema_field('tokens of a prompt, as 131072 or "100k" (100,000)', ge=64)
-    streams: int = schema_field("how many such prompts at once", 1, ge=1, le=64)
+    context: value_types.Tokens = schema_field('prompt length, tokens: 131072 or "100k" (100,000)', ge=64)
+    streams: int = schema_field("number of such prompts at a time", 1, ge=1, le=64)
 
 
 class Expect(Strict):
-    """The conditions that must be true once the server runs."""
+    """Conditions that must hold once the server runs."""
 
     tok_per_s: float | None = schema_field("decode rate of one stream; less than half of it is a failure", None, gt=0)
-    ready_s: int = schema_field("how long a start may take, seconds", defaults.READY_TIMEOUT_S, ge=1)
+    ready_s: int = schema_field("maximum duration of a start, seconds", defaults.READY_TIMEOUT_S, ge=1)
     chunked_prefill: Literal["any", "enabled", "disabled"] = schema_field(
-        "what the engine log must show; `disabled` adds the flags for it", "any"
+        "chunked prefill according to the engine log; `disabled` also sets the flags for it", "any"
     )
     when_impossible: Literal["refuse", "report"] = schema_field(
-        "when chunked prefill cannot be disabled: refuse, or continue with a note", "refuse"
+        "if chunked prefill cannot be disabled: refuse, or continue with a note", "refuse"
     )
     log: list[LogPattern] = schema_field(
-        "regular expressions; each must match a line of the log since its last start", default_factory=list
+        "regular expressions; each must match a line of the log since the last start", default_factory=list
     )
     forbid_log: list[LogPattern] = schema_field(
-        "regular expressions; none may match a line of it", default_factory=list
+        "regular expressions; none may match a line of the log since the last start", default_factory=list
     )
     log_unknown: Literal["fail", "pass"] = schema_field(
-        "how to treat an expectation that the log does not answer", "fail"
+        "result of an expectation that the log neither confirms nor contradicts", "fail"
     )
     answers: Literal["judged", "any"] = schema_field(
-        "its first answers are judged before they become the reference; `any` for a model that answers no questions, "
-        "such as one with random weights",
+        "`judged`: its first answers must make sense before they become the reference; `any`: for models that cannot "
+        "answer questions, e.g. with random weights",
         "judged",
     )
     probes: list[value_types.Probe] = schema_field(
-        "what its answers must be, a small request each: tool_call, reasoning, json_schema, image, "
+        "abilities to test with a small request each: tool_call, reasoning, json_schema, image, "
         "messages, responses, {embedding_dimension: N}, {language: de}",
         default_factory=list,
     )
     depths: list[value_types.Tokens] = schema_field(
-        "tokens of prompts behind which one stream's decode rate is measured after each start and by `verify`, e.g. "
-        "[8k, 32k], and compared with its first one there; those beyond the server's context are left out",
+        "prompt lengths (tokens) after which the decode rate of one stream is measured after each start and by `verify`, "
+        "e.g. [8k, 32k], and compared with the first measurement; lengths beyond the server's context are skipped",
         default_factory=list,
         max_length=4,
     )
     load: Load | None = schema_field(
-        "the longest prompt and how many at once must be served after each start, e.g. {context: 100k, streams: 4}; "
-        "the lowest memory, decode rate and TTFT of each step are recorded",
+        "the longest prompt, and how many of them at a time, that are tested after each start, e.g. "
+        "{context: 100k, streams: 4}; lowest free memory, decode rate and TTFT of each step are recorded",
         None,
     )
 
 
 class ParallelFile(Strict):
-    """The split of the model over the hosts of a cluster; tensor times pipeline is the number of hosts."""
+    """The split of the model over the hosts of a cluster. tensor times pipeline must be the number of hosts."""
 
     tensor: int = schema_field(
         "number of hosts over which each layer is split; makes a single stream faster", 1, ge=1, le=64
@@ -235,8 +236,10 @@ class ParallelFile(Strict):
 class Ascend(Strict):
     """Ascend-vLLM's own scheduler; rendered into --additional-config."""
 
-    scheduler: bool = schema_field("ascend_scheduler_config.enabled: turns chunked prefill off by itself", True)
-    chunked_prefill: bool = schema_field("ascend_scheduler_config.chunked_prefill_enabled: keeps it on", False)
+    scheduler: bool = schema_field("ascend_scheduler_config.enabled: also turns chunked prefill off", True)
+    chunked_prefill: bool = schema_field(
+        "ascend_scheduler_config.chunked_prefill_enabled: keeps chunked prefill on", False
+    )
 
 
 class RecipeFile(Strict):
@@ -244,13 +247,13 @@ class RecipeFile(Strict):
 
     MEANT = dict.fromkeys(
         ("flags", "args", "arguments", "command", "parameters"),
-        f"The engine's flags stand below its own name, as `{engine.DEFAULT_ENGINE}:`.",
+        f"The engine's flags belong under its name, e.g. `{engine.DEFAULT_ENGINE}:`.",
     )
 
     description: str = schema_field("description, one line", "")
     date: value_types.Day = schema_field(
-        "day of the newest source of its settings and figures, YYYY-MM-DD; `lint`, `recipe.list` and `recommend` "
-        "name a recipe that is older than six months",
+        "date of the newest source of its settings and figures, YYYY-MM-DD; `lint`, `recipe.list` and `recommend` "
+        "report recipes older than six months",
         "",
     )
     image: value_types.ImageName = schema_field("REPOSITORY:TAG; spark.lock pins the digest")
@@ -258,17 +261,17 @@ class RecipeFile(Strict):
     model: Model
     models: dict[ModelRole, SecondModel] = schema_field(
         "additional models of the same server, by role: `draft` (speculation), `tokenizer`; the engine's "
-        "flag for it gets the path",
+        "flag for the role is set to the model's path",
         default_factory=dict,
     )
     adapters: list[Adapter] = schema_field(
-        "LoRA adapters of the model: each is pinned, downloaded and mounted as the model is, and served by its name",
+        "LoRA adapters of the model, each pinned, downloaded and mounted like the model, and served under its name",
         default_factory=list,
     )
     container: Container
     files: dict[str, FileSource] = schema_field(
-        "files of the container, by their path there: each `{template: NAME}` of templates/, or "
-        "`{file: PATH}` of the project; mounted read-only",
+        "files to mount read-only, by their path in the container: `{template: NAME}` of templates/, or "
+        "`{file: PATH}` of the project",
         default_factory=dict,
     )
     publish: Literal["loopback", "lan"] = schema_field(
@@ -277,26 +280,26 @@ class RecipeFile(Strict):
         "lan",
     )
     server_key: SecretSource | None = schema_field(
-        "the API key the server requires from clients: a source, e.g. {env: SPARK_KEY}; never the key itself", None
+        "the API key that clients must send: a source, e.g. {env: SPARK_KEY}; never the key itself", None
     )
     engine: value_types.EngineName = schema_field(
-        "what serves: vllm, llama_cpp, sglang or openai; its flags are in the section of its name",
+        "the inference engine: vllm, llama_cpp, sglang or openai; its flags belong in the section of its name",
         engine.DEFAULT_ENGINE,
     )
     vllm: value_types.VllmFlags = schema_field(
-        "flags of vllm serve under their own names, in order", default_factory=dict
+        "flags of `vllm serve` without the dashes, in order", default_factory=dict
     )
     llama_cpp: value_types.LlamaFlags | None = schema_field(
-        "for `engine: llama_cpp`: flags of llama-server under their own names, in order", None
+        "for `engine: llama_cpp`: flags of `llama-server` without the dashes, in order", None
     )
     sglang: value_types.SglangFlags | None = schema_field(
-        "for `engine: sglang`: flags of sglang serve under their own names, in order", None
+        "for `engine: sglang`: flags of `sglang serve` without the dashes, in order", None
     )
     openai: value_types.OpenaiSection | None = schema_field(
-        "for `engine: openai`: how a server that speaks the OpenAI API is started and asked", None
+        "for `engine: openai`: how to start and query a server with the OpenAI API", None
     )
     task: Task = schema_field(
-        "what it does for its clients, and so what proves it: generate (text), embed (vectors), rerank (scores)",
+        "what the server does, and so how it is verified: generate (text), embed (vectors), rerank (scores)",
         GENERATE,
     )
     parallel: ParallelFile | None = schema_field(
@@ -307,27 +310,29 @@ class RecipeFile(Strict):
 
     @property
     def further_models(self) -> dict[str, SecondModel]:
-        """The models besides its own, by their roles: those of `models`, and the adapters."""
+        """Adapters and additional models, by role."""
         models: dict[str, SecondModel] = {adapter.role: adapter for adapter in self.adapters}
         models.update({str(role): model for role, model in self.models.items()})
         return models
 
     def place_of(self, role: str) -> tuple[str | int, ...]:
-        """Return the place of a further model in the recipe."""
-        numbers = {adapter.role: n for n, adapter in enumerate(self.adapters)}
-        return ("adapters", numbers[role]) if role in numbers else ("models", role)
+        """Return the place of an adapter or additional model in the recipe."""
+        for n, lora in enumerate(self.adapters):
+            if lora.role == role:
+                return "adapters", n
+        return "models", role
 
     @property
     def resolved_engine(self) -> Engine:
-        """The engine, as the recipe's section describes it."""
+        """The engine, with the recipe's own description of it if it has one, and the recipe's task."""
         return replace(engine.get_engine(self.engine).with_section(self.flags), task=self.task)
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The flags of its engine."""
+        """Flags in the section of its engine."""
         flags: dict[str, Any] = getattr(self, self.engine)
         return flags
 
     def with_flags(self, flags: Mapping[str, Any], **changes: Any) -> RecipeFile:
-        """Return the recipe with other flags. changes: other values of further keys."""
+        """Return a copy with other flags, and with `changes` to other keys."""
         return self.model_copy(update={self.engine: dict(flags), **changes})

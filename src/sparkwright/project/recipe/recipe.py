@@ -38,9 +38,9 @@ from sparkwright.trust.image_name import with_digest
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line
 
-#: the variable in a client's setup for a key that comes from none
+#: variable in a client's setup for a key that comes from a file or command
 DEFAULT_KEY_VARIABLE = "SPARK_KEY"
-#: endings of files with weights, of all engines
+#: suffixes of files with weights, of all engines
 WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt")
 #: characters that make a file name a pattern
 GLOB_CHARACTERS = re.compile(r"[*?\[]")
@@ -48,13 +48,11 @@ GLOB_CHARACTERS = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe, read from its file and checked."""
+    """A validated recipe."""
 
-    #: its file's name
+    #: name of its file, without .yml
     name: str
-    #: its content
     file: RecipeFile
-    #: the document, for lines in messages
     source: document.Document
 
     @property
@@ -73,33 +71,32 @@ class Recipe:
 
     @property
     def served_name(self) -> str:
-        """The model's name in requests."""
-        return self._own_names[0]
+        """Main name of the model in requests."""
+        return self._model_names[0]
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """Every name that the model has in requests, `served_name` first."""
-        return tuple(dict.fromkeys((*self._own_names, *self.adapter_names)))
+        """All names in requests, of model and adapters; `served_name` first."""
+        return tuple(dict.fromkeys((*self._model_names, *self.adapter_names)))
 
     @property
     def adapter_names(self) -> tuple[str, ...]:
-        """The adapters' names in requests, those aside that have no name of their own there."""
-        place = self.engine.flags.ADAPTERS
-        if place is None or not place.named:
+        """Names of the adapters in requests; empty if the engine cannot select adapters by name."""
+        adapter_flags = self.engine.flags.ADAPTERS
+        if adapter_flags is None or not adapter_flags.named:
             return ()
-        return tuple(adapter_name(place, self.served_name, adapter.name) for adapter in self.file.adapters)
+        return tuple(adapter_name(adapter_flags, self.served_name, adapter.name) for adapter in self.file.adapters)
 
     @property
-    def _own_names(self) -> tuple[str, ...]:
-        """The names of the model without an adapter."""
+    def _model_names(self) -> tuple[str, ...]:
         file = self.file.model.file
         model = file if file and not GLOB_CHARACTERS.search(file) else self.file.model.mount
         return self.engine.flags.served_names(self.file.flags, model)
 
     def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags that name single files of the model; as patterns while the lock does not resolve them.
+        """Return the flags for single files of the model, with the recipe's patterns while they are not pinned.
 
-        locked: as for `memory`.
+        locked: the model's entry in the lock; empty while it is not pinned.
         """
         model, file_rules = self.file.model, self.engine.files
         if file_rules is None:
@@ -113,25 +110,24 @@ class Recipe:
         return {flag: pattern for flag, pattern in patterns_by_flag.items() if pattern}
 
     def with_models(self, flags: Mapping[str, Any], pinned: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags with the second models and the adapters by their paths in the container.
+        """Return the flags with the container paths of additional models and adapters added.
 
         Args:
-            flags: under their own names.
-            pinned: the lock's entries of the second models, by role; without one a pattern stands for its file.
+            flags: under their canonical names.
+            pinned: the lock's entries of additional models and adapters, by role.
         """
-        result, paths = (
-            dict(flags),
-            {role: self._path(role, pinned.get(role) or {}) for role in self.file.further_models},
-        )
+        new_flags = dict(flags)
+        paths = {role: self._further_model_path(role, pinned.get(role) or {}) for role in self.file.further_models}
         for role in self.file.models:
-            result = with_model(result, self.engine.flags.MODEL_FLAGS[role], paths[role])
-        place = self.engine.flags.ADAPTERS
-        if place is None:
-            return result
-        return with_adapters(result, place, {adapter.name: paths[adapter.role] for adapter in self.file.adapters})
+            new_flags = with_model(new_flags, self.engine.flags.MODEL_FLAGS[role], paths[role])
+        adapter_flags = self.engine.flags.ADAPTERS
+        if adapter_flags is None:
+            return new_flags
+        adapter_paths = {adapter.name: paths[adapter.role] for adapter in self.file.adapters}
+        return with_adapters(new_flags, adapter_flags, adapter_paths)
 
-    def _path(self, role: str, locked: Mapping[str, Any]) -> str:
-        """Return a further model's path in the container. locked: its entry in the lock; empty while it is not pinned."""
+    def _further_model_path(self, role: str, locked: Mapping[str, Any]) -> str:
+        """Return the container path of an additional model or adapter, with a pattern while its file is not pinned."""
         model, file_rules = self.file.further_models[role], self.engine.files
         if file_rules is None:
             return model.mount
@@ -141,12 +137,12 @@ class Recipe:
 
     @property
     def memory_utilization(self) -> float:
-        """The share of memory that the engine takes, 0 to 1; see `memory`."""
+        """Share of the host's memory that the engine uses, 0 to 1; see `memory`."""
         return self.memory({}).share
 
     @property
     def engine_port(self) -> int:
-        """The port on which the server listens inside its container. Raises Refused, with the line, for an invalid one."""
+        """Port on which the server listens inside its container. Raises Refused if the flag is invalid."""
         self._refuse_invalid_flag(self.engine.flags.PORT)
         return self.engine.flags.port(self.file.flags)
 
@@ -156,15 +152,12 @@ class Recipe:
         flags: Mapping[str, Any] | None = None,
         further_entries: Mapping[str, Any] | None = None,
     ) -> Memory:
-        """Return what the engine takes of a host's memory.
+        """Return the host memory that the engine uses. Raises Refused if its memory flag is invalid.
 
         Args:
-            locked: The model as the lock holds it, empty while it is not pinned.
-            flags: As the server is started (`compute_memory`); None: as the recipe has them.
-            further_entries: The further models as the lock holds them, by role.
-
-        Raises:
-            Refused: What is no share, with the line.
+            locked: the model's entry in the lock; empty while it is not pinned.
+            flags: the flags that the server is started with (`compute_memory`); by default, those of the recipe.
+            further_entries: the lock's entries of additional models and adapters, by role.
         """
         self._refuse_invalid_flag(self.engine.flags.MEMORY)
         memory = self.engine.advice.memory(self.file.flags if flags is None else flags, locked)
@@ -174,21 +167,27 @@ class Recipe:
         return memory.split(self.split.hosts if self.split else 1)
 
     def where(self, flag: str) -> str:
-        """Return "file:line" of a flag, by its own name."""
+        """Return "file:line" of a flag. flag: its canonical name."""
         return self.source.where(*flag_place(self.source, flag))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recipe as playbooks see it. server_key: the environment variable that stands for it in a client's setup."""
+        """Return the recipe as playbooks see it. `server_key` is the variable for the key in a client's setup.
+
+        Optional sections that are not set are left out.
+        """
         key = self.file.server_key
         derived = {
             "server_key": (key.env or DEFAULT_KEY_VARIABLE) if key else "",
             "open_to_network": self.open_to_network,
         }
-        others = {title for title in engines.TITLES if title != self.file.engine}
-        usual = {"engine"} if self.file.engine == engines.DEFAULT_ENGINE else set()
-        alone = {"parallel"} if self.file.parallel is None else set()
-        task = {"task"} if self.file.task == GENERATE else set()
-        data = self.file.model_dump(mode="python", exclude={"date"} | others | usual | alone | task)
+        excluded = {"date", *engines.TITLES} - {self.file.engine}
+        if self.file.engine == engines.DEFAULT_ENGINE:
+            excluded.add("engine")
+        if self.file.parallel is None:
+            excluded.add("parallel")
+        if self.file.task == GENERATE:
+            excluded.add("task")
+        data = self.file.model_dump(mode="python", exclude=excluded)
         if not self.file.model.file_key:
             data["model"] = {
                 name: value for name, value in data["model"].items() if name not in ("file", "mmproj", "draft")
@@ -196,12 +195,9 @@ class Recipe:
         for name in ("files", "models", "adapters"):
             if not data[name]:
                 del data[name]
-        if not self.file.expect.probes:
-            del data["expect"]["probes"]
-        if not self.file.expect.depths:
-            del data["expect"]["depths"]
-        if self.file.expect.load is None:
-            del data["expect"]["load"]
+        for name in ("probes", "depths", "load"):
+            if not data["expect"][name]:
+                del data["expect"][name]
         if self.file.expect.answers == "judged":
             del data["expect"]["answers"]
         return {"name": self.name, **data, "served_name": self.served_name, **derived}
@@ -214,13 +210,13 @@ class Recipe:
 
     @property
     def open_to_network(self) -> bool:
-        """True if anyone who reaches the host may use the server: it is published beyond the loopback and asks for no key."""
+        """True if the server can be used from the network without a key."""
         addresses = rules.published_addresses(self.file)
         return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
 
     @property
     def published(self) -> int:
-        """The container's port behind the first published one, which answers requests; 0 if there is none, or not for TCP."""
+        """Container port of the first published port, which answers requests; 0 if none is published, or not for TCP."""
         if is_on_host_network(self.file):
             return self.engine_port
         number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
@@ -228,11 +224,11 @@ class Recipe:
 
     @property
     def key_secret(self) -> str:
-        """The name of the secret with the server's key in a run."""
+        """Name of the secret with the server's key in a run."""
         return f"server_key of {self.name}"
 
     def secrets(self) -> dict[str, Secret]:
-        """Read the server's key from its source. Raises Refused with file and line if there is none, or it is not valid."""
+        """Read the server's key from its source; empty without `server_key`. Raises Refused if it is missing or invalid."""
         if self.file.server_key is None:
             return {}
         return {self.key_secret: secret_source.read_server_key(self.file.server_key, self.source.where("server_key"))}
@@ -244,10 +240,9 @@ def names(project: Path) -> list[str]:
 
 
 def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
-    """Read recipes/NAME.yml. Raises Refused with file and line, or naming the nearest.
+    """Read recipes/NAME.yml. Raises Refused if it is missing or invalid.
 
-    Args:
-        named_at: "file:line" of the setting that names it.
+    named_at: "file:line" of the setting that names the recipe.
     """
     if reason := check_file_name(name):
         message = f"the recipe '{one_line(name, max_chars=80)}' {reason}."
@@ -262,7 +257,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
 
 @lru_cache(maxsize=document.CACHE_SIZE)
 def _parse_recipe(path: Path, text: str) -> Recipe:
-    """Parse and check the text of a recipe. Cached, because a command loads the same recipe several times."""
+    """Parse and validate a recipe. Cached because a command loads the same recipe several times."""
     source = document.parse(text, path)
     file = validate(RecipeFile, source)
     if file.parallel is not None:
@@ -272,7 +267,7 @@ def _parse_recipe(path: Path, text: str) -> Recipe:
 
 
 def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
-    """Return the recipes of a project that can be read, and for each of the others the error with file and line."""
+    """Return the valid recipes of a project, and the errors of the others."""
     recipes, refused = [], []
     for name in names(project):
         try:
@@ -283,13 +278,13 @@ def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
 
 
 def serve_port(host: Host, recipe: Recipe) -> int:
-    """Return the host's port on which the server answers.
+    """Return the port of the host on which the server answers.
 
-    Raises Refused if the host sets a port that its network does not allow.
+    Raises Refused if the host sets another port than the engine's for a server on the host's network.
     """
     if is_on_host_network(recipe.file):
         if host.serve_port not in (None, recipe.engine_port):
-            message = f"`serve_port: {host.serve_port}` has no meaning with the recipe's `network: host`."
+            message = f"`serve_port: {host.serve_port}` has no effect with the recipe's `network: host`."
             where = host.set_at.get("serve_port", host.where)
             raise Refused(message, where=where, fix="Remove it; the engine's flag `port` sets the port.")
         return recipe.engine_port
@@ -305,35 +300,35 @@ def build_container_spec(
     image_entry: Mapping[str, Any] | None,
     command: tuple[str, ...],
     files: Mapping[str, str],
-    share: MemberSettings | None = None,
+    member_settings: MemberSettings | None = None,
 ) -> ContainerSpec:
-    """Return the container of this recipe on this host. Without a lock entry the image is not pinned yet.
+    """Return the container of a recipe on a host.
 
     Args:
+        image_entry: the image's entry in the lock; None while it is not pinned.
         command: the words after the image, without those for the server's key.
         files: see ContainerSpec.
-        share: the settings of a member of a cluster.
+        member_settings: settings of the host as a member of a cluster.
     """
-    file, box = recipe.file, recipe.file.container
+    file, container = recipe.file, recipe.file.container
     models = (file.model, *file.further_models.values())
-    volumes = [*(f"{model.dir}:{model.mount}:ro" for model in models), *box.volumes]
-    entrypoint = tuple(box.entrypoint) if box.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
+    volumes = [*(f"{model.dir}:{model.mount}:ro" for model in models), *container.volumes]
+    entrypoint = tuple(container.entrypoint) if container.entrypoint is not None else recipe.engine.flags.ENTRYPOINT
     key = recipe.engine.key if file.server_key else None
-    same = {
-        dataclass_field: getattr(box, dataclass_field)
-        for dataclass_field in ContainerSpec.__dataclass_fields__
-        if dataclass_field in Container.model_fields
+    options = {
+        name: getattr(container, name) for name in ContainerSpec.__dataclass_fields__ if name in Container.model_fields
     }
-    if share is not None:
-        same |= {name: _merge_option(same[name], value) for name, value in share.options.items()}
-        same["env"] = {**share.env, **box.env}
-        same["restart"] = "no"  # a rank restarted alone would meet the others' old group and hang
+    if member_settings is not None:
+        for name, value in member_settings.options.items():
+            options[name] = _merge_option(options[name], value)
+        options["env"] = {**member_settings.env, **container.env}
+        options["restart"] = "no"  # a rank that restarts alone would join the other ranks' old group and hang
     return dataclasses.replace(
-        ContainerSpec(**same, image=file.image),
+        ContainerSpec(**options, image=file.image),
         image=with_digest(file.image, image_entry["digest"] if image_entry else ""),
         ports=tuple(_list_ports(recipe, host)),
         volumes=tuple(home + volume[1:] if volume.startswith("~/") else volume for volume in volumes),
-        labels={**box.labels, **recipe.engine.labels, **_cluster_labels(host)},
+        labels={**container.labels, **recipe.engine.labels, **_cluster_labels(host)},
         entrypoint=key.program(entrypoint) if key else entrypoint,
         command=command + (key.words if key else ()),
         image_ids=locked_ids(image_entry),
@@ -343,7 +338,6 @@ def build_container_spec(
 
 
 def _cluster_labels(host: Host) -> dict[str, str]:
-    """Return the labels of a member's container: cluster, rank and members."""
     cluster = host.cluster
     if cluster is None:
         return {}
@@ -352,7 +346,7 @@ def _cluster_labels(host: Host) -> dict[str, str]:
 
 
 def _merge_option(value: Any, addition: Any) -> Any:
-    """Return an option's value with a cluster's additions; a value that can't be added to is replaced."""
+    """Return an option's value with a cluster's additions: mappings and lists are merged, other values replaced."""
     if isinstance(value, Mapping):
         return {**addition, **value}
     if isinstance(value, tuple | list):
@@ -361,25 +355,22 @@ def _merge_option(value: Any, addition: Any) -> Any:
 
 
 def _list_ports(recipe: Recipe, host: Host) -> list[str]:
-    """Return the ports where the server answers; none for a worker of a cluster."""
+    """Return the ports at which the server answers; empty for a worker of a cluster."""
     if host.cluster is not None and host.name != host.cluster.head:
         return []
-    return _host_network_ports(recipe) if is_on_host_network(recipe.file) else _published_ports(recipe.file, host)
-
-
-def _host_network_ports(recipe: Recipe) -> list[str]:
-    """Return the port of a server on the host's network. Docker publishes nothing there, but records the setting."""
+    if not is_on_host_network(recipe.file):
+        return _published_ports(recipe.file, host)
+    # Docker publishes nothing on the host's network, but records the setting
     address, port = rules.published_addresses(recipe.file)[0].strip("[]"), recipe.engine_port
-    shown_address = (
-        address if container_option_rules.is_ip_address(address) else "127.0.0.1" if rules.is_loopback(address) else ""
-    )
-    return [f"{shown_address}:{port}:{port}" if shown_address else f"{port}:{port}"]
+    if not container_option_rules.is_ip_address(address):
+        address = "127.0.0.1" if rules.is_loopback(address) else ""
+    return [f"{address}:{port}:{port}" if address else f"{port}:{port}"]
 
 
 def _published_ports(file: RecipeFile, host: Host) -> list[str]:
-    """Return the recipe's ports with their addresses, the first one at the host's `serve_port`.
+    """Return the recipe's ports with their addresses; the host's `serve_port` replaces the first one.
 
-    Raises Refused if another of them uses that port.
+    Raises Refused if `serve_port` conflicts with another port.
     """
     ports = []
     for n, (port, address) in enumerate(zip(file.container.ports, rules.published_addresses(file), strict=True)):

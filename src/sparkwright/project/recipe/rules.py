@@ -1,4 +1,4 @@
-"""Rules for every recipe, whatever the engine: no secret where everybody can read it, no setting given twice."""
+"""Rules for recipes of all engines."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from sparkwright.engines.flags import find_duplicate
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.probes import table
 from sparkwright.errors import Refused
-from sparkwright.project.documents.document import Document
+from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.recipe import section_rules
 from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.project.recipe.section_rules import Mistake, flag_place, is_on_host_network, written_flags
 from sparkwright.trust import container_option_rules
+from sparkwright.trust.container_option_rules import normalize_mount_point
 from sparkwright.trust.model_files import check_container_path
 from sparkwright.trust.secret_names import find_plain_secrets
 from sparkwright.visible import one_line
 
 WHERE_SECRETS_SHOW = "`docker inspect`, the history and incident bundles show it"
-USE_SERVER_KEY = "Take it out and write `server_key: {{env: SPARK_KEY}}`, beside `{0}:`."
-#: the host's folder for caches, below its user's home (host/records/own_folders.py)
+SERVER_KEY_FIX = "Remove it, and set `server_key: {{env: SPARK_KEY}}` next to `{0}:`."
+#: sparkwright's data folder on the host (host/records/own_folders.py)
 OWN_DATA_FOLDER = "~/.local/share/sparkwright"
 #: limits of `expect.depths`, tokens
 MIN_DEPTH_TOKENS, MAX_DEPTH_TOKENS = 1024, 1 << 20
@@ -30,7 +31,7 @@ LOOPBACK_PREFIXES = ("127.", "localhost", "[::1]", "::1")
 
 
 def check(file: RecipeFile, source: Document) -> None:
-    """Raise Refused with file and line for the first mistake."""
+    """Raise Refused for the first mistake in a recipe."""
     for rule in (
         _check_engine,
         _check_described_section,
@@ -55,7 +56,10 @@ def check(file: RecipeFile, source: Document) -> None:
 
 
 def published_addresses(file: RecipeFile) -> list[str]:
-    """Return the address of each published port, as Docker takes it; "" for all. On the host's network, the engine's own."""
+    """Return the addresses of the published ports in Docker's notation, "" for all addresses.
+
+    On the host's network, it is the address on which the engine listens.
+    """
     if is_on_host_network(file):
         return [str(engine.get_engine(file.engine).flags.value(file.flags, "host") or "")]
     default = "127.0.0.1" if file.publish == "loopback" else ""
@@ -63,109 +67,99 @@ def published_addresses(file: RecipeFile) -> list[str]:
 
 
 def is_loopback(address: str) -> bool:
-    """Return True if only programs on the host itself can reach this address."""
+    """Return True if an address is reachable only from the host itself."""
     return address.startswith(LOOPBACK_PREFIXES)
 
 
 def _check_engine(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield mistakes in the engine and its section: a recipe has one of each, with the same name."""
+    """Yield sections that do not match the engine: a recipe has one section of flags, named after its engine."""
     sections = [name for name in engine.TITLES if name in file.model_fields_set]
     recipe_engine = engine.get_engine(file.engine)
     other = next((name for name in sections if name != file.engine), "")
     if len(sections) > 1:
-        message = f"`{sections[0]}` and `{sections[1]}` both hold flags, but a recipe has one engine."
+        message = f"`{sections[0]}` and `{sections[1]}` are both set, but a recipe has only one engine."
         yield message, (other,), f"Remove `{other}:`." if file.engine in sections else "Remove one of them."
     if other and "engine" in file.model_fields_set:
-        message = f"`{other}` holds flags of {engine.get_engine(other).title}, but `engine` is {file.engine}."
+        message = f"`{other}` sets flags of {engine.get_engine(other).title}, but `engine` is {file.engine}."
         yield message, (other,), f"Write them under `{file.engine}:`, or `engine: {other}`."
     if other:
-        message = f"`{other}` holds flags of {engine.get_engine(other).title}, but `engine` is missing."
+        message = f"`{other}` sets flags of {engine.get_engine(other).title}, but `engine` is missing."
         yield message, (other,), f"Add `engine: {other}`."
     if not recipe_engine.served:
         supported = ", ".join(engine.name for engine in engine.list_served())
-        yield (
-            f"this release cannot serve with {recipe_engine.title} yet.",
-            ("engine",),
-            f"Engines it can serve with: {supported}.",
-        )
+        message = f"this release does not support {recipe_engine.title} yet."
+        yield message, ("engine",), f"Supported engines: {supported}."
     if "engine" in file.model_fields_set and not sections:
         message = f"`engine: {file.engine}` needs its section `{file.engine}`."
-        yield (
-            message,
-            ("engine",),
-            f"Add the flags of {recipe_engine.title} under `{file.engine}:`, or `{file.engine}: {{}}`.",
-        )
+        fix = f"Add the flags of {recipe_engine.title} under `{file.engine}:`, or `{file.engine}: {{}}`."
+        yield message, ("engine",), fix
 
 
 def _check_described_section(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield mistakes in the section of an engine that its recipe describes."""
+    """Yield mistakes in the section of an engine that the recipe itself describes."""
     for place, reason in engine.get_engine(file.engine).find_mistakes(file.flags):
         dotted = one_line(".".join(map(str, (file.engine, *place))), max_chars=200)
-        flag = reason.startswith("is unknown") and len(place) == 1
-        fix = "Flags of the server are words of `command`." if flag else "Correct it." if place else "Add it."
+        fix = "Correct it." if place else "Add it."
+        if len(place) == 1 and reason.startswith("is unknown"):
+            fix = "Write the server's flags in `command`."
         yield f"`{dotted}` {reason}.", (file.engine, *place), fix
 
 
 def _check_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield mistakes in `model.file`, `mmproj` and `draft`, which only an engine that serves single files takes."""
-    file_rules, title = engine.get_engine(file.engine).files, engine.get_engine(file.engine).title
-    for name in ("file", "mmproj", "draft"):
-        if file_rules is None and getattr(file.model, name):
-            message = f"`model.{name}` cannot be used with {title}: it serves the whole folder."
-            yield message, ("model", name), "Remove it; `model.allow` limits what is downloaded."
-        elif (
-            file_rules is not None
-            and (file_name := getattr(file.model, name))
-            and not file_name.endswith(file_rules.SUFFIX)
-        ):
-            message = f"`model.{name}` must end in {file_rules.SUFFIX}, got '{one_line(file_name, max_chars=80)}'."
-            yield (
-                message,
-                ("model", name),
-                f"Name a file, or a pattern that means one, e.g. *Q4_K_M*{file_rules.SUFFIX}.",
-            )
+    """Yield mistakes in `model.file`, `mmproj` and `draft`, which need an engine that serves single files."""
+    recipe_engine = engine.get_engine(file.engine)
+    file_rules, title = recipe_engine.files, recipe_engine.title
+    for key in ("file", "mmproj", "draft"):
+        name = getattr(file.model, key)
+        if not name:
+            continue
+        if file_rules is None:
+            message = f"`model.{key}` cannot be used with {title}, which serves the whole folder."
+            yield message, ("model", key), "Remove it; `model.allow` limits what is downloaded."
+        elif not name.endswith(file_rules.SUFFIX):
+            message = f"`model.{key}` must end in {file_rules.SUFFIX}, got '{one_line(name, max_chars=80)}'."
+            fix = f"Name a file, or a pattern that matches one, e.g. *Q4_K_M*{file_rules.SUFFIX}."
+            yield message, ("model", key), fix
     if file_rules is not None and not file.model.file:
         message = f"`model.file` is missing: {title} serves {file_rules.NEEDED}."
-        yield (
-            message,
-            ("model",),
-            f"Name it, by pattern where it has several parts; *{file_rules.SUFFIX} lists those there are.",
+        fix = (
+            "Name it, or a pattern that matches all its parts. "
+            f"`file: '*{file_rules.SUFFIX}'` lists the files of the repository."
         )
+        yield message, ("model",), fix
 
 
 def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield flags that contradict `task`, and expectations that have no meaning for it."""
+    """Yield flags that contradict `task`, and settings that do not apply to it."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
     for name, needed in recipe_engine.task_flags.needs.get(task, {}).items():
         if flags.get(name) is not needed:
             line = f"{name}: {str(needed).lower()}"
-            message = f"`task: {task}` needs `{line}`: {recipe_engine.title} does not serve it without."
+            message = f"`task: {task}` needs `{line}` with {recipe_engine.title}."
             yield message, ("task",), f"Add `{line}`."
     for name, values in recipe_engine.task_flags.excludes.get(task, {}).items():
         if name in flags and flags[name] in values:
             message = f"with `{name}: {str(flags[name]).lower()}` {recipe_engine.title} does not {task}."
             yield message, flag_place(source, name), "Remove it, or set `task:` to generate, embed or rerank."
     if task != GENERATE and file.expect.tok_per_s is not None:
-        message = f"`expect.tok_per_s` has no meaning with `task: {task}`: it generates no text."
+        message = f"`expect.tok_per_s` does not apply to `task: {task}`, which generates no text."
         yield message, ("expect", "tok_per_s"), "Remove it."
     if task != GENERATE and file.parallel is not None:
         yield f"`parallel` cannot be used with `task: {task}`.", ("parallel",), "Serve it from one host."
 
 
 def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield probes that do not apply to the server, and those that cannot pass because a flag is missing."""
+    """Yield probes that do not apply to the task, and probes that the engine or a missing flag makes impossible."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
     for n, probe in enumerate(file.expect.probes):
         name, place = table.probe_name(probe), ("expect", "probes", n)
         if name not in table.PROBES_BY_TASK[task]:
-            yield f"`expect.probes`: {name} cannot be asked with `task: {task}`.", place, "Remove it."
+            yield f"`expect.probes`: {name} does not apply to `task: {task}`.", place, "Remove it."
         dialect = dialects.OTHER_DIALECTS.get(name)
         if dialect is not None and dialect.path not in api_paths.list_paths(recipe_engine.http.paths):
-            message = (
-                f"`expect.probes`: {name} cannot pass: {recipe_engine.title} is not known to serve {dialect.path}."
-            )
+            message = f"`expect.probes`: {name} cannot pass: {recipe_engine.title} does not serve {dialect.path}."
             yield message, place, "Remove the probe."
         for flag in recipe_engine.probe_flags.needs.get(name, ()):
             if flags.get(flag) in (None, False):
@@ -174,22 +168,22 @@ def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield a promised load, or a depth, that the server cannot serve, whatever its memory."""
-    promised = file.expect.load
+    """Yield mistakes in `expect.load` and `expect.depths` that no amount of memory resolves."""
+    load = file.expect.load
     if file.expect.depths and file.task != GENERATE:
-        yield f"`expect.depths` has no meaning with `task: {file.task}`.", ("expect", "depths"), "Remove it."
+        yield f"`expect.depths` does not apply to `task: {file.task}`.", ("expect", "depths"), "Remove it."
     for n, depth in enumerate(file.expect.depths):
         if not MIN_DEPTH_TOKENS <= depth <= MAX_DEPTH_TOKENS:
             message = f"`expect.depths`: {depth} is not between {MIN_DEPTH_TOKENS} and {MAX_DEPTH_TOKENS} tokens."
-            yield message, ("expect", "depths", n), "The decode rate behind a short prompt is measured anyway."
-    if promised is None:
+            yield message, ("expect", "depths", n), "The decode rate after a short prompt is always measured."
+    if load is None:
         return
     if file.task != GENERATE:
-        yield f"`expect.load` has no meaning with `task: {file.task}`.", ("expect", "load"), "Remove it."
-    longest = engine.get_engine(file.engine).with_section(file.flags).flags.context(file.flags)
-    if longest is not None and promised.context > longest:
-        message = f"`expect.load.context` {promised.context} is longer than the server's context of {longest} tokens."
-        yield message, ("expect", "load", "context"), f"Promise {longest} or less, or raise the server's context."
+        yield f"`expect.load` does not apply to `task: {file.task}`.", ("expect", "load"), "Remove it."
+    max_context = file.resolved_engine.flags.context(file.flags)
+    if max_context is not None and load.context > max_context:
+        message = f"`expect.load.context` {load.context} is longer than the server's context of {max_context} tokens."
+        yield message, ("expect", "load", "context"), f"Set it to {max_context} or less, or raise the server's context."
 
 
 def _check_flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -197,13 +191,13 @@ def _check_flags(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         return
     flags = engine.get_engine(file.engine).flags
     if pair := find_duplicate(flags, written_flags(source)):
-        first, other = map(visible.display_name, pair)
-        message = f"`{file.engine}.{first}` and `{file.engine}.{other}` are the same flag, {flags.canonical(pair[1])}."
+        first, second = map(visible.display_name, pair)
+        message = f"`{file.engine}.{first}` and `{file.engine}.{second}` are the same flag, {flags.canonical(pair[1])}."
         yield message, (file.engine, pair[1]), "Remove one of them."
     for name in file.flags:
-        if other_engine := options.describe_owner(file.engine, name):
+        if owner := options.describe_owner(file.engine, name):
             equivalent = options.translate_flag(file.engine, name)
-            yield f"{other_engine}.", flag_place(source, name), f"Write `{equivalent}`." if equivalent else "Remove it."
+            yield f"{owner}.", flag_place(source, name), f"Write `{equivalent}`." if equivalent else "Remove it."
     for name, key in flags.SET_BY.items():
         if name in file.flags:
             yield f"`{file.engine}.{name}` is set by `{key}`.", flag_place(source, name), "Remove it."
@@ -217,22 +211,22 @@ def _check_ascend(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_server_key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield a server's key that everybody can read, or beside a file that would hide it."""
+    """Yield server keys that others can read, and settings that conflict with `server_key`."""
     recipe_engine = file.resolved_engine
-    key, fix = recipe_engine.key, USE_SERVER_KEY.format(file.engine)
+    key, fix = recipe_engine.key, SERVER_KEY_FIX.format(file.engine)
     if key is None:
         if file.server_key is not None:
             message = (
-                f"`server_key` cannot be used with {recipe_engine.title}: it cannot be given a key that stays secret."
+                f"`server_key` cannot be used with {recipe_engine.title}: there is no way to pass the key secretly."
             )
-            ways = f"Say how it takes one (`{file.engine}.key`), or use" if recipe_engine.needs_description else "Use"
-            yield message, ("server_key",), f"{ways} `publish: loopback`."
+            alternative = f"Describe one in `{file.engine}.key`, or use" if recipe_engine.needs_description else "Use"
+            yield message, ("server_key",), f"{alternative} `publish: loopback`."
         return
     if file.server_key is not None and not key.option and file.container.entrypoint is None:
         message = (
-            f"`{file.engine}.key.env` needs `container.entrypoint`: a shell in the container starts it with the key."
+            f"`{file.engine}.key.env` needs `container.entrypoint`: a shell sets the variable and starts the program."
         )
-        yield message, (file.engine, "key"), "Name the program there; the image's own entrypoint is not known here."
+        yield message, (file.engine, "key"), "Name the program there; the image's own entrypoint is unknown here."
     if key.flag in file.flags:
         place = flag_place(source, key.flag)
         yield f"`{'.'.join(place)}`: a key in the flags is not secret: {WHERE_SECRETS_SHOW}.", place, fix
@@ -246,15 +240,12 @@ def _check_server_key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    box = file.container
+    container = file.container
     options_checked = ("env", "labels", "entrypoint", "healthcheck", "log_options", "sysctls")
-    values = {file.engine: file.flags, "container": {name: getattr(box, name) for name in options_checked}}
-    for secret_place in find_plain_secrets(values):
-        place = (
-            (*flag_place(source, str(secret_place[1])), *secret_place[2:])
-            if secret_place[0] == file.engine
-            else secret_place
-        )
+    values = {file.engine: file.flags, "container": {name: getattr(container, name) for name in options_checked}}
+    for place in find_plain_secrets(values):
+        if place[0] == file.engine:
+            place = (*flag_place(source, str(place[1])), *place[2:])
         fix = (
             "A hub token belongs under `secrets:` of the host; the container does not need it. "
             "Mount any other secret as a file (`container.volumes`)."
@@ -264,91 +255,82 @@ def _check_secrets(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_duplicate_ports(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield two published ports that can't both be opened: Docker creates such a container and can't start it."""
-    for end in range(1, len(file.container.ports) + 1):
-        twice = container_option_rules.find_port_conflict(file.container.ports[:end])
-        if twice:
-            message = f"`container.ports` publishes the host's port of '{twice}' twice."
-            yield message, ("container", "ports", end - 1), "Use another host port."
+    """Yield conflicting ports. Docker would create such a container, but fail to start it."""
+    for count in range(1, len(file.container.ports) + 1):
+        conflict = container_option_rules.find_port_conflict(file.container.ports[:count])
+        if conflict:
+            message = f"`container.ports` publishes the host's port of '{conflict}' twice."
+            yield message, ("container", "ports", count - 1), "Use another host port."
+
+
+def _list_fixed_mounts(file: RecipeFile) -> dict[str, str]:
+    """Return descriptions of the mounts that are not in `container`, by mount point."""
+    mounts = {normalize_mount_point(file.model.mount): "the model's folder"}
+    for role, model in file.further_models.items():
+        mounts[normalize_mount_point(model.mount)] = f"the folder of the {role}"
+    key = file.resolved_engine.key
+    if file.server_key is not None and key is not None:
+        mounts[key.mount] = "the server's key"
+    return mounts
+
+
+def _list_container_mounts(file: RecipeFile) -> Iterator[tuple[str, Place, str]]:
+    """Yield mount point, place in the recipe and description of each volume and tmpfs."""
+    container: Any = file.container
+    for n, volume in enumerate(container.volumes):
+        yield normalize_mount_point(volume.split(":")[1]), ("container", "volumes", n), f"the volume '{volume}'"
+    for n, tmpfs in enumerate(container.tmpfs):
+        yield normalize_mount_point(tmpfs.partition(":")[0]), ("container", "tmpfs", n), f"the tmpfs '{tmpfs}'"
 
 
 def _check_duplicate_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    points = {container_option_rules.normalize_mount_point(file.model.mount): "the model"}
-    points |= {
-        container_option_rules.normalize_mount_point(model.mount): f"the {role}"
-        for role, model in file.further_models.items()
-    }
-    key = file.resolved_engine.key
-    if file.server_key is not None and key is not None:
-        points[key.mount] = "the server's key"
-    box: Any = file.container
-    mounts = [("volumes", n, volume, volume.split(":")[1]) for n, volume in enumerate(box.volumes)]
-    mounts += [("tmpfs", n, value, value.partition(":")[0]) for n, value in enumerate(box.tmpfs)]
-    for option, n, text, point in mounts:
-        at = container_option_rules.normalize_mount_point(point)
-        if at in points:
-            message = f"`container.{option}`: {points[at]} is mounted at {at} already."
-            yield message, ("container", option, n), "Mount it elsewhere."
-        points[at] = f"'{text}'"
+    mounts = _list_fixed_mounts(file)
+    for point, place, description in _list_container_mounts(file):
+        if point in mounts:
+            message = f"`container.{place[1]}`: {mounts[point]} is mounted at {point} already."
+            yield message, place, "Mount it elsewhere."
+        mounts[point] = description
 
 
 def _check_nested_mounts(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield a host folder that the container may write to, and that holds the source of another mount.
+    """Yield writable host folders that contain the source of another mount.
 
-    The container could put a link in its place, and its next start would mount whatever that names. The host compares the real
-    paths before each start (host/containers/mount_sources.py).
+    The container could replace that source with a link, and its next start would mount the link's target. The host also compares
+    the real paths before each start (host/containers/mount_sources.py).
     """
-    box: Any = file.container
+    container: Any = file.container
     inner = {"`model.dir`": file.model.dir, "sparkwright's own folder": OWN_DATA_FOLDER}
     inner |= {f"the folder of the {role}": model.dir for role, model in file.further_models.items()}
-    inner |= {f"'{volume}'": volume.split(":")[0] for volume in box.volumes}
-    for n, volume in enumerate(box.volumes):
+    inner |= {f"'{volume}'": volume.split(":")[0] for volume in container.volumes}
+    for n, volume in enumerate(container.volumes):
         outer, _, *modes = volume.split(":")
         if not outer.startswith(("/", "~")) or "ro" in ",".join(modes).split(","):
             continue
-        for what, folder in inner.items():
+        for description, folder in inner.items():
             if container_option_rules.is_below(folder, outer):
-                message = f"`container.volumes`: {what} lies in {outer}, to which the container may write."
-                fix = "Mount folders that do not lie in one another, or the outer one read-only (`:ro`)."
+                message = f"`container.volumes`: {description} is inside {outer}, where the container may write."
+                fix = "Mount folders that are not inside each other, or mount the outer one read-only (`:ro`)."
                 yield message, ("container", "volumes", n), fix
 
 
 def _check_file_paths(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield files that would hide something in the container, or be written into a folder of the host."""
-    box: Any = file.container
-    key = file.resolved_engine.key if file.server_key is not None else None
-    mounts = {container_option_rules.normalize_mount_point(file.model.mount): "the model's folder"}
-    mounts |= {
-        container_option_rules.normalize_mount_point(model.mount): f"the folder of the {role}"
-        for role, model in file.further_models.items()
-    }
-    mounts |= {
-        container_option_rules.normalize_mount_point(volume.split(":")[1]): f"the volume '{volume}'"
-        for volume in box.volumes
-    }
-    mounts |= {
-        container_option_rules.normalize_mount_point(item.partition(":")[0]): f"the tmpfs '{item}'"
-        for item in box.tmpfs
-    }
-    mounts |= {key.mount: "the server's key"} if key else {}
+    """Yield files whose path in the container is invalid or overlaps a mount or another file."""
+    mounts = _list_fixed_mounts(file) | {point: label for point, _, label in _list_container_mounts(file)}
     for path in file.files:
-        label = one_line(path, max_chars=100)
+        place, label = ("files", path), one_line(path, max_chars=100)
         if reason := check_container_path(path):
-            yield f"`files`: '{label}' {reason}.", ("files", path), "Put it elsewhere, e.g. below /etc/sparkwright."
-        point = container_option_rules.normalize_mount_point(path)
-        for place, what in mounts.items():
-            if point == place or point.startswith(f"{place}/") or place.startswith(f"{point}/"):
-                yield f"`files`: '{label}' and {what} are in one place.", ("files", path), "Put it elsewhere."
-        if outer := next((item for item in file.files if point.startswith(f"{item}/")), ""):
-            yield (
-                f"`files`: '{label}' is below the file '{visible.display_name(outer)}'.",
-                ("files", path),
-                "Put it elsewhere.",
-            )
+            yield f"`files`: '{label}' {reason}.", place, "Choose another path, e.g. below /etc/sparkwright."
+        point = normalize_mount_point(path)
+        for mount, description in mounts.items():
+            if point == mount or point.startswith(f"{mount}/") or mount.startswith(f"{point}/"):
+                yield f"`files`: '{label}' overlaps {description}.", place, "Choose another path."
+        if outer := next((other for other in file.files if point.startswith(f"{other}/")), ""):
+            message = f"`files`: '{label}' is below the file '{visible.display_name(outer)}'."
+            yield message, place, "Choose another path."
 
 
 def _check_publish(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield ports whose own address contradicts `publish`."""
+    """Yield ports whose explicit address contradicts `publish`."""
     if "publish" not in file.model_fields_set or is_on_host_network(file):
         return
     for n, (port, address) in enumerate(zip(file.container.ports, published_addresses(file), strict=True)):

@@ -1,4 +1,4 @@
-"""The names that a playbook or template may use for one host, as far as the laptop knows them, and a recipe's files."""
+"""Names with their values that playbooks and templates may use for a host, and the rendered files of a recipe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sparkwright.project.recipe.engine_settings import ServerSettings
 
 
-#: names that a recipe adds
+#: names that depend on the recipe
 RECIPE_NAMES = (
     "recipe",
     "engine",
@@ -45,9 +45,9 @@ RECIPE_NAMES = (
     "beside",
     "recipe_files",
 )
-#: names that the recipe and the lock give together
+#: names that depend on the recipe and the lock
 PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve", "engine_memory")
-#: size of /dev/shm if neither recipe nor host sets it: Docker's default
+#: Docker's default size of /dev/shm
 DEFAULT_SHM_SIZE = "64m"
 
 
@@ -62,16 +62,16 @@ def scope(
     turns: Sequence[Mapping[str, Any]] = (),
     interim: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the names that templates see, with their values.
+    """Return the names that templates may use, with their values.
 
     Args:
-        user: who logs in on the host.
-        pinned: the lock's entries, {"image": ..., "model": ...}.
-        served: the result of `resolve_settings` for these, where the caller has it already.
-        gateways: the gateways in front of the host.
-        other_servers: the other servers of the same machine (app/plans/server_context.py).
-        turns: the servers that take turns with this one, which is on demand (app/plans/server_context.py).
-        interim: what may answer its requests during a swap (app/plans/server_context.py).
+        user: the user that logs in on the host.
+        pinned: the lock's entries, {"image": ..., "model": ..., "models": {role: ...}}.
+        served: the result of `resolve_settings`; computed if None.
+        gateways: gateways that route to the host.
+        other_servers: other servers of the same machine (app/plans/server_context.py).
+        turns: the `on_demand` servers that take turns with this one (app/plans/server_context.py).
+        interim: the server that may answer requests during a swap (app/plans/server_context.py).
     """
     home = home_folder(host, user)
     names: dict[str, Any] = {
@@ -85,30 +85,31 @@ def scope(
     names |= {"page_cache": recipe.file.model.page_cache} if recipe.file.model.page_cache else {}
     if host.cluster is not None and recipe.engine.parallel is not None:
         names["host"]["cluster"]["port"] = host.cluster.port or recipe.engine.parallel.MASTER_PORT
-    share = _member_share(recipe, host)
-    served = _member_settings(recipe, pinned, served, share)
+    is_alone = host.cluster is None and recipe.split is None
+    member_settings = None if is_alone else cluster_member.member_settings(recipe, host)
+    served = _server_settings(recipe, pinned, served, member_settings)
     command = recipe.engine.flags.command(recipe.file.model.mount, served.flags)
-    second = pinned.get("models") or {}
-    memory = recipe.memory(pinned.get("model") or {}, served.flags, second)
-    model = _model_context(recipe, pinned.get("model") or {}, second)
+    further_entries = pinned.get("models") or {}
+    memory = recipe.memory(pinned.get("model") or {}, served.flags, further_entries)
+    model = _model_context(recipe, pinned.get("model") or {}, further_entries)
     names |= _recipe_names(recipe, pinned, served, memory, serve_port(host, recipe))
     names |= {"beside": list(other_servers), "pinned_model": model}
     texts = render_files(recipe, names) if recipe.file.files else {}
     digests = {path: content_digest(text) for path, text in texts.items()}
-    spec = build_container_spec(recipe, host, home, pinned.get("image"), command, digests, share)
+    spec = build_container_spec(recipe, host, home, pinned.get("image"), command, digests, member_settings)
     spec = replace(spec, caches=cache_key(recipe, spec, model, command))
     container = spec.to_json()
-    commits = "+".join(str(item["commit"]) for item in (model, *model.get("models", ())))
-    needs = engine_memory(memory, container, commits)
+    commits = "+".join(str(source["commit"]) for source in (model, *model.get("models", ())))
+    memory_needs = engine_memory(memory, container, commits)
     options = (*spec.docker_options(), *file_mount_options(digests, home), *cache_options(recipe, spec, home))
     return {
         **names,
-        "engine_memory": needs,
+        "engine_memory": memory_needs,
         "recipe_files": {digests[path]: text for path, text in texts.items()},
         "container": container,
         "docker_options": list(map(list, options)),
         "docker_networks": spec.further_networks(),
-        "serve": _serve_settings(host, recipe, served, memory, {**container, "command": command}, model, needs),
+        "serve": _serve_settings(host, recipe, served, memory, {**container, "command": command}, model, memory_needs),
     }
 
 
@@ -119,7 +120,7 @@ def _host_context(
     turns: Sequence[Mapping[str, Any]],
     interim: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the host as templates see it. Arguments: as those of `scope`."""
+    """Return the host as templates see it. Arguments: see `scope`."""
     context = {
         "name": host.name,
         "machine": host.machine,
@@ -138,7 +139,7 @@ def _host_context(
     if host.cluster is None:
         return context
     if host.model_from in host.cluster.members:
-        context["model_from"] = ""  # the play finds out which member has it
+        context["model_from"] = ""  # the play finds out which member has the model
     cluster = {
         "name": host.cluster.name,
         "rank": host.cluster.rank(host.name),
@@ -151,24 +152,26 @@ def _host_context(
     return {**context, "cluster": cluster}
 
 
-def _member_settings(
-    recipe: Recipe, pinned: Mapping[str, Any], served: ServerSettings | None, share: MemberSettings | None
+def _server_settings(
+    recipe: Recipe,
+    pinned: Mapping[str, Any],
+    served: ServerSettings | None,
+    member_settings: MemberSettings | None,
 ) -> ServerSettings:
-    """Return the settings of the server, with the flags of a member of a cluster."""
+    """Return the settings of the server, with the flags for a member of a cluster. A member's flag of None is removed."""
     if served is None:
         from sparkwright.project.recipe.engine_settings import resolve_settings
 
         served = resolve_settings(recipe, pinned)
-    if share is None:
+    if member_settings is None:
         return served
-    flags = {**served.flags, **share.flags}
+    flags = {**served.flags, **member_settings.flags}
     return replace(served, flags={name: value for name, value in flags.items() if value is not None})
 
 
 def _recipe_names(
     recipe: Recipe, pinned: Mapping[str, Any], served: ServerSettings, memory: Memory, port: int
 ) -> dict[str, Any]:
-    """Return the names that the recipe and its entries in the lock give."""
     further = {"models": pinned["models"]} if pinned.get("models") else {}
     return {
         "recipe": recipe.to_json(),
@@ -183,27 +186,15 @@ def _recipe_names(
 
 
 def engine_memory(memory: Memory, container: Mapping[str, Any], commit: str) -> dict[str, Any]:
-    """Return a server's input for the host's memory budget: its engine's memory model, its /dev/shm, the key of its start."""
-    host = container.get("ipc") == "host"
-    shm = {"host": True} if host else {"size_bytes": parse_size(str(container.get("shm_size") or DEFAULT_SHM_SIZE))}
+    """Return a server's input for the host's memory budget: the engine's memory model, /dev/shm, and the start key."""
+    shm: dict[str, Any] = {"host": True}
+    if container.get("ipc") != "host":
+        shm = {"size_bytes": parse_size(str(container.get("shm_size") or DEFAULT_SHM_SIZE))}
     return {**memory.to_json(), "shm": shm, "start": start_key(container, commit)}
 
 
-def _member_share(recipe: Recipe, host: Host) -> MemberSettings | None:
-    """Return the settings that a member of a cluster needs besides the recipe; None for a host that serves alone.
-
-    Raises Refused if recipe and host don't fit together.
-    """
-    if host.cluster is None and recipe.split is None:
-        return None
-    return cluster_member.member_share(recipe, host)
-
-
 def _model_context(recipe: Recipe, locked: Mapping[str, Any], further_entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model at one revision, with everything needed to fetch it again; further models under `models`.
-
-    further_entries: their entries in the lock, by role.
-    """
+    """Return the pinned sources of the model, and under `models` those of adapters and additional models."""
     further = [
         {"role": role, **_model_source(model, further_entries.get(role) or {})}
         for role, model in recipe.file.further_models.items()
@@ -223,15 +214,15 @@ def _serve_settings(
     memory: Memory,
     container: Mapping[str, Any],
     model: Mapping[str, Any],
-    needs: Mapping[str, Any],
+    memory_needs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the settings to start and verify this very server, besides its container; kept with the last verified state."""
+    """Return the settings to start and verify this server, without its container. Stored with the last verified state."""
     expect = recipe.file.expect
     return {
         "served_name": recipe.served_name,
         "utilization": memory.share,
         **({"needs_bytes": memory.bytes} if memory.bytes else {}),
-        "engine_memory": dict(needs),
+        "engine_memory": dict(memory_needs),
         "ready_s": expect.ready_s,
         "tok_per_s": expect.tok_per_s,
         "stop_timeout_s": recipe.file.container.stop_timeout_s,
@@ -252,12 +243,16 @@ def _serve_settings(
 
 
 def _baseline_key(host: Host, container: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the key by which two measurements of a server are comparable."""
+    """Return the settings that must be equal for measurements to be comparable."""
     return {
         "image": container["image"],
         "model_id": model["id"],
         "model": model["commit"],
-        **({"models": [[item["role"], item["commit"]] for item in model["models"]]} if model.get("models") else {}),
+        **(
+            {"models": [[source["role"], source["commit"]] for source in model["models"]]}
+            if model.get("models")
+            else {}
+        ),
         "command": container["command"],
         "env": container["env"],
         **({"files": sorted(container["files"].items())} if container.get("files") else {}),
@@ -266,13 +261,13 @@ def _baseline_key(host: Host, container: Mapping[str, Any], model: Mapping[str, 
 
 
 def _measured_depths(recipe: Recipe, served: ServerSettings) -> list[int]:
-    """Return the depths at which the recipe wants the decode rate, within the server's context."""
-    longest = recipe.engine.flags.context(served.flags) or served.architecture.max_position_embeddings
-    return [depth for depth in recipe.file.expect.depths if longest is None or depth <= longest]
+    """Return the recipe's `expect.depths` that fit into the server's context."""
+    max_context = recipe.engine.flags.context(served.flags) or served.architecture.max_position_embeddings
+    return [depth for depth in recipe.file.expect.depths if max_context is None or depth <= max_context]
 
 
 def home_folder(host: Host, user: str) -> str:
-    """Return the home folder that a plan assumes; `preflight` compares it with the real one (docs/decisions/0002)."""
+    """Return the home folder that plans assume. `preflight` compares it with the real one (docs/decisions/0002)."""
     if host.home:
         return host.home
     if host.connection == "local":
@@ -280,86 +275,73 @@ def home_folder(host: Host, user: str) -> str:
     return "/root" if user == "root" else f"/home/{user}"
 
 
-#: limit for one file
+#: maximum size of a file, as written and as rendered
 MAX_FILE_BYTES = 1 << 20
 SECRET_FIX = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
 
 
 def render_files(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:
-    """Return the contents of the recipe's files, by their paths in the container. names: for templates.
+    """Return the contents of the recipe's files, by path in the container. names: for templates.
 
-    Raises Refused with file and line for one that is missing, too large, no text, cannot be rendered, or holds a secret.
+    Raises Refused for a file that is missing, too large, not text, cannot be rendered, or contains a secret.
     """
     return {path: _render_file(recipe, path, names) for path in recipe.file.files}
 
 
 def content_digest(content: str) -> str:
-    """Return the digest that names a file's content."""
+    """Return the digest under which a file's content is stored."""
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def file_mount_options(digests: Mapping[str, str], home: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of `docker run` that mount the files, as a deploy leaves them below the home folder of the
-    host's user."""
-    for path, content_hash in sorted(digests.items()):
+    """Yield the options of `docker run` that mount the files from where a deploy stores them. home: of the host's user."""
+    for path, digest in sorted(digests.items()):
         yield (
             "--mount",
-            f"type=bind,source={home}/.local/state/sparkwright/{RECIPE_FILES_FOLDER}/{content_hash},target={path},readonly",
+            f"type=bind,source={home}/.local/state/sparkwright/{RECIPE_FILES_FOLDER}/{digest},target={path},readonly",
         )
 
 
 def _render_file(recipe: Recipe, path: str, names: Mapping[str, Any]) -> str:
     source, where = recipe.file.files[path], recipe.source.where("files", path)
     root = recipe.source.path.parents[recipe.name.count("/") + 1]
-    path_on_disk = (
-        shipped_files.resolve_path(root, f"templates/{source.template}") if source.template else root / source.file
-    )
+    file = shipped_files.resolve_path(root, f"templates/{source.template}") if source.template else root / source.file
     try:
-        is_inside = any(
-            path_on_disk.resolve().is_relative_to(top.resolve())
-            for top in (root, shipped_files.shipped_folder() / "templates")
-        )
-        exists = path_on_disk.is_file()
-    except (OSError, ValueError):  # a name that no file can have
+        folders = (root, shipped_files.shipped_folder() / "templates")
+        is_inside = any(file.resolve().is_relative_to(folder.resolve()) for folder in folders)
+        exists = file.is_file()
+    except (OSError, ValueError):  # an invalid file name
         is_inside, exists = True, False
     if not is_inside:
-        raise Refused(
-            f"`files.{path}` names a file outside of the project.", where=where, fix="Copy it into the project."
-        )
+        raise Refused(f"`files.{path}`: the file is outside the project.", where=where, fix="Copy it into the project.")
     if not exists:
         name = visible.display_name(f"templates/{source.template}" if source.template else source.file)
-        raise Refused(f"`files.{path}`: there is no {name}.", where=where, fix="Create it, or correct the name.")
-    text = document.read_text(path_on_disk, max_bytes=MAX_FILE_BYTES)
+        raise Refused(f"`files.{path}`: no such file: {name}.", where=where, fix="Create it, or correct the name.")
+    text = document.read_text(file, max_bytes=MAX_FILE_BYTES)
     if source.template:
-        text = _render_template(path_on_disk, text, names)
+        try:
+            text = str(expressions.render(text, names))
+        except expressions.ExpressionError as error:
+            raise Refused(f"{error}.", where=ErrorLocator.in_template(file)(error.line)) from None
     if len(text.encode()) > MAX_FILE_BYTES:
-        raise Refused(
-            f"`files.{path}` renders to more than {MAX_FILE_BYTES >> 20} MiB.", where=where, fix="Shorten it."
-        )
-    for line in (n for n, content in enumerate(text.splitlines(), 1) if has_secret(content)):
-        at = (
-            f"{document.format_path(path_on_disk)}:{line}"
-            if not source.template
-            else document.format_path(path_on_disk)
-        )
-        raise Refused(f"`files.{path}` holds what looks like a secret.", where=at, fix=SECRET_FIX)
+        message = f"`files.{path}` renders to more than {MAX_FILE_BYTES >> 20} MiB."
+        raise Refused(message, where=where, fix="Shorten it.")
+    for number, line in enumerate(text.splitlines(), 1):
+        if has_secret(line):
+            # lines of a rendered text differ from those of its template
+            secret_line = "" if source.template else f":{number}"
+            message = f"`files.{path}` contains what looks like a secret."
+            raise Refused(message, where=f"{document.format_path(file)}{secret_line}", fix=SECRET_FIX)
     return text
 
 
-def _render_template(path: Path, text: str, names: Mapping[str, Any]) -> str:
-    try:
-        return str(expressions.render(text, names))
-    except expressions.ExpressionError as error:
-        raise Refused(f"{error}.", where=ErrorLocator.in_template(path)(error.line)) from None
-
-
 def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], command: tuple[str, ...]) -> str:
-    """Return the key of the folder; empty for none, and while image or model are not pinned.
+    """Return the key of the folder for compile caches; empty if there is none, or image or model are not pinned.
 
     The key covers everything that compiled files may depend on: image, model, arguments, environment, files, user.
 
     Args:
-        model: see `scope.pinned_model`.
+        model: see `_model_context`.
         command: see `build_container_spec`.
     """
     caches, digest, commit = recipe.engine.caches, digest_of(spec.image), model.get("commit")
@@ -367,11 +349,12 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
         return ""
     if caches.is_kept_by_recipe(spec.env, _mount_targets(spec)):
         return ""
-    words, further = recipe.engine.command(command), [item["commit"] for item in model.get("models", ())]
+    words = recipe.engine.command(command)
+    further_commits = [source["commit"] for source in model.get("models", ())]
     return compile_cache_key(
         {
             "image": digest,
-            "model": [recipe.file.model.id, commit, words.model, *further],
+            "model": [recipe.file.model.id, commit, words.model, *further_commits],
             "flags": caches.relevant_flags(words.flags),
             **{name: getattr(spec, name) for name in ("entrypoint", "env", "files", "user", "gpus")},
         }
@@ -379,7 +362,7 @@ def cache_key(recipe: Recipe, spec: ContainerSpec, model: Mapping[str, Any], com
 
 
 def cache_options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[str, str]]:
-    """Return the options of `docker run` for the caches, as the host sets them. home: the home folder of the host's user."""
+    """Return the options of `docker run` for the compile caches. home: of the host's user."""
     caches = recipe.engine.caches
     if caches is None or not spec.caches:
         return []
@@ -393,4 +376,4 @@ def cache_options(recipe: Recipe, spec: ContainerSpec, home: str) -> list[tuple[
 
 def _mount_targets(spec: ContainerSpec) -> list[str]:
     volumes = [volume.split(":")[1] for volume in spec.volumes]
-    return [*volumes, *(item.partition(":")[0] for item in spec.tmpfs)]
+    return [*volumes, *(tmpfs.partition(":")[0] for tmpfs in spec.tmpfs)]
