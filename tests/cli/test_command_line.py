@@ -74,7 +74,10 @@ VALUES = [
     ("deploy --host sandbox --serial 1,0%", "--serial: a batch size must be 1% to 100% of the hosts, got 0%."),
     ("provision --host sandbox --serial x%", "--serial: invalid batch size 'x%'; use"),
     ("provision --host sandbox --serial ,", "--serial: invalid batch size ''; use"),
-    ("rollback --host sandbox --max-fail-percentage nan", "--max-fail-percentage nan must be a percentage."),
+    (
+        "rollback --host sandbox --max-fail-percentage nan",
+        "--max-fail-percentage must be between 0 and 100, got 'nan'.",
+    ),
     ("report --host sandbox --since x", "--since: invalid duration 'x'."),
     ("health.install --host sandbox --every x", "--every: invalid duration 'x'."),
     ("health.install --host sandbox --every 1s", "--every 1s is too short."),

@@ -155,7 +155,7 @@ def test_the_laptop_refuses_what_two_cannot_share(both: SandboxProject) -> None:
             f"recipe: {VECTORS}", f"recipe: {CHAT}"
         ): "hosts/sandbox.yml:5: the recipe qwen3.5-35b is listed twice.",
         text.replace(f"recipe: {VECTORS}", "recipe: qwen3.5-35b-200k"): "would both run as the container 'qwen35'",
-        text[: text.rindex("port: ")] + f"port: {both.port}}}\n": f"both want port {both.port} of sandbox",
+        text[: text.rindex("port: ")] + f"port: {both.port}}}\n": f"both use port {both.port} of sandbox",
     }
     try:
         for wrong, sentence in cases.items():

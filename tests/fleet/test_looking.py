@@ -93,7 +93,7 @@ def test_ctrl_c_while_everybody_is_looked_at_leaves_a_run_that_can_be_resumed(pr
     laptop.send_signal(signal.SIGINT)
     _, err = laptop.communicate(timeout=60)
     assert (laptop.returncode, touched_hosts(project)) == (4, []), err
-    assert "`sparkwright play roll --resume` goes on with the rest" in err
+    assert "`sparkwright play roll --resume` continues with the rest" in err
     go.touch()
     assert project.roll("--resume").code == 0
     assert touched_hosts(project) == ["s1", "s2", "s3", "s4"]

@@ -115,7 +115,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     laptop.send_signal(signal.SIGINT)
     _, err = laptop.communicate(timeout=60)
     assert laptop.returncode == 4, err
-    assert "`sparkwright play roll --resume` goes on with the rest" in err
+    assert "`sparkwright play roll --resume` continues with the rest" in err
     waits.touch()
     result = project.roll("--resume", "--wait")
     assert (result.code, result.ran) == (0, ["s1", "s2"])

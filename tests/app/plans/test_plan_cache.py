@@ -429,4 +429,4 @@ def test_what_the_lock_lacks_is_asked_before_a_host_is_planned_for(
     RecordingLink.requests.clear()
     assert playbooks.run("deploy", "deploy", deploy_options()) == [5]
     assert [request["plan"]["play"] for request in RecordingLink.requests] == ["Lock"]
-    assert "the host gave no answer" in capsys.readouterr().out
+    assert "the host did not report a result" in capsys.readouterr().out

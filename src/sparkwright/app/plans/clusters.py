@@ -1,4 +1,4 @@
-"""Runs on a cluster: always on all members, with the cluster's playbook, and with a barrier between the runs."""
+"""Runs on a cluster: always on all members, with the cluster's version of the playbook, synchronized by a barrier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = "cluster"
 
 
 def find_cluster(selection: Selection) -> Cluster | None:
-    """Return the cluster that a command selects; None for hosts that serve on their own."""
+    """Return the first selected host's cluster; None if no selected host is in a cluster."""
     return next((host.cluster for host in selection.hosts if host.cluster), None)
 
 
@@ -34,10 +34,11 @@ def is_single_target(selection: Selection) -> bool:
 
 
 def playbook_path(selection: Selection, playbook_name: str) -> Path:
-    """Return the path of the playbook for the selected hosts.
+    """Return the path of the playbook for the selected hosts, which is the cluster's version for a cluster.
 
-    Raises Refused for a part of a cluster, for a cluster combined with other hosts, for a recipe that does not suit the
-    cluster, and if there is no such playbook for clusters.
+    Raises:
+        Refused: the selection is part of a cluster or includes other hosts, the recipe does not match the cluster, or the
+            playbook has no version for clusters.
     """
     host_path, cluster = selection.project.playbook(playbook_name), find_cluster(selection)
     root = selection.project.root
@@ -46,10 +47,10 @@ def playbook_path(selection: Selection, playbook_name: str) -> Path:
     refuse_partial_or_mixed(selection)
     path = shipped_files.resolve_relative(root, host_path, f"{FOLDER}/{host_path.name}")
     if not path.is_file():
-        message = f"{cluster.name} is a cluster, and this release cannot run `{host_path.stem}` on one yet."
+        message = f"{cluster.name} is a cluster, and `{host_path.stem}` does not support clusters yet."
         fix = f"`{program.name()} deploy --host {cluster.name}` works."
         raise Refused(message, where=cluster.where, fix=fix)
-    cluster_member.refuse_mismatch(recipe.load(root, cluster.recipe), cluster)  # once, not for each member
+    cluster_member.refuse_mismatch(recipe.load(root, cluster.recipe), cluster)
     return path
 
 
@@ -60,14 +61,14 @@ def refuse_partial_clusters(selection: Selection) -> None:
 
 
 def refuse_partial_or_mixed(selection: Selection) -> None:
-    """Raise Refused for a part of a cluster, and for a cluster combined with other hosts."""
+    """Raise Refused if the selection is part of a cluster, or a cluster with other hosts."""
     if cluster := find_cluster(selection):
         _refuse_partial(selection, cluster)
         _refuse_other_hosts(selection, cluster)
 
 
 def exclude_workers(selection: Selection, command: str) -> Selection:
-    """Return the selected hosts that answer requests, without workers. Raises Refused if all are workers."""
+    """Return the selection without workers of clusters, which have no API. Raises Refused if all hosts are workers."""
     workers = [host for host in selection.hosts if host.cluster and host.name != host.cluster.head]
     if not workers:
         return selection
@@ -81,7 +82,7 @@ def exclude_workers(selection: Selection, command: str) -> Selection:
 
 
 def add_barrier(plan: Plan, host: Host) -> Plan:
-    """Return a member's plan with the address of the cluster's barrier added."""
+    """Return the plan of a cluster's member with the cluster and the address of its barrier. Other plans are unchanged."""
     cluster = host.cluster
     if cluster is None:
         return plan
@@ -111,5 +112,5 @@ def _refuse_partial(selection: Selection, cluster: Cluster) -> None:
 def _refuse_other_hosts(selection: Selection, cluster: Cluster) -> None:
     names = [host.name for host in selection.hosts]
     if others := [name for name in names if name not in cluster.members]:
-        message = f"the cluster {cluster.name} is deployed by itself, not together with {', '.join(others)}."
+        message = f"the cluster {cluster.name} can't be combined with other hosts: {', '.join(others)}."
         raise Refused(message, fix=f"Use `--host {cluster.name}`, then the others.")

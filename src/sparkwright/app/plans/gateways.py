@@ -1,4 +1,4 @@
-"""The variables of a gateway's playbook: its container, its files, and the names of the secrets in them."""
+"""The variables and secrets of a gateway's playbook."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def find_gateway(inventory: Inventory, host: Host) -> Gateway:
     gateway = next((gateway for gateway in inventory.gateways.values() if gateway.host == host.name), None)
     if gateway is None:
         fix = f"In hosts/groups.yml: `lab: {{gateway: {{host: {host.name}, port: 8080, tls: none}}}}`."
-        raise Refused(f"{host.name} is the host of no gateway.", where=host.where, fix=fix)
+        raise Refused(f"no gateway runs on {host.name}.", where=host.where, fix=fix)
     return gateway
 
 
 def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
-    """Return the URL for a gateway's clients, and a hint on how to reach it, which is empty if none is needed."""
+    """Return the URL for a gateway's clients, and the ssh tunnel that the URL requires; empty if none."""
     file = gateway.file
     url, access_hint = recipes.server_url(
         inventory.machines[gateway.host], file.port, loopback=file.publish == "loopback"
@@ -48,16 +48,16 @@ def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
 
 
 def refuse_without_key(gateway: Gateway) -> None:
-    """Raise Refused, with file and line, if the clients' key is missing or unsuitable.
+    """Raise Refused, with file and line, if the clients' key can't be read or is unsuitable.
 
-    A key that comes from a command is read later, during planning, because the command may prompt the user and should do so once.
+    A key from a command is not checked, because the command may prompt the user; planning runs it once.
     """
     if gateway.file.key is not None and gateway.file.key.command is None:
         _load_key(gateway)
 
 
 def refuse_without_haproxy(inventory: Inventory, gateway: Gateway) -> None:
-    """Raise Refused, with file and line, if the gateway's host is a sandbox and HAProxy is not installed on this machine."""
+    """Raise Refused, with file and line, if the gateway's host is a sandbox and HAProxy is not installed on the laptop."""
     if inventory.machines[gateway.host].connection == "sandbox":
         from sparkwright.sandbox import haproxy
 
@@ -67,14 +67,14 @@ def refuse_without_haproxy(inventory: Inventory, gateway: Gateway) -> None:
 def build_variables(
     selection: Selection, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Secret]]:
-    """Return the playbook's `gateway` variable and the secrets that belong to it.
+    """Return the playbook's `gateway` variable and the secrets that its files contain.
 
     Args:
-        image: the lock's entry of the gateway's image.
-        operators: SHA-256 of each host's key, by host name; an empty string for a host that did not answer.
+        image: the lock's entry for the gateway's image.
+        operators: SHA-256 of each host's key, by host name; empty for a host that could not be queried.
 
     Raises:
-        Refused: with file and line, for a mistake in the files.
+        Refused: a mistake in the user's files; with file and line.
     """
     root, inventory = selection.project.root, selection.inventory
     gateway = find_gateway(inventory, host)
@@ -82,7 +82,7 @@ def build_variables(
     secrets = _load_secrets(root, gateway, servers)
     secret_names = {name: name if name in secrets else "" for name in (_key_name(gateway), _certificate_name(gateway))}
     spec = container_spec(gateway, config, image)
-    gateway_variables = {
+    variables = {
         "name": gateway.name,
         "port": config.port,
         "spec": spec.to_json(),
@@ -97,21 +97,20 @@ def build_variables(
         "server_keys": {model.backend: model.key for model in config.models if model.key},
         "options": [list(option) for option in spec.docker_options()],
     }
-    return gateway_variables, secrets
+    return variables, secrets
 
 
 def load_client_key(selection: Selection, host: Host) -> tuple[str, dict[str, Secret]]:
-    """Return the name of the clients' key (`gateway_key` in a rollback) and the key itself.
+    """Return the name of the clients' key, empty if the gateway has none, and the key by that name.
 
     Raises Refused if the key can't be read.
     """
-    gateway = find_gateway(selection.inventory, host)
-    secrets = _load_key(gateway)
+    secrets = _load_key(find_gateway(selection.inventory, host))
     return next(iter(secrets), ""), secrets
 
 
 def _proof_arguments(config: model.Gateway) -> dict[str, Any]:
-    """Return the arguments of `gateway_proof`, which are saved with the gateway's state for a rollback."""
+    """Return the arguments of `gateway_proof`, which the host saves for a rollback."""
     requests = {
         name: {
             "task": served.task,
@@ -127,7 +126,7 @@ def _proof_arguments(config: model.Gateway) -> dict[str, Any]:
 
 
 def container_spec(gateway: Gateway, config: model.Gateway, image: Mapping[str, Any] | None) -> ContainerSpec:
-    """Return the arguments of `docker run`. The host fills in its user and the folder of the files."""
+    """Return the gateway's container. The host adds its user and the folder of the files."""
     address = "" if config.address == gateway_routes.ALL_ADDRESSES else f"{config.address}:"
     return ContainerSpec(
         name=gateway_routes.CONTAINER_NAME,
@@ -156,7 +155,7 @@ def _key_name(gateway: Gateway) -> str:
 
 
 def _load_key(gateway: Gateway) -> dict[str, Secret]:
-    """Return the clients' key under its name; empty if the gateway needs none."""
+    """Return the clients' key by the secret's name; empty if the gateway has none."""
     if gateway.file.key is None:
         return {}
     setting = f"{gateway.name}.gateway.key"
@@ -180,8 +179,8 @@ def _load_client_keys(gateway: Gateway, gateway_keys: Mapping[str, Secret]) -> d
         setting = f"{gateway.name}.gateway.clients.{name}.key"
         secret = secret_source.read_server_key(client.key, where, setting)
         if owner := owners.get(secret.reveal()):
-            message = f"`{setting}` is the same key as that of {owner}: their requests could not be told apart."
-            raise Refused(message, where=where, fix=f"Give {name} a key of its own; {http.MAKE_KEY_HINT}")
+            message = f"`{setting}` is the same key as that of {owner}, so their requests could not be distinguished."
+            raise Refused(message, where=where, fix=f"Use a different key for {name}; {http.MAKE_KEY_HINT}")
         owners[secret.reveal()] = name
         client_keys[_client_key_name(gateway, name)] = secret
     return client_keys
@@ -192,7 +191,7 @@ def _certificate_name(gateway: Gateway) -> str:
 
 
 def _load_secrets(root: Path, gateway: Gateway, servers: list[Server]) -> dict[str, Secret]:
-    """Return all secrets in the gateway's files, by the names under which they are sent."""
+    """Return all secrets in the gateway's files, by their names."""
     gateway_keys = _load_key(gateway)
     secrets = {**gateway_keys, **_load_client_keys(gateway, gateway_keys)}
     if gateway.file.tls != "none":
@@ -205,27 +204,26 @@ def _load_secrets(root: Path, gateway: Gateway, servers: list[Server]) -> dict[s
 def query_key_hashes(
     selection: Selection, gateway_member: Member, *, check: bool, report: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return the SHA-256 of each host's key, by host name; empty for a host that does not answer, which is reported.
+    """Return the SHA-256 of the key with which each host drains its server, by host name; empty if the query fails.
 
     Args:
-        gateway_member: the gateway's own host.
-        check: True in check mode, where no host creates a key.
+        gateway_member: the gateway's host.
+        check: in check mode, hosts without a key do not create one.
+        report: called with a message for each host whose query fails.
     """
     from sparkwright.app.queries.host_requests import query_module, run_module
 
     hashes_by_host: dict[str, str] = {}
-    servers = gateway_routes.load_servers(
-        selection.project.root, selection.inventory, find_gateway(selection.inventory, gateway_member.host)
-    )
+    inventory = selection.inventory
+    gateway, query = find_gateway(inventory, gateway_member.host), query_module if check else run_module
+    servers = gateway_routes.load_servers(selection.project.root, inventory, gateway)
     for name in dict.fromkeys(server.host.machine for server in servers):
-        member = gateway_member if name == gateway_member.host.machine else Member(selection.inventory.machines[name])
+        member = gateway_member if name == gateway_member.host.machine else Member(inventory.machines[name])
         try:
-            hashes_by_host[name] = (query_module if check else run_module)(
-                Fleet([member]), member, "gateway_own_key", {}
-            )["sha256"]
+            hashes_by_host[name] = query(Fleet([member]), member, "gateway_own_key", {})["sha256"]
         except SparkwrightError as error:
             hashes_by_host[name] = ""
-            report(f"{name} could not be asked for its key, and cannot drain itself with a new one: {error.message}")
+            report(f"the key of {name} could not be read, so it can't drain its server with a new key: {error.message}")
         finally:
             if member is not gateway_member:
                 close_links([member])

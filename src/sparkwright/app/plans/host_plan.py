@@ -1,4 +1,4 @@
-"""Planning for one host: its recipe, the lock's pins, and the play compiled for it. No host is contacted."""
+"""Planning: compile a play for a host from its recipe and the pins in the lock, without contacting any host."""
 
 from __future__ import annotations
 
@@ -25,36 +25,31 @@ from sparkwright.secret import Secret
 if TYPE_CHECKING:
     from sparkwright.project.inventory.host import Source
 
-#: planning is CPU-bound: in parallel threads the first plan would be ready as late as the last one
+#: planning is CPU-bound, so parallel threads would only delay the first plan
 _PLANNING_LOCK = threading.Lock()
 
 
 @dataclass
 class _Draft:
-    """Secrets and notes of a host, collected along with its variables."""
+    """The secrets and notes for a host's plan, collected while its variables are built."""
 
     host: Host
     secrets: dict[str, Secret]
     notes: list[str]
-    #: notes that are the same for all hosts of a recipe
+    #: notes that are the same for all hosts with the same recipe
     notices: list[str] = field(default_factory=list)
+    #: see `PlannedHost`, like `cacheable`
     keys: dict[str, tuple[Source, str]] = field(default_factory=dict)
-    #: True if the plan depends only on files of the project
     cacheable: bool = True
 
 
 class Planner:
-    """Plans a play for hosts, as a function of the user's files, the prepared lock, the options and the host.
-
-    Args:
-        options: the command's options.
-        prepared: the answers of the hosts that had to be queried.
-    """
+    """Plans a play for hosts. Plans depend only on the user's files, the options, and the answers in `preparation`."""
 
     def __init__(
-        self, selection: Selection, play: playbook.Play, options: playbook.Options, prepared: Preparation
+        self, selection: Selection, play: playbook.Play, options: playbook.Options, preparation: Preparation
     ) -> None:
-        self._selection, self._play, self._options, self._prepared = selection, play, options, prepared
+        self._selection, self._play, self._options, self._preparation = selection, play, options, preparation
         self._root = selection.project.root
         self._is_gateway, self._needs_gateway_key = play.uses({"gateway"}), play.uses({"gateway_key"})
         self._needs_lock = play.uses(recipe.PINNED_NAMES)
@@ -63,32 +58,29 @@ class Planner:
         self._serves = play.uses({"container"})
         self._needs_server_key = play.has_task("container") and self._serves
         self._needs_restart_plan = play.has_task("grant_restart")
-        self._token = new_token() if play.has_task("barrier") else None
-        self._keys: dict[str, dict[str, Secret]] = {}
+        self._cluster_token = new_token() if play.has_task("barrier") else None
+        #: API keys of servers, by recipe
+        self._server_keys: dict[str, dict[str, Secret]] = {}
 
     def plan(self, host: Host, registered: Mapping[str, Any], *, check: bool = False) -> PlannedHost:
         """Return the plan of a host. Raises Refused, with file and line, for a mistake in the user's files.
 
         Args:
-            registered: results of the host's earlier plays.
-            check: change nothing, regardless of the command's options.
+            registered: registered results of the host's earlier plays.
+            check: plan in check mode, whatever the command's options.
         """
-        if (refused := self._prepared.refused.get(host.name)) is not None:
-            raise refused
+        if (error := self._preparation.refused.get(host.name)) is not None:
+            raise error
         options = replace(self._options, check=True) if check else self._options
-        draft = _Draft(host, self._prepared.read_secrets(host), list(self._prepared.notes[host.name]))
+        draft = _Draft(host, self._preparation.read_secrets(host), list(self._preparation.notes[host.name]))
         with _PLANNING_LOCK:
             variables = self._variables(draft)
             restart = self._restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
             serves = planned_server(host, variables) if self._serves else None
-            compile_arguments: dict[str, Any] = {
-                "run_id": new_run_id(),
-                "project": self._root,
-                "registered": registered,
-            }
-            plan = playbook.compile(self._play, host, variables, options, **compile_arguments)
-        if self._token is not None:
-            plan, draft.secrets = clusters.add_barrier(plan, host), {**draft.secrets, TOKEN_SECRET: self._token}
+            compiler_inputs: dict[str, Any] = {"project": self._root, "registered": registered}
+            plan = playbook.compile(self._play, host, variables, options, run_id=new_run_id(), **compiler_inputs)
+        if self._cluster_token is not None:
+            plan, draft.secrets = clusters.add_barrier(plan, host), {**draft.secrets, TOKEN_SECRET: self._cluster_token}
         return PlannedHost(
             host,
             login_user(host),
@@ -100,11 +92,11 @@ class Planner:
             keys=draft.keys,
             engine=self._engine(host) if self._needs_recipe else {},
             secrets=draft.secrets,
-            cacheable=draft.cacheable and host.name not in self._prepared.asked,
+            cacheable=draft.cacheable and host.name not in self._preparation.queried,
         )
 
     def _restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plan with which the host restarts this server without a laptop; empty if there is none."""
+        """Return the plan by which the host can restart its server itself; empty if it can't be built, which is noted."""
         try:
             return server_context.build_restart_plan(self._selection, draft.host, variables)
         except Refused as error:
@@ -112,51 +104,51 @@ class Planner:
             return {}
 
     def _variables(self, draft: _Draft) -> Mapping[str, Any]:
-        """Return the variables of a host's plan. Only a play that uses the recipe or the lock needs all of them."""
+        """Return the variables of a host's plan. Those of the recipe and the lock are included only if the play uses them."""
         host = draft.host
         if self._is_gateway:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway": self._gateway_variables(draft)}
         if self._needs_gateway_key:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway_key": self._load_gateway_key(draft)}
         if self._needs_recipe:
-            return self._recipe_variables(draft, self._prepared.load_recipe(host))
+            return self._recipe_variables(draft, self._preparation.load_recipe(host))
         gateways = list_gateways(self._root, self._selection.inventory, host)
         return recipe.scope(host, login_user(host), None, {}, gateways=gateways)
 
     def _recipe_variables(self, draft: _Draft, host_recipe: recipe.Recipe) -> Mapping[str, Any]:
         host = draft.host
         if self._needs_server_key:
-            if host_recipe.name not in self._keys:  # once for all hosts, as its command may ask the user
-                self._keys[host_recipe.name] = host_recipe.secrets()
-            draft.secrets |= self._keys[host_recipe.name]
+            if host_recipe.name not in self._server_keys:  # once for all hosts: a key's command may prompt the user
+                self._server_keys[host_recipe.name] = host_recipe.secrets()
+            draft.secrets |= self._server_keys[host_recipe.name]
             if (source := host_recipe.file.server_key) is not None:
                 draft.keys = {host_recipe.key_secret: (source, host_recipe.source.where("server_key"))}
-        pins = lock_entries(self._prepared.find_lock(host), host_recipe) if self._needs_lock else {}
-        serving = self._prepared.lint_recipe(host_recipe, pins) if self._lints else None
-        if serving is not None:
+        pins = lock_entries(self._preparation.find_lock(host), host_recipe) if self._needs_lock else {}
+        settings = self._preparation.lint_recipe(host_recipe, pins) if self._lints else None
+        if settings is not None:
             from sparkwright.app import findings
 
-            draft.notes += findings.plan_warnings(host_recipe, serving)
-            draft.notices += findings.plan_notices(serving)
+            draft.notes += findings.plan_warnings(host_recipe, settings)
+            draft.notices += findings.plan_notices(settings)
         if self._needs_lock and (missing_pins(pins) or host_recipe.file.files):
-            draft.cacheable = False  # depends on a host's answer or an outside file
+            draft.cacheable = False  # the plan depends on a host's answer or on files outside the project
         if self._options.check and self._needs_server_key and host_recipe.open_to_network:
             draft.notes.append(OPEN_SERVER_WARNING)
         context = server_context.build_scope_arguments(self._selection, host)
-        return recipe.scope(host, login_user(host), host_recipe, pins, serving, **context)
+        return recipe.scope(host, login_user(host), host_recipe, pins, settings, **context)
 
     def _gateway_variables(self, draft: _Draft) -> dict[str, Any]:
-        """Return a gateway's variables for its play. Its secrets are sent to the host with the run."""
+        """Return the `gateway` variable, and add the gateway's secrets to the draft."""
         from sparkwright.app.plans import gateways
 
-        draft.cacheable = False  # depends on files outside the project
-        entry, hashes = self._prepared.gateways[draft.host.name]
+        draft.cacheable = False  # the plan depends on files outside the project
+        entry, hashes = self._preparation.gateways[draft.host.name]
         variables, secrets = gateways.build_variables(self._selection, draft.host, entry, hashes)
         draft.secrets |= secrets
         return variables
 
     def _load_gateway_key(self, draft: _Draft) -> str:
-        """Return the name of the clients' key. The key is sent to the host with the run."""
+        """Return the name of the clients' key, and add the key to the draft."""
         from sparkwright.app.plans import gateways
 
         draft.cacheable = False
@@ -165,6 +157,6 @@ class Planner:
         return name
 
     def _engine(self, host: Host) -> dict[str, Any]:
-        """Return the engine's version and options in the lock's entry of a host's image."""
-        entry = self._prepared.find_lock(host).image(self._prepared.load_recipe(host).image) or {}
+        """Return the engine's version and options in the lock's entry for a host's image."""
+        entry = self._preparation.find_lock(host).image(self._preparation.load_recipe(host).image) or {}
         return {name: entry.get(name) for name in ("engine_version", "options")}

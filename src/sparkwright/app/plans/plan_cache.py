@@ -1,9 +1,9 @@
-"""A cache of plans, keyed by their inputs, so that a host or cluster is not planned again while these stay the same.
+"""A cache of plans, keyed by their inputs, so that a host or cluster is planned again only if the inputs change.
 
 Planning takes two thirds of the laptop's time in a deploy without changes: Pydantic, Jinja2, the engines' rules, the compiler
-(docs/decisions/0019). Plans are stored as data in the laptop's cache folder, readable by its user only. A file that is damaged,
-of another version, or owned by another user is treated as missing. Secrets are not stored: the cache holds their sources, which
-are read again for each run.
+(docs/decisions/0019). Plans are stored as data in the user's cache folder and are readable by the user only. A file that is
+damaged, of another version, or owned by another user is ignored. Secrets are not stored, only their sources, which are read
+again for each run.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 CACHE_SCHEMA = 3
 #: inputs of a plan in the project; a playbook can only include files from its own folder and shipped ones
 INPUT_FOLDERS, LOCK_FILE = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
-#: folders of shipped files that are inputs of a plan
+#: inputs of a plan among the shipped files
 SHIPPED_INPUT_FOLDERS = ("playbooks", "templates")
-#: limits for a cached project; a larger one is planned again each time (the largest known lock has 1 MB)
+#: limits for the inputs; plans of a larger project are not cached (the largest known lock has 1 MB)
 MAX_INPUT_FILES, MAX_INPUT_BYTES = 1000, 32 * MIB
-#: number and size of cached files: one per host or cluster, playbook and set of options; a plan has about 60 KB
+#: limits for the number and size of cache files, one per host or cluster, playbook and set of options; a plan has about 60 KB
 MAX_CACHED_PLANS, MAX_PLAN_BYTES = 64, 8 * MIB
 HOST_FIELDS = ("name", "address", "connection", "port", "recipe", "where", "on", "server")
 
@@ -59,7 +59,7 @@ class CachedSource:
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> CachedSource:
-        """Parse a cached source. Raises ValueError and TypeError."""
+        """Parse a cached source. Raises ValueError or TypeError for invalid data."""
         env, file, command = data
         return cls(env, file, None if command is None else tuple(command))
 
@@ -70,36 +70,34 @@ def _source_json(source: Source) -> list[Any]:
 
 @dataclass(frozen=True)
 class PlannedHost:
-    """The plan of a host, with everything else that is needed to run it."""
+    """A host's plan, and everything else that is needed to run it."""
 
-    #: the host, with its address, login and environment
     host: Host
     #: login name on the host
     user: str
     plan: Plan
-    #: see app/plans/server_context.py; None for a play that verifies nothing
+    #: restart plan, see app/plans/server_context.py; None if the play does not store one on the host
     restart: dict[str, Any] | None = None
-    #: messages of the planner about the host
+    #: notes about the host
     notes: tuple[str, ...] = ()
-    #: messages that are the same for other hosts and are shown once
+    #: notes that are the same for other hosts, and shown once
     notices: tuple[str, ...] = ()
-    #: the server as the panel shows it; None for a play that serves nothing
+    #: the server for the panel; None if the play starts none
     serves: ServerSummary | None = None
-    #: source of the server's key, and its "file:line", by the name of the secret
+    #: source of the server's key and its "file:line", by name of the secret
     keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     #: version and options of the image's engine in spark.lock
     engine: dict[str, Any] = field(default_factory=dict)
     #: sent with the plan, never stored
     secrets: dict[str, Secret] = field(default_factory=dict)
-    #: True if the plan depends only on files, and so stays valid until one of them changes
+    #: True if the plan depends only on files that `input_digest` includes
     cacheable: bool = True
 
     def prepare_member(self, member: Member, fleet: Fleet, store_server: Callable[[ServerSummary], None]) -> Plan:
-        """Prepare a member for its run of this plan, and return the plan.
+        """Prepare a member for a run of this plan, emit the notes, and return the plan.
 
         Args:
-            fleet: shows the notes.
-            store_server: called with the server that the host is going to run.
+            store_server: called with the server that the play starts, if any.
         """
         member.secrets = self.secrets
         member.restart = member.restart if self.restart is None else self.restart
@@ -146,14 +144,14 @@ class PlannedHost:
 
 
 class PlanCacheEntry:
-    """The cache entry of one command's plans, with the inputs that they would be made from now."""
+    """The cache entry for the plans of a command with its options."""
 
     def __init__(self, project: Path, playbook: str, options: DeployOptions) -> None:
         name = json.dumps([str(project.resolve()), playbook, options.key()], sort_keys=True)
         self._project = project
         self._file = host_side.cache_folder() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._input_digest = ""
-        #: True if the plans of this command can be cached
+        #: True if the command's plans can be cached
         self.is_cacheable = (
             shipped_files.find_file(project, f"playbooks/{playbook}.yml") is not None and options.cacheable()
         )
@@ -162,17 +160,17 @@ class PlanCacheEntry:
                 self._input_digest = input_digest(project)
 
     def find(self) -> list[PlannedHost]:
-        """Return the cached plans, of a host or of a cluster's members, if their inputs are unchanged; otherwise none."""
+        """Return the cached plans of a host or of a cluster's members; empty if there are none or their inputs have changed."""
         if not self._input_digest:
             return []
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             digest, _, text = _read_own_file(self._file).partition(b"\n")
             if digest.decode() == _digest(self._input_digest, text):
-                return [PlannedHost.from_json(item) for item in bounds.parse_bounded_json(text)]
+                return [PlannedHost.from_json(plan) for plan in bounds.parse_bounded_json(text)]
         return []
 
     def save(self, plans: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
-        """Save the plans of members that have run, unless their inputs have changed since, or a plan contains a secret."""
+        """Save the members' plans, unless one is not cacheable or contains a secret, or the inputs have changed meanwhile."""
         names = [member.host.name for member in members if member.host.connection == "ssh"]
         if len(names) == len(members) and all(name in plans and plans[name].cacheable for name in names):
             secrets = [secret for member in members for secret in member.secrets.values()]
@@ -193,10 +191,10 @@ class PlanCacheEntry:
 
 
 def _read_own_file(path: Path) -> bytes:
-    """Read a file that only this user can write to. Raises OSError and ValueError."""
+    """Read a file of this user that others can't access. Raises OSError or ValueError."""
     status = path.lstat()
     if status.st_uid != os.geteuid() or status.st_mode & private.OTHERS_MASK or not stat.S_ISREG(status.st_mode):
-        raise ValueError("somebody else's")
+        raise ValueError("not a private file of this user")
     return bounds.read_bytes(path, MAX_PLAN_BYTES)
 
 
@@ -209,16 +207,16 @@ def _digest(inputs: str, text: bytes) -> str:
 
 
 def _prune_cache(folder: Path) -> None:
-    """Delete all but the newest plans."""
+    """Delete all but the newest files."""
     paths = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in paths[MAX_CACHED_PLANS:]:
         path.unlink(missing_ok=True)
 
 
 def input_digest(project: Path) -> str:
-    """Return a digest of all inputs of a plan: the program, the current folder, and the content of the project's files.
+    """Return a digest of a plan's inputs: the program, the current folder, and the project's files.
 
-    Raises OSError and ValueError.
+    Raises OSError, or ValueError if the project exceeds the limits.
     """
     digest = hashlib.sha256(
         repr([CACHE_SCHEMA, *_program_identity(), str(here.project_folder()), str(project)]).encode()
@@ -228,7 +226,7 @@ def input_digest(project: Path) -> str:
         data = bounds.read_bytes(Path(path), MAX_INPUT_BYTES)
         size, count = size + len(data), count + 1
         if size > MAX_INPUT_BYTES or count > MAX_INPUT_FILES:
-            raise ValueError("too much to look through")
+            raise ValueError("the project is too large")
         digest.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
     return digest.hexdigest()
 
@@ -244,7 +242,7 @@ def _list_input_files(project: Path) -> Iterator[str]:
 
 
 def _program_identity() -> Iterator[Any]:
-    """Yield what identifies the program that plans: Python, the installed packages, and shipped files by size and time."""
+    """Yield values that change with the program: Python, the installed packages, and size and time of shipped files."""
     yield sys.version
     yield host_side.content_hash()
     yield os.stat(Path(yaml.__file__).parent.parent).st_mtime_ns  # noqa: PTH116

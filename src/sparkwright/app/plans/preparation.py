@@ -1,4 +1,4 @@
-"""Requests to hosts before a run: entries missing from spark.lock, a gateway's image and keys, and models on peers."""
+"""Requests to hosts before planning: missing entries of spark.lock, a gateway's image and keys, and models on peers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from sparkwright.trust.names import PEER_URL, require_match
 
 
 class Preparation:
-    """The locks and pins of a play's hosts, their recipes, and the reports of the gateways' hosts.
+    """The recipes, locks and secrets of a play's hosts, and the answers of hosts that planning depends on.
 
-    Each recipe is read once, and linted once with the same entries of a lock.
+    Each recipe is loaded once, and linted once for the same lock entries.
     """
 
     def __init__(self, selection: Selection, play: playbook.Play, *, check: bool) -> None:
@@ -34,25 +34,26 @@ class Preparation:
         save = not check and not play.file.read_only
         self._pins = {folder: Pins(folder, save=save) for folder in set(self._folders.values())}
         self._recipes: dict[str, recipe.Recipe] = {}
-        self._servings: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
+        #: linted recipes, with the lock entries and the settings
+        self._linted: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
         self._secrets: dict[str, dict[str, Secret]] = {}
-        #: errors of hosts that are not planned for, by host
+        #: errors of hosts that can't be planned for, by host name
         self.refused: dict[str, Exception] = {}
-        #: the image's entry and the keys' hashes, by name of the gateway's host
+        #: lock entry of a gateway's image and hashes of the keys of the hosts behind it, by name of the gateway's host
         self.gateways: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
-        #: notes by host
+        #: notes by host name
         self.notes: defaultdict[str, list[str]] = defaultdict(list)
-        #: hosts whose plan depends on an answer and is therefore not cached
-        self.asked: set[str] = set()
+        #: names of queried hosts, whose plans are not cached because they depend on the answers
+        self.queried: set[str] = set()
         self._is_gateway = play.uses({"gateway"})
         self._uses_pins = play.uses(recipe.PINNED_NAMES) and not self._is_gateway
         self._lints = play.has_task("lint")
 
     def query_members(self, members: Sequence[Member]) -> None:
-        """Request the missing entries from the hosts, each one once. Errors are stored in `refused`."""
-        incomplete = [member for member in members if self._is_gateway or self._needs_pins(member.host)]
-        self.asked |= {member.host.name for member in incomplete}
-        self._selection.fleet.each(incomplete, self._query_member)
+        """Query the hosts whose plans need it, in parallel. Errors are stored in `refused`."""
+        members_to_query = [member for member in members if self._is_gateway or self._needs_pins(member.host)]
+        self.queried |= {member.host.name for member in members_to_query}
+        self._selection.fleet.each(members_to_query, self._query_member)
 
     def load_recipe(self, host: Host) -> recipe.Recipe:
         """Return the recipe of a host. Raises Refused if it has none, or if the recipe does not exist."""
@@ -62,28 +63,28 @@ class Preparation:
         return self._recipes[name]
 
     def find_lock(self, host: Host) -> lockfile.Lock:
-        """Return the lock that counts for a host, including newly requested entries."""
+        """Return a host's lock, including new entries."""
         return self._pins[self._folders[host.name]].lock
 
     def lint_recipe(self, host_recipe: recipe.Recipe, pins: Mapping[str, Any]) -> ServerSettings:
-        """Return a recipe's server after linting it with the lock's entries. Raises Refused for an error."""
+        """Lint a recipe and return its server's settings. Raises Refused if the recipe has errors."""
         from sparkwright.app import findings
         from sparkwright.project.recipe.engine_settings import resolve_settings
 
-        for linted_recipe, entries_then, served in self._servings:
-            if linted_recipe is host_recipe and entries_then == pins:
-                return served
-        served = resolve_settings(host_recipe, pins)
-        findings.refuse_errors(host_recipe, served)
-        self._servings.append((host_recipe, pins, served))
-        return served
+        for linted_recipe, linted_pins, settings in self._linted:
+            if linted_recipe is host_recipe and linted_pins == pins:
+                return settings
+        settings = resolve_settings(host_recipe, pins)
+        findings.refuse_errors(host_recipe, settings)
+        self._linted.append((host_recipe, pins, settings))
+        return settings
 
     def read_secrets(self, host: Host) -> dict[str, Secret]:
-        """Return the secrets of a host's file, which are read again for each of its plays."""
+        """Return the secrets of a host's file. Those that `query_members` has read are used for one plan."""
         return self._secrets.pop(host.name, None) or self._selection.inventory.secrets(host)
 
     def save_engines(self) -> None:
-        """Save the hosts' reports about their engines to the lock."""
+        """Save the versions and options of engines that tasks of this play read from images."""
         for member in self._selection.fleet.members:
             if member.engine_version and member.host.recipe:
                 pins = self._pins[self._folders[member.host.name]]
@@ -95,7 +96,7 @@ class Preparation:
         try:
             return bool(missing_pins(lock_entries(self.find_lock(host), self.load_recipe(host))))
         except SparkwrightError:
-            return False  # planning reports it
+            return False  # planning reports the error
 
     def _query_member(self, member: Member) -> None:
         try:
@@ -105,18 +106,18 @@ class Preparation:
             self.refused[member.host.name] = error
 
     def _pin(self, member: Member) -> None:
-        """Complete the lock for a host. A read-only play accepts missing entries if upstream does not answer."""
+        """Add missing lock entries for a host. A read-only play is planned without those that can't be looked up."""
         host, fleet = member.host, self._selection.fleet
         host_recipe = self.load_recipe(host)
         if self._lints:
-            # refuse before any host is contacted
+            # before the host is queried
             self.lint_recipe(host_recipe, lock_entries(self.find_lock(host), host_recipe))
         try:
             self._pins[self._folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
         except Refused as error:
             if not self._play.file.read_only:
                 raise
-            fleet.add_note(member, f"not in spark.lock, and can't be looked up now: {error.message}")
+            fleet.add_note(member, f"not in spark.lock, and the lookup failed: {error.message}")
 
     def _query_gateway(self, member: Member) -> None:
         from sparkwright.app.plans import gateways
@@ -141,16 +142,16 @@ MODEL_FIELDS = ("id", "commit", "files", "dir")
 
 
 class Peers:
-    """The hosts that others copy from, with one connection each."""
+    """The hosts from which others copy models, each with one connection."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._members: dict[str, Member] = {}
 
     def add_peer_urls(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
-        """Return the plan with the URLs of the model in every `hf_model: {from: HOST}`.
+        """Return the plan with the model's URLs in every `hf_model` task with `from: HOST`.
 
-        No peer is contacted if a host names itself as the source, or already has the complete model.
+        The peer is not contacted if it is the host itself, or if the host already has the complete model.
         """
         model_tasks = (task for task in tasks_of(plan.steps) if task.module == MODEL_MODULE)
         copy_tasks = [task for task in model_tasks if task.args.get("from") and not task.args.get("peer")]
@@ -160,10 +161,13 @@ class Peers:
         return dataclasses.replace(plan, steps=tuple(_replace_tasks(plan.steps, replacements)))
 
     def serve_model(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
-        """Have a host hand out a model, and return the URLs. Raises Failed with the host's name.
+        """Make a host share a model, and return its URLs. Raises an error with the host's name.
 
         Args:
-            model: id, commit, files and dir.
+            source: name of the host.
+            model: `id`, `commit`, `files` and `dir`.
+            token: token for the downloads.
+            readers: number of hosts that download the model.
         """
         from sparkwright.app.queries.host_requests import run_module
 
@@ -180,7 +184,7 @@ class Peers:
         return parse_peer_urls(answer, source)
 
     def close(self) -> None:
-        """Disconnect from the hosts. They stop handing out models on their own."""
+        """Disconnect from the hosts, which then stop sharing models."""
         close_links(self._members.values())
 
     def _with_peer_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
@@ -191,8 +195,8 @@ class Peers:
         if source == member.host.machine:
             return dataclasses.replace(task, args=local_args)
         if any(name in task.open for name in (*MODEL_FIELDS, "from")):
-            message = "`from` needs a model that is already known before the run."
-            raise Refused(message, where=task.where, fix="Use the recipe's and the lock's.")
+            message = "`from` requires a model that does not depend on results of the run."
+            raise Refused(message, where=task.where, fix="Use the model of the recipe and of spark.lock.")
         verification = run_module(fleet, member, "verify_model", {key: task.args[key] for key in MODEL_FIELDS})
         if not verification["wrong"] or check:
             return dataclasses.replace(task, args=local_args)
@@ -205,25 +209,25 @@ class Peers:
         if source not in self._members:
             host = self._inventory.machines.get(source)
             if host is None:
-                known_hosts = ", ".join(self._inventory.machines)
-                raise Refused(f"no host is called {source!r}.", fix=f"There are: {known_hosts}.")
+                hosts = ", ".join(self._inventory.machines)
+                raise Refused(f"no host is called {source!r}.", fix=f"Hosts: {hosts}.")
             self._members[source] = Member(host)
         return self._members[source]
 
 
 def parse_peer_urls(answer: Mapping[str, Any], source: str) -> list[str]:
-    """Return the URLs at which a host hands out a model to other hosts. Raises Failed for an invalid answer."""
+    """Return the URLs at which a host shares a model with other hosts. Raises Failed for an invalid answer."""
     urls = answer.get("urls")
     if not isinstance(urls, list) or len(urls) > MAX_ADDRESSES:
-        raise Failed("the host does not report where it hands out the model.", where=source)
-    return [require_match(PEER_URL, url, f"where {source} hands the model out") for url in urls]
+        raise Failed("the host did not report the URLs of the model.", where=source)
+    return [require_match(PEER_URL, url, f"a URL of the model on {source}") for url in urls]
 
 
 def select_source_host(inventory: Inventory, pattern: str) -> Host:
     """Return the host that a pattern names. Raises Refused if it does not match exactly one."""
     hosts = inventory.machines_of(inventory.match(pattern))
     if len(hosts) != 1:
-        raise Refused(f"--from names {len(hosts)} hosts.", fix="Name one that has the model.")
+        raise Refused(f"--from matches {len(hosts)} hosts.", fix="Name one host that has the model.")
     return hosts[0]
 
 
@@ -231,7 +235,7 @@ def _replace_tasks(steps: Iterable[Step], replacements: Mapping[str, Task]) -> I
     for step in steps:
         if isinstance(step, Block):
             names = ("tasks", "rescue", "always")
-            parts: Any = {name: tuple(_replace_tasks(getattr(step, name), replacements)) for name in names}
-            yield dataclasses.replace(step, **parts)
+            task_lists: Any = {name: tuple(_replace_tasks(getattr(step, name), replacements)) for name in names}
+            yield dataclasses.replace(step, **task_lists)
         else:
             yield replacements.get(step.id, step)

@@ -1,4 +1,4 @@
-"""The server that the user's files describe for a host: recipe, lock entries, address, and docker run script."""
+"""The server that a host's recipe describes: its URL, its summary for the panel, and its docker run script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkwright.protocol import expressions
 if TYPE_CHECKING:
     from sparkwright.app.connect import Selection
 
-#: warning about a server that is published beyond the loopback and needs no key
+#: warning about a server that accepts requests from the network without a key
 OPEN_SERVER_WARNING = f"{OPEN_SENTENCE}; {OPEN_WAY}."
 
 #: probe (engines/probes/table.py) for recipes whose clients send pictures
@@ -32,19 +32,17 @@ PICTURE_PROBE = "image"
 
 
 def render_docker_run_scripts(selection: Selection, recipe_name: str = "") -> list[tuple[str, str]]:
-    """Return the selected hosts' docker run scripts, with the hosts' names, as a deploy writes them.
-
-    In a cluster the head's script comes last, because the head waits for the others.
+    """Return the selected hosts' names and docker run scripts, in the order in which to run them: a cluster's head is last.
 
     Args:
-        recipe_name: used instead of the hosts' own recipes.
+        recipe_name: the recipe to use; empty for the hosts' own recipes.
     """
     hosts = sorted(selection.hosts, key=lambda host: host.cluster is not None and host.name == host.cluster.head)
     return [(host.name, render_docker_run_script(host, selection.project, recipe_name)) for host in hosts]
 
 
 def render_docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
-    """Return the docker run script of one host. recipe_name: used instead of its own recipe."""
+    """Return a host's docker run script. recipe_name: the recipe to use; empty for the host's own recipe."""
     host_recipe = recipe.load(project.root, recipe_name) if recipe_name else load_host_recipe(project, host)
     variables = recipe.scope(host, login_user(host), host_recipe, lock_entries(load_lock(project, host), host_recipe))
     return render_template(project.root, "docker-run.sh.j2", variables)
@@ -67,10 +65,10 @@ def login_user(host: Host) -> str:
 
 
 def server_url(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
-    """Return the URL of a host's server for the laptop, and a hint on how to reach it, which is empty if none is needed.
+    """Return the URL of a host's server for the laptop, and the ssh tunnel that the URL requires; empty if none.
 
     Args:
-        loopback: True if only programs on the host itself can reach the server.
+        loopback: the server is published on the host's loopback address only.
     """
     tunnel = loopback and host.connection == "ssh"
     hostname = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
@@ -78,7 +76,7 @@ def server_url(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
 
 
 def planned_server(host: Host, variables: Mapping[str, Any]) -> ServerSummary:
-    """Return the server that a host runs after its plan, as the panel shows it. names: variables of the plan."""
+    """Return the summary of the server that a host will run. variables: those of its plan."""
     recipe_fields, container, engine_name = variables["recipe"], variables["container"], variables["engine"]["name"]
     loopback = any(map(is_loopback, container["ports"][:1]))
     url, access_hint = server_url(host, variables["port"], loopback=loopback)
@@ -105,10 +103,7 @@ def planned_server(host: Host, variables: Mapping[str, Any]) -> ServerSummary:
 
 
 def render_template(project: Path, name: str, variables: Mapping[str, Any]) -> str:
-    """Render templates/NAME, the project's or the shipped one.
-
-    Raises Refused, with the line of the template, for a mistake in it.
-    """
+    """Render the template NAME of the project, or else the shipped one. Raises Refused, with its line, for a mistake in it."""
     path = shipped_files.resolve_path(project, f"templates/{name}")
     try:
         return str(expressions.render(document.read_text(path), variables))

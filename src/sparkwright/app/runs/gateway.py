@@ -1,4 +1,4 @@
-"""Deploying a group's gateway, which is selected by the name of the group or of the gateway's host."""
+"""The `gateway.deploy` and `gateway.rollback` commands, and the deploy of gateways after one of their servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEPLOY_PLAYBOOK, ROLLBACK_PLAYBOOK = "gateway/deploy", "gateway/rollback"
 
 
 def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int]:
-    """Run the playbook on the gateway's host and return its exit code. Raises Refused before any host is contacted."""
+    """Deploy the gateway that `options.host` names, and return the exit codes. Raises Refused before any host is contacted."""
     project = Project.here()
     inventory = Inventory.load(project.root)
     gateway = select_gateway(inventory, options.host)
@@ -47,7 +47,7 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
 
 
 def rollback(options: DeployOptions) -> list[int]:
-    """Run the rollback playbook on the gateway's host, without reading the current routes. Return its exit code."""
+    """Roll back the gateway that `options.host` names, whose current routes may be invalid, and return the exit codes."""
     inventory = Inventory.load(Project.here().root)
     gateway = select_gateway(inventory, options.host)
     gateways.refuse_without_key(gateway)
@@ -56,7 +56,7 @@ def rollback(options: DeployOptions) -> list[int]:
 
 
 def select_gateway(inventory: Inventory, name: str) -> Gateway:
-    """Return the gateway of a group or on a host. Raises Refused if there is none."""
+    """Return the gateway of a group, or the gateway that runs on a host. Raises Refused if there is none."""
     by_host = {gateway.host: gateway for gateway in inventory.gateways.values()}
     gateway = inventory.gateways.get(name) or by_host.get(name)
     if gateway is not None:
@@ -65,34 +65,31 @@ def select_gateway(inventory: Inventory, name: str) -> Gateway:
         fix = "Add `gateway: {host: spark1, port: 8080, tls: none}` to a group in hosts/groups.yml (docs/gateway.md)."
         raise Refused("no group has a gateway.", fix=fix)
     if not name:
-        raise Refused("no gateway was named: pass --host GROUP.", fix=f"There are: {', '.join(inventory.gateways)}.")
+        raise Refused("no gateway selected: pass --host GROUP.", fix=f"Gateways: {', '.join(inventory.gateways)}.")
     raise Refused(f"no gateway is called '{name}'.", fix=suggest_name(name, inventory.gateways))
 
 
-#: options of a deploy that apply to the gateway deploys after it
+#: options of a server's deploy that are kept for the gateway's
 KEPT_OPTIONS = ("check", "diff", "verbose", "wait", "json")
 
 
 def redeploy_gateways(selection: Selection, options: DeployOptions, on_event: Listener | None = None) -> list[int]:
-    """Redeploy the gateways in front of changed servers if they are deployed. Return their exit codes.
+    """Deploy the gateways in front of changed servers, unless they were never deployed, and return the exit codes.
 
-    If a gateway can't be deployed, the servers stay in place. The error is printed, with exit code FAILED instead of REFUSED.
-
-    Args:
-        options: the deploy's options.
-        on_event: called with each event instead of printing it.
+    If that fails, the servers stay in place and the error is printed. REFUSED becomes FAILED, because the servers were changed.
     """
     changed_machines = {member.host.machine for member in selection.fleet.members if _has_new_server(member.recap)}
     if options.check or not changed_machines:
         return []
-    gateways_in_front = [
-        gateway for gateway in selection.inventory.gateways.values() if changed_machines & {*gateway.members}
-    ]
-    return [code for gateway in gateways_in_front for code in _redeploy(gateway, options, on_event)]
+    codes = []
+    for gateway in selection.inventory.gateways.values():
+        if changed_machines & {*gateway.members}:
+            codes += _redeploy(gateway, options, on_event)
+    return codes
 
 
 def _has_new_server(recap: Mapping[str, Any] | None) -> bool:
-    """Return True if the run left a new server in place, even one whose throughput could not be judged."""
+    """Return True if the run replaced the server, even if the throughput of the new one could not be measured."""
     return recap is not None and recap["exit"] in (Exit.OK, Exit.INCONCLUSIVE) and recap["changed"] > 0
 
 
@@ -109,15 +106,15 @@ def _redeploy(gateway: Gateway, options: DeployOptions, on_event: Listener | Non
             raise
         print_error(error, json=options.json, host=gateway.host)
         codes = [int(error.exit)]
-    codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was touched
+    codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was changed
     if any(codes) and on_event is None:
-        fix = f"`{program()} gateway.deploy --host {gateway.name}` routes what is served now"
+        fix = f"run `{program()} gateway.deploy --host {gateway.name}`"
         print_prose(f"The server is deployed, the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
     return codes
 
 
 def _is_deployed(gateway: Gateway) -> bool:
-    """Return True if the gateway was deployed. Raises if its host can't be queried."""
+    """Return True if the gateway was ever deployed. Raises an error if its host can't be queried."""
     members = select_machines(connect_hosts(gateway.host, "light")).fleet.members
     try:
         (answer,) = host_requests.query_members(members, lambda member: {"verb": "status", "gateway": True}, "status")

@@ -1,21 +1,17 @@
-"""Options of the commands that run a playbook.
-
-The command line, the API, the key of a cached plan and the rollout policy are all derived from one record.
-"""
+"""Options of the commands that run a playbook, from which command line, API, cache key and rollout policy are derived."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from sparkwright.project.rollout_policy import RolloutPolicy
 
-#: scope of an option: runs of every playbook, rolling runs, or a variable of some playbooks
+#: kind of an option: for all playbooks, for rolling runs, or a variable of some playbooks
 Kind = Literal["run", "rolling", "variable"]
 #: options that affect only the output
 OUTPUT_OPTIONS = ("json", "verbose")
-#: options with which no plan is run, or not exactly one host's or cluster's
+#: options with which a run lists its tasks only, or plans more than one host or cluster
 UNCACHED_OPTIONS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
@@ -28,17 +24,19 @@ class DeployOptions:
     """Options of a command that runs a playbook, with their defaults and help texts."""
 
     host: str = _option("", "which hosts: spark1, spark1,spark2, a group, all, lab:!spark3, spark*")
-    recipe: str = _option("", "of a host that serves several: only the server of this recipe")
+    recipe: str = _option("", "only the server with this recipe, on hosts with several servers")
     check: bool = _option(False, "dry run: show what would change; exit code 2 if anything would")
     dry_run: bool = _option(False, "the same as --check")
     diff: bool = _option(False, "show what differs, field by field")
-    verbose: bool = _option(False, "on a terminal: every task, skipped and unchanged ones too, not one line per stage")
+    verbose: bool = _option(
+        False, "on a terminal: one line per task, including skipped and unchanged tasks, instead of per stage"
+    )
     tags: str = _option("", "run only tasks with one of these tags, comma separated")
     skip_tags: str = _option("", "skip tasks with one of these tags")
     start_at_task: str = _option("", "start at the task of this name")
     list_tasks: bool = _option(False, "list the tasks and exit; with --json one object: plays, each with its tasks")
     wait: bool = _option(False, "wait for the lock instead of exiting with code 5")
-    json: bool = _option(False, "events as JSON lines on stdout, nothing else there; each host's recap comes last")
+    json: bool = _option(False, "print only events, as JSON lines; each host's recap comes last")
 
     canary: int = _option(
         RolloutPolicy.canary, "run on N canary hosts first; if one fails, no other host is touched", "rolling"
@@ -51,21 +49,23 @@ class DeployOptions:
     skip_unreachable: bool = _option(False, "skip unreachable hosts instead of refusing to start", "rolling")
 
     rollback: bool = _option(True, "keep the failed server instead of restoring the previous one", "variable")
-    anyway: bool = _option(False, "start a configuration with which the host went down before", "variable")
-    keep: bool = _option(
-        False, "keep the page cache too, where it fits; refused unless the verified server runs", "variable"
+    anyway: bool = _option(
+        False, "start the server even if the host went down with this configuration before", "variable"
     )
-    undo: bool = _option(False, "restore the host's settings as they were before `provision` made them", "variable")
+    keep: bool = _option(
+        False, "keep the page cache too, if it fits; refused unless the verified server is running", "variable"
+    )
+    undo: bool = _option(False, "restore the host's settings from before `provision` changed them", "variable")
     new_baseline: bool = _option(
         False, "keep the measured rate and text as the new baseline instead of comparing", "variable"
     )
 
     def key(self) -> dict[str, Any]:
-        """Return the options that a plan depends on, as plain JSON."""
+        """Return the options that identify a cached plan, as plain JSON."""
         return {name: value for name, value in asdict(self).items() if name not in OUTPUT_OPTIONS}
 
     def cacheable(self) -> bool:
-        """Return True if the plan of a run with these options may be cached."""
+        """Return True if plans made with these options may be cached."""
         return all(
             getattr(self, option.name) == option.default for option in fields(self) if option.name in UNCACHED_OPTIONS
         )
@@ -78,11 +78,9 @@ class DeployOptions:
 
 
 def option_rows(kind: Kind, *names: str) -> tuple[tuple[str, Any, str], ...]:
-    """Return the name, default and help of all or some options of a kind, in their order."""
-    return tuple(_iterate_rows(kind, names))
-
-
-def _iterate_rows(kind: Kind, names: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
-    for option in fields(DeployOptions):
-        if option.metadata["kind"] == kind and (not names or option.name in names):
-            yield option.name, option.default, option.metadata["help"]
+    """Return the name, default and help of the options of a kind, or only of those with the given names."""
+    return tuple(
+        (option.name, option.default, option.metadata["help"])
+        for option in fields(DeployOptions)
+        if option.metadata["kind"] == kind and (not names or option.name in names)
+    )

@@ -1,4 +1,4 @@
-"""Running a playbook on the hosts of a pattern, with the options of a command."""
+"""Commands that run a playbook: with cached plans if there are any, and with the gateways that follow a deploy."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 def run(playbook: str, command: str, options: DeployOptions, *, on_event: Listener | None = None) -> list[int]:
-    """Run a playbook and return the exit codes, one per host.
+    """Run a playbook and return the exit codes.
 
     Args:
-        command: the command to suggest for resuming the run, without the program's name, for example `restart`.
-        on_event: called with each event instead of printing it.
+        command: the command, without the program's name, to suggest for resuming a rolling run.
+        on_event: see `RunOutput`.
     """
     host = restrict_to_recipe(options.host, options.recipe)
     options = replace(options, check=options.check or options.dry_run, dry_run=False, host=host, recipe="")
@@ -68,7 +68,7 @@ def run(playbook: str, command: str, options: DeployOptions, *, on_event: Listen
 
 
 def _refuse_conflicts(selection: Selection) -> None:
-    """Raise Refused, before any host is contacted, if the gateways in front of these servers could not route them."""
+    """Raise Refused, before the deploy, if a gateway in front of these servers could not route requests to them."""
     from sparkwright.project.gateway_routes import refuse_conflicts
 
     deployed = {member.host.name for member in selection.fleet.members}
@@ -79,10 +79,7 @@ def _refuse_conflicts(selection: Selection) -> None:
 
 
 def find_cached_plans(pending: PendingConnections, cache_entry: PlanCacheEntry) -> list[PlannedHost]:
-    """Return the cached plans of the pending hosts if their inputs are unchanged; otherwise an empty list.
-
-    The list is also empty for a cluster with an unreachable member, because a run with planning reports it.
-    """
+    """Return the cached plans of exactly these hosts; empty if there are none, or if a member of their cluster is unreachable."""
     cached = cache_entry.find()
     if {planned.host.name: planned.host.connection_settings for planned in cached} != {
         host.name: host.connection_settings for host in pending.hosts
@@ -97,13 +94,13 @@ def _has_same_login(planned: PlannedHost) -> bool:
     try:
         return planned.user == (planned.host.user or ssh_config.resolve(planned.host).user)
     except Refused:
-        return False  # the connection reports the reason
+        return False  # connecting reports the error
 
 
 def run_cached_plans(
     pending: PendingConnections, cached: Sequence[PlannedHost], options: DeployOptions, on_event: Listener | None
 ) -> list[int]:
-    """Run cached plans and return each host's exit code. Raises as `session.run` does."""
+    """Run cached plans and return the exit codes, one per host."""
     hosts = [planned.host for planned in cached]
     fleet = Fleet([Member(host) for host in hosts])
     output = RunOutput.for_playbook_run(SelectedHosts(Project.here(), hosts, fleet), options, on_event)
@@ -115,29 +112,28 @@ def run_cached_plans(
         fleet.roll(members, plan_for, PlayRollout(RolloutPolicy(max_fail_percentage=100)))
         for member, planned in zip(fleet.members, cached, strict=True):
             if _has_new_engine_facts(member, planned):
-                _save_engine(fleet, member, planned)
+                _save_engine_facts(fleet, member, planned)
     return fleet.exit_codes()
 
 
 class _RenewedPlans:
-    """Cached plans prepared for another run, with a new run id and freshly read secrets. Thread-safe."""
+    """Cached plans for another run, with new run ids and freshly read secrets. Thread-safe."""
 
     def __init__(self, cached: Sequence[PlannedHost]) -> None:
         self._cached = {planned.host.name: planned for planned in cached}
-        self._token = new_token()
+        self._cluster_token = new_token()
         self._keys: dict[str, Secret] = {}
-        self._planning_lock = threading.Lock()
+        self._secrets_lock = threading.Lock()
 
     def plan_for(self, host: Host) -> PlannedHost:
-        """Return a host's plan."""
         cached = self._cached[host.name]
-        with self._planning_lock:
+        with self._secrets_lock:
             secrets = secret_source.read_secrets(cached.host) | self._server_keys(cached)
-        secrets |= {TOKEN_SECRET: self._token} if cached.plan.cluster else {}
+        secrets |= {TOKEN_SECRET: self._cluster_token} if cached.plan.cluster else {}
         return replace(cached, secrets=secrets, plan=replace(cached.plan, run_id=new_run_id(), who=user_at_host()))
 
     def _server_keys(self, cached: PlannedHost) -> dict[str, Secret]:
-        """Return the server's keys. Each key is read once for all hosts, because its command may prompt the user."""
+        """Return the server's API keys, each read once for all hosts, because its command may prompt the user."""
         for name, (source, where) in cached.keys.items():
             if name not in self._keys:
                 self._keys[name] = secret_source.read_server_key(source, where)
@@ -145,14 +141,14 @@ class _RenewedPlans:
 
 
 def _has_new_engine_facts(member: Member, planned: PlannedHost) -> bool:
-    """Return True if a host reported something about its engine that is not in spark.lock."""
+    """Return True if a task read an engine version or options from the image that are not in spark.lock."""
     if not member.engine_version or not planned.host.recipe:
         return False
-    known_facts = planned.engine.get("engine_version"), planned.engine.get("options")
-    return known_facts != (member.engine_version, member.engine_options or known_facts[1])
+    version, options = planned.engine.get("engine_version"), planned.engine.get("options")
+    return (version, options) != (member.engine_version, member.engine_options or options)
 
 
-def _save_engine(fleet: Fleet, member: Member, planned: PlannedHost) -> None:
+def _save_engine_facts(fleet: Fleet, member: Member, planned: PlannedHost) -> None:
     from sparkwright.app.plans.pins import Pins
     from sparkwright.project import recipe
 

@@ -1,4 +1,4 @@
-"""Presentation of a command's events to a program, a terminal or a log."""
+"""Presentation of a command's events to a program, on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Listener(Subscriber, Protocol):
     """A program that receives the events directly."""
 
     def attach(self, fleet: Fleet) -> None:
-        """Called with the fleet before its first event. The listener may set `ask_stop` and interrupt the fleet later."""
+        """Receive the fleet before its first event. The listener may set `ask_stop`, and call `interrupt` later."""
 
 
 class RunOutput:
-    """A command's output: JSON lines, or text (live on a terminal) with a panel at the end.
+    """A command's output: JSON lines, or text with panels of the servers at the end.
 
     Args:
-        rows: set for a playbook's run: several hosts get one row each and no panels, a cluster also the panel of its head, and
-            a single host on a terminal one line per stage.
-        check: set, along with `diff`, for a plan: changes are grouped over several hosts, and on a terminal for one host too.
-        verbose: show every task of every host.
-        on_event: receives the events instead of printing them.
+        rows: for several hosts, print a line per host, and a panel only for the head of a cluster; for one host on a terminal,
+            print a line per stage.
+        diff: print the differences. With `check` and for several hosts or on a terminal, hosts with the same changes are grouped.
+        verbose: print every task of every host.
+        on_event: receives the events, so that nothing is printed.
     """
 
     def __init__(
@@ -58,31 +58,33 @@ class RunOutput:
             return
         from sparkwright.console.events.tables import ResultTables
 
-        plan = check and diff and not verbose and (len(selection.hosts) > 1 or sys.stdout.isatty())
-        tasks = diff or verbose or not rows
-        many = not tasks and len(selection.hosts) > 1
-        lines = (
-            _plan_presenter() if plan else _line_presenter(diff, tasks=tasks, many=many, together=bool(self._workers))
+        is_plan = check and diff and not verbose and (len(selection.hosts) > 1 or sys.stdout.isatty())
+        per_task = diff or verbose or not rows
+        per_host, has_cluster = not per_task and len(selection.hosts) > 1, bool(self._workers)
+        presenter = (
+            _plan_presenter()
+            if is_plan
+            else _line_presenter(diff=diff, per_task=per_task, per_host=per_host, has_cluster=has_cluster)
         )
-        lines.hosts([host.name for host in selection.hosts])
-        self._summary = Summary(lines.write)
-        panels = not plan and (not many or bool(self._workers))
-        selection.fleet.subscribers = [lines, ResultTables(lines.write), *([self._summary] if panels else [])]
+        presenter.hosts([host.name for host in selection.hosts])
+        self._summary = Summary(presenter.write)
+        with_panels = not is_plan and (not per_host or has_cluster)
+        panels = [self._summary] if with_panels else []
+        selection.fleet.subscribers = [presenter, ResultTables(presenter.write), *panels]
 
     @classmethod
     def for_playbook_run(cls, selection: SelectedHosts, options: DeployOptions, on_event: Listener | None) -> RunOutput:
-        """Create the output of a playbook's run."""
         output_options = {name: getattr(options, name) for name in ("json", "diff", "check", "verbose")}
         return cls(selection, rows=True, on_event=on_event, **output_options)
 
-    def store_server(self, served: ServerSummary) -> None:
-        """Store the server that a host will run, for the panel."""
-        if self._summary is not None and served.host not in self._workers:
-            self._summary.set_server(served)
+    def store_server(self, server: ServerSummary) -> None:
+        """Store the server that a host will run, for its panel."""
+        if self._summary is not None and server.host not in self._workers:
+            self._summary.set_server(server)
 
 
 def _plan_presenter() -> Any:
-    """Return the presenter of a plan's changes. On a terminal it shows how many hosts have been checked so far."""
+    """Return the presenter that groups a plan's changes. On a terminal it shows the progress of the checks."""
     from sparkwright.console.events.plan_groups import PlanGroups
 
     if not sys.stdout.isatty():
@@ -102,18 +104,18 @@ def _plan_presenter() -> Any:
     return PlanGroups(write=lambda style, text: print_line(console, style, text), working=show_progress)
 
 
-def _line_presenter(diff: bool, *, tasks: bool, many: bool, together: bool) -> Any:
-    """Return the presenter that prints a line per task, per stage on a terminal, or per host."""
+def _line_presenter(*, diff: bool, per_task: bool, per_host: bool, has_cluster: bool) -> Any:
+    """Return the presenter that prints a line per host or per task, or else per stage on a terminal and per task elsewhere."""
     if not sys.stdout.isatty():
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import TaskLines
 
-        return HostLines(together=together) if many else TaskLines(diff=diff)
-    if many:
+        return HostLines(together=has_cluster) if per_host else TaskLines(diff=diff)
+    if per_host:
         from sparkwright.console.events.live_lines import HostTable
 
-        return HostTable(together=together)
-    if tasks:
+        return HostTable(together=has_cluster)
+    if per_task:
         from sparkwright.console.events.live_lines import LiveTaskLines
 
         return LiveTaskLines(diff=diff)
@@ -124,17 +126,17 @@ def _line_presenter(diff: bool, *, tasks: bool, many: bool, together: bool) -> A
 
 @contextmanager
 def closing_fleet(fleet: Fleet, on_leave: Callable[[Inconclusive], None] = lambda error: None) -> Iterator[None]:
-    """Close the fleet after the block that runs it.
+    """Close the fleet after the block, and raise Inconclusive for Ctrl-C.
 
     Args:
-        on_leave: called with the error if the command ends while hosts are still working.
+        on_leave: called with the error if the command is left while hosts may still be working.
     """
     try:
         yield
     except Inconclusive as error:
         on_leave(error)
         raise
-    except KeyboardInterrupt:  # outside the fleet's waits, which handle Ctrl-C themselves
+    except KeyboardInterrupt:  # the fleet handles Ctrl-C itself while it waits for events
         names = ",".join(member.host.name for member in fleet.members)
         interruption = Inconclusive(
             "stopped by Ctrl-C.", fix=f"Runs that were started continue: `invoke attach --host {names}`."

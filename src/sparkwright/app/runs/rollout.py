@@ -1,4 +1,4 @@
-"""Rolling runs: the policy, the record on the laptop, the hosts that must keep serving, and the outcome."""
+"""Rolling runs: the policy, the record for --resume, the hosts that must keep serving, and the outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pins import load_lock, lock_entries
 from sparkwright.app.runs.options import DeployOptions
-from sparkwright.console.formatters import join_names as named
+from sparkwright.console.formatters import join_names
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError
 from sparkwright.fleet.guard import Guard, compute_floors
@@ -26,26 +26,26 @@ from sparkwright.project.rollout_policy import RolloutPolicy, parse_sizes
 from sparkwright.protocol.events import event
 from sparkwright.visible import parse_list
 
-#: modules that take a server down; a play that uses one respects `min_serving`
+#: modules that stop a server; `min_serving` is enforced in plays that use them
 STOPPING_MODULES = ("stop_and_keep", "stopped")
 ALL_GROUP = "all"
 
 
 def build_policy(play: playbook.Play, options: DeployOptions) -> RolloutPolicy:
-    """Return the rollout policy: the command's options, with the play's values where they are not set.
+    """Return the rollout policy of a play, in which the command's options override the playbook's values.
 
-    Raises Refused for an invalid batch size or percentage.
+    Raises Refused for an invalid number of canaries, batch size or percentage.
     """
     if options.canary < 0:
-        raise Refused(f"--canary {options.canary} is not a number of hosts.")
-    explicit, play_serial = parse_sizes(options.serial), tuple(play.serial)
+        raise Refused(f"--canary must be at least 0, got {options.canary}.")
+    play_serial = tuple(play.serial)
     if options.canary and len(play_serial) > 1:
-        play_serial = play_serial[1:]  # [1, "25%"] begins with its own canary
-    limit = options.max_fail_percentage
+        play_serial = play_serial[1:]  # the first batch of a `serial` such as [1, "25%"] is its canary
+    max_percentage = options.max_fail_percentage
     return RolloutPolicy(
         canary=options.canary,
-        serial=explicit or play_serial,
-        max_fail_percentage=_parse_percentage(limit) if limit else play.max_fail_percentage,
+        serial=parse_sizes(options.serial) or play_serial,
+        max_fail_percentage=_parse_percentage(max_percentage) if max_percentage else play.max_fail_percentage,
     )
 
 
@@ -55,14 +55,12 @@ def _parse_percentage(text: str) -> float:
     except ValueError:
         percentage = -1
     if not 0 <= percentage <= 100:
-        raise Refused(f"--max-fail-percentage {text} must be a percentage.", fix="Give 0 to 100.")
+        raise Refused(f"--max-fail-percentage must be between 0 and 100, got {text!r}.")
     return percentage
 
 
 class RolloutRun:
-    """The rollout of a playbook to the selected hosts.
-
-    Read-only runs, and runs on all hosts at once, keep no record.
+    """The rollout of a playbook to the selected hosts. No record is kept of read-only runs and of runs in a single batch.
 
     Args:
         command: the command to suggest, with --resume, for resuming the run.
@@ -75,14 +73,16 @@ class RolloutRun:
         self._options = options
         self._file = RecordFile(selection.project.root, book.path.stem)
         self._serving_checks = _ServingChecks(selection)
-        everyone = [selection.inventory.match(play.hosts) for play in book.plays]
+        hosts_by_play = [selection.inventory.match(play.hosts) for play in book.plays]
+        #: index of each host's last play
         self._last_play = {
-            name: n for n, hosts in enumerate(everyone) for host in hosts for name in (host.name, host.machine)
+            name: n for n, hosts in enumerate(hosts_by_play) for host in hosts for name in (host.name, host.machine)
         }
         self._policies = [build_policy(play, options) for play in book.plays]
         self.record: RolloutRecord | None = None
+        #: True if the record was saved, so that the run can be resumed
         self._is_recorded = False
-        # members of a cluster always run together, regardless of batches
+        #: True for a cluster, whose members always run together, regardless of batches
         self._together = clusters.find_cluster(selection) is not None
         if not options.check and not all(play.file.read_only for play in book.plays):
             self._begin()
@@ -93,17 +93,17 @@ class RolloutRun:
             record = self._file.load()
             refuse_changed_run(record, self._fixed_options(), self._fingerprints)
             self.record, self._is_recorded = record, True
-            for member in (member for member in self._selection.fleet.members if member.host.name in record.under_way):
-                self._selection.fleet.add_note(
-                    member, "was in progress when this run was interrupted: its host is checked again."
-                )
+            for member in self._selection.fleet.members:
+                if member.host.name in record.under_way:
+                    note = "it was in progress when the run was interrupted, so it is checked again."
+                    self._selection.fleet.add_note(member, note)
         elif any(policy.is_rolling(len(names)) for policy in self._policies):
             self.record = RolloutRecord(self._file.playbook, names, self._fixed_options())
 
     def can_start(self) -> bool:
-        """Return True if every host is reachable.
+        """Return False if a host of a rolling run or a member of a cluster is unreachable. The reason is in `fleet.stopped`.
 
-        A rolling run does not start while a host is unreachable, unless --skip-unreachable is set.
+        With --skip-unreachable, a rolling run starts without such hosts.
         """
         fleet = self._selection.fleet
         unreachable = (
@@ -111,9 +111,9 @@ class RolloutRun:
         )
         if not unreachable or (self._options.skip_unreachable and not self._together):
             return True
-        hint = "" if self._together else " (--skip-unreachable leaves them out)"
-        unreachable_are = f"{named(unreachable)} {'is' if len(unreachable) == 1 else 'are'}"
-        fleet.stopped = f"{unreachable_are} unreachable, so nothing was started{hint}"
+        hint = "" if self._together else " (--skip-unreachable skips unreachable hosts)"
+        verb = "is" if len(unreachable) == 1 else "are"
+        fleet.stopped = f"{join_names(unreachable)} {verb} unreachable, so nothing was started{hint}"
         return False
 
     def play_rollout(self, n: int) -> PlayRollout:
@@ -133,7 +133,7 @@ class RolloutRun:
         )
 
     def report_outcome(self) -> list[int]:
-        """Report what was done and what was not. Return the exit codes that are not in any host's recap."""
+        """Emit the outcome of a rolling or stopped run. Return an exit code for a run that was stopped without a failed host."""
         fleet = self._selection.fleet
         if self.record is None and not fleet.stopped:
             return []
@@ -144,7 +144,7 @@ class RolloutRun:
         if self.record is None and not not_begun:
             return []
         can_resume = self.record is not None and self.record.left and self._is_recorded
-        lists = {
+        hosts_by_outcome = {
             "done": [name for name, code in exit_codes.items() if code in SUCCESS_CODES],
             "earlier": [name for name in self.record.done if name not in exit_codes] if self.record else [],
             "failed": [name for name, code in exit_codes.items() if code not in (*SUCCESS_CODES, Exit.UNREACHABLE)],
@@ -152,19 +152,19 @@ class RolloutRun:
             "not_begun": not_begun,
         }
         resume = f"{program.name()} {self._command} --resume" if can_resume else ""
-        outcome = {"playbook": self._file.playbook, **lists, "why": fleet.stopped, "resume": resume}
+        outcome = {"playbook": self._file.playbook, **hosts_by_outcome, "why": fleet.stopped, "resume": resume}
         fleet.emit_last_event(event("rolled", host="", **outcome))
-        if not fleet.stopped or lists["failed"] or lists["unreachable"]:
+        if not fleet.stopped or hosts_by_outcome["failed"] or hosts_by_outcome["unreachable"]:
             return []
-        return [Exit.FAILED if lists["done"] else Exit.REFUSED]
+        return [Exit.FAILED if hosts_by_outcome["done"] else Exit.REFUSED]
 
     def add_resume_hint(self, error: Inconclusive) -> None:
-        """Add to the error how to resume a run that is left while hosts are still working."""
+        """Add the command that resumes the run to the error for a run that was left while hosts are still working."""
         if self._is_recorded:
-            error.fix += f" Then `invoke {self._command} --resume` goes on with the rest."
+            error.fix += f" Then `invoke {self._command} --resume` continues with the rest."
 
     def close(self) -> None:
-        """Disconnect from hosts that were connected to only to check whether they serve."""
+        """Close the connections that were opened only to check whether hosts serve."""
         self._serving_checks.close()
 
     def _save(self, record: RolloutRecord) -> None:
@@ -180,22 +180,23 @@ class RolloutRun:
         return Guard(group_floors, self._serving_checks.find_serving) if group_floors else None
 
     def _fixed_options(self) -> dict[str, Any]:
-        """Return the options that must be the same when the run is resumed."""
+        """Return the options that can't be changed when the run is resumed."""
         options = self._options
         tags = {"tags": parse_list(options.tags), "skip_tags": parse_list(options.skip_tags)}
         return {**tags, "start_at_task": options.start_at_task, "extra": options.variables()}
 
     def _fingerprints(self, name: str) -> Fingerprints:
-        """Return the fingerprints of a host's inputs: its values, playbook, recipe, templates, and pins."""
+        """Return the digests of a host's inputs by name: its values, playbook, recipe, templates, and pins."""
         project, inventory = self._selection.project, self._selection.inventory
         host = inventory.hosts.get(name) or inventory.machines.get(name)
         if host is None:
             return {f"hosts/{name}.yml": "gone"}
         files = list(shipped_files.list_paths(project.root, "templates/*.j2"))
-        plays = json.dumps(self._book.plays[0].document.data, default=str)  # including its included files
-        fingerprints = {_display_path(self._book.path, project.root): _digest(plays)}
-        fingerprints |= {
-            f"hosts/{host.machine}.yml": _digest(repr(sorted(asdict(replace(host, where="", set_at={})).items())))
+        plays = json.dumps(self._book.plays[0].document.data, default=str)  # with the included files
+        host_values = repr(sorted(asdict(replace(host, where="", set_at={})).items()))
+        fingerprints = {
+            _display_path(self._book.path, project.root): _digest(plays),
+            f"hosts/{host.machine}.yml": _digest(host_values),
         }
         if host.recipe:
             host_recipe = recipe.load(project.root, host.recipe)
@@ -208,15 +209,16 @@ class RolloutRun:
 
 
 class _ServingChecks:
-    """Checks whether hosts serve. The requests are not shown, and leave no entry in a host's journal."""
+    """Checks of hosts for `min_serving`, which are not shown and not recorded in the hosts' journals."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
         self._members = {member.host.name: member for member in selection.fleet.members}
-        self._own_members: list[Member] = []
+        #: hosts outside the run, whose connections belong to these checks
+        self._other_members: list[Member] = []
 
     def find_serving(self, names: Sequence[str]) -> set[str]:
-        """Return the hosts that generate a token now. Unreachable hosts do not count."""
+        """Return the hosts that generate a token now. An error counts as not serving."""
         if not names:
             return set()
         with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
@@ -224,13 +226,12 @@ class _ServingChecks:
             return {name for name, serving in zip(names, answers, strict=True) if serving}
 
     def close(self) -> None:
-        """Close the connections that were opened for these requests only."""
-        close_links(self._own_members)
+        close_links(self._other_members)
 
     def _member(self, name: str) -> Member:
         if name not in self._members:
             self._members[name] = Member(self._selection.inventory.hosts[name])
-            self._own_members.append(self._members[name])
+            self._other_members.append(self._members[name])
         return self._members[name]
 
     def _is_serving(self, member: Member) -> bool:

@@ -1,4 +1,4 @@
-"""Playbook runs: the user's files become plans, the plans go to the hosts, and the events go to the console."""
+"""Running playbooks, tasks and requests on the selected hosts, and showing their events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task, new_run_id, user_at_host
 from sparkwright.visible import parse_list
 
-#: time limit for --wait in seconds, longer than any deploy takes
+#: how long `--wait` waits for the host's lock, in seconds; longer than any deploy takes
 MAX_LOCK_WAIT_S = 4 * 3600.0
 
 
@@ -54,11 +54,12 @@ def run(
     cache_entry: PlanCacheEntry | None = None,
     on_event: Listener | None = None,
 ) -> list[int]:
-    """Run a playbook on the selected hosts. Return the hosts' exit codes, and an additional one if the run was stopped.
+    """Run a playbook on the selected hosts. Return the hosts' exit codes, and one for a run that was stopped without a failure.
 
     Args:
-        command: the command to suggest for resuming the run.
-        cache_entry: cache entry for this command's plans.
+        name: name of the playbook.
+        command: the command to suggest for resuming a rolling run.
+        cache_entry: where to save the plans; None to save none.
         on_event: see `RunOutput`.
     """
     book = playbook.load(clusters.playbook_path(selection, name), selection.project.root)
@@ -69,31 +70,26 @@ def run(
         for n, play in enumerate(book.plays if rollout.can_start() else ()):
             members = fleet.begin(play.name, _play_hosts(selection, play))
             preparation = Preparation(selection, play, check=options.check)
-            preparation.query_members(members)  # before planning, which must not contact any host
-            roll = rollout.play_rollout(n)
+            preparation.query_members(members)
+            play_rollout = rollout.play_rollout(n)
             with contextlib.closing(Peers(selection.inventory)) as peers:
-                plans = _PlayPlans(
-                    Planner(selection, play, compiler_options(options), preparation), fleet, peers, output
-                )
-                fleet.roll(members, plans.plan_for, roll, plans.preview)
+                planner = Planner(selection, play, compiler_options(options), preparation)
+                plans = _PlayPlans(planner, fleet, peers, output)
+                fleet.roll(members, plans.plan_for, play_rollout, plans.preview)
             preparation.save_engines()
-            if (
-                cache_entry is not None
-                and len(book.plays) == 1
-                and clusters.is_single_target(selection)
-                and roll.guard is None
-            ):
+            is_cacheable = len(book.plays) == 1 and clusters.is_single_target(selection) and play_rollout.guard is None
+            if cache_entry is not None and is_cacheable:
                 cache_entry.save(plans.planned_hosts, fleet.members)
         codes = rollout.report_outcome()
     codes += [member.recap["exit"] for member in fleet.members if member.recap is not None]
     if not codes:
         host_names = ", ".join(host.name for host in selection.hosts)
-        raise Refused(f"no play of {name} is for {host_names}.", fix="Look at `hosts:` in the playbook.")
+        raise Refused(f"no play of {name} is for {host_names}.", fix="Check `hosts:` in the playbook.")
     return codes
 
 
 class _PlayPlans:
-    """The plans of a play, each made when its host is due. Thread-safe."""
+    """The plans of a play, each made when its host's turn comes. Thread-safe."""
 
     def __init__(self, planner: Planner, fleet: Fleet, peers: Peers, output: RunOutput) -> None:
         self._planner, self._fleet, self._peers, self._output = planner, fleet, peers, output
@@ -101,20 +97,20 @@ class _PlayPlans:
         self.planned_hosts: dict[str, PlannedHost] = {}
 
     def plan_for(self, member: Member, *, check: bool = False) -> Plan:
-        """Return the plan of a host, with the URLs of models that peers hand out."""
+        """Return the plan of a host, with the URLs of models to copy from peers."""
         planned = self._planner.plan(member.host, member.registered, check=check)
         plan = planned.prepare_member(member, self._fleet, self._output.store_server)
-        filled = self._peers.add_peer_urls(self._fleet, member, plan)
-        self.planned_hosts[member.host.name] = replace(planned, cacheable=planned.cacheable and filled is plan)
-        return filled
+        plan_with_urls = self._peers.add_peer_urls(self._fleet, member, plan)
+        is_cacheable = planned.cacheable and plan_with_urls is plan
+        self.planned_hosts[member.host.name] = replace(planned, cacheable=is_cacheable)
+        return plan_with_urls
 
     def preview(self, member: Member) -> Plan:
-        """Return the plan of a host in check mode."""
         return self.plan_for(member, check=True)
 
 
 def _select_targets(selection: Selection, book: playbook.Playbook) -> Selection:
-    """Return the selected servers, or their machines if no play concerns a server."""
+    """Return the selected servers, or their machines if no play uses a recipe."""
     if any(play.uses({*recipe.RECIPE_NAMES, *recipe.PINNED_NAMES}) for play in book.plays):
         return selection
     selection = select_machines(selection)
@@ -130,11 +126,7 @@ def _play_hosts(selection: Selection, play: playbook.Play) -> list[Host]:
 def send_request(
     selection: Selection, header: dict[str, Any], *, json: bool, on_event: Listener | None = None
 ) -> list[int]:
-    """Send a request to each selected host, show the events, and return the exit codes.
-
-    Args:
-        on_event: see `RunOutput`.
-    """
+    """Send a request to each selected host, show the events, and return the exit codes. on_event: see `RunOutput`."""
     fleet = selection.fleet
     RunOutput(selection, json=json, diff=False, on_event=on_event)
     fleet.ask(lambda member: fleet.request(member, header))
@@ -142,7 +134,7 @@ def send_request(
 
 
 def run_module_task(selection: Selection, module: str, args: dict[str, Any], *, json: bool) -> list[int]:
-    """Run one module on each selected host, and show it as a task of a play."""
+    """Run a module on each selected host, holding its lock, and show it as a task of a play. Return the exit codes."""
     name = module.replace("_", " ")
     task = Task(id=module, name=name, module=module, args=args)
     return run_tasks(selection, name, lambda host: (task,), exclusive=True, json=json)
@@ -157,24 +149,21 @@ def run_tasks(
     json: bool,
     check: bool = False,
 ) -> list[int]:
-    """Run tasks on each selected host, and show them as a play.
+    """Run tasks on each selected host, show them as a play, and return the exit codes.
 
     Args:
+        play: name of the play.
+        tasks_for: returns the tasks of a host.
         exclusive: hold the host's lock.
-        check: change nothing.
+        check: run in check mode.
     """
     fleet = selection.fleet
     RunOutput(selection, json=json, diff=False)
 
     def run_on(member: Member) -> list[Event]:
         host = member.host
-        plan_fields: dict[str, Any] = {
-            "check": check,
-            "exclusive": exclusive,
-            "who": user_at_host(),
-            "server": host.server,
-        }
-        plan = Plan(new_run_id(), host.name, play, tasks_for(host), **plan_fields)
+        plan_fields: dict[str, Any] = {"check": check, "exclusive": exclusive, "server": host.server}
+        plan = Plan(new_run_id(), host.name, play, tasks_for(host), who=user_at_host(), **plan_fields)
         return fleet.request(member, build_run_request(member, plan))
 
     fleet.ask(run_on)
@@ -182,10 +171,11 @@ def run_tasks(
 
 
 def list_tasks(playbook_name: str, options: DeployOptions) -> None:
-    """Print a playbook's tasks and their tags, filtered by --tags and --skip-tags. No host is touched."""
+    """Print a playbook's tasks and their tags, filtered by --tags and --skip-tags, without contacting any host."""
     project = Project.here()
     plays = playbook.list_tasks(playbook.load(project.playbook(playbook_name), project.root), compiler_options(options))
     if options.json:
         print_json_line({"plays": plays})
-    for line in [] if options.json else format_tasks(plays):
+        return
+    for line in format_tasks(plays):
         print_text(line)
