@@ -158,7 +158,7 @@ def format_state(state: Mapping[str, Any], log_format: LogFormat, columns: int |
         state: an `EngineState` as JSON.
         columns: width of the terminal, at which evidence is cut but values are not; None without a terminal.
     """
-    names = [name for name in (*FIELDS, *log_format.also) if name in state]
+    names = [name for name in (*FIELDS, *log_format.extra_readings) if name in state]
     rows = [
         (name, _format_value(state[name]), strip_prefix(state["evidence"].get(name, ""), log_format)) for name in names
     ]

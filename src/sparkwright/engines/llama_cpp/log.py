@@ -255,7 +255,7 @@ LOG = LogFormat(
     noise=("unparsed ", "got exception: ", "print_timing: "),
     banners=(BUILD, BUILD_INFO),
     arguments=VERBOSITY,
-    refused=ARGUMENT_ERRORS,
+    later_refusals=ARGUMENT_ERRORS,
     stages=STAGES,
     values=VALUES,
     # "flash_attn = auto" is settled later. real.
@@ -281,7 +281,7 @@ LOG = LogFormat(
         **dict.fromkeys(("slots", "max_model_len", "kv_cache_tokens"), parse_count),
     },
     summed=frozenset(SIZE_READINGS),
-    also=("slots", "kv_unified", "flash_attention", "gpu_layers", *SIZE_READINGS),
+    extra_readings=("slots", "kv_unified", "flash_attention", "gpu_layers", *SIZE_READINGS),
     always={
         "chunked_prefill": (
             True,

@@ -1,4 +1,4 @@
-"""The format of an engine's log as data: the tables by which `reader` reads it."""
+"""The format of an engine's log: tables for `reader`, and a fast filter for the lines that match them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import Line
 
 
-def _read_nothing(state: EngineState, line: str) -> bool:
+def _ignore_line(state: EngineState, line: str) -> bool:
     return False
 
 
@@ -23,21 +23,21 @@ def _no_settings(line: str) -> None:
 
 @dataclass(frozen=True)
 class Resolution:
-    """One engine's table to compare a command line's flags with the settings that the engine resolved them to."""
+    """Rules for comparing flags of one engine with the settings that the engine resolved them to."""
 
-    #: flags whose resolved value is a reading of the log: it outranks the dump, since it may be printed later
+    #: reading with the resolved value, by flag; it takes precedence over the dump, which may be printed earlier
     readings: Mapping[str, str] = field(default_factory=dict)
-    #: flags that choose a kernel: by name, the kind of kernels that the log names
+    #: kind of kernel that the flag selects, by flag
     kernels: Mapping[str, str] = field(default_factory=dict)
     #: flags that are not compared: names, paths, and values that the engine rounds by design
     ignored: frozenset[str] = frozenset()
-    #: switches that turn a setting off: by name, the reading that they turn off
+    #: reading that the flag turns off, by flag
     turns_off: Mapping[str, str] = field(default_factory=dict)
-    #: values that are the same, or that the engine refines without a loss
+    #: groups of equivalent values
     same: tuple[frozenset[str], ...] = ()
     #: parts of a kernel's printed name that do not identify it
     trimmed: re.Pattern[str] = re.compile(r"(?!)")
-    #: reads a flag's value as the engine does, "128k" as 128000; by name
+    #: parser of the flag's value, by flag, such as "128k" to 128000
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
@@ -45,99 +45,99 @@ class Resolution:
 class LogFormat:
     """The format of one engine's log."""
 
-    #: lines with one of these hold no information, and there may be a million of them
+    #: texts in uninformative lines, of which a log may contain a million
     noise: tuple[str, str, str]
-    #: line that begins a start, unless a banner did
+    #: line with the arguments, which begins a start if no banner precedes it
     arguments: Line
-    #: in their order, each with the lines that begin it; the last is ready
+    #: stages of a start in their order, each with the lines that begin it; the last stage is ready
     stages: tuple[tuple[str, tuple[Line, ...]], ...]
     failures: tuple[FailurePattern, ...]
     #: lines that are never failures
     harmless: re.Pattern[str]
-    #: the source, time and place before a line's message
+    #: the text before a line's message, such as process, time and source file
     prefix: re.Pattern[str]
-    #: see text.parse_time
+    #: pattern for text.parse_time
     clock: re.Pattern[str]
-    #: the engine is a Python program: exceptions are read whole, whatever their class
+    #: the engine is written in Python: exceptions of any class are recognized, with the lines below them
     tracebacks: bool = False
-    #: exceptions that only follow from another process's end
+    #: exceptions that result from the exit of another process
     consequences: re.Pattern[str] = re.compile(r"(?!)")
-    #: the process that answers requests, whose exceptions may be a request's own
+    #: name of the process that answers requests; its exceptions may concern a single request
     front: str = ""
-    #: settings that may explain a failure without a known cause, each with its sentence
+    #: settings that may explain a failure without a known cause, each with a sentence for its value
     suspects: tuple[tuple[str, str], ...] = ()
+    #: first lines of a start
     banners: tuple[Line, ...] = ()
-    #: lines that begin a start that ends at once
+    #: lines that begin a start and also end it, such as a usage message
     refusals: tuple[Line, ...] = ()
-    #: the same, only if a start came before
-    refused: tuple[Line, ...] = ()
-    #: line with the number of shards loaded and the number of all
+    #: the same, but only after another start
+    later_refusals: tuple[Line, ...] = ()
+    #: line with the number of loaded shards and the number of all shards
     shards: Line | None = None
-    #: readings, each from its line's first group
+    #: readings, each with a line whose first group is the value
     values: tuple[tuple[str, Line], ...] = ()
-    #: readings with a fixed value, implied by a line
+    #: readings, each with a line and the value that the line implies
     fixed: tuple[tuple[str, Line, Any], ...] = ()
-    #: kinds of kernels, each with a line whose first group names the kernel in use
+    #: kinds of kernels, each with a line whose first group is the kernel's name
     kernels: tuple[tuple[str, Line], ...] = ()
-    #: readings that are part of the kernel path: its kind, and the reading
+    #: kinds in the kernel path that are readings instead: (kind, reading)
     kernel_readings: tuple[tuple[str, str], ...] = ()
-    #: names of kernels that read quantized weights and compute in 16 bits, and what that costs
+    #: names of kernels that read quantized weights but compute in 16 bits, and the cost of that as a clause
     weight_only: tuple[re.Pattern[str], str] = (re.compile(r"(?!)"), "")
-    #: comparison of flags with the settings that the engine resolved them to
+    #: comparison of flags with resolved settings
     resolution: Resolution = Resolution()
     #: readings that are the seconds between two lines
     spans: tuple[tuple[str, Line, Line], ...] = ()
-    #: readings that are the sum of the lines that name them: a cache in parts, a buffer of each device
+    #: readings whose lines are summed, such as a buffer size for each device
     summed: frozenset[str] = frozenset()
-    #: types of readings; the others are text
+    #: parsers of readings, by name; other readings are text
     types: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
-    #: readings that are always true of this engine, each with its source
+    #: values that are the same in every start of this engine, each with its source, by reading
     always: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    #: readings beyond state.FIELDS
-    also: tuple[str, ...] = ()
-    #: lines that a person should see
+    #: readings in addition to state.FIELDS
+    extra_readings: tuple[str, ...] = ()
+    #: lines that are shown to the user
     warnings: tuple[Line, ...] = ()
-    #: warnings that a requested feature is not served
+    #: warnings that a requested feature is not available
     unmet: tuple[Line, ...] = ()
-    #: lines that begin the shutdown; errors after them are part of it
+    #: lines that begin the shutdown; errors after them are ignored
     stopping: tuple[Line, ...] = ()
-    #: the same, for a server that was ready
+    #: the same, if the server was ready
     stopping_when_ready: tuple[Line, ...] = ()
-    #: lines that show that the engine computes on the GPU
+    #: lines that prove that the engine computes on the GPU
     on_gpu: tuple[Line, ...] = ()
-    #: lines that show that the engine computes on the CPU
+    #: lines that prove that the engine computes on the CPU
     on_cpu: tuple[Line, ...] = ()
-    #: a needle of lines that are read in full
-    uncut: str = ""
-    #: reads lines that the tables can't express; returns True if the rest of the line is to be skipped
-    hook: Callable[[EngineState, str], bool] = _read_nothing
-    #: lines that `hook` looks for
+    #: needle of lines that are parsed in full length
+    long_line_needle: str = ""
+    #: parses lines that the tables cannot express; returns True if the tables need not be applied
+    hook: Callable[[EngineState, str], bool] = _ignore_line
+    #: lines for `hook`
     hooked: tuple[Line, ...] = ()
     #: returns the settings of a line that dumps the whole configuration; None for any other line
     settings: Callable[[str], Mapping[str, str] | None] = _no_settings
-    #: flags that have other names in that dump
+    #: names of flags in that dump, if they differ from the flag's
     setting_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def line_filter(self) -> LineFilter:
-        """The finder of lines that one of the tables may match."""
+        """The filter for lines that the tables may match."""
         return LineFilter(
             (row.needle for row in self.rows()), self.noise, CONTINUATION_WINDOWS if self.tracebacks else ()
         )
 
     @cached_property
     def stage_names(self) -> tuple[str, ...]:
-        """The stages of a start, in their order."""
         return tuple(name for name, _ in self.stages)
 
     def is_start_line(self, line: str) -> bool:
-        """Return True if a start of this engine, and of no other, begins with such a line, or is refused by it."""
-        rows = (*self.banners, self.arguments, *self.refusals, *self.refused)
+        """Return True if a line begins a start of this engine. No line of another engine does."""
+        rows = (*self.banners, self.arguments, *self.refusals, *self.later_refusals)
         return any(row.match(line) for row in rows)
 
     def rows(self) -> Iterator[Line]:
-        """Yield every line that the tables look for."""
-        yield from (*self.banners, self.arguments, *self.refusals, *self.refused, *self.hooked)
+        """Yield all kinds of lines in the tables, except those for the GPU and the CPU."""
+        yield from (*self.banners, self.arguments, *self.refusals, *self.later_refusals, *self.hooked)
         yield from (row for _, rows in self.stages for row in rows)
         yield from (row for _, row in (*self.values, *self.kernels))
         yield from (row for _, row, _ in self.fixed)
@@ -149,38 +149,38 @@ class LogFormat:
 
 
 class LineFilter:
-    """Literals of which a line must hold one, and noise of which it must hold none.
+    """A filter for lines that contain a needle and no noise.
 
-    Needles that begin with a capital are found in one pass over a line, for few places of a log line can begin one. The others
-    would be tried at nearly every place, so each is searched for in a whole block first.
+    Needles that begin with a capital letter are found with one regular expression, since few positions in a log line can begin
+    one. The others could begin at nearly every position, so each is first searched for in a whole block.
 
-    windows: words, each with the number of following lines that are worth parsing, whatever they hold.
+    windows: texts, each with the number of following lines that pass the filter without a needle.
     """
 
     def __init__(self, needles: Iterable[str], noise: Sequence[str], windows: Sequence[tuple[str, int]] = ()) -> None:
         words = sorted({*needles, *(word for word, _ in windows)})
-        self._windows = [(word.encode(), lines) for word, lines in windows]
+        self._windows = [(word.encode(), line_count) for word, line_count in windows]
         self._noise = (noise[0].encode(), noise[1].encode(), noise[2].encode())
         self._capital = _compile_alternatives(word for word in words if word[0].isupper())
         self._common = [word.encode() for word in words if not word[0].isupper()]
 
     def is_noise(self, line: bytes) -> bool:
-        """Return True if a line holds no information, whatever else is in it."""
+        """Return True if a line is uninformative, even if it contains a needle."""
         first, second, third = self._noise  # without a loop: called a million times
         return first in line or second in line or third in line
 
     def matches_line(self, line: bytes) -> bool:
-        """Return True if a line may be worth parsing."""
+        """Return True if a line contains a needle."""
         return bool(self._capital.search(line)) or any(word in line for word in self._common)
 
     def lines_after(self, line: bytes) -> int:
-        """Return the number of lines after this one that are worth parsing."""
-        return max((lines for word, lines in self._windows if word in line), default=0)
+        """Return the number of lines after this one that pass the filter without a needle."""
+        return max((line_count for word, line_count in self._windows if word in line), default=0)
 
     def filter_block(self, block: bytes, line_bytes: int) -> tuple[list[tuple[int, bytes]], list[bytes]]:
-        """Return the lines of a block that may be worth parsing, numbered from 0, and all its lines without the noise.
+        """Return the lines of a block with a needle, numbered from 0, and all lines without noise.
 
-        line_bytes: lines are cut off after this length.
+        line_bytes: maximum length; longer lines are truncated.
         """
         first, second, third = self._noise
         lines = list(filter(None, block.split(b"\n")))
@@ -201,15 +201,14 @@ class LineFilter:
         return candidates, lines
 
     def opens_window(self, block: bytes) -> bool:
-        """Return True if lines after one in this block may be worth parsing."""
+        """Return True if a line of this block lets following lines pass."""
         return any(word in block for word, _ in self._windows)
 
 
 def _compile_alternatives(words: Iterable[str]) -> re.Pattern[bytes]:
-    """Return one pattern for many words, grouped by their first character, which rules out most places at once."""
-    groups: dict[str, set[str]] = {}
+    """Return a pattern for any of the words, grouped by first character, so that most positions are ruled out at once."""
+    endings: dict[str, set[str]] = {}
     for word in words:
-        groups.setdefault(word[0], set()).add(word[1:])
-    alternatives = {first: "|".join(map(re.escape, sorted(ends))) for first, ends in groups.items()}
-    grouped = (f"{re.escape(first)}(?:{ends})" for first, ends in alternatives.items())
-    return re.compile("|".join(grouped).encode())
+        endings.setdefault(word[0], set()).add(word[1:])
+    groups = (f"{re.escape(first)}(?:{'|'.join(map(re.escape, sorted(ends)))})" for first, ends in endings.items())
+    return re.compile("|".join(groups).encode())

@@ -1,6 +1,6 @@
-"""Failures of a server because of its machine, its image or its process: rows in every engine's table.
+"""Failure patterns of every engine: problems of the machine or the image, and crashes. Specific patterns come first.
 
-Sources: reports that tests/data/last-words names; CUDA's and Triton's own messages. The order matters: specific rows first.
+Sources: the reports named in tests/data/last-words, and the messages of CUDA and Triton.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from sparkwright.engines.log.failure_collector import FailurePattern, failure_pa
 NO_GPU = "the container sees no GPU."
 OLD_DRIVER = "the host's NVIDIA driver is too old for the image."
 NO_COMPILER = (
-    "a kernel had to be compiled at the start, and the image has no {0}: take an image that has it, or another backend."
+    "a kernel must be compiled at the start, but the image has no {0}: use an image that has it, or another backend."
 )
 
 #: the host, its driver and its disk
@@ -23,9 +23,9 @@ HOST_FAILURES: tuple[FailurePattern, ...] = (
         "always",
     ),
     failure_pattern("No space left on device", "", "the disk is full."),
-    failure_pattern("Permission denied: '", r"Permission denied: '([^']+)'", "it may not use {0}."),
+    failure_pattern("Permission denied: '", r"Permission denied: '([^']+)'", "it has no permission to use {0}."),
     failure_pattern("could not select device driver", "", "the Docker engine has no GPU runtime."),
-    failure_pattern("exec format error", "", "the image is for another processor."),
+    failure_pattern("exec format error", "", "the image is for another CPU architecture."),
     failure_pattern("No CUDA GPUs are available", "", NO_GPU),
     failure_pattern(
         "0 active drivers ([])", "", NO_GPU
@@ -40,42 +40,42 @@ HOST_FAILURES: tuple[FailurePattern, ...] = (
         "Error 803: ",
         r"Error 803: system has unsupported display driver",
         "the image's CUDA compatibility library does not fit the host's driver (CUDA error 803): set "
-        "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib under container.env, or take another image.",
+        "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib under container.env, or use another image.",
     ),
     failure_pattern(  # CUDA error 222
         "PTX was compiled with an unsupported toolchain",
         "",
-        "the image's CUDA is newer than what the host's driver compiles: update the driver in the DGX Dashboard, "
-        "or take an image of an older CUDA.",
+        "the image's CUDA is too new for the host's driver: update the driver in the DGX Dashboard, "
+        "or use an image with an older CUDA.",
         "always",
     ),
 )
 
-#: things that the image lacks: code for this GPU, libraries, compilers
+#: problems of the image: missing code for this GPU, libraries or compilers
 IMAGE_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
         "ptxas fatal",
         r"ptxas fatal\s*: Value '(sm_\w{1,20})' is not defined for option 'gpu-name'",
-        "Triton's ptxas does not know this GPU ({0}): set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas under container.env, "
-        "or take an image of CUDA 13.",
+        "Triton's ptxas does not support this GPU ({0}): set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas under container.env, "
+        "or use an image with CUDA 13.",
         "always",
     ),
     failure_pattern(
         "ptxas fatal",
         r"ptxas fatal\s*: (.+?)\.?$",
-        "ptxas of the image cannot compile a kernel: {0}.",
+        "the image's ptxas cannot compile a kernel: {0}.",
         "always",
     ),
     failure_pattern(
         "Unsupported gpu architecture",
         r"nvcc fatal\s*: Unsupported gpu architecture '(\w{1,40})'",
-        "nvcc of the image does not know this GPU ({0}): take an image of CUDA 13.",
+        "the image's nvcc does not support this GPU ({0}): use an image with CUDA 13.",
         "always",
     ),
     failure_pattern(
         "nvcc fatal",
         r"nvcc fatal\s*: (.+?)\.?$",
-        "nvcc of the image cannot compile a kernel: {0}.",
+        "the image's nvcc cannot compile a kernel: {0}.",
         "always",
     ),
     failure_pattern("Could not find nvcc", "", NO_COMPILER.format("nvcc"), "always"),
@@ -83,7 +83,7 @@ IMAGE_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "fatal error: ",
         r"fatal error: (\S{1,200}\.(?:h|hpp|cuh)): No such file or directory",
-        "a kernel had to be compiled at the start, and the image has no {0}.",
+        "a kernel must be compiled at the start, but the image has no {0}.",
         "always",
     ),
     failure_pattern(
@@ -95,35 +95,35 @@ IMAGE_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "undefined symbol: ",
         r"(?:ImportError|OSError): (?:\S{0,500}/)?(\S{1,200}?\.so[\w.]*): undefined symbol: (\w{1,300})",
-        "{0} does not fit the image's PyTorch or CUDA (undefined symbol {1}): take another image.",
+        "{0} does not fit the image's PyTorch or CUDA (undefined symbol {1}): use another image.",
     ),
     failure_pattern(
         "cannot open shared object file",
         r"(?:ImportError|OSError): (lib[\w.+-]{1,100}): cannot open shared object file",
-        "the image lacks {0}: its parts were built for different versions of CUDA; take another image.",
+        "the image lacks {0}: its components were built for different versions of CUDA; use another image.",
     ),
     failure_pattern("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
     failure_pattern(  # openai/harmony issues 46 and 95; vLLM issue 22525
         "error downloading or loading vocab file",
         "",
-        "the vocabulary of gpt-oss is not in the container, and it has no way to the internet: mount o200k_base.tiktoken and "
+        "the vocabulary of gpt-oss is not in the container, which has no internet access: mount o200k_base.tiktoken and "
         "name its folder in TIKTOKEN_ENCODINGS_BASE under container.env.",
     ),
 )
 
-#: ends that no exception and no other row explains
+#: crashes, which only explain an exit without a known exception
 CRASH_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "what(): ",
         r"^\s*what\(\):\s{0,4}(.+?)\.?$",
-        "it ended with an exception that nothing caught: {0}.",
+        "it exited with an uncaught exception: {0}.",
         "always",
         "consequence",
     ),
     failure_pattern(
         "terminate called",
         r"terminate called after throwing an instance of '([^']{1,200})'",
-        "it ended with an exception that nothing caught ({0}).",
+        "it exited with an uncaught exception ({0}).",
         "always",
         "consequence",
     ),
@@ -137,7 +137,7 @@ CRASH_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(  # vLLM issue 1771: more shared memory was the way out
         "Bus error",
         r"(?:Fatal Python error: |^|: )Bus error",
-        "its process ended with a bus error: the container's /dev/shm was full (raise shm_size), or a file was cut off while it was read.",
+        "its process exited with a bus error: the container's /dev/shm was full (raise shm_size), or a file was truncated while it was read.",
         "always",
         "consequence",
     ),

@@ -1,6 +1,6 @@
-"""A reader of an engine's log: its settings and its progress, each with the line as evidence, or unknown.
+"""Reader of an engine's log: settings and progress of the last start, each with its line as evidence.
 
-Only the last start counts; later lines win over the config dump; a missing line proves nothing.
+Later lines take precedence over the config dump. If a line is missing, the value is unknown.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from sparkwright.engines.log.text import (
 
 __all__ = ["EngineState", "LogReader", "Reading", "read_log", "strip_prefix"]
 
-#: a line's message is at its beginning; few lines are longer
+#: longer lines are truncated: their message is at the beginning
 MAX_LINE_CHARS = 4096
-#: number of mentions of arguments in other lines to skip
-CONTEXT_LINES = 20
+#: mentions of the arguments' needle that are examined in a block
+MAX_MENTIONS = 40
 
 
 class LogReader:
-    """An incremental reader of a log, fed by lines or by chunks of bytes. `state` holds what is known so far.
+    """An incremental reader of a log, fed with lines or chunks of bytes. `state` is the state so far.
 
-    Memory stays bounded however long the log is: only evidence is kept of its text.
+    Its memory is bounded: of the log's text, it keeps only evidence.
     """
 
     def __init__(self, log_format: LogFormat) -> None:
         self._format, self._filter = log_format, log_format.line_filter
         self._splitter = LineSplitter()
-        self._announced = False
+        self._has_banner = False
         self._stopping = False
+        #: lines read so far, without noise
         self._count = 0
-        #: lines before this number are read whatever they hold
+        #: lines before this number are read even without a needle
         self._window_end = 0
         self._reset()
 
     def feed(self, line: str) -> bool:
-        """Read one line, without its end. Return True if another start begins with it; the state of the previous start is then
-        dropped."""
+        """Read a line without its line end. Return True if it begins another start, which drops the previous start's state."""
         previous_state = self.state
         raw = line.encode(errors="replace")[:LINE_BYTES]
         if raw and not self._filter.is_noise(raw):
@@ -59,11 +59,11 @@ class LogReader:
         return previous_state.known and self.state is not previous_state
 
     def push(self, chunk: bytes) -> None:
-        """Read a chunk of the log, cut anywhere."""
+        """Read a chunk of the log, which may end inside a line."""
         self._read_block(self._splitter.push(chunk))
 
     def finish(self) -> EngineState:
-        """Return the state at the end, with the reason of a failure if the log holds one."""
+        """Return the state at the end of the log, including its failure."""
         self._read_block(self._splitter.rest())
         failure = self._failures.find_failure(self._count)
         if failure is not None:
@@ -76,15 +76,14 @@ class LogReader:
         return self.state
 
     def _add_suspects(self, failure: FailureReport) -> str:
-        """Return the sentence of a failure; without a known cause, add the setting that may be the cause."""
+        """Return the sentence of a failure; without a known cause, add the settings that may be the cause."""
         members = self.state.value("world_size") or self.state.value("intended_world_size")
-        sentence = failure.alone if failure.alone and members == 1 else failure.sentence
-        suspects = (
-            sentence.format(value)
-            for name, sentence in self._format.suspects
-            if failure.unexplained and (value := self.state.value(name)) is not None
-        )
-        return " ".join((sentence, *suspects))
+        sentences = [failure.alone if failure.alone and members == 1 else failure.sentence]
+        for name, suspicion in self._format.suspects if failure.unexplained else ():
+            value = self.state.value(name)
+            if value is not None:
+                sentences.append(suspicion.format(value))
+        return " ".join(sentences)
 
     # -- lines -----------------------------------------------------------------------------------------------------------
 
@@ -101,20 +100,20 @@ class LogReader:
         self._count = lines_before + len(lines)
 
     def _add_following_lines(self, candidates: list[tuple[int, bytes]], lines: list[bytes]) -> list[tuple[int, bytes]]:
-        """Return the lines that were found, and those that follow an exception or a traceback."""
+        """Return the candidates and the lines that may belong to an exception or a traceback before them."""
         first_number = self._count + 1
         indexes = set(range(min(max(0, self._window_end - first_number), len(lines))))
-        for at, line in candidates:
-            indexes.add(at)
+        for index, line in candidates:
+            indexes.add(index)
             window = self._filter.lines_after(line)
             if window:
-                indexes.update(range(at + 1, min(at + 1 + window, len(lines))))
-                self._window_end = max(self._window_end, first_number + at + 1 + window)
-        return [(at, lines[at][:LINE_BYTES]) for at in sorted(indexes)]
+                indexes.update(range(index + 1, min(index + 1 + window, len(lines))))
+                self._window_end = max(self._window_end, first_number + index + 1 + window)
+        return [(index, lines[index][:LINE_BYTES]) for index in sorted(indexes)]
 
     def _read_line(self, line: str) -> None:
         line = strip_wrapper(line)
-        if not self._format.uncut or self._format.uncut not in line:
+        if not self._format.long_line_needle or self._format.long_line_needle not in line:
             line = line[:MAX_LINE_CHARS]
         self._detect_start(line)
         self._read_stage(line)
@@ -122,15 +121,15 @@ class LogReader:
         if self._stopping:
             return
         self._failures.feed(line, self._count, ready=self.state.ready)
-        stops = self._format.stopping + (self._format.stopping_when_ready if self.state.ready else ())
-        if any(row.match(line) for row in stops):
+        stopping = self._format.stopping + (self._format.stopping_when_ready if self.state.ready else ())
+        if any(row.match(line) for row in stopping):
             self._stopping = True
             self.state.keep("stopped", True, line)
 
     # -- starts and stages -------------------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        self.state = EngineState(also=self._format.also)
+        self.state = EngineState(extra_readings=self._format.extra_readings)
         log_format = self._format
         exceptions = ExceptionCollector(log_format.prefix) if log_format.tracebacks else None
         self._failures = FailureCollector(
@@ -142,26 +141,28 @@ class LogReader:
         self._span_starts: dict[str, datetime | None] = {}
 
     def _detect_start(self, line: str) -> None:
-        """Begin a new state if a line begins a start: a banner, or the arguments if no banner came before them."""
+        """Begin a new state if a line begins a start: a banner, a refusal, or the arguments without a banner before them."""
         log_format = self._format
         is_banner = any(banner.match(line) for banner in log_format.banners)
         has_arguments = log_format.arguments.match(line)
-        refusals = log_format.refusals + (log_format.refused if self.state.stage else ())
-        if is_banner or (has_arguments and not self._announced) or any(row.match(line) for row in refusals):
+        refusals = log_format.refusals + (log_format.later_refusals if self.state.stage else ())
+        if is_banner or (has_arguments and not self._has_banner) or any(row.match(line) for row in refusals):
             self._reset()
         if is_banner or has_arguments:
-            self._announced = is_banner
+            self._has_banner = is_banner
 
     def _read_stage(self, line: str) -> None:
-        time = self._read_time(line)
         log_format = self._format
-        reached = log_format.stage_names.index(self.state.stage) if self.state.stage else -1
+        self._clock = time = parse_time(line, log_format.clock) or self._clock  # some lines have no time
+        current_index = log_format.stage_names.index(self.state.stage) if self.state.stage else -1
         for index, (name, first_lines) in enumerate(log_format.stages):
-            if index > reached and any(beginning.match(line) for beginning in first_lines):
+            if index > current_index and any(first_line.match(line) for first_line in first_lines):
                 self._enter_stage(name, time)
                 if name == log_format.stage_names[-1]:
                     self.state.keep("ready", True, line)
-                    self._keep_time_since_start("ready_s", line)
+                    start = self._stage_starts.get(log_format.stage_names[0])
+                    if start is not None and time is not None:
+                        self.state.keep("ready_s", seconds_between(start, time), line)
         shards = log_format.shards.match(line) if log_format.shards else None
         if shards:
             self.state.shards = (int(shards.group(1)), int(shards.group(2)))
@@ -174,16 +175,6 @@ class LogReader:
             self._stage_starts[stage] = time
         self.state.stage = stage
         self._failures.forget()
-
-    def _read_time(self, line: str) -> datetime | None:
-        """Return the time of a line, or of the last line with a time."""
-        self._clock = parse_time(line, self._format.clock) or self._clock
-        return self._clock
-
-    def _keep_time_since_start(self, name: str, line: str) -> None:
-        start = self._stage_starts.get(self._format.stage_names[0])
-        if start is not None and self._clock is not None:
-            self.state.keep(name, seconds_between(start, self._clock), line)
 
     # -- settings ------------------------------------------------------------------------------------------------------------
 
@@ -211,15 +202,14 @@ class LogReader:
                 self._keep_warning(row, line)
 
     def _read_spans(self, line: str) -> None:
-        for name, begins, ends in self._format.spans:
-            if begins.match(line):
+        for name, first_line, last_line in self._format.spans:
+            if first_line.match(line):
                 self._span_starts[name] = parse_time(line, self._format.clock)
-            elif ends.match(line) and (began := self._span_starts.get(name)) and self._clock:
-                self.state.keep(name, seconds_between(began, self._clock), line)
+            elif last_line.match(line) and (start := self._span_starts.get(name)) and self._clock:
+                self.state.keep(name, seconds_between(start, self._clock), line)
 
     def _keep_warning(self, row: Line, line: str) -> None:
-        """Keep each kind of warning once, since some come with every request; different groups of the pattern make different
-        kinds."""
+        """Keep a warning unless one with the same matched groups is kept: some are logged for every request."""
         new_match = row.match(line)
         matches = (row.match(warning) for warning in self.state.warnings)
         if new_match and not any(match and match.groups() == new_match.groups() for match in matches):
@@ -227,11 +217,7 @@ class LogReader:
 
 
 def read_log(text: LogText, log_format: LogFormat) -> EngineState:
-    """Return the state of an engine from a whole log.
-
-    text: the log, or pieces of it in their order, or a file opened as bytes. Truncated, coloured and non-UTF-8 logs are accepted;
-    nothing in a log raises.
-    """
+    """Return the state of an engine from a complete log. Truncated, coloured and non-UTF-8 logs are accepted."""
     reader = LogReader(log_format)
     for chunk in iter_chunks(text):
         reader.push(chunk)
@@ -239,20 +225,20 @@ def read_log(text: LogText, log_format: LogFormat) -> EngineState:
 
 
 def strip_prefix(line: str, log_format: LogFormat) -> str:
-    """Return a line without its prefix (source, time and place)."""
+    """Return a line without the engine's prefix, such as process, time and source file."""
     return log_format.prefix.sub("", line, count=1)
 
 
 def _find_last_start(block: bytes, log_format: LogFormat) -> int:
-    """Return the offset of the line with the last but one mention of arguments; the last start begins after it."""
-    needle, position, mentions = log_format.arguments.needle.encode(), len(block), 0
-    for _ in range(2 * CONTEXT_LINES):
+    """Return the offset of the second to last line with arguments, which is before the last start; 0 if there is none."""
+    needle, position, starts = log_format.arguments.needle.encode(), len(block), 0
+    for _ in range(MAX_MENTIONS):
         position = block.rfind(needle, 0, position)
         if position < 0:
             return 0
-        begin = block.rfind(b"\n", 0, position) + 1
-        line = block[begin : block.find(b"\n", position)]
-        mentions += len(line) <= LINE_BYTES and not log_format.line_filter.is_noise(line)
-        if mentions == 2:
-            return begin
+        line_start = block.rfind(b"\n", 0, position) + 1
+        line = block[line_start : block.find(b"\n", position)]
+        starts += len(line) <= LINE_BYTES and not log_format.line_filter.is_noise(line)
+        if starts == 2:
+            return line_start
     return 0

@@ -1,4 +1,4 @@
-"""Settings as the engine resolved them: the parser of settings dumps, and the comparison with a command line's flags."""
+"""Resolved settings of an engine: parsing its settings dump, and comparing it with another dump or a command line's flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkwright.engines.log.log_format import LogFormat, Resolution
 from sparkwright.engines.log.state import EngineState
 
 OPENING_BRACKETS, CLOSING_BRACKETS = "([{<", ")]}>"
-#: levels of nested objects that are read; no real dump has more than four
+#: levels of nested objects to parse; no real dump has more than four
 MAX_DEPTH = 6
 _KEY = re.compile(r"""^\s*(?:'(?P<key>[^']{1,200})'|"(?P<text>[^"]{1,200})")\s*:(?P<value>.*)$""", re.DOTALL)
 _PAIR = re.compile(r"^\s*(?P<key>[A-Za-z_]\w{0,199})=(?P<value>.*)$", re.DOTALL)
@@ -23,7 +23,7 @@ Nested = str | dict[str, "Nested"]
 
 
 def split_parts(text: str) -> Iterator[str]:
-    """Yield the parts of a text between commas that are outside of brackets and quotes."""
+    """Yield the parts of a text, split at commas outside brackets and quotes."""
     depth, quote, start = 0, "", 0
     for index, character in enumerate(text):
         if quote:
@@ -41,7 +41,7 @@ def split_parts(text: str) -> Iterator[str]:
 
 
 def parse_pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of `name=value, ...` or `'name': value, ...`."""
+    """Yield name and value of each pair in `name=value, ...` or `'name': value, ...`."""
     for part in split_parts(text):
         match = _PAIR.match(part) or _KEY.match(part)
         if match:
@@ -50,7 +50,7 @@ def parse_pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def parse_nested(value: str, depth: int = MAX_DEPTH) -> Nested:
-    """Return an object or a dictionary as a mapping, any other value as its text."""
+    """Return a printed object or dictionary as a mapping, any other value as its text."""
     value = value.strip()
     match = _OBJECT.match(value) or _MAPPING.match(value)
     inside = dict(parse_pairs(match["inside"])) if match and depth else {}
@@ -60,7 +60,7 @@ def parse_nested(value: str, depth: int = MAX_DEPTH) -> Nested:
 
 
 def value_spellings(value: str) -> tuple[str, ...]:
-    """Return the spellings of a printed value: without quotes, an enumeration by its name and its number."""
+    """Return the spellings of a printed value without quotes; name and value of an enum member."""
     value = value.strip()
     enum_member = re.match(r"^<[\w.]{0,200}?(\w+): (.{1,200})>$", value)
     if enum_member:
@@ -68,16 +68,16 @@ def value_spellings(value: str) -> tuple[str, ...]:
     return (value.strip("'\"").removeprefix("torch."),)
 
 
-# Comparison of two starts of an engine: every setting of their config dumps, and the effect of a flag.
+# Comparison of the settings dumps of two starts.
 #
-# The dump is the engine's own report of its settings. Not all flags appear in it: for a flag that does not, equal dumps prove
-# nothing.
+# Not all flags appear in the dump. For a flag that does not, equal dumps prove nothing.
 
+#: same: all changed flags appear in the dumps, and the dumps are equal
 Verdict = Literal["differs", "same", "not shown"]
 
 
 def find_differences(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Return the settings that differ, with both values."""
+    """Return the settings that differ, each with both values; None for a missing setting."""
     names = [*first, *(name for name in second if name not in first)]
     return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
 
@@ -85,25 +85,24 @@ def find_differences(first: Mapping[str, str], second: Mapping[str, str]) -> dic
 def evaluate_settings(
     first: Mapping[str, str], second: Mapping[str, str], changed: Collection[str], engine: Engine
 ) -> Verdict:
-    """Return the verdict on two starts' settings. changed: the flags in which their commands differ.
-
-    "same" is proof: all these flags show in the dumps, and the dumps do not differ.
-    """
+    """Return the verdict on the settings of two starts. changed: the flags that differ between their commands."""
     if find_differences(first, second):
         return "differs"
     return "same" if first and all(_is_in_dump(flag, first, engine) for flag in changed) else "not shown"
 
 
 def _is_in_dump(flag: str, settings: Mapping[str, str], engine: Engine) -> bool:
-    name = engine.flags.canonical(flag)
-    default_names = (name.replace("-", "_"),)
-    return any(known in settings for known in engine.log.setting_names.get(name, default_names))
+    return any(setting in settings for setting in _setting_names(engine.flags.canonical(flag), engine))
+
+
+def _setting_names(flag: str, engine: Engine) -> Sequence[str]:
+    return engine.log.setting_names.get(flag, (flag.replace("-", "_"),))
 
 
 def compare_dumps(
     baseline: dict[str, Any] | None, settings: dict[str, str], changed: list[str], engine: Engine
 ) -> dict[str, Any]:
-    """Return the verdict on two dumps, with the differences."""
+    """Return the verdict and the differences as JSON; the verdict is empty without a baseline."""
     if not baseline:
         return {"verdict": "", "same": False, "differs": {}}
     verdict = evaluate_settings(baseline, settings, changed, engine)
@@ -113,31 +112,24 @@ def compare_dumps(
 
 # Comparison of a command line's flags with the settings and kernels that the engine resolved them to.
 #
-# The engine's own output is compared: its settings dump, and the lines after it. A flag that appears in neither is
-# not compared, and proves nothing. Values that leave the choice to the engine ("auto", -1) match any result.
+# A flag that appears neither in the settings dump nor in the lines after it is not compared.
 
-
-#: values with which a flag leaves the choice to the engine
+#: values that let the engine choose, and therefore match any resolved value
 UNDECIDED_VALUES = frozenset(("auto", "none", "default", "-1", ""))
 MAX_SHOWN_CHARS = 80
 
 
-def _identity(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A flag that the engine resolved to another value than the command line sets."""
+    """A flag that the engine resolved to another value than requested."""
 
     flag: str
     requested: str
     resolved: str
-    evidence: str  # the line of the log
+    evidence: str  # the log line
 
     @property
     def sentence(self) -> str:
-        """The difference in words."""
         return f"{self.flag} {self.requested} was requested, the engine resolved it to {self.resolved}"
 
 
@@ -147,16 +139,17 @@ def find_mismatches(
     """Return the flags that an engine resolved to another value than requested.
 
     Args:
-        flags: of the running command, by their own names; a JSON flag as its value.
-        state: the log of this start.
-        settings: the dump of this start, empty if there is none.
-        engine: that wrote the log.
+        flags: flags of the running command, by canonical name, with JSON values parsed.
+        state: state from the log of this start.
+        settings: settings dump of this start; empty if there is none.
+        engine: the engine that wrote the log.
     """
     table = engine.log.resolution
     mismatches: list[Mismatch] = []
     for name, requested in flags.items():
         if name not in table.ignored:
-            mismatches += _check_flag(name, table.values.get(name, _identity)(requested), state, settings, engine)
+            parsed = table.values[name](requested) if name in table.values else requested
+            mismatches += _check_flag(name, parsed, state, settings, engine)
     return mismatches
 
 
@@ -173,7 +166,7 @@ def _check_flag(
         requested = not requested if name in table.turns_off and isinstance(requested, bool) else requested
         yield from _check_value(name, requested, resolved, reading.evidence, table)
         return
-    for setting in engine.log.setting_names.get(name, (name.replace("-", "_"),)):
+    for setting in _setting_names(name, engine):
         if setting in settings:
             resolved = parse_nested(settings[setting])
             yield from _check_value(name, requested, resolved, f"{setting}={settings[setting]}", table)
@@ -181,7 +174,7 @@ def _check_flag(
 
 
 def _check_kernel(name: str, requested: Any, state: EngineState, table: Resolution) -> Iterator[Mismatch]:
-    """Yield a mismatch if no line of its kind names the requested kernel: a draft model may use another one."""
+    """Yield a mismatch if none of the kernels in use is the requested one. A draft model may use another kernel."""
     resolved = state.kernels.get(table.kernels[name], {})
     requested_name = _normalize(str(requested))
     if not resolved or str(requested).casefold() in UNDECIDED_VALUES:
@@ -211,7 +204,7 @@ def _check_value(name: str, requested: Any, resolved: Nested, evidence: str, tab
 
 
 def _is_equivalent(requested: Any, resolved: tuple[str, ...], table: Resolution) -> bool:
-    """Return True if a spelling of a resolved value is the requested one, or their types cannot be compared."""
+    """Return True if the requested value equals a spelling of the resolved value or cannot be compared with it."""
     if isinstance(requested, bool):
         words = {word.casefold() for word in resolved}
         return not words & {"true", "false"} or str(requested).casefold() in words
@@ -244,7 +237,7 @@ def _format_setting(value: Any) -> str:
 
 
 def kernel_path(state: EngineState, log_format: LogFormat) -> dict[str, list[str]]:
-    """Return the kernels and modes of a start, by kind; empty if its log names none."""
+    """Return the names of the kernels and modes in use, by kind."""
     path = {kind: sorted(names) for kind, names in state.kernels.items() if names}
     for kind, reading in log_format.kernel_readings:
         value = state.value(reading)
@@ -254,12 +247,12 @@ def kernel_path(state: EngineState, log_format: LogFormat) -> dict[str, list[str
 
 
 def format_kernel_path(path: Mapping[str, Sequence[str]]) -> str:
-    """Return a kernel path in words, as "MoE MARLIN, attention FLASHINFER"."""
+    """Return a kernel path as text, such as "MoE MARLIN, attention FLASHINFER"."""
     return ", ".join(f"{kind} {' and '.join(names)}" for kind, names in path.items())
 
 
 def weight_only_kernels(path: Mapping[str, Sequence[str]], log_format: LogFormat) -> list[str]:
-    """Return the kernels of a path that read quantized weights and compute in 16 bits."""
+    """Return the kernels that read quantized weights but compute in 16 bits."""
     pattern, _ = log_format.weight_only
     return [f"{kind} {name}" for kind, names in path.items() for name in names if pattern.search(name)]
 
@@ -267,14 +260,14 @@ def weight_only_kernels(path: Mapping[str, Sequence[str]], log_format: LogFormat
 def describe_kernel_changes(
     previous: Mapping[str, Sequence[str]], current: Mapping[str, Sequence[str]], log_format: LogFormat
 ) -> list[str]:
-    """Return the kinds of kernels that differ between two starts, as sentences; a kind that one log lacks is left out."""
+    """Return a clause for each kind of kernel that differs between two starts and is in both paths."""
     pattern, cost = log_format.weight_only
     changes = []
     for kind, names in current.items():
-        earlier = list(previous.get(kind) or ())
-        if not earlier or set(earlier) == set(names):
+        previous_names = list(previous.get(kind) or ())
+        if not previous_names or set(previous_names) == set(names):
             continue
-        is_worse = any(map(pattern.search, names)) and not any(map(pattern.search, earlier))
+        is_worse = any(map(pattern.search, names)) and not any(map(pattern.search, previous_names))
         note = f" (weight-only: {cost})" if is_worse else ""
-        changes.append(f"{kind} {' and '.join(names)} instead of {' and '.join(earlier)}{note}")
+        changes.append(f"{kind} {' and '.join(names)} instead of {' and '.join(previous_names)}{note}")
     return changes

@@ -1,4 +1,4 @@
-"""An engine's reports about itself, as values. Every field is a value with its line as evidence, or unknown."""
+"""The state of an engine according to its log: values, each with the line as evidence."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeGuard
 
 from sparkwright.units import GIB, MIB
 
-#: settings that the engine runs with
+#: readings that are settings
 SETTINGS: tuple[str, ...] = (
     *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
     *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
     *("cuda_graphs", "cudagraph_mode"),
 )
-#: every reading by name, in order of interest
+#: the readings of every engine, the most interesting first; names that end in _s are seconds
 FIELDS: tuple[str, ...] = (
     *SETTINGS,
     *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
@@ -34,50 +34,50 @@ class Reading:
 
 UNKNOWN = Reading()
 MAX_EVIDENCE_CHARS = 300
-#: of one kind; a model with mixed quantization has a few
+#: kernels of one kind; a model with mixed quantization uses a few
 MAX_KERNELS = 8
 
 
 @dataclass
 class EngineState:
-    """An engine's reports about itself at its last start."""
+    """The state of an engine since its last start."""
 
-    #: by name, see FIELDS; names that end in _s are seconds. quantization is "none" for a model without any
+    #: by name; quantization is "none" for a model without quantization
     readings: dict[str, Reading] = field(default_factory=dict)
-    #: kernels and backends that compute, by kind, each with the line that names it
+    #: kernels and backends in use, each with its line, by kind and name
     kernels: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: a stage of the LogFormat, empty before the first
+    #: a stage of the LogFormat; empty before the first
     stage: str = ""
     #: seconds from a stage's first line to the next stage's, if the log has times
     stage_s: dict[str, float] = field(default_factory=dict)
-    #: loaded, and all
+    #: number of loaded shards, number of all shards
     shards: tuple[int, int] = (0, 0)
     warnings: list[str] = field(default_factory=list)
-    #: names of readings beyond FIELDS
-    also: tuple[str, ...] = ()
+    #: names of the engine's readings in addition to FIELDS
+    extra_readings: tuple[str, ...] = ()
 
     def keep(self, name: str, value: Any, line: str) -> None:
-        """Keep a reading with its line, unless it is None."""
+        """Keep a reading with its line, unless the value is None."""
         if value is not None:
             self.readings[name] = Reading(value, shorten_evidence(line))
 
     def add_kernel(self, kind: str, name: str, line: str) -> None:
-        """Add a kernel or backend of a kind; one model may use several."""
+        """Add a kernel or backend; a model may use several of one kind."""
         names = self.kernels.setdefault(kind, {})
         if name and len(names) < MAX_KERNELS:
             names.setdefault(name, shorten_evidence(line))
 
     def value(self, name: str) -> Any:
-        """Return a reading's value, None if unknown."""
+        """Return a reading's value; None if unknown."""
         return self.reading(name).value
 
     def reading(self, name: str) -> Reading:
-        """Return a value with its evidence; UNKNOWN if the log does not hold it."""
+        """Return a value with its evidence; UNKNOWN if the log does not contain it."""
         return self.readings.get(name, UNKNOWN)
 
     @property
     def ready(self) -> bool:
-        """True if this start reported that it was ready; it may have stopped or failed since."""
+        """True if the engine became ready; it may have stopped or failed since."""
         return self.value("ready") is True
 
     @property
@@ -86,38 +86,39 @@ class EngineState:
 
     @property
     def known(self) -> bool:
-        """True if the log holds anything of an engine's start."""
+        """True if the log contains any part of a start."""
         return bool(self.readings or self.stage)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON: values by name, null for unknown, and the evidence beside them."""
+        """Return plain JSON: values by name, null if unknown, and the evidence under its own key."""
+        names = (*FIELDS, *self.extra_readings)
         return {
-            **{name: self.value(name) for name in (*FIELDS, *self.also)},
+            **{name: self.value(name) for name in names},
             "stage": self.stage or None,
             "stage_s": self.stage_s,
             "warnings": self.warnings,
-            "kernels": {kind: sorted(names) for kind, names in self.kernels.items()},
-            "evidence": {name: self.readings[name].evidence for name in (*FIELDS, *self.also) if name in self.readings},
+            "kernels": {kind: sorted(kernel_names) for kind, kernel_names in self.kernels.items()},
+            "evidence": {name: self.readings[name].evidence for name in names if name in self.readings},
         }
 
 
 def shorten_evidence(line: str) -> str:
-    """Return a line as evidence, shortened if it is long."""
+    """Return a line stripped and truncated."""
     line = line.strip()
     return line if len(line) <= MAX_EVIDENCE_CHARS else f"{line[:MAX_EVIDENCE_CHARS]} ..."
 
 
-#: readings of sizes, with their unit in bytes. weights: with what CUDA and its libraries hold, where the log says that
+#: readings of sizes, with their unit in bytes; in some logs the weights include the memory of CUDA and its libraries
 WEIGHT_READINGS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
 KV_CACHE_READINGS = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
 KV_CACHE_READINGS |= {"recurrent_mib": MIB}
 OTHER_MEMORY_READINGS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
-#: in the order of a start
+#: names of all sizes, in the order of a start
 MEMORY_READINGS = (*WEIGHT_READINGS, *OTHER_MEMORY_READINGS, *KV_CACHE_READINGS)
 
 
 def gpu_memory(state: EngineState) -> int | None:
-    """Return the sum of weights, KV cache, activations and graphs in bytes; None if the log lacks the weights or the cache."""
+    """Return the engine's GPU memory in bytes; None if the log lacks the weights or the KV cache."""
     sizes = [_sum_bytes(state, readings) for readings in (WEIGHT_READINGS, KV_CACHE_READINGS, OTHER_MEMORY_READINGS)]
     return sum(sizes) if sizes[0] and sizes[1] else None
 
@@ -127,7 +128,7 @@ def _sum_bytes(state: EngineState, readings: dict[str, int]) -> int:
     return sum(int(value * unit) for value, unit in values if isinstance(value, int | float))
 
 
-#: stages by their names on the screen, in the order of a start; each with the reading that holds its seconds
+#: reading with the seconds of a stage, by the stage's name on the screen
 STAGE_READINGS: dict[str, str] = {
     "weights": "weights_s",
     "compile": "compile_s",
@@ -138,20 +139,19 @@ TENTHS_BELOW_S = 10.0
 
 
 def stage_durations(state: EngineState) -> dict[str, float]:
-    """Return seconds by stage, for the stages that the log tells."""
-    values = {stage: state.value(reading) for stage, reading in STAGE_READINGS.items()}
-    return {stage: float(seconds) for stage, seconds in values.items() if seconds is not None}
+    """Return the seconds of each stage in the log, by name."""
+    durations = {stage: state.value(reading) for stage, reading in STAGE_READINGS.items()}
+    return {stage: float(seconds) for stage, seconds in durations.items() if seconds is not None}
 
 
 def format_stages(stages: Mapping[str, Any] | None) -> str:
-    """Return stages in words, "weights 210 s, compile 95 s, graphs 40 s"; unknown stages and values that are not numbers are left
-    out. Empty for none."""
-    values = {stage: (stages or {}).get(stage) for stage in STAGE_READINGS}
-    return ", ".join(f"{stage} {format_seconds(value)}" for stage, value in values.items() if _is_seconds(value))
+    """Return durations as text, such as "weights 210 s, compile 95 s, graphs 40 s"; unknown stages and invalid values are omitted."""
+    durations = {stage: (stages or {}).get(stage) for stage in STAGE_READINGS}
+    return ", ".join(f"{stage} {format_seconds(value)}" for stage, value in durations.items() if _is_seconds(value))
 
 
 def format_seconds(value: float) -> str:
-    """Return seconds as text: whole seconds, tenths below ten."""
+    """Return seconds as text: in whole seconds, or in tenths below ten."""
     return f"{value:.0f} s" if value >= TENTHS_BELOW_S else f"{value:.1f} s"
 
 

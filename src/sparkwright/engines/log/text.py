@@ -1,4 +1,4 @@
-"""A log's bytes as lines, the lines that are worth reading, and their words as values."""
+"""Splitting a log into lines, matching kinds of lines, and parsing numbers and times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from functools import partial
 from typing import Protocol
 
 CHUNK_BYTES = 1 << 20
-#: of a longer line only the beginning is read
+#: longer lines are truncated
 LINE_BYTES = 1 << 16
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-
-#: prefixes that other programs add to a line: docker compose, `docker logs -t`, the journal, torch's rank
+#: prefixes that other programs add to a line: docker compose, `docker logs -t`, the journal, and torch with its rank
 WRAPPER_PREFIX = re.compile(
     r"^(?:[\w.-]{1,64} {0,40}\| ?"
     r"|\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,]{0,12}(?:Z|[+-]\d\d:?\d\d)?\]? (?:(?:[\w.-]{1,64} )?[\w.@-]{1,64}\[\d{1,9}\]: )?"
@@ -34,102 +33,100 @@ LogText = str | bytes | BinaryFile | Iterable[str] | Iterable[bytes]
 
 
 class LineSplitter:
-    """A cutter of chunks at line ends. A carriage return ends a line too: progress bars are written with it."""
+    """Splits chunks into complete lines. A carriage return also ends a line, since progress bars use it."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def push(self, chunk: bytes) -> bytes:
-        """Return the whole lines so far, each ended by a newline; the beginning of another stays for the next chunk."""
+        """Return the complete lines, each with a newline, and keep the beginning of the next line."""
         block = self._rest + chunk
         end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
         self._rest = block[end : end + LINE_BYTES]
         return block[:end].replace(b"\r", b"\n")
 
     def rest(self) -> bytes:
-        """Return the last line, if it has no line end."""
+        """Return the last line if it has no line end, else nothing."""
         rest, self._rest = self._rest, b""
         return rest
 
 
 def iter_chunks(text: LogText) -> Iterator[bytes]:
-    """Yield a log as chunks of bytes. An iterable gives pieces of the text, cut anywhere: not lines without their ends."""
-    if isinstance(text, str):
-        pieces: Iterable[str | bytes] = (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
-    elif isinstance(text, bytes):
-        pieces = (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
+    """Yield a log as chunks of bytes. Items of an iterable are joined as they are, so lines must include their line ends."""
+    if isinstance(text, str | bytes):
+        chunks: Iterable[str | bytes] = (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
     elif hasattr(text, "read"):
-        pieces = iter(partial(text.read, CHUNK_BYTES), b"")
+        chunks = iter(partial(text.read, CHUNK_BYTES), b"")
     else:
-        pieces = text
-    for piece in pieces:
-        yield piece.encode(errors="replace") if isinstance(piece, str) else piece
+        chunks = text
+    for chunk in chunks:
+        yield chunk.encode(errors="replace") if isinstance(chunk, str) else chunk
 
 
 def iter_lines(text: LogText) -> Iterator[str]:
-    """Yield the lines of a log that are not empty, without colour and line ends. Memory stays bounded."""
-    cutter = LineSplitter()
+    """Yield the non-empty lines of a log without colours and line ends. Its memory is bounded."""
+    splitter = LineSplitter()
     for chunk in iter_chunks(text):
-        yield from map(decode_line, filter(None, cutter.push(chunk).split(b"\n")))
-    rest = cutter.rest()
+        yield from map(decode_line, filter(None, splitter.push(chunk).split(b"\n")))
+    rest = splitter.rest()
     if rest:
         yield decode_line(rest)
 
 
 def decode_line(line: bytes) -> str:
-    """Return one line as text, without colour."""
+    """Return a line as text, truncated and without colours."""
     text = line[:LINE_BYTES].decode(errors="replace")
     return ANSI.sub("", text) if "\x1b" in text else text
 
 
 def strip_wrapper(line: str) -> str:
-    """Return a line as the engine wrote it, without the prefix of compose, the journal or a timestamp."""
+    """Return a line without the prefixes that other programs added."""
     return WRAPPER_PREFIX.sub("", line, count=1)
 
 
 def strip_terminal_codes(text: str) -> str:
-    """Return a log for reading: without colours and cursor moves, with each state of a progress bar on its own line."""
+    """Return a text without colours and cursor movements; each state of a progress bar becomes a line."""
     return ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A kind of log line, by its needle and its pattern.
+    """A kind of log line.
 
-    Few lines hold a needle, so a log is read at the speed of a search for literals, and a pattern is compiled only once its
-    needle is found. Needles begin with a capital or a rare character where possible, which makes that search fast.
+    A log is searched for the literal needles, and a pattern is compiled only after its needle was found, since few lines contain
+    one. The search is fast for needles that begin with a capital letter or a rare character.
     """
 
-    #: a literal in each line that the pattern matches
+    #: a literal text in each line that the pattern matches
     needle: str
     pattern: str
 
     def match(self, line: str) -> re.Match[str] | None:
-        """Return the match of the pattern in a line, or None."""
+        """Return the pattern's match anywhere in a line."""
         return re.search(self.pattern, line) if self.needle in line else None
 
 
 def line(needle: str, pattern: str = "") -> Line:
-    """Return a kind of line; without a pattern the needle is the pattern."""
+    """Return a kind of line; without a pattern, all lines with the needle."""
     return Line(needle, pattern or re.escape(needle))
 
 
 def parse_count(text: str) -> int | None:
-    """Return a count, with or without commas between its thousands."""
+    """Return a count, in which commas may separate thousands; None if it is too long."""
     digits = text.replace(",", "")
     return int(digits) if 0 < len(digits) < 20 else None
 
 
 def parse_number(text: str) -> float | None:
-    """Return a number of digits and at most one point."""
+    """Return a number from a text of digits and points; None for a single point or more than one."""
     return float(text) if text.count(".") < 2 and text != "." else None
 
 
 def parse_time(line: str, pattern: re.Pattern[str]) -> datetime | None:
-    """Return the time of a line, in a leap year: few engines log the year.
+    """Return the time in a line, with a leap year for the missing year; None if there is none.
 
-    pattern: with groups of these names: month, day, hour, minute, second, milli. A clock that begins with the process has no day,
-    and its minutes may be more than 59.
+    pattern: may have the groups month, day, hour, minute, second and milli. Minutes may exceed 59, for a clock that starts with
+    the process.
     """
     match = pattern.search(line)
     if match is None:
@@ -144,8 +141,8 @@ def parse_time(line: str, pattern: re.Pattern[str]) -> datetime | None:
     )
 
 
-def seconds_between(begin: datetime, end: datetime) -> float:
-    """Return the seconds between two times without a year; an end before the begin is in the next year."""
-    if end < begin - timedelta(days=180):
+def seconds_between(start: datetime, end: datetime) -> float:
+    """Return the seconds between two times without a year; an end long before the start is in the next year."""
+    if end < start - timedelta(days=180):
         end += timedelta(days=366)
-    return max(0.0, round((end - begin).total_seconds(), 3))
+    return max(0.0, round((end - start).total_seconds(), 3))

@@ -117,13 +117,15 @@ def settings_of_log(state: EngineState, engine: Engine) -> dict[str, str]:
     """Return the settings that other log lines state, for an engine without a config dump. Empty for vLLM, which has one."""
     if engine.name == DEFAULT_ENGINE:
         return {}
-    return {name: str(state.value(name)) for name in (*SETTINGS, *state.also) if state.value(name) is not None}
+    return {
+        name: str(state.value(name)) for name in (*SETTINGS, *state.extra_readings) if state.value(name) is not None
+    }
 
 
 def readings_of_log(state: EngineState) -> dict[str, Any]:
     """Return the settings that the engine's log states; those it does not state are left out."""
     reported = state.to_json()
-    values = {name: reported[name] for name in (*FIELDS, *state.also) if reported[name] is not None}
+    values = {name: reported[name] for name in (*FIELDS, *state.extra_readings) if reported[name] is not None}
     evident_names = ("chunked_prefill", "prefix_caching")
     evidence = {name: line for name, line in reported["evidence"].items() if name in evident_names}
     return {**values, "warnings": reported["warnings"][:MAX_WARNINGS], "evidence": evidence}
