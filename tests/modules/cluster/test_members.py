@@ -11,7 +11,8 @@ import pytest
 from sparkwright.errors import Failed, Refused, SparkwrightError
 from sparkwright.host.cluster.channel import Channel
 from sparkwright.host.cluster.coordinator import Coordinator
-from sparkwright.modules.cluster.members import Barrier
+from sparkwright.host.records import server_keys
+from sparkwright.modules.cluster.members import Barrier, KeepHealToken
 from sparkwright.modules.server.start import WaitReady
 from sparkwright.protocol.cluster import Cluster
 from sparkwright.protocol.result import Result
@@ -189,3 +190,22 @@ def test_secrets_are_dots_before_they_leave_the_host(tmp_path: Path) -> None:
     outcomes = run_barrier(tmp_path, {"key": "geheim-geheim"}, {"key": "x"})
     assert isinstance(outcomes[1], Result)
     assert outcomes[1].data["members"]["spark1"] == {"key": "••••"}
+
+
+def store_heal_token(home: Path, token: str, *, check: bool = False) -> tuple[bool, str]:
+    """Run the module with this token. Returns whether it reports a change, and the token that is stored then."""
+    secrets = {server_keys.HEAL_TOKEN_SECRET: Secret(token)} if token else {}
+    context = RecordingContext(home, check=check, secrets=secrets)
+    result = KeepHealToken().run(KeepHealToken.Args(), context)
+    return result.changed, server_keys.load_heal_token(context.state).reveal()
+
+
+def test_only_another_heal_token_is_a_change(tmp_path: Path) -> None:
+    old, new = "a" * 64, "b" * 64
+    assert store_heal_token(tmp_path, "", check=True) == (False, "")
+    assert store_heal_token(tmp_path, old, check=True) == (True, "")
+    assert store_heal_token(tmp_path, old) == (True, old)
+    assert store_heal_token(tmp_path, old) == store_heal_token(tmp_path, old, check=True) == (False, old)
+    assert store_heal_token(tmp_path, new, check=True) == store_heal_token(tmp_path, "", check=True) == (True, old)
+    assert store_heal_token(tmp_path, new) == (True, new)
+    assert store_heal_token(tmp_path, "") == (True, "")

@@ -231,8 +231,7 @@ class RankJoined(Module["RankJoined.Args"]):
 class KeepHealToken(Module["KeepHealToken.Args"]):
     """Store the secret with which health checks of a cluster's members authenticate each other before a restart.
 
-    It is sent with the request as the secret HEAL_TOKEN and replaces the stored one. A request without it deletes the stored
-    one.
+    The request contains it as the secret HEAL_TOKEN. A request without it deletes the stored secret.
     """
 
     @dataclass(frozen=True)
@@ -241,12 +240,12 @@ class KeepHealToken(Module["KeepHealToken.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         token = context.secrets.get(server_keys.HEAL_TOKEN_SECRET, Secret(""))
-        if context.check:
-            return Result(changed=True)
-        if not token:
-            context.state.remove(server_keys.HEAL_TOKEN_RECORD)
-            return Result()
-        if not server_keys.HEAL_TOKEN_PATTERN.fullmatch(token.reveal()):
+        if token and not server_keys.HEAL_TOKEN_PATTERN.fullmatch(token.reveal()):
             raise Refused(f"invalid request: the secret {server_keys.HEAL_TOKEN_SECRET} is not 64 hexadecimal digits.")
-        server_keys.save_heal_token(context.state, token)
-        return Result(changed=True, msg="renewed")
+        if token == server_keys.load_heal_token(context.state):
+            return Result()
+        if not context.check and token:
+            server_keys.save_heal_token(context.state, token)
+        elif not context.check:
+            context.state.remove(server_keys.HEAL_TOKEN_RECORD)
+        return Result(changed=True, msg="renewed" if token else "removed")
