@@ -164,7 +164,7 @@ def test_an_install_brings_the_plan_and_says_when_the_recipe_is_not_what_was_ver
     assert "will not restart" not in install()
     assert host.plans()[0].read_text() == before[host.plans()[0]]
     set_max_num_seqs(host.project, 3)
-    assert "will not restart this server: no restart plan is kept" in install()
+    assert "will not restart this server: no restart plan is stored" in install()
     assert host.plans() == []
 
 
@@ -197,7 +197,7 @@ def test_without_a_plan_or_with_another_versions_it_says_so_and_restarts_nothing
     path.unlink()
     control.set_fault(host.project.sandbox, "wedge")
     record = host.check()
-    assert "no restart plan is kept" in record.healed and "`invoke health.install" in record.healed
+    assert "no restart plan is stored" in record.healed and "`invoke health.install" in record.healed
     assert record.state == "wedged" and host.container() == before
     path.write_text(original)
 

@@ -74,7 +74,7 @@ def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path)
             "lab", "127.0.0.1", running_gateway.gateway.control_port, True, "one", fingerprints["lab"]
         )
         assert [server.name for server in server_operations.list_servers(endpoint, HOST_KEYS["one"])] == ["one"]
-        with pytest.raises(GatewayError, match="shows another certificate"):
+        with pytest.raises(GatewayError, match="presented an unexpected certificate"):
             server_operations.list_servers(replace(endpoint, certificate=fingerprints["other"]), HOST_KEYS["one"])
         with pytest.raises(GatewayError, match="could not be read on the laptop"):
             server_operations.list_servers(replace(endpoint, certificate=""), HOST_KEYS["one"])

@@ -90,11 +90,11 @@ def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFold
     [
         (make_plan(), ""),
         (make_plan({**SPEC, "image_ids": ["sha256:2"]}), ""),
-        (None, "no restart plan is kept"),
-        (make_plan({**SPEC, "name": "other"}), "no restart plan is kept"),
-        (make_plan({**SPEC, "image": "vllm@sha256:2"}), "no restart plan is kept"),
-        (make_plan(model={**MODEL, "commit": "2" * 40}), "no restart plan is kept"),
-        (make_plan({**SPEC, "server_key": "given:key"}), "no restart plan is kept"),
+        (None, "no restart plan is stored"),
+        (make_plan({**SPEC, "name": "other"}), "no restart plan is stored"),
+        (make_plan({**SPEC, "image": "vllm@sha256:2"}), "no restart plan is stored"),
+        (make_plan(model={**MODEL, "commit": "2" * 40}), "no restart plan is stored"),
+        (make_plan({**SPEC, "server_key": "given:key"}), "no restart plan is stored"),
         ({**make_plan(), "runtime": "another"}, "another version of sparkwright"),
     ],
 )
@@ -152,7 +152,7 @@ def test_plans_of_states_that_nobody_goes_back_to_are_dropped(state: StateFolder
 
 
 def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:
-    with pytest.raises(heal.Refused, match="holds a secret"):
+    with pytest.raises(heal.Refused, match="contains a secret"):
         save_plan(state, make_plan(why=f"with {KEY}"), KEY)
     assert not (state.path / restart_plans.FOLDER).exists()
 

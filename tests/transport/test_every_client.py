@@ -72,14 +72,14 @@ CLIENTS: dict[str, Client] = {
     "a gateway's table": Client(
         lambda server, _: server_operations.list_servers(make_gateway(server), "key"),
         (server_operations.GatewayError,),
-        ((server_operations, "ANSWER_S"),),
+        ((server_operations, "REQUEST_TIMEOUT_S"),),
     ),
     "draining at a gateway": Client(
         lambda server, _: server_operations.send_action(
             make_gateway(server), "key", "drain", server_operations.RoutedServer("b", "one", "up", 0)
         ),
         (server_operations.GatewayError,),
-        ((server_operations, "ANSWER_S"),),
+        ((server_operations, "REQUEST_TIMEOUT_S"),),
     ),
     "a gateway's client": Client(
         lambda server, _: (
@@ -89,10 +89,10 @@ CLIENTS: dict[str, Client] = {
         )
     ),
     "HAProxy's admin socket": Client(
-        lambda _, folder: haproxy_sockets.running_digest(folder), limits=((haproxy_sockets, "ANSWER_S"),), unix=True
+        lambda _, folder: haproxy_sockets.running_digest(folder), limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),), unix=True
     ),
     "HAProxy's statistics": Client(
-        lambda _, folder: haproxy_sockets.read_statistics(folder), limits=((haproxy_sockets, "ANSWER_S"),), unix=True
+        lambda _, folder: haproxy_sockets.read_statistics(folder), limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),), unix=True
     ),
     "a webhook": Client(
         lambda server, _: notify.post_with_retries(server.url, Post(b"{}", {}), pause=lambda seconds: None),
@@ -253,7 +253,7 @@ def test_a_gateway_that_claims_models_without_end_is_left_after_a_step_s_time(
         threading.Event().wait(LIMIT_S / 3)
 
     monkeypatch.setattr(server_operations, "send_action", slow)
-    with pytest.raises(server_operations.GatewayError, match="takes longer than"):
+    with pytest.raises(server_operations.GatewayError, match="took longer than"):
         drain_record.send_action(
             server_operations.Gateway("lab", "127.0.0.1", 1, tls=False, server="one"), "key", "drain"
         )

@@ -102,5 +102,5 @@ def test_a_gateway_that_was_never_deployed_for_this_host_is_named_once_and_nothi
     state = StateFolder(tmp_path, "chat")
     nobody = Gateway("box", "127.0.0.1", free_port(), False, "spark1/chat")
     (problem,) = drain_record.drain(state, [nobody], "run-1")
-    assert problem == "the gateway box does not know this host yet (`gateway.deploy` tells it)"
+    assert problem == "the gateway box does not accept this host's key yet (`gateway.deploy` registers it)"
     assert drain_record.load_gateways(state) == []

@@ -28,36 +28,36 @@ from sparkwright.host.module import Context
 from sparkwright.host.state import write_atomically
 from sparkwright.protocol.container import ContainerSpec
 
-#: the folders of its files and of its sockets in the container
+#: mount points in the container
 FILES_INSIDE, SOCKETS_INSIDE = "/etc/gateway/files", "/etc/gateway/sockets"
-#: how long a start, a reload or a check may take, seconds
-START_S, POLL_S = 30, 0.05
-SHOWN_LINES = 6
+#: limit of a start, a reload or a validation
+START_TIMEOUT_S, POLL_S = 30, 0.05
+MAX_SHOWN_LINES = 6
 
 
 def find_current(name: str, context: Context) -> dict[str, Any]:
-    """Return the inspect of the gateway; empty if there is none. Raises Refused if another container has its name."""
+    """Return Docker's inspection of the gateway's container; empty if there is none.
+
+    Raises:
+        Refused: The container with this name is not a gateway of sparkwright.
+    """
     container = containers.inspect(context.docker(), name) or {}
-    if container and not _is_gateway(context, container):
-        why = f"container {ownership.describe_holder(context, container)}, and the gateway needs its name."
+    identity = ownership.identify(context, container)
+    if container and (identity is None or identity.role != ownership.GATEWAY):
+        why = f"container {ownership.describe_holder(context, container)}, but the gateway needs its name."
         raise Refused(why, fix=ownership.fix_to_free_name(container))
     return container
 
 
 def find_previous(name: str, context: Context) -> dict[str, Any]:
-    """Return the inspect of the gateway that was stopped and kept; empty if there is none. Raises Refused like `find_current`."""
+    """Like `find_current`, for the replaced container that is kept until the new one is verified."""
     return find_current(name + containers.PREVIOUS_SUFFIX, context)
 
 
-def _is_gateway(context: Context, container: dict[str, Any]) -> bool:
-    identity = ownership.identify(context, container)
-    return identity is not None and identity.role == ownership.GATEWAY
-
-
 def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
-    """Return the spec for this host: with its folders, and this user, who alone can read them.
+    """Return the spec with what depends on this host: the mounted folders, and the only user who can read them.
 
-    The memory limit is dropped if the engine or its kernel does not support one.
+    The memory limit is dropped if Docker or the kernel does not support it.
     """
     info = context.docker().api.info()
     gateway = gateway_folders.state_of(context).path
@@ -65,36 +65,33 @@ def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
         f"{gateway / gateway_folders.FILES}:{FILES_INSIDE}:ro",
         f"{gateway / gateway_folders.SOCKETS}:{SOCKETS_INSIDE}",
     )
-    resolved_spec = replace(ContainerSpec.from_json(spec), user=_user(info), volumes=volumes)
+    is_rootless = any("name=rootless" in option for option in info.get("SecurityOptions") or ())
+    user = "0:0" if is_rootless else f"{os.getuid()}:{os.getgid()}"  # root in a rootless container is this user
+    resolved_spec = replace(ContainerSpec.from_json(spec), user=user, volumes=volumes)
     return resolved_spec if info.get("MemoryLimit", True) else replace(resolved_spec, memory="")
 
 
-def _user(info: dict[str, Any]) -> str:
-    """Return the container's user that can read the files: this user, or root in a rootless engine."""
-    rootless = any("name=rootless" in option for option in info.get("SecurityOptions") or ())
-    return "0:0" if rootless else f"{os.getuid()}:{os.getgid()}"
-
-
 def validate_files(spec: dict[str, Any], files: dict[str, str], context: Context) -> None:
-    """Have the pinned HAProxy validate these files. Raises Failed with its message; nothing on the host is changed."""
+    """Validate these files with the pinned HAProxy, in a temporary folder. Raises Failed with HAProxy's message."""
     folder, client, container_id = gateway_folders.folder(context, gateway_folders.CANDIDATE), context.docker(), ""
     gateway_folders.write_files(folder, files)
     volumes, command = (f"{folder}:{FILES_INSIDE}:ro",), ("-c", "-f", CONFIG_FILE)
-    spec_of_check = replace(resolve_spec(spec, context), volumes=volumes, ports=(), command=command, network="none")
+    validation_spec = replace(resolve_spec(spec, context), volumes=volumes, ports=(), command=command, network="none")
     try:
-        container_id = _create(spec_of_check, context, ownership.HELPER)
+        container_id = _create(validation_spec, context, ownership.HELPER)
         lifecycle.start(context, container_id)
-        code = client.api.wait(container_id, timeout=START_S)["StatusCode"]
+        code = client.api.wait(container_id, timeout=START_TIMEOUT_S)["StatusCode"]
         lines = log_reader.read_last_lines(client, container_id, 40)
     finally:
-        lifecycle.force_remove(context, container_id) if container_id else None
+        if container_id:
+            lifecycle.force_remove(context, container_id)
         gateway_folders.remove_folder(folder)
     if code != 0:
-        raise Failed(f"HAProxy refuses the configuration: {_format_alerts(lines)}", fix="Nothing was touched.")
+        raise Failed(f"HAProxy rejected the configuration: {_format_alerts(lines)}", fix="Nothing was changed.")
 
 
 def create(spec: ContainerSpec, context: Context) -> str:
-    """Create a container from the spec's image, once that is verified. Returns its id. Raises Failed."""
+    """Create the gateway's container. Returns its id. Raises Failed if the image is missing or was not verified."""
     return _create(spec, context, ownership.GATEWAY, spec.name)
 
 
@@ -109,7 +106,7 @@ def _create(spec: ContainerSpec, context: Context, role: str, name: str = "") ->
 
 
 def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
-    """Start the container that was created from this spec. Raises Failed with the holder of its port."""
+    """Start a container created from this spec. If a port is in use, Failed names the program or container that uses it."""
     from docker.errors import APIError
 
     client = context.docker()
@@ -120,10 +117,10 @@ def start(container_id: str, spec: ContainerSpec, context: Context) -> None:
 
 
 def reload(context: Context) -> None:
-    """Have a running HAProxy reload its files: new requests use them, running streams finish in the old process.
+    """Reload the files of a running HAProxy: new requests use them, running streams finish in the old process.
 
-    The command goes to its own socket. Docker treats any forwarded signal as a manual stop, after which the restart policy
-    `unless-stopped` no longer restarts a container that is killed.
+    The command is sent to HAProxy's socket, not as a signal: Docker treats a forwarded signal as a manual stop, after which the
+    restart policy `unless-stopped` no longer restarts the container.
     """
     folders = gateway_folders.current_folders(gateway_folders.state_of(context))
     save_states(folders.sockets, folders.files, gateway_folders.read_files(folders.files).get(CONFIG_FILE, ""))
@@ -132,7 +129,8 @@ def reload(context: Context) -> None:
 
 def wait_for_running(name: str, digest: str, context: Context) -> None:
     """Wait until HAProxy runs with the files of this digest. Raises Failed with its last output."""
-    folders, until_s = gateway_folders.current_folders(gateway_folders.state_of(context)), time.monotonic() + START_S
+    folders = gateway_folders.current_folders(gateway_folders.state_of(context))
+    until_s = time.monotonic() + START_TIMEOUT_S
     while haproxy_sockets.running_digest(folders.sockets) != digest:
         container = containers.inspect(context.docker(), name)
         if container is None or not container["State"]["Running"] or time.monotonic() > until_s:
@@ -143,47 +141,41 @@ def wait_for_running(name: str, digest: str, context: Context) -> None:
 
 
 def _format_alerts(lines: list[str]) -> str:
-    """Return HAProxy's alerts, else the last lines of its output."""
+    """Return HAProxy's alerts; if there are none, the last lines of its output."""
     output_lines = [line.strip() for line in lines if line.strip()]
-    alerts = [line for line in output_lines if "[ALERT]" in line] or output_lines[-SHOWN_LINES:]
-    return " ".join(alerts[:SHOWN_LINES]) or "it said nothing."
+    alerts = [line for line in output_lines if "[ALERT]" in line] or output_lines[-MAX_SHOWN_LINES:]
+    return " ".join(alerts[:MAX_SHOWN_LINES]) or "it printed nothing."
 
 
-# Server states for HAProxy's reload: drained servers and serving interim servers, which a reload would reset.
+# The file with the server states that a reload or restart of HAProxy must keep: drained servers and serving interim servers.
 #
-# HAProxy prefers the port in this file over the one in its configuration, so only these servers are in it, with the port of the
-# next configuration. The file exists only during a reload: an outdated one would drain servers that have been returned since.
+# HAProxy prefers a port in this file to the one in its configuration, so the file contains no other servers, and the ports of
+# the new configuration. It is emptied after the reload: an outdated state would drain servers that have been returned since.
 
 STATES_VERSION = "1"
-BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN = (
-    "be_name",
-    "srv_name",
-    "srv_addr",
-    "srv_admin_state",
-    "srv_port",
-)
+REQUIRED_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
+BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN = REQUIRED_COLUMNS
 #: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
 FORCED = 0x01 | 0x08
-#: bit of an interim server: `disabled` in the configuration. Without the others, it serves (tried with 2.6.12)
+#: bit for `disabled` in the configuration. An interim server with this bit alone serves requests (tested with 2.6.12)
 DISABLED = 0x04
 SERVER_LINE = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
 def save_states(sockets: Path, files: Path, config: str) -> None:
-    """Record the drained servers of the running HAProxy for its successor.
+    """Write the states of the running HAProxy's drained and interim servers for the next process.
 
     Args:
         sockets: the folder of the running HAProxy's sockets.
-        files: the folder of the files that are read next.
-        config: the configuration among them.
+        files: the folder of files that the next process reads.
+        config: the next process's configuration.
     """
-    _write_states(
-        files, list(_select_drained(haproxy_sockets.send_command(sockets, "show servers state"), _parse_ports(config)))
-    )
+    output = haproxy_sockets.send_command(sockets, "show servers state")
+    _write_states(files, list(_select_states(output, _parse_ports(config))))
 
 
 def clear_states(files: Path) -> None:
-    """Remove the record after the reload."""
+    """Empty the file of server states."""
     _write_states(files, [])
 
 
@@ -191,18 +183,12 @@ def _write_states(files: Path, lines: list[str]) -> None:
     write_atomically(files / STATES_FILE, "".join(f"{line}\n" for line in (STATES_VERSION, *lines)).encode())
 
 
-def _select_drained(answer: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
-    """Yield the header, and the rows of drained or interim servers that remain, with their new ports."""
-    version, _, rest = answer.partition("\n")
+def _select_states(output: str, ports: dict[tuple[str, str], str]) -> Iterator[str]:
+    """Yield the header and the rows of drained and interim servers, with their new ports. Removed servers are left out."""
+    version, _, rest = output.partition("\n")
     header, *rows = rest.splitlines() or [""]
     names = header.removeprefix("# ").split()
-    if version != STATES_VERSION or not {
-        BACKEND_COLUMN,
-        SERVER_COLUMN,
-        ADDRESS_COLUMN,
-        ADMIN_STATE_COLUMN,
-        PORT_COLUMN,
-    } <= {*names}:
+    if version != STATES_VERSION or not {*REQUIRED_COLUMNS} <= {*names}:
         return
     yield header
     for row in rows:

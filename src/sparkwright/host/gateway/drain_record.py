@@ -1,6 +1,6 @@
-"""drained.json: the gateways at which this host's server is drained, written before the requests are sent.
+"""Drain this host's server at its gateways, and return it. The gateways are recorded in drained.json first.
 
-If the run that drained the server is cut off, the next run or health check that finds it healthy returns it.
+If a run is killed between the two, the next run or health check that finds the server healthy returns it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparkwright.host.state import StateFolder
 
 RECORD_NAME = "drained"
 POLL_S = 0.2
-#: limit for one gateway's actions on all models of a server; a normal one takes milliseconds each
+#: limit for an action on all models of a server at one gateway; usually milliseconds per model
 ACTION_TIMEOUT_S = 15.0
-#: how long a returned server may take to be up: a gateway checks a server that is down every two seconds
+#: limit for a returned server to be up at all gateways; they check a server that is down every two seconds
 UP_TIMEOUT_S = 30.0
-#: lifetime of the record: a gateway may be gone for good
+#: older records are ignored: the gateway may no longer exist
 RECORD_LIFETIME_S = 86400.0
 
 
@@ -35,24 +35,25 @@ def load_gateways(state: StateFolder) -> list[Gateway]:
 
 
 def send_action(gateway: Gateway, key: str, action: str) -> None:
-    """Send a gateway an action for this host's server, once per model that it routes to it.
+    """Request an action for this host's server from a gateway, once per model that the gateway routes to it.
 
     Raises:
-        GatewayError: also if all of it takes longer than ACTION_TIMEOUT_S, however many models a gateway claims to have.
+        GatewayError: A request failed, or the actions took longer than ACTION_TIMEOUT_S.
     """
+    # the number of models comes from the gateway, which may be hostile
     until_s = time.monotonic() + ACTION_TIMEOUT_S
     for server in server_operations.list_servers(gateway, key):
         if time.monotonic() > until_s:
-            raise GatewayError(f"takes longer than {ACTION_TIMEOUT_S:g} s")
+            raise GatewayError(f"took longer than {ACTION_TIMEOUT_S:g} s")
         server_operations.send_action(gateway, key, action, server)
 
 
 def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str]:
-    """Drain this host's server at the gateways. Returns a sentence for each gateway that did not."""
+    """Drain this host's server at the gateways. Returns a message for each gateway where that failed."""
     key, problems = server_operations.load_key(state), list[str]()
-    if not key:  # `gateway.deploy` creates it: none was deployed with this host behind it, and none has the key
+    if not key:  # `gateway.deploy` creates it
         return [
-            f"the gateway {gateway.name} does not know this host yet (`gateway.deploy` tells it)"
+            f"the gateway {gateway.name} does not accept this host's key yet (`gateway.deploy` registers it)"
             for gateway in gateways
         ]
     recorded = [*gateways, *(gateway for gateway in load_gateways(state) if gateway not in gateways)]
@@ -62,15 +63,15 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
     for gateway in gateways:
         try:
             send_action(gateway, key, operations.DRAIN)
-        except GatewayError as why:
-            problems.append(f"the gateway {gateway.name} {why}: not drained there")
+        except GatewayError as error:
+            problems.append(f"the gateway {gateway.name} {error}: not drained there")
     return problems
 
 
 def count_running_requests(state: StateFolder, gateways: Sequence[Gateway]) -> int:
-    """Return the number of running requests to this host's server, as the gateways count them.
+    """Return the number of running requests to this host's server at all gateways.
 
-    Drain it again at a gateway that was restarted and has lost the drain.
+    If the server is up again at a gateway, as after a restart of the gateway, it is drained again.
     """
     key, total = server_operations.load_key(state), 0
     for gateway in gateways:
@@ -83,7 +84,7 @@ def count_running_requests(state: StateFolder, gateways: Sequence[Gateway]) -> i
 
 
 def pause_checks(state: StateFolder, gateways: Sequence[Gateway]) -> None:
-    """Stop the gateways' checks until the server is returned: they generate tokens, which a throughput test would count."""
+    """Stop the gateways' health checks until the server is returned: the tokens they generate would distort a throughput test."""
     key = server_operations.load_key(state)
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
@@ -94,18 +95,18 @@ def return_server(state: StateFolder) -> tuple[list[str], list[str]]:
     """Return this host's server to the gateways at which it is drained, and wait until it is up there.
 
     Returns:
-        The names of those gateways, and a sentence for each where it is not up.
+        The names of the gateways that accepted it, and a message for each gateway that failed or where it is not up yet.
     """
     key, returned, problems, unreached = server_operations.load_key(state), list[str](), list[str](), list[Gateway]()
     until_s = time.monotonic() + UP_TIMEOUT_S
     for gateway in load_gateways(state):
         try:
             send_action(gateway, key, operations.READY)
-            if not _wait_for_up(gateway, key, until_s):
-                problems.append(f"the gateway {gateway.name} does not find it up yet")
+            if not wait_for_up(gateway, key, until_s):
+                problems.append(f"the server is not up yet at the gateway {gateway.name}")
             returned.append(gateway.name)
-        except GatewayError as why:
-            problems.append(f"the gateway {gateway.name} {why}: not returned there yet")
+        except GatewayError as error:
+            problems.append(f"the gateway {gateway.name} {error}: not returned there yet")
             unreached.append(gateway)
     if unreached:
         state.write(
@@ -116,7 +117,11 @@ def return_server(state: StateFolder) -> tuple[list[str], list[str]]:
     return returned, problems
 
 
-def _wait_for_up(gateway: Gateway, key: str, until_s: float) -> bool:
+def wait_for_up(gateway: Gateway, key: str, until_s: float) -> bool:
+    """Wait until a server is up at a gateway for all models. Returns False if it is not at `until_s`, a monotonic time.
+
+    Raises GatewayError.
+    """
     while not all(server.state == "up" for server in server_operations.list_servers(gateway, key)):
         if time.monotonic() > until_s:
             return False

@@ -1,4 +1,4 @@
-"""Access to a running gateway through its sockets: HAProxy's commands and state, and requests like those of clients."""
+"""Access to a running gateway through its sockets: HAProxy's commands and statistics, and requests like those of clients."""
 
 from __future__ import annotations
 
@@ -22,58 +22,56 @@ from sparkwright.transport.connection import Tls, TransportError, exchange
 from sparkwright.trust.bounds import parse_json
 from sparkwright.visible import join_first
 
-#: limits of an answer to a command; a gateway with hundreds of servers sends less
-ANSWER_S, MAX_ANSWER_BYTES = 5.0, 4 * 2**20
-#: limit of the answer to a request that goes through the gateway as a client's
+#: limits of the output of a command; hundreds of servers need less
+COMMAND_TIMEOUT_S, MAX_OUTPUT_BYTES = 5.0, 4 * 2**20
+#: limit of the response to a request like a client's
 MAX_RESPONSE_BYTES = 2**20
-#: this process's open files, by number
 FD_FOLDER = Path("/proc/self/fd")
 
 
 def send_command(sockets: Path, command: str, socket_name: str = ADMIN_SOCKET) -> str:
-    """Return the answer to a command; empty if there is none within ANSWER_S, or if it exceeds MAX_ANSWER_BYTES.
+    """Send a command to HAProxy and return its output; empty if that fails, takes too long or exceeds MAX_OUTPUT_BYTES.
 
     Args:
-        sockets: the folder of the sockets.
-        socket_name: the socket's name there.
+        sockets: the folder of HAProxy's sockets.
     """
     with contextlib.suppress(OSError, TransportError), socket_path(sockets, socket_name) as path:
-        answer = exchange(path, f"{command}\n".encode(), timeout_s=ANSWER_S, max_bytes=MAX_ANSWER_BYTES)
-        return answer.decode(errors="replace")
+        output = exchange(path, f"{command}\n".encode(), timeout_s=COMMAND_TIMEOUT_S, max_bytes=MAX_OUTPUT_BYTES)
+        return output.decode(errors="replace")
     return ""
 
 
 @contextlib.contextmanager
 def socket_path(sockets: Path, name: str) -> Iterator[str]:
-    """Yield a short path to a socket in this folder: a socket's path is limited to 107 bytes.
+    """Yield a path to a socket in this folder that is shorter than the limit of 107 bytes.
 
-    Raises OSError if there is none, or if it is a link, which could lead to another program's socket.
+    Raises OSError if it is missing, or is not a socket: a link could lead to another program's socket.
     """
-    if not FD_FOLDER.is_dir():  # not Linux: it is the sandbox, whose folder is the user's own
+    if not FD_FOLDER.is_dir():  # not Linux: the sandbox, whose folder only this user can write to
         with tempfile.TemporaryDirectory(prefix="sw") as short:
             Path(short, "s").symlink_to(sockets.absolute())
             yield f"{short}/s/{name}"
         return
-    folder = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    folder_fd = os.open(sockets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        socket_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
     finally:
-        os.close(folder)
+        os.close(folder_fd)
     try:
-        if not stat.S_ISSOCK(os.fstat(handle).st_mode):
+        if not stat.S_ISSOCK(os.fstat(socket_fd).st_mode):
             raise FileNotFoundError(name)
-        yield f"{FD_FOLDER}/{handle}"
+        yield f"{FD_FOLDER}/{socket_fd}"
     finally:
-        os.close(handle)
+        os.close(socket_fd)
 
 
 def running_digest(sockets: Path) -> str:
-    """Return the digest of the files that the running HAProxy was started with; empty if it is not running."""
+    """Return the digest of the files that the running HAProxy has loaded; empty if it is not running."""
     return _digest_of(_read_info(sockets))
 
 
 def _read_info(sockets: Path) -> dict[str, str]:
-    """Return what the running HAProxy reports about itself, by lower-case name; empty if it is not running."""
+    """Return the fields of HAProxy's `show info`, by lower-case name; empty if it is not running."""
     rows = (line.partition(": ") for line in send_command(sockets, "show info").splitlines())
     return {name.lower(): value.strip() for name, _, value in rows}
 
@@ -82,12 +80,12 @@ def _digest_of(info: Mapping[str, str]) -> str:
     return info.get("description", "").rpartition(" ")[2]
 
 
-#: between the start of a process and the moment when it is recorded as verified, at least; HAProxy counts whole seconds
+#: HAProxy reports its uptime in whole seconds, so a process may seem to have started later than it was verified
 CLOCK_TOLERANCE_S = 2.0
 
 
 def _restart_age_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
-    """Return how many seconds ago HAProxy was started again after it was verified; None if it was not, or if that is unknown."""
+    """Return how many seconds ago HAProxy was restarted after its verification; None if it was not, or if unknown."""
     uptime, since = info.get("uptime_sec", ""), verified.get("since")
     if not uptime.isdecimal() or not isinstance(since, int | float):
         return None
@@ -95,48 +93,49 @@ def _restart_age_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> floa
 
 
 def read_statistics(sockets: Path) -> list[dict[str, str]]:
-    """Return HAProxy's statistics, a row per frontend, backend and server; empty if they are malformed."""
+    """Return HAProxy's statistics, a row per frontend, backend and server; empty if unavailable or malformed."""
     return statistics.parse_stat(send_command(sockets, "show stat"))
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The endpoint at which a gateway of this host takes requests."""
+    """The endpoint at which a gateway on this host accepts requests."""
 
     port: int
-    tls: bool = False  #: the certificate's name is not checked: it is meant for clients
+    tls: bool = False  #: the certificate is not verified
     sockets: Path | None = None  #: the folder of its sockets
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A gateway's answer."""
+    """A gateway's response."""
 
-    #: 0 without an answer; `error` has the reason
+    #: HTTP status; 0 if there was no response, for the reason in `error`
     status: int
+    #: JSON content; None if there is none
     data: Any = None
     error: str = ""
 
     @property
     def message(self) -> str:
-        """The error's message."""
+        """The error message; the status if there is none."""
         error = self.data.get("error") if isinstance(self.data, dict) else None
         text = error.get("message") if isinstance(error, dict) else error
         return self.error or (text if isinstance(text, str) else "") or f"status {self.status}"
 
     @property
     def code(self) -> str:
-        """The error's code in the gateway's answer."""
+        """The error code in the response; empty if there is none."""
         error = self.data.get("error") if isinstance(self.data, dict) else None
         return str(error.get("code") or "") if isinstance(error, dict) else ""
 
 
 def send_request(endpoint: Endpoint, path: str, body: Any = None, *, key: str = "", timeout_s: float = 60) -> Answer:
-    """Send a request, with its body as JSON, and return the answer. Never raises: a timeout is an answer with an error."""
+    """Send a request with this body as JSON, or a GET without a body. A failed request returns an Answer with `error`."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     try:
         with _open_route(endpoint) as route:
-            answer = http.request(
+            response = http.request(
                 "POST" if body else "GET",
                 f"{'https' if endpoint.tls else 'http'}://127.0.0.1:{endpoint.port}{path}",
                 body=json.dumps(body).encode() if body else None,
@@ -148,32 +147,28 @@ def send_request(endpoint: Endpoint, path: str, body: Any = None, *, key: str = 
     except TransportError as error:
         return Answer(0, error=str(error))
     try:
-        return Answer(answer.status, parse_json(answer.body))
+        return Answer(response.status, parse_json(response.body))
     except ValueError:
-        return Answer(answer.status)
+        return Answer(response.status)
 
 
 @contextlib.contextmanager
 def _open_route(endpoint: Endpoint) -> Iterator[http.Route]:
     """Yield the route through a socket that clients cannot saturate, or through the port if the gateway has no such socket."""
-    tls = Tls(verify=False)
     with contextlib.ExitStack() as stack:
         unix = ""
         if endpoint.sockets is not None:
             with contextlib.suppress(OSError):
                 unix = stack.enter_context(socket_path(endpoint.sockets, PROOF_SOCKET))
-        yield http.Route(unix=unix, tls=tls)
+        yield http.Route(unix=unix, tls=Tls(verify=False))
 
 
 def inspect(state: StateFolder) -> dict[str, Any]:
-    """Return the state of a host's gateway; empty if none was verified and none is running.
-
-    Args:
-        state: the host's state folder.
+    """Return the state of the gateway on this host; empty if none was verified and none is running.
 
     Returns:
-        A dict of running, verified (HAProxy uses the files that were verified last), restarted_s (how many seconds ago it was
-        started again after that, else None), models (see gateway/statistics.py), changed (names of files that differ from the
+        A dict of running, verified (HAProxy uses the last verified files), restarted_s (how many seconds ago it was restarted
+        after its verification, or None), models (see gateway/statistics.py), changed (names of files that differ from the
         verified ones), and clients (usage of clients with keys, see gateway/clients.py).
     """
     gateway = gateway_folders.state_in(state)
@@ -206,7 +201,10 @@ def inspect(state: StateFolder) -> dict[str, Any]:
 
 
 def describe_problem(report: dict[str, Any]) -> str:
-    """Return a sentence about the gateway's problem, or "". A model without a server is reported at that server."""
+    """Describe the problem of a gateway that `inspect` reported; empty if there is none.
+
+    A server that is down is not a problem of the gateway.
+    """
     if not report["running"]:
         return "the gateway is down"
     if report["changed"]:
@@ -215,7 +213,6 @@ def describe_problem(report: dict[str, Any]) -> str:
 
 
 def _find_changed_files(gateway: StateFolder, verified: dict[str, Any]) -> list[str]:
-    """Return the names of files that differ from the verified ones."""
     if not verified:
         return []
     expected = gateway_folders.read_files(gateway.path / gateway_folders.VERIFIED / verified["digest"])

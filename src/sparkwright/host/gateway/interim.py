@@ -1,7 +1,7 @@
-"""interim.json: the interim server, which takes a server's requests during its replacement. Written before it starts.
+"""The interim server, which serves a server's requests while that one is replaced, and its record, interim.json.
 
-It is a container of its own, NAME-interim, on another port, and never gets a restart policy: a reboot ends it. If the run is cut
-off, the next run, or a health check that finds the verified server healthy, removes it.
+It runs in a separate container, NAME-interim, on another port and without a restart policy: it does not survive a reboot. If the
+run is killed, the next run, or a health check that finds the verified server healthy, removes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkwright.gateway import operations
 from sparkwright.gateway.model import INTERIM_SUFFIX, model_name
 from sparkwright.host.containers import containers, lifecycle, ownership
 from sparkwright.host.gateway import drain_record, server_operations
-from sparkwright.host.gateway.server_operations import Gateway, GatewayError, RoutedServer
+from sparkwright.host.gateway.server_operations import Gateway, GatewayError, NoRouteError, RoutedServer
 from sparkwright.host.module import Context
 from sparkwright.host.records import history, server_keys
 from sparkwright.host.state import StateFolder
@@ -25,40 +25,36 @@ from sparkwright.visible import format_count
 
 RECORD_NAME = "interim"
 POLL_S = 0.2
-#: how long a gateway may take to see it up
+#: limit for the interim server to be up at all gateways
 UP_TIMEOUT_S = 30.0
-STOP_S = 10
+STOP_TIMEOUT_S = 10
 
 
 def container_name(name: str) -> str:
-    """Return the name of a container's interim server."""
+    """Return the name of the interim server's container for the server in container `name`."""
     return name + containers.INTERIM_SUFFIX
 
 
 def find_container(context: Context, name: str) -> dict[str, Any]:
-    """Return the inspect of a container's interim server; empty if none was created for it."""
+    """Return Docker's inspection of the interim server's container; empty if there is none."""
     container = containers.inspect(context.docker(), container_name(name)) or {}
     identity = ownership.identify(context, container)
     return container if identity and identity.role == ownership.INTERIM_SERVER and identity.server == name else {}
 
 
 def save_record(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
-    """Record that an interim server is about to start.
-
-    Args:
-        name: of the container that is replaced.
-    """
-    rows = [gateway.to_json() for gateway in gateways]
-    context.state.write(RECORD_NAME, {"name": name, "gateways": rows, "since": time.time(), "run": context.run_id})
+    """Record, before it starts, that container `name` gets an interim server at these gateways."""
+    documents = [gateway.to_json() for gateway in gateways]
+    context.state.write(RECORD_NAME, {"name": name, "gateways": documents, "since": time.time(), "run": context.run_id})
 
 
 def load_record(state: StateFolder) -> dict[str, Any]:
-    """Return the record of the interim server that is not ended yet; empty if there is none."""
+    """Return the record of the interim server; empty if there is none, or it was removed."""
     return state.read(RECORD_NAME) or {}
 
 
 def check_routing(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
-    """Return the reason why the gateways would not route this model's requests to an interim server; empty if they would."""
+    """Return why a gateway can't route this model's requests to an interim server; empty if all of them can."""
     key = server_operations.load_key(state)
     for gateway in gateways:
         try:
@@ -66,43 +62,40 @@ def check_routing(state: StateFolder, gateways: Sequence[Gateway], served_name: 
                 model_name(server.backend): server.state for server in server_operations.list_servers(gateway, key)
             }
             interim_servers = server_operations.list_servers(_interim_gateway(gateway), key)
-        except GatewayError as why:
-            hint = " (`gateway.deploy` makes a place for one)" if str(why).startswith("routes nothing") else ""
-            return f"the gateway {gateway.name} {why}{hint}"
+        except GatewayError as error:
+            hint = " (`gateway.deploy` adds it)" if isinstance(error, NoRouteError) else ""
+            return f"the gateway {gateway.name} {error}{hint}"
         if served_name not in routed or len(interim_servers) < len(routed):
-            return f"the gateway {gateway.name} routes {', '.join(sorted(routed))} to it, not {served_name}"
+            return f"the gateway {gateway.name} routes {', '.join(sorted(routed))} to this server, not {served_name}"
         if routed[served_name] != "up":
-            return f"the gateway {gateway.name} sends it nothing now: it is {routed[served_name]} there"
+            return f"the gateway {gateway.name} sends this server no requests: it is {routed[served_name]} there"
     return ""
 
 
 def start_serving(state: StateFolder, gateways: Sequence[Gateway]) -> str:
-    """Have every gateway route to it, and wait until it is up there. Returns the failure of one, or ""."""
+    """Enable the interim server at every gateway and wait until it is up there. Returns the first problem, or ""."""
     key, until_s = server_operations.load_key(state), time.monotonic() + UP_TIMEOUT_S
     try:
         for gateway in gateways:
             _send_action(gateway, key, operations.READY)
-            while not all(
-                server.state == "up" for server in server_operations.list_servers(_interim_gateway(gateway), key)
-            ):
-                if time.monotonic() > until_s:
-                    return f"the gateway {gateway.name} does not find it up"
-                time.sleep(POLL_S)
-    except GatewayError as why:
-        return f"the gateway {gateway.name} {why}"
+            if not drain_record.wait_for_up(_interim_gateway(gateway), key, until_s):
+                return f"it is not up at the gateway {gateway.name}"
+    except GatewayError as error:
+        return f"the gateway {gateway.name} {error}"
     return ""
 
 
 def drain_and_remove(
     context: Context, name: str, gateways: Sequence[Gateway], drain_s: float = defaults.DRAIN_TIMEOUT_S
 ) -> tuple[bool, str]:
-    """Drain the interim server, remove it and its record, unless a gateway would be left without a server.
+    """Drain and remove the interim server and its record, unless a gateway would be left without a server.
 
     Args:
-        name: of the container that it stands in for.
+        name: the container that the interim server replaces.
+        drain_s: how long its requests may take to finish.
 
     Returns:
-        Whether it is gone, and a sentence; empty if there was none.
+        Whether no interim server is left, and a message; the message is empty if there was none.
     """
     interim, key = container_name(name), server_operations.load_key(context.state)
     container = find_container(context, name)
@@ -116,13 +109,13 @@ def drain_and_remove(
         for gateway in serving
         if not all(server.state == "up" for server in _list_servers(gateway, key) or [_UNKNOWN_SERVER])
     ]:
-        return False, f"{interim} still serves at the gateway {unserved[0].name}, which does not find {name} up"
+        return False, f"{interim} still serves at the gateway {unserved[0].name}, where {name} is not up"
     cut_count = _drain(serving, key, drain_s)
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
             _send_action(gateway, key, operations.MAINTENANCE)
     if container:
-        lifecycle.remove(context, container, STOP_S)
+        lifecycle.remove(context, container, STOP_TIMEOUT_S)
         server_keys.remove_unneeded(context.state, interim, ())
     if cut_count:
         history.append(
@@ -134,7 +127,7 @@ def drain_and_remove(
 
 
 def remove_leftover(context: Context) -> str:
-    """End the interim server that a run left behind. Returns a sentence; empty if there was none."""
+    """Remove the interim server that a killed run left behind. Returns a message; empty if there was none."""
     record = load_record(context.state)
     if not record:
         return ""
@@ -143,11 +136,12 @@ def remove_leftover(context: Context) -> str:
     return f"{container_name(name)} {message}" if removed and message else message
 
 
-#: substitute for the rows of a gateway that does not answer
+#: stands for the servers of a gateway that does not answer
 _UNKNOWN_SERVER = RoutedServer("", "", "unknown", 0)
 
 
 def _interim_gateway(gateway: Gateway) -> Gateway:
+    """Return the gateway with the interim server in place of the host's server."""
     return replace(gateway, server=gateway.server + INTERIM_SUFFIX)
 
 
@@ -163,7 +157,7 @@ def _send_action(gateway: Gateway, key: str, action: str) -> None:
 
 
 def _drain(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:
-    """Drain the interim server at the gateways. Returns the number of requests left after drain_s."""
+    """Drain the interim server at the gateways. Returns the number of requests still running after drain_s."""
     until_s = time.monotonic() + drain_s
     for gateway in gateways:
         with contextlib.suppress(GatewayError):

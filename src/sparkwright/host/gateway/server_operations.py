@@ -1,6 +1,6 @@
-"""Requests of a host to a gateway in front of it: the state of its own servers there, draining and returning them.
+"""Requests of a host to its gateways: query, drain and return its servers there.
 
-Only GatewayError is raised: a gateway that does not answer, or answers nonsense, must not keep a server from being replaced.
+Every failure raises GatewayError, so that an unreachable or hostile gateway cannot prevent the replacement of a server.
 """
 
 from __future__ import annotations
@@ -18,83 +18,87 @@ from sparkwright.transport import http
 from sparkwright.transport.connection import ConnectFailed, Interrupted, Tls, TransportError, Untrusted
 from sparkwright.trust import bounds
 
-#: limit of one request in total
-ANSWER_S = 5.0
-#: limits of an answer, and of servers in it: a host has a few
-MAX_ANSWER_BYTES, MAX_SERVERS = 256 * 1024, 256
-#: a request longer ago than this does not count; a gateway without any says decades
+#: limit of one request, connecting and reading included
+REQUEST_TIMEOUT_S = 5.0
+#: limits of a response
+MAX_RESPONSE_BYTES, MAX_SERVERS = 256 * 1024, 256
+#: older requests are ignored; a gateway that has had no request reports decades
 MAX_REQUEST_AGE_S = 86400
 
-INVALID_ANSWER = "answers what no gateway does"
-#: a model's name in HAProxy: it is put into a URL, and shown
+INVALID_RESPONSE = "sent an invalid response"
+#: a model's name in HAProxy; it becomes part of a URL, and is shown
 BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
 
 
 class GatewayError(Exception):
-    """A gateway did not do what was requested; the text is a sentence's end: "does not answer"."""
+    """A request to a gateway failed. The text completes a sentence that begins with the gateway: "does not answer"."""
+
+
+class NoRouteError(GatewayError):
+    """The gateway has no server of this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """A gateway in front of this host."""
 
-    name: str  #: its group's
+    name: str  #: the name of its group
     address: str
     port: int  #: its control port
     tls: bool
-    server: str  #: its name for this host's server
+    server: str  #: the name of this host's server in its configuration
     certificate: str = ""  #: the SHA-256 of its expected certificate; empty if unknown
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Gateway:
-        """Create it from a plan or a record. Raises KeyError, TypeError or ValueError."""
+        """Return the gateway described in a plan or a record. Raises KeyError, TypeError or ValueError."""
         fields = (str(data["name"]), str(data["address"]), int(data["port"]), bool(data["tls"]), str(data["server"]))
         return cls(*fields, str(data.get("certificate") or ""))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; `from_json` is the inverse."""
+        """Return the fields as JSON for `from_json`."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedServer:
-    """A server of this host as a gateway sees it."""
+    """A server of this host in a gateway's response."""
 
     backend: str
     name: str
     state: str  #: one of statistics.STATES
-    running: int  #: running requests there
-    requests: int = 0  #: all its requests since the gateway last read its files
+    running: int  #: requests in progress
+    requests: int = 0  #: total requests since the gateway last loaded its files
 
 
 def list_servers(gateway: Gateway, key: str) -> list[RoutedServer]:
-    """Return this host's server, once per model that the gateway routes to it. Raises GatewayError."""
-    own_servers = [
+    """Return this host's server, once per model that the gateway routes to it. Raises GatewayError; NoRouteError if none."""
+    servers = [
         server
         for server in _request_servers(gateway, key, "GET", operations.URL_PREFIX)
         if server.name == gateway.server
     ]
-    if not own_servers:
-        raise GatewayError(f"routes nothing to {gateway.server}")
-    return own_servers
+    if not servers:
+        raise NoRouteError(f"has no route to {gateway.server}")
+    return servers
 
 
 def send_action(gateway: Gateway, key: str, action: str, server: RoutedServer) -> None:
-    """Have a gateway drain or return a server. Raises GatewayError."""
+    """Request an action for one server: operations.DRAIN, READY or MAINTENANCE. Raises GatewayError."""
     _request_servers(gateway, key, "PUT", operations.operation_url(action, server.backend, server.name))
 
 
 def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_s: int) -> float | None:
-    """Report a sleeping server to a gateway.
+    """Report to a gateway that a server is asleep.
 
     Args:
-        wake_s: seconds until it can be awake; 0 if unknown.
+        wake_s: seconds that waking it takes; 0 if unknown.
 
     Returns:
-        Seconds since its model was last asked for; None if it was not.
+        Seconds since the last request for its model; None if there was none within MAX_REQUEST_AGE_S.
 
     Raises:
-        GatewayError: also for a gateway whose files do not let requests wake this server.
+        GatewayError: The request failed, or the gateway is not configured to wake this server on request.
     """
     path = operations.operation_url(wake.ASLEEP, server.backend, server.name)
     rows = _request_rows(gateway, key, "PUT", path, {wake.SECONDS_HEADER: str(min(max(0, wake_s), wake.MAX_WAKE_S))})
@@ -105,73 +109,63 @@ def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_s: int)
 
 
 def _request_servers(gateway: Gateway, key: str, method: str, path: str) -> list[RoutedServer]:
-    """Send one request and return the servers in the answer. Raises GatewayError."""
     return [_parse_server(row) for row in _request_rows(gateway, key, method, path)]
 
 
 def _request_rows(
     gateway: Gateway, key: str, method: str, path: str, extra_headers: Mapping[str, str] | None = None
 ) -> list[Mapping[str, Any]]:
-    """Send one request and return the rows of the answer. Raises GatewayError.
+    """Send one request and return the response's rows. Raises GatewayError.
 
-    Nothing is sent to a server with another certificate than the gateway's, nor while the gateway's is unknown; the certificate's
-    name is not checked.
+    With TLS, the request is sent only to a server with the gateway's certificate, whatever name the certificate contains.
     """
     if gateway.tls and not gateway.certificate:
-        raise GatewayError(
-            "may be anybody: its certificate could not be read on the laptop, and it is not told this host's key"
-        )
-    where = f"[{gateway.address}]" if ":" in gateway.address else gateway.address
+        raise GatewayError("can't be identified: its certificate could not be read on the laptop")
+    address = f"[{gateway.address}]" if ":" in gateway.address else gateway.address
     try:
-        answer = http.request(
+        response = http.request(
             method,
-            f"{'https' if gateway.tls else 'http'}://{where}:{gateway.port}{path}",
+            f"{'https' if gateway.tls else 'http'}://{address}:{gateway.port}{path}",
             headers={"Authorization": f"Bearer {key}", **(extra_headers or {})},
-            timeout_s=ANSWER_S,
-            max_bytes=MAX_ANSWER_BYTES,
+            timeout_s=REQUEST_TIMEOUT_S,
+            max_bytes=MAX_RESPONSE_BYTES,
             route=http.Route(tls=Tls(sha256=gateway.certificate)),
         )
     except Untrusted:
-        raise GatewayError(
-            "shows another certificate than the one in its file, and is not told this host's key"
-        ) from None
+        raise GatewayError("presented an unexpected certificate, so this host's key was not sent") from None
     except (ConnectFailed, Interrupted):
         raise GatewayError("does not answer") from None
     except TransportError as error:
         raise GatewayError(str(error)) from None
-    if answer.status != 200:
-        raise GatewayError(_describe_status(answer.status))
-    return _parse_rows(answer.body)
+    if response.status == 401:
+        raise GatewayError("rejected this host's key (`gateway.deploy` registers it)")
+    if response.status != 200:
+        raise GatewayError(f"answered with status {response.status}")
+    return _parse_rows(response.body)
 
 
 def _parse_rows(body: bytes) -> list[Mapping[str, Any]]:
-    """Return the rows of an answer, a limited number. Raises GatewayError."""
     try:
-        data = bounds.parse_json(body, max_bytes=MAX_ANSWER_BYTES, max_depth=4)
+        data = bounds.parse_json(body, max_bytes=MAX_RESPONSE_BYTES, max_depth=4)
     except ValueError:
-        raise GatewayError(INVALID_ANSWER) from None
+        raise GatewayError(INVALID_RESPONSE) from None
     rows = data.get("servers") if isinstance(data, dict) else None
     if not isinstance(rows, list) or len(rows) > MAX_SERVERS:
-        raise GatewayError(INVALID_ANSWER)
+        raise GatewayError(INVALID_RESPONSE)
     return [row for row in rows if isinstance(row, dict)]
 
 
 def _parse_server(row: Mapping[str, Any]) -> RoutedServer:
     backend, name, status = (str(row.get(field) or "") for field in ("backend", "server", "status"))
     if not BACKEND.fullmatch(backend):
-        raise GatewayError(INVALID_ANSWER)
+        raise GatewayError(INVALID_RESPONSE)
     running, requests = (bounds.count_or_none(row.get(field)) or 0 for field in ("running", "requests"))
     return RoutedServer(backend, name, statistics.parse_state(status), running, requests)
 
 
-def _describe_status(status: int) -> str:
-    return "does not know this host's key (`gateway.deploy` tells it)" if status == 401 else f"refused it ({status})"
-
-
-# gateway-key.json: the key with which this host drains and returns its own servers at gateways, without a laptop.
+# gateway-key.json: the key with which this host authenticates to gateways, to drain and return its own servers.
 #
-# It is random, created once, and sent to gateways only. `gateway.deploy` fetches its SHA-256, which the gateway
-# compares.
+# It is random, created once, and sent to gateways only. `gateway.deploy` copies its SHA-256 to the gateway.
 
 KEY_RECORD_NAME = "gateway-key"
 KEY_BYTES = 32
@@ -192,5 +186,5 @@ def ensure_key(state: StateFolder) -> str:
 
 
 def hash_key(key: str) -> str:
-    """Return the hash that a gateway stores of a key; empty for an empty key."""
+    """Return the SHA-256 that a gateway stores; empty for an empty key."""
     return hashlib.sha256(key.encode()).hexdigest() if key else ""

@@ -1,10 +1,10 @@
-"""Plans to restart each verified state without a laptop: `playbooks/restart.yml` as the laptop compiled it for this host.
+"""Restart plans: `playbooks/restart.yml`, compiled on the laptop, so that this host can restart its server without a laptop.
 
-restart_plans/NAME.json     {"runtime": the host's side it was compiled with, "plan": a Plan, without any secret,
-                             "wake": for a server on demand where requests change turns: how, and the Plan of a switch to it}
+restart_plans/HASH.json     {"runtime": hash of the host's code that the plan was compiled for, "plan": a Plan without secrets,
+                             "wake": if the server is on demand and requests wake it: settings, and the Plan of a switch to it}
 
-NAME is the name of the verified state, so a rollback finds the plan of the state it returned to. The plan itself names the
-container and the model that its `grant_restart` makes the last verified state.
+HASH is the verified state's `state_hash`, so that after a rollback that state's plan is used. The plan's `grant_restart` task
+contains the container and model of the state.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from sparkwright.protocol.plan import Plan, tasks_of
 from sparkwright.trust.redact import Redactor
 
 FOLDER = "restart_plans"
-#: the name of the result with the reason of the check that requested the restart: {"why": a sentence}
+#: variable in a plan with the reason for the restart: {"why": the health check's message}
 CHECK_RESULT = "health_check"
-PLAN_FIX = "`invoke health.install --heal restart` brings one, with the recipe that was verified; else `invoke deploy`."
+PLAN_FIX = (
+    "`invoke health.install --heal restart` sends one if the recipe is unchanged since; otherwise `invoke deploy`."
+)
 
 
 def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> None:
-    """Store a plan from the laptop, if it restarts the last verified state.
+    """Store a plan from the laptop; ignore it unless it restarts the last verified state.
 
     Args:
-        record: the plan, in the form of the file.
+        record: the content of the plan's file.
 
     Raises:
-        Refused: It is not a valid plan, or contains a secret.
+        Refused: The plan is invalid or contains a secret.
     """
     verified = verified_states.load_last(state)
     if not verified or state.read(_record_name(verified)) == record:
@@ -44,9 +46,9 @@ def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> N
     ):
         return
     if redactor.has_secret(json.dumps(record, ensure_ascii=False).encode(errors="replace")):
-        raise Refused("the restart plan holds a secret, so it is not kept.", fix="Look at playbooks/restart.yml.")
+        raise Refused("the restart plan contains a secret, so it was not stored.", fix="Check playbooks/restart.yml.")
     state.write(_record_name(verified), dict(record))
-    needed = {_record_name(row) for row in (verified, *verified_states.load_earlier(state))}
+    needed = {_record_name(kept) for kept in (verified, *verified_states.load_earlier(state))}
     for path in (state.records_folder / FOLDER).glob("*.json"):
         if f"{FOLDER}/{path.stem}" not in needed:
             path.unlink(missing_ok=True)
@@ -56,29 +58,29 @@ def load_usable(state: StateFolder, runtime: str) -> Plan:
     """Return the plan that restarts the last verified state.
 
     Args:
-        runtime: the host's side that would run it.
+        runtime: hash of the host's code that will run it.
 
     Raises:
-        Refused: There is none, or another version of sparkwright compiled it.
+        Refused: There is no plan, or it was compiled for another version of sparkwright.
     """
     verified = verified_states.load_last(state)
     record = state.read(_record_name(verified))
     if record is None:
-        raise Refused("no restart plan is kept for what was verified.", fix=PLAN_FIX)
+        raise Refused("no restart plan is stored for the last verified server.", fix=PLAN_FIX)
     return _validate_plan(record, record, verified, runtime)
 
 
 def read_wake(state: StateFolder) -> dict[str, Any]:
-    """Return how requests change the turn of the last verified server, as the laptop wrote it; empty if they do not."""
+    """Return the `wake` field of the last verified state's plan; empty if requests do not wake the server."""
     return dict((state.read(_record_name(verified_states.load_last(state))) or {}).get("wake") or {})
 
 
 def load_usable_switch(state: StateFolder, runtime: str) -> Plan:
-    """Return the plan that switches to the last verified server of this folder. Raises Refused as `load_usable`."""
+    """Return the plan that switches to the last verified server. Raises Refused like `load_usable`."""
     verified = verified_states.load_last(state)
     record = state.read(_record_name(verified)) or {}
     if "wake" not in record:
-        raise Refused("no plan of a switch to it is kept.", fix=PLAN_FIX)
+        raise Refused("no plan is stored for switching to it.", fix=PLAN_FIX)
     return _validate_plan(record, record["wake"], verified, runtime)
 
 
@@ -88,11 +90,11 @@ def _validate_plan(
     if record["runtime"] != runtime:
         raise Refused(
             "the restart plan was made by another version of sparkwright.",
-            fix="`invoke health.install --heal restart` brings the plan and the health check up to date.",
+            fix="`invoke health.install --heal restart` updates the plan and the health check.",
         )
     plan = _parse_plan(plan_record)
     if not _is_restart_of(plan, verified):
-        raise Refused("the restart plan is of another server.", fix=PLAN_FIX)
+        raise Refused("the restart plan is for another server.", fix=PLAN_FIX)
     return plan
 
 
@@ -106,10 +108,10 @@ def read_cluster(state: StateFolder) -> Cluster | None:
 
 
 def restarted_state(plan: Plan) -> dict[str, Any]:
-    """Return the state that a plan verifies last, in the form of `verified_states`; empty if it is not known in advance."""
+    """Return spec and model of the last `grant_restart` task of a plan; empty if there is no such task, or they are templates."""
     grants = [task for task in tasks_of(plan.steps) if task.module == "grant_restart"]
     state = {name: grants[-1].args.get(name) for name in ("spec", "model")} if grants else {}
-    return state if all(isinstance(item, dict) for item in state.values()) else {}
+    return state if all(isinstance(argument, dict) for argument in state.values()) else {}
 
 
 def _is_restart_of(plan: Plan, verified: Mapping[str, Any]) -> bool:
@@ -128,10 +130,7 @@ def _record_name(verified: Mapping[str, Any]) -> str:
 
 
 def state_hash(state: Mapping[str, Any]) -> str:
-    """Return a hash of the container and model of a state, which are what `verified_states.is_same` compares.
-
-    A server's key counts only as present or absent.
-    """
+    """Return a hash of the fields that `verified_states.is_same` compares, except the value of the server's key."""
     spec, commit = verified_states.served_identity(state)
-    essence = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
-    return hashlib.sha256(essence.encode(errors="replace")).hexdigest()[:16]
+    identity = json.dumps([{**spec, "server_key": bool(spec.get("server_key"))}, commit], sort_keys=True)
+    return hashlib.sha256(identity.encode(errors="replace")).hexdigest()[:16]

@@ -1,4 +1,7 @@
-"""The records of servers that take turns and of the service that wakes them: turns.json, wake.json and its lock."""
+"""Servers that take turns on a host (turns.json), and the service that wakes them on request (wake.json, wake.lock).
+
+Servers are named by their containers.
+"""
 
 from __future__ import annotations
 
@@ -20,40 +23,34 @@ RECORD_NAME = "turns"
 
 
 def awake_server(state: StateFolder) -> str:
-    """Return the container to keep awake; empty if no servers take turns."""
+    """Return the server whose turn it is; empty if no servers take turns."""
     return str((state.read(RECORD_NAME) or {}).get("awake", ""))
 
 
 def list_servers(state: StateFolder) -> list[str]:
-    """Return the containers that take turns; empty if there are none."""
+    """Return the servers that take turns."""
     return list((state.read(RECORD_NAME) or {}).get("servers", ()))
 
 
 def other_awake_server(state: StateFolder) -> str:
-    """Return the server whose turn it is, if it is not this folder's; else empty."""
+    """Return the server whose turn it is while the server of this state folder is asleep; otherwise empty."""
     current = awake_server(state)
     return current if state.server in list_servers(state) and current != state.server else ""
 
 
 def refuse_asleep(state: StateFolder) -> None:
-    """Raise Failed if it is another server's turn: this one must not start, for both together would not fit into memory."""
+    """Raise Failed if it is another server's turn: the two would not fit into memory together."""
     if current := other_awake_server(state):
         raise Failed(f"{state.server} is asleep: it is the turn of {current}.", fix="`invoke switch` wakes it.")
 
 
 def set_awake(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
-    """Record that it is this server's turn from now on.
-
-    Args:
-        name: of its container.
-        servers: all that take turns.
-        run: the run that decided it.
-    """
+    """Record that it is now the turn of server `name`, of all `servers` that take turns."""
     state.write(RECORD_NAME, {"awake": name, "servers": list(servers), "since": time.time(), "run": run})
 
 
 def remove_server(state: StateFolder, server: str) -> None:
-    """Record that a server no longer takes turns: it is always on."""
+    """Record that a server no longer takes turns. With fewer than two servers left, or if it was its turn, no server does."""
     remaining = [name for name in list_servers(state) if name != server]
     if len(remaining) == len(list_servers(state)):
         return
@@ -63,68 +60,69 @@ def remove_server(state: StateFolder, server: str) -> None:
         state.write(RECORD_NAME, {**(state.read(RECORD_NAME) or {}), "servers": remaining})
 
 
-# wake.json: the state of the service that wakes servers on request, and wake.lock, which it holds while it runs.
+# wake.json contains the state of the service that wakes servers on request. The service locks wake.lock while it runs.
 #
-# Both are the machine's. Status and doctor read them; only the service writes.
+# There is one of each per machine. Only the service writes them; status and doctor read them.
 
 WAKE_RECORD, LOCK = "wake", "wake.lock"
-START_FIX = "`invoke health.install` starts the service that reads at the gateways who was asked for."
+START_FIX = "`invoke health.install` starts the service that wakes servers on request."
 
 
 @dataclass(slots=True)
 class SwitchFailure:
-    """The failed switches to a server, since it was last awake."""
+    """Failed switches to a server since it was last awake."""
 
     count: int
-    #: of the last one, seconds since the epoch
+    #: time of the last failure, seconds since the epoch
     time_s: float
+    #: reason for the last failure
     why: str
 
 
 @dataclass(slots=True)
 class WakeRecord:
-    """State carried from one look at the gateways to the next. Servers are named by their containers."""
+    """State of the wake service between its queries of the gateways."""
 
-    #: the server to wake again when `woken` is idle
+    #: the server to switch back to when `woken` is idle
     home: str = ""
-    #: the server that a request woke; empty after a switch by hand
+    #: the server that was last woken by a request; empty after a manual switch
     woken: str = ""
-    #: the server of a switch that has not ended, and its run
+    #: target of the switch in progress, and the id of its run
     begun: str = ""
     run: str = ""
-    #: duration of the last switch, by server
+    #: seconds that the last switch to each server took
     took_s: dict[str, float] = field(default_factory=dict)
     #: failed switches by server
     failures: dict[str, SwitchFailure] = field(default_factory=dict)
-    #: a sentence for status, by server
+    #: messages for `status`, by server
     messages: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, state: StateFolder) -> WakeRecord:
-        """Read the record; an empty one if there is none."""
+        """Read the record; with defaults if there is none."""
         data: dict[str, Any] = state.read(WAKE_RECORD) or {}
         failures = {name: SwitchFailure(**failure) for name, failure in (data.get("failures") or {}).items()}
         return build_dataclass(cls, data, failures=failures)
 
     def save(self, state: StateFolder) -> None:
-        """Write the record, if it changed."""
+        """Write the record if it changed."""
         data = dataclasses.asdict(self)
         if data != dataclasses.asdict(WakeRecord.load(state)):
             state.write(WAKE_RECORD, data)
 
 
 def is_service_running(state: StateFolder) -> bool:
-    """Return True if the service runs: it holds its lock while it does."""
+    """Return True if the wake service is running."""
     return private.is_locked(state.path / LOCK)
 
 
 def stop_service(state: StateFolder) -> None:
-    """Stop the service, if it runs; a switch that it has begun is ended first."""
+    """Ask the wake service to exit, without waiting. It finishes a switch in progress first."""
     if is_service_running(state):
         with contextlib.suppress(OSError, ValueError):
             os.kill(int((state.path / LOCK).read_text()), signal.SIGTERM)
 
 
 def service_message(state: StateFolder) -> str:
-    """Return what the service says about the server of this folder; empty if it does not run, or says nothing."""
+    """Return the wake service's message about the server of this state folder; empty if it has none or is not running."""
     return WakeRecord.load(state).messages.get(state.server, "") if is_service_running(state) else ""
