@@ -89,10 +89,14 @@ CLIENTS: dict[str, Client] = {
         )
     ),
     "HAProxy's admin socket": Client(
-        lambda _, folder: haproxy_sockets.running_digest(folder), limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),), unix=True
+        lambda _, folder: haproxy_sockets.running_digest(folder),
+        limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),),
+        unix=True,
     ),
     "HAProxy's statistics": Client(
-        lambda _, folder: haproxy_sockets.read_statistics(folder), limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),), unix=True
+        lambda _, folder: haproxy_sockets.read_statistics(folder),
+        limits=((haproxy_sockets, "COMMAND_TIMEOUT_S"),),
+        unix=True,
     ),
     "a webhook": Client(
         lambda server, _: notify.post_with_retries(server.url, Post(b"{}", {}), pause=lambda seconds: None),

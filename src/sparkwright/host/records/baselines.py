@@ -1,4 +1,7 @@
-"""A host's measurements: baselines under the key that makes them comparable, reference texts, and the lab's cells."""
+"""Stored measurements of a host: throughput baselines, reference texts, and results of the lab.
+
+Baselines and reference texts are stored under a hash of the key that makes them comparable (`build_key`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from sparkwright.protocol.container import group_options
 from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
-#: the members, in a cluster's key: its texts do not depend on them, but its throughput does
+#: field of a cluster's key: throughput depends on the members, reference texts do not
 MEMBERS = "members"
 
 
@@ -35,13 +38,13 @@ class NearestBaseline:
 
 @dataclass(frozen=True)
 class Baselines:
-    """The baselines of a host."""
+    """The throughput baselines of a host."""
 
     #: the host's state folder
     state: StateFolder
 
     def read(self, key: Mapping[str, Any]) -> Baseline | None:
-        """Return the baseline of this key; None if there is none."""
+        """Return the baseline with this key; None if there is none."""
         record = self.state.read(record_name(FOLDER, key))
         return Baseline.from_json(record) if record else None
 
@@ -49,52 +52,50 @@ class Baselines:
         """Record a baseline.
 
         Args:
-            about: information that is not part of the key: driver, versions.
+            about: information that is not part of the key, such as the driver and versions.
         """
         self.state.write(record_name(FOLDER, key), {**baseline.to_json(), "key": dict(key), "about": dict(about)})
 
     def read_about(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the information recorded with a baseline; empty if there is none.
-
-        Its kernel path, the GPU's power and utilization.
-        """
+        """Return the additional information of a baseline, such as its kernels and the GPU's power; empty if there is none."""
         record = self.state.read(record_name(FOLDER, key)) or {}
         return dict(record.get("about") or {})
 
     def add_about(self, key: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Record more information about a baseline, which itself stays unchanged; nothing without one."""
+        """Add information to a baseline, if there is one with this key."""
         record = self.state.read(record_name(FOLDER, key))
         if record:
             self.state.write(record_name(FOLDER, key), {**record, "about": {**(record.get("about") or {}), **about}})
 
     def remove(self, key: Mapping[str, Any]) -> None:
-        """Remove the baseline of a server that turned out to generate nonsense."""
+        """Remove a baseline, as for a server that turned out to generate nonsense."""
         self.state.remove(record_name(FOLDER, key))
 
     def find_nearest(self, key: Mapping[str, Any]) -> NearestBaseline | None:
-        """Return the baseline of the same model whose key differs least; None if there is none."""
+        """Return the baseline of the same model with the fewest differing fields, at least one; None if there is none."""
         candidates: list[NearestBaseline] = []
         for path in sorted((self.state.path / FOLDER).glob("*.json")):
             record = self.state.read(f"{FOLDER}/{path.stem}") or {}
-            other = record.get("key") or {}
-            differs = tuple(name for name in key if other.get(name) != key[name])
-            if differs and other.get("model") == key.get("model"):
-                candidates.append(NearestBaseline(Baseline.from_json(record), differs))
+            other_key = record.get("key") or {}
+            differing_fields = tuple(name for name in key if other_key.get(name) != key[name])
+            if differing_fields and other_key.get("model") == key.get("model"):
+                candidates.append(NearestBaseline(Baseline.from_json(record), differing_fields))
         return min(candidates, key=lambda nearest: len(nearest.differing_fields), default=None)
 
 
 def record_name(folder: str, key: Mapping[str, Any]) -> str:
-    """Return the name in the state folder for a key's record."""
+    """Return the name of a key's record in the state folder."""
     return f"{folder}/{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
 def build_key(configuration: Mapping[str, Any], machine: Machine, http: Http) -> dict[str, Any]:
-    """Return the key that makes measurements comparable: host, model, digest, arguments, environment, prompts, client.
+    """Return the key that makes measurements comparable: the configuration, host, speculation, prompts and client version.
 
-    The order of arguments does not count, nor does the tag before a digest.
+    Arguments are sorted, and an image with a digest is reduced to the digest.
 
     Args:
-        http: of the measured engine.
+        configuration: image, model, arguments and environment of the server.
+        http: the engine's HTTP API.
     """
     key = {name: _canonicalize(value) for name, value in configuration.items()}
     return {
@@ -107,7 +108,7 @@ def build_key(configuration: Mapping[str, Any], machine: Machine, http: Http) ->
 
 
 def _host_id(machine: Machine) -> str:
-    """Return the machine's id; its host name if it has none."""
+    """Return /etc/machine-id, or else the host name."""
     try:
         return machine.path("/etc/machine-id").read_text().strip() or socket.gethostname()
     except OSError:
@@ -120,28 +121,28 @@ def _canonicalize(value: Any) -> Any:
     return sorted(group_options(value)) if isinstance(value, list | tuple) else value
 
 
-# The lab's measurements on this host: one file per cell, so that a finished cell is never measured twice.
+# Results of the lab, one file per cell (a configuration of an experiment), so that an interrupted experiment can be continued.
 #
-# ~/.local/state/sparkwright/bench/SERIES/KEY.json; a series is one experiment, from its first command to its last cell.
+# ~/.local/state/sparkwright/bench/SERIES/KEY.json, where a series is one experiment.
 
 CELLS_FOLDER = "bench"
 MAX_SERIES = 20
 
 
 def read_cell(state: StateFolder, series: str, key: str) -> dict[str, Any] | None:
-    """Return a finished cell; None if it is not finished."""
+    """Return the result of a cell; None if it was not measured."""
     return state.read(f"{CELLS_FOLDER}/{series}/{key}")
 
 
 def write_cell(state: StateFolder, series: str, key: str, cell: dict[str, Any]) -> None:
-    """Record a finished cell, and remove the oldest series."""
+    """Record the result of a cell. Keeps the newest MAX_SERIES series."""
     state.write(f"{CELLS_FOLDER}/{series}/{key}", cell)
-    for old in newest_first((state.path / CELLS_FOLDER).iterdir())[MAX_SERIES:]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old_series in newest_first((state.path / CELLS_FOLDER).iterdir())[MAX_SERIES:]:
+        shutil.rmtree(old_series, ignore_errors=True)
 
 
 def read_cells(state: StateFolder, series: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the finished ones of these cells, by key."""
+    """Return the results of the measured cells among these, by key."""
     cells = {key: read_cell(state, series, key) for key in keys}
     return {key: cell for key, cell in cells.items() if cell is not None}
 
@@ -153,14 +154,14 @@ REFERENCES_FOLDER = "references"
 class Reference:
     """The reference texts of a server."""
 
-    #: of reference.PROMPTS, then of LONG if it was requested
+    #: one per prompt of reference.PROMPTS, and one for LONG if requested
     texts: tuple[GeneratedText, ...]
     #: when they were generated, seconds since the epoch
     since: float
 
 
 def read_reference(state: StateFolder, key: Mapping[str, Any]) -> Reference | None:
-    """Return the reference of this key; None if there is none for the present set of prompts."""
+    """Return the reference with this key; None if there is none for the present set of prompts."""
     record = state.read(record_name(REFERENCES_FOLDER, key)) or {}
     if record.get("prompts") != reference.PROMPT_SET or len(record.get("texts") or ()) < len(reference.PROMPTS):
         return None
@@ -168,6 +169,6 @@ def read_reference(state: StateFolder, key: Mapping[str, Any]) -> Reference | No
 
 
 def write_reference(state: StateFolder, key: Mapping[str, Any], texts: Sequence[GeneratedText]) -> None:
-    """Record the texts."""
+    """Record reference texts, generated now."""
     header = {"prompts": reference.PROMPT_SET, "since": time.time(), "key": dict(key)}
     state.write(record_name(REFERENCES_FOLDER, key), {**header, "texts": [text.to_json() for text in texts]})

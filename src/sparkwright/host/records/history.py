@@ -1,10 +1,8 @@
-"""The history of a host's server: one JSON line per action, in ~/.local/state/sparkwright/history.jsonl.
+"""The history of a server: one JSON line per action, in history.jsonl in its records folder (see `verified_states`).
 
-With several servers on a host, each has its own file, below servers/NAME.
-
-time, run, who, what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id, image, model, commit,
-arguments (protocol/container.py), cluster (of a run in a cluster: "rank 0 of pair"), changed (field, before, after),
-measured (figures with their units in their names), why
+Fields: time, run, who (user@laptop), what ("verified", "restored", "rolled back", "stopped for a crash loop"), container_id,
+image, model, commit, arguments (protocol/container.py), cluster ("rank 0 of pair"), changed (field, before, after), measured
+(figures with their units in their names), why
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from sparkwright.trust.bounds import parse_bounded_json
 
 FILE = "history.jsonl"
 MAX_LINES = 500
-#: the action after which an earlier state is the last verified one, and those after it no longer count
+#: the action that makes an earlier state the last verified one and drops the states after it
 ROLLED_BACK = "rolled back"
 
 
 def append(context: Context, action: str, **fields: Any) -> None:
-    """Append one line. A full disk must not keep a server from being restored: then the line is lost, with a note."""
+    """Append one line. If that fails, as on a full disk, only note it: the server must still be restored."""
     row = {"time": round(time.time(), 3), "run": context.run_id, "who": requester(context), "what": action, **fields}
     row |= {"cluster": rank} if (rank := _cluster_rank(context)) else {}
     try:
@@ -42,7 +40,7 @@ def append(context: Context, action: str, **fields: Any) -> None:
 
 
 def read(state: StateFolder) -> list[dict[str, Any]]:
-    """Return all lines that are kept, newest first. Incomplete lines are left out."""
+    """Return the last MAX_LINES lines, newest first, without incomplete ones."""
     try:
         lines = (state.records_folder / FILE).read_text(errors="replace").splitlines()
     except OSError:
@@ -55,12 +53,12 @@ def read(state: StateFolder) -> list[dict[str, Any]]:
 
 
 def requester(context: Context) -> str:
-    """Return user@laptop of this run, from its plan."""
+    """Return the user@laptop that requested this run; empty if unknown."""
     return str(_load_plan(context).get("who", ""))
 
 
 def _cluster_rank(context: Context) -> str:
-    """Return the host's place in the cluster of this run: "rank 0 of pair"; empty for a host of its own."""
+    """Return the host's rank in this run's cluster, as "rank 0 of pair"; empty without a cluster."""
     try:
         cluster = Cluster.from_json(_load_plan(context).get("cluster"))
     except ValueError:

@@ -1,10 +1,9 @@
-"""The incident diagnostics of a failed server, kept on the host for `invoke incident`.
+"""Diagnostics of a failed server, stored on the host for `invoke incident`.
 
 ~/.local/state/sparkwright/incidents/ID/    about.json  container.log  inspect.json  meminfo  holders.txt  dmesg.txt
                                             docker-ps.txt  nvidia-smi.txt  plan.json  events.jsonl  memory.txt
 
-Secrets are masked: the run's own, the servers' keys, and everything named or formatted like a secret, in the container's settings
-and its health checks, in logs and command lines.
+Secrets are masked in all files: those of the run, the servers' keys, and everything named or formatted like a secret.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _JSON_FILES = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 
 
 def save(context: Context, name: str, why: str) -> Path:
-    """Write a bundle about a container.
+    """Save the diagnostics of container `name` and return their folder. Keeps the newest MAX_INCIDENTS.
 
-    A file that is not available holds the reason; a full disk ends the bundle, never the run.
+    If a file's content is unavailable, it contains the reason. A write error only ends the collection, with a note.
     """
     folder = context.state.folder(FOLDER, context.run_id)
     run_secrets = (secret.reveal() for secret in context.secrets.values())
     redactor = Redactor([*run_secrets, *server_keys.list_keys(context.state)])
-    for file, read in _iter_parts(context, name, why):
+    for file, read in _iter_contents(context, name, why):
         try:
             text = read() if file in _JSON_FILES else secret_patterns.mask_text(read())
         except Exception as error:  # the engine may be the cause
@@ -56,18 +55,18 @@ def save(context: Context, name: str, why: str) -> Path:
         except OSError as error:
             context.note(f"cannot save {file} of the incident: {error.strerror}")
             break
-    for old in list_bundles(context.state)[MAX_INCIDENTS:]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old_bundle in list_bundles(context.state)[MAX_INCIDENTS:]:
+        shutil.rmtree(old_bundle, ignore_errors=True)
     return folder
 
 
 def list_bundles(state: StateFolder) -> list[Path]:
-    """Return the bundles that are kept, newest first."""
+    """Return the folders of all incidents, newest first."""
     return newest_first(path for path in (state.path / FOLDER).glob("*") if path.is_dir())
 
 
 def list_server_bundles(state: StateFolder) -> list[Path]:
-    """Return the bundles of this folder's server; all of them for a host's only server."""
+    """Return the folders of a server's incidents, newest first; of all incidents if the host has one server."""
     return [bundle for bundle in list_bundles(state) if state.server in ("", _container_of(bundle))]
 
 
@@ -80,19 +79,17 @@ def _container_of(folder: Path) -> str:
 
 
 def iter_files(folder: Path, run_folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of a bundle. The events are the run's own, which continued after the bundle was written."""
+    """Yield name and text of each file of an incident. The events are read from the run, which continued afterwards."""
     for path in sorted(path for path in folder.iterdir() if path.name in INCIDENT_FILES):
         source = run_folder / path.name if path.name == "events.jsonl" else path
         text = (source if source.exists() else path).read_text(errors="replace")
         text = _mask_lines(text) if path.suffix == ".jsonl" else text
-        yield (
-            path.name,
-            escape_json(text) if path.suffix in (".json", ".jsonl") else text,
-        )  # the laptop's escapes are not JSON's
+        # JSON is escaped here, since the laptop's escapes would make it invalid
+        yield path.name, escape_json(text) if path.suffix in (".json", ".jsonl") else text
 
 
-def _iter_parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the files of a bundle and the functions that return their contents, the most important first."""
+def _iter_contents(context: Context, name: str, why: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield the name of each file and the function that returns its content, the most important first."""
     record = {"time": time.time(), "run": context.run_id, "container": name, "why": secret_patterns.mask_text(why)}
     run = context.state.path / "runs" / context.run_id
     machine = context.machine
@@ -110,7 +107,7 @@ def _iter_parts(context: Context, name: str, why: str) -> Iterator[tuple[str, Ca
 
 
 def _format_samples(context: Context) -> str:
-    """Return the memory samples that the start guards of this run recorded."""
+    """Return the memory samples that this run's start guards recorded."""
     paths = sorted((context.state.path / start_guard.FOLDER).glob(f"{context.run_id}-*"))
     if not paths:
         return "not available:  no start of this run was guarded\n"
@@ -118,7 +115,7 @@ def _format_samples(context: Context) -> str:
 
 
 def _read_dmesg(context: Context) -> str:
-    """Return the kernel's last lines. Reading them needs root if kernel.dmesg_restrict is set, as on DGX OS."""
+    """Return the last lines of the kernel log. That needs root if kernel.dmesg_restrict is set, as on DGX OS."""
     for argv in (
         ["dmesg", "--ctime"],
         ["sudo", "-n", "dmesg", "--ctime"],
@@ -131,7 +128,7 @@ def _read_dmesg(context: Context) -> str:
 
 
 def _mask_lines(text: str) -> str:
-    """Mask secrets in lines of JSON; a line that a full disk cut off is masked as text."""
+    """Mask secrets in lines of JSON; an invalid line, as one truncated by a full disk, is masked as text."""
     return "".join(f"{_mask_line(line)}\n" for line in text.splitlines())
 
 
@@ -143,11 +140,11 @@ def _mask_line(line: str) -> str:
 
 
 def _format_containers(context: Context) -> str:
-    rows = context.docker().api.containers(all=True)
-    return "".join(f"{row['Names'][0].lstrip('/')}  {row['State']}  {row['Image']}\n" for row in rows)
+    listed = context.docker().api.containers(all=True)
+    return "".join(f"{item['Names'][0].lstrip('/')}  {item['State']}  {item['Image']}\n" for item in listed)
 
 
 def redact_inspect(inspected: dict[str, Any]) -> dict[str, Any]:
-    """Return an inspect without values that are named or formatted like a secret."""
+    """Return Docker's inspection of a container with values masked that are named or formatted like a secret."""
     masked: dict[str, Any] = secret_patterns.mask_value(inspected)
     return masked

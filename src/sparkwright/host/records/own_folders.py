@@ -20,7 +20,7 @@ from sparkwright.trust import private
 from sparkwright.trust.model_files import RECIPE_FILES_FOLDER as FILES_FOLDER
 
 SHARE_FOLDER = ".local/share/sparkwright"
-#: limit of counted entries
+#: counting stops there, since a container may have created any number of files
 MAX_ENTRIES = 500_000
 #: folders that a gateway mounts, below the state folder (host/gateway/gateway_folders.py)
 GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
@@ -29,14 +29,14 @@ UNKNOWN_USE = "Docker does not answer: a container may have it mounted"
 
 
 def share_and_state(home: Path) -> tuple[Path, Path]:
-    """Return both folders, whether they exist or not."""
+    """Return the paths of both folders, which may not exist."""
     return home / SHARE_FOLDER, StateFolder.in_home(home).path
 
 
 def disk_bytes(path: Path) -> int:
-    """Return the disk usage of a file or folder, bytes. Unreadable parts count as 0, and no link is followed.
+    """Return the disk usage of the first MAX_ENTRIES files in a folder, or of a file, in bytes.
 
-    A container may have filled it, to any depth: counting stops after MAX_ENTRIES.
+    Links are not followed, and unreadable folders are skipped.
     """
     total = count = 0
     with contextlib.suppress(OSError):
@@ -56,18 +56,18 @@ def disk_bytes(path: Path) -> int:
 
 
 def iter_mounts(context: Context, *, exclude: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
-    """Yield (container, source) for each of this host's paths that a container, running or not, has mounted.
+    """Yield (container's name, path on the host) for each mount of all containers, also of stopped ones.
 
     Args:
         exclude: names of containers to leave out.
 
     Raises:
-        Failed: The engine cannot be queried.
+        Failed: Docker cannot be queried.
     """
     api = context.docker().api
-    for row in api.containers(all=True):
-        name = row["Names"][0].lstrip("/")
-        for mount in (api.inspect_container(row["Id"]).get("Mounts") or ()) if name not in exclude else ():
+    for container in api.containers(all=True):
+        name = container["Names"][0].lstrip("/")
+        for mount in (api.inspect_container(container["Id"]).get("Mounts") or ()) if name not in exclude else ():
             if mount.get("Source"):
                 yield name, Path(mount["Source"])
 
@@ -78,7 +78,7 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
     Returns all of them if Docker cannot be queried.
 
     Args:
-        exclude: as in `iter_mounts`.
+        exclude: names of containers whose mounts are ignored.
     """
     state = share_and_state(context.machine.home)[1]
     gateway = (state / folder for folder in GATEWAY_FOLDERS if (state / folder).is_dir())
@@ -94,12 +94,9 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
 
 
 def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
-    """Remove both folders, and their parents if those are empty then.
+    """Remove both folders, except the files in `keep`, and their parents if these are empty.
 
-    Each folder is renamed first: a process that starts meanwhile creates a new one and never sees half of the old.
-
-    Args:
-        keep: files below them that stay.
+    Each folder is renamed first, so that a process that starts meanwhile creates a new one instead of reading half of the old one.
     """
     for folder in share_and_state(home):
         if not folder.exists():
@@ -110,13 +107,13 @@ def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
             if path.is_relative_to(folder):
                 private.create_folder(folder)
                 private.create_folder(path.parent)
-                (renamed / path.relative_to(folder)).rename(path)  # the same file: a container has it mounted
+                (renamed / path.relative_to(folder)).rename(path)  # not copied: a container has this inode mounted
         shutil.rmtree(renamed, ignore_errors=True)
         remove_empty_folders(folder.parent, home)
 
 
 def remove_empty_folders(folder: Path, home: Path) -> None:
-    """Remove an empty folder below the home, and its parents as far as they are empty then."""
+    """Remove a folder below the home if it is empty or missing, then its parents while they are empty."""
     while folder != home and folder.is_relative_to(home):
         try:
             folder.rmdir()

@@ -1,9 +1,9 @@
-"""The files with the servers' keys. `host.containers.server_key` decides which are needed.
+"""API keys of the servers, in files that their containers mount. `host.containers.server_key` decides which are needed.
 
 ~/.local/state/sparkwright/server_keys/    0700
     salt                                   random, for the fingerprints; created once, never leaves the host
-    NAME-FINGERPRINT.yaml                  0600, in vLLM's format; mounted read-only. Other engines have other suffixes
-    NAME.yaml                              a link to the key of the newest container, for the docker run script
+    NAME-FINGERPRINT.yaml                  in vLLM's format; other engines have other suffixes
+    NAME.yaml                              link to the key of the newest container, for the docker run script
 """
 
 from __future__ import annotations
@@ -24,31 +24,30 @@ from sparkwright.secret import Secret
 FOLDER = "server_keys"
 SALT = "salt"
 SALT_BYTES = 32
-#: hexadecimal digits of a fingerprint: two keys of one host never share one
 FINGERPRINT_DIGITS = 16
 
 
 def has_keys(state: StateFolder) -> bool:
-    """Return True if this host has ever kept a key."""
+    """Return True if a key was ever stored on this host."""
     return (state.path / FOLDER).is_dir()
 
 
 def list_keys(state: StateFolder) -> list[str]:
-    """Return every key that is kept, for masking."""
+    """Return all stored keys, for masking."""
     return [key for path in _iter_files(state, "*") if (key := read_key(path))]
 
 
 def key_path(state: StateFolder, name: str, fingerprint: str, key_format: ServerKey | None = None) -> Path:
-    """Return the path of the key with this fingerprint.
+    """Return the path of the file for the key with this fingerprint.
 
     Args:
-        key_format: the engine's format of a key file; None: the usual engine's.
+        key_format: the engine's format; None for the default engine's.
     """
     return state.path / FOLDER / f"{name}-{fingerprint}{(key_format or _key_formats()['']).suffix}"
 
 
 def read_key(path: Path) -> str:
-    """Return the key in a file; empty if there is none."""
+    """Return the key in a file; empty if the file is missing or invalid."""
     try:
         key_format = _key_formats().get(path.suffix)
         return key_format.key_of(path.read_text()) if key_format else ""
@@ -57,7 +56,7 @@ def read_key(path: Path) -> str:
 
 
 def fingerprint(state: StateFolder, key: str) -> str:
-    """Return the name of a key on this host, which reveals nothing of it; empty without a salt: then no key is kept yet."""
+    """Return a salted hash that names a key on this host; empty if there is no salt, because no key was stored yet."""
     try:
         salt = (state.path / FOLDER / SALT).read_bytes()
     except FileNotFoundError:
@@ -68,10 +67,10 @@ def fingerprint(state: StateFolder, key: str) -> str:
 def save_key(
     state: StateFolder, name: str, key: str, *, world_readable: bool, key_format: ServerKey | None = None
 ) -> Path:
-    """Write a key's file and return its path.
+    """Write a key to its file and return the path.
 
     Args:
-        world_readable: readable for any user of the container; the folder keeps other users of the host out.
+        world_readable: make it readable for every user in the container; the folder's mode excludes other users of the host.
     """
     folder = state.path / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -81,7 +80,7 @@ def save_key(
     key_format = key_format or _key_formats()[""]
     path = key_path(state, name, fingerprint(state, key), key_format)
     mode = 0o644 if world_readable else 0o600
-    if read_key(path) == key:  # a container may have this very file mounted
+    if read_key(path) == key:  # keep the inode: a container may have it mounted
         path.chmod(mode)
     else:
         write_atomically(path, key_format.text(key).encode(), mode=mode)
@@ -89,7 +88,7 @@ def save_key(
 
 
 def update_link(path: Path, name: str) -> None:
-    """Point the link NAME, with the same suffix, to this file."""
+    """Point the link NAME, which has the same suffix, to a key file."""
     temporary = path.with_name(f"{name}.new")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
@@ -97,7 +96,7 @@ def update_link(path: Path, name: str) -> None:
 
 
 def remove_unneeded(state: StateFolder, name: str, needed: Collection[str]) -> None:
-    """Remove the keys of a server whose fingerprints are not needed."""
+    """Remove a server's keys, except those with the fingerprints in `needed`."""
     for path in _iter_files(state, name):
         if path.stem.removeprefix(f"{name}-") not in needed:
             path.unlink(missing_ok=True)
@@ -110,19 +109,20 @@ def _iter_files(state: StateFolder, name: str) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=1)
 def _key_formats() -> dict[str, ServerKey]:
-    """Return the engines' formats of a key file, by file suffix; "" for the usual engine."""
+    """Return the engines' formats of key files, by file suffix; the default engine's also as ""."""
     keys = {name: key for name in engine.TITLES if (key := engine.get_engine(name).key) is not None}
     return {key.suffix: key for key in keys.values()} | {"": keys[engine.DEFAULT_ENGINE]}
 
 
-# heal-token.json: the token with which the health checks of a cluster's members authenticate to restart it without a laptop.
+# heal-token.json: the secret with which the health checks of a cluster's members authenticate to each other before a restart.
 #
-# `health.install` generates it on the laptop, the same for all members, and anew each time; it is sent as a secret, and stored
-# in this file only, which this user alone can read. The checks never send it: keys are derived from it, one per purpose.
+# Each `health.install` generates a new one on the laptop, for all members of a cluster. Only this user can read the file. The
+# checks do not send the token itself, but values derived from it.
 
 HEAL_TOKEN_RECORD = "heal-token"
-#: the name of the secret: 32 random bytes, in hexadecimal digits
+#: name of the secret in a request
 HEAL_TOKEN_SECRET = "HEAL_TOKEN"
+#: 32 random bytes
 HEAL_TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 

@@ -1,7 +1,7 @@
 """Memory figures of verified starts: ~/.local/state/sparkwright/start_memory.json, one file per host.
 
-The budget of the next start uses them: of the same image, model and arguments if there was such a start, else of the same image.
-Bytes are from /proc/meminfo's MemAvailable, which alone includes CUDA's allocations in shared memory; a process's RSS does not.
+The next start's memory budget uses the figures of a start with the same image, model and arguments, or else with the same image.
+Available memory is MemAvailable of /proc/meminfo, which reflects CUDA's allocations in unified memory; a process's RSS does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkwright.trust.shapes import select_valid
 FILE = "start_memory"
 VERSION = 1
 MAX_STARTS = 64
-#: how closely a recorded start matches another one
+#: "start": same image, model and arguments; "image": same image only
 Match = Literal["start", "image"]
 
 
@@ -26,63 +26,63 @@ Match = Literal["start", "image"]
 class StartMemory:
     """The memory figures of one verified start."""
 
+    #: name of the container
     name: str
-    #: its digest
+    #: digest of the image
     image: str
+    #: commit of the model
     model: str
     #: see protocol/container.py
     arguments: str
-    #: it found no compile cache
+    #: True if there was no compile cache
     cold: bool
-    #: seconds since the epoch, when it was verified
+    #: time of the verification, seconds since the epoch
     at: float
-    #: available before `docker start`
+    #: available memory before `docker start`
     before_bytes: int
-    #: the lowest value from `docker start` until it was verified
+    #: lowest available memory between `docker start` and the verification
     lowest_bytes: int
-    #: available when it was verified
+    #: available memory at the verification
     after_bytes: int
-    #: on the GPU's side, by `gpu_source`; None if unknown
+    #: memory for the GPU, from `gpu_source`; None if unknown
     gpu_bytes: int | None = None
-    #: log: the engine's own figures; share: utilization x MemTotal
+    #: "log": figures in the engine's log; "share": utilization x MemTotal
     gpu_source: str = ""
-    #: on the host's side: what was taken beyond gpu_bytes, at least 0
+    #: memory beyond gpu_bytes, at least 0; None if unknown
     host_bytes: int | None = None
-    #: tokens in the KV cache, and concurrent requests of full length, from the log
+    #: tokens in the KV cache, and concurrent requests of full length, from the log; None if unknown
     kv_tokens: int | None = None
     full_requests: float | None = None
     run: str = ""
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes that the server took in total, at least 0."""
+        """Memory that the running server uses, at least 0."""
         return max(0, self.before_bytes - self.after_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes that the start took temporarily beyond that."""
+        """Memory that the start used temporarily, in addition to `taken_bytes`."""
         return max(0, self.after_bytes - self.lowest_bytes)
 
     @property
     def key(self) -> tuple[str, str, str, bool]:
-        """The identity of a start; the newest of each is kept."""
+        """The identity of a start; only the newest record of each is kept."""
         return self.image, self.model, self.arguments, self.cold
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON, for the file, for `history` and for programs."""
+        """Return the fields as JSON."""
         return asdict(self)
 
 
 def read_starts(state: StateFolder) -> list[StartMemory]:
-    """Return all records, newest first; empty for a file of another version."""
+    """Return all records, newest first; empty if another version of the format wrote the file."""
     record = state.read(FILE) or {}
-    if record.get("version") != VERSION:
-        return []
-    return parse_starts(record.get("starts"))
+    return parse_starts(record.get("starts")) if record.get("version") == VERSION else []
 
 
 def parse_starts(rows: Any) -> list[StartMemory]:
-    """Return the starts in rows of the file or of `history` events; malformed ones are left out."""
+    """Return the starts in JSON from the file or from history events, without malformed ones."""
     field_names = {field.name for field in fields(StartMemory)}
     return [
         StartMemory(**{name: value for name, value in row.items() if name in field_names})
@@ -91,11 +91,7 @@ def parse_starts(rows: Any) -> list[StartMemory]:
 
 
 def learned_figures(matched_start: tuple[StartMemory, Match] | None) -> MeasuredStart | None:
-    """Return the figures of a start that a budget uses.
-
-    Args:
-        matched_start: as `find_last` returns it.
-    """
+    """Return the figures for a memory budget from the result of `find_last`."""
     if matched_start is None:
         return None
     start, match = matched_start
@@ -111,30 +107,26 @@ def learned_figures(matched_start: tuple[StartMemory, Match] | None) -> Measured
 
 
 def add(state: StateFolder, start: StartMemory) -> None:
-    """Record a verified start, replacing the last one with the same key. The oldest are removed."""
-    others = [start_memory for start_memory in read_starts(state) if start_memory.key != start.key]
-    rows = [other.to_json() for other in (start, *others)][:MAX_STARTS]
-    state.write(FILE, {"version": VERSION, "starts": rows})
+    """Record a verified start in place of the last one with the same key. At most MAX_STARTS are kept."""
+    others = [recorded for recorded in read_starts(state) if recorded.key != start.key]
+    starts = [recorded.to_json() for recorded in (start, *others)][:MAX_STARTS]
+    state.write(FILE, {"version": VERSION, "starts": starts})
 
 
 def find_last(
     starts: Iterable[StartMemory], identity: Mapping[str, Any], *, cold: bool | None = None
 ) -> tuple[StartMemory, Match] | None:
-    """Return the newest start of the same image, model and arguments, else of the same image; None if there is none.
+    """Return the newest start with the same image, model and arguments, or else with the same image; None if there is none.
 
     Args:
-        starts: As `read_starts` returns them.
+        starts: recorded starts, newest first.
         identity: image (its digest), model (its commit) and arguments of the new start.
-        cold: Only cold starts, or only warm ones; None for both.
+        cold: True to select cold starts only, False warm ones only, None both.
     """
     if not identity.get("image"):
         return None
     candidates = [start for start in starts if start.image == identity["image"] and cold in (None, start.cold)]
-    exact = [
-        start_memory
-        for start_memory in candidates
-        if (start_memory.model, start_memory.arguments) == (identity.get("model"), identity.get("arguments"))
-    ]
-    if exact:
-        return exact[0], "start"
+    for start in candidates:
+        if (start.model, start.arguments) == (identity.get("model"), identity.get("arguments")):
+            return start, "start"
     return (candidates[0], "image") if candidates else None

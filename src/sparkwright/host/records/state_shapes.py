@@ -1,4 +1,4 @@
-"""The schemas of the state folder's files, as their readers expect them. Unknown fields are left unchanged."""
+"""Schemas of the JSON files in the state folder. Reading drops invalid fields and keeps unknown ones, except where strict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparkwright.trust.shapes import (
     writable,
 )
 
-#: by the annotation of a field of ContainerSpec
+#: shapes of ContainerSpec's fields, by their annotations
 _TYPE_SHAPES: dict[str, Shape] = {
     "str": text,
     "tuple[str, ...]": [text],
@@ -35,7 +35,7 @@ _TYPE_SHAPES: dict[str, Shape] = {
 }
 _SPEC = Partial(
     {field.name: _TYPE_SHAPES[str(field.type)] for field in dataclasses.fields(ContainerSpec)},
-    strict=True,  # a server recreated from half of it would be another one
+    strict=True,  # a server recreated from an incomplete spec would differ from the verified one
 )
 _MODEL_FIELDS: dict[str, Shape] = {
     **dict.fromkeys(("id", "commit", "dir"), (None, text)),
@@ -96,8 +96,7 @@ _SPEED = Partial(
     dict.fromkeys(("tok_per_s", "baseline_tok_per_s", "ttft_s", "measured_s"), (None, number)) | {"verdict": text},
     strict=True,
 )
-#: the schema of a missing value
-_NOTHING = Partial(strict=True)
+_EMPTY_OBJECT = Partial(strict=True)
 _COUNTED = Partial(
     {"time_s": number, "start": text, "token": text}
     | dict.fromkeys(("running", "generated", "heartbeat"), (None, number)),
@@ -125,12 +124,10 @@ def _validate_rates(value: Any) -> Any:
 
 
 def _non_empty_list(shape: Shape) -> Shape:
-    """Return the schema of a list with at least one item."""
-
     def check(value: Any) -> Any:
-        if not (items := validate(value, [shape], "")):
+        if not (elements := validate(value, [shape], "")):
             raise ValueError("is empty")
-        return items
+        return elements
 
     return check
 
@@ -170,12 +167,11 @@ _REFERENCE = Partial(
 
 
 def _validate_stamp(value: Any) -> Any:
-    """Validate a file's stamp and its hash; earlier versions wrote no ctime."""
-    last = (text,) if isinstance(value, list) and len(value) == _LEGACY_STAMP_FIELDS else (number, text)
+    """Validate the stamp and hash of a file. Earlier versions wrote four fields, without the ctime."""
+    last = (text,) if isinstance(value, list) and len(value) == 4 else (number, text)
     return validate(value, row(number, number, number, *last), "")
 
 
-_LEGACY_STAMP_FIELDS = 4
 _VERIFIED_FILES = {text: _validate_stamp}
 _MANIFEST = Partial(
     {
@@ -199,7 +195,7 @@ _SETTINGS = Partial(
     }
 )
 
-#: by the name of the file, or of its folder, or by its part before the first hyphen
+#: shapes by file name; for many files of one kind, by the name of their folder or the part of their names before the first hyphen
 SHAPES: dict[str, Partial] = {
     "verified": VERIFIED_STATE,
     "verified_before": Partial({"states": [{}]}),
@@ -260,8 +256,8 @@ SHAPES: dict[str, Partial] = {
             "state": (None, text),
             "broken": {text: text},
             "heals": [number],
-            "counted": (_NOTHING, _COUNTED),
-            "joined": (_NOTHING, _JOINED),
+            "counted": (_EMPTY_OBJECT, _COUNTED),
+            "joined": (_EMPTY_OBJECT, _JOINED),
             "speed": _SPEED,
         }
     ),
@@ -269,5 +265,5 @@ SHAPES: dict[str, Partial] = {
 
 
 def shape_of(name: str) -> Partial:
-    """Return the schema of a state by its name, such as "verified" or "baselines/0123abcd"."""
+    """Return the schema of the record `name`, such as "verified" or "baselines/0123abcd"."""
     return SHAPES.get(name) or SHAPES.get(re.split("[/-]", name)[0], Partial())

@@ -1,13 +1,13 @@
-"""The verified states of a host's server, and the place of its records on a host that serves several.
+"""The verified states of a server, and the folder of its records.
 
-The last state is "verified", those before it are "verified_before", as a stack. A state holds everything needed to recreate it
-without the recipe: spec (the container, its image by digest), model (id, commit, dir, transfer, files), serve (served_name,
-utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes, container_id, run, since, script (its docker
-run command, as a deploy wrote it on the host), generation (of a member of a cluster: the same on all members whose containers
-were started together).
+The last state is in verified.json, earlier ones are in verified_before.json, newest first. A state contains everything needed to
+recreate the server without the recipe: spec (the container, with its image's digest), model (id, commit, dir, transfer, files),
+serve (served_name, utilization, needs_bytes, ready_s, tok_per_s, stop_timeout_s), measured, held_bytes, container_id, run, since,
+script (the docker run command, if a deploy wrote it), generation (in a cluster: the same on all members whose containers were
+started together).
 
-The only server of a host has its records in the state folder itself; with several, each has them in servers/NAME, NAME being the
-name of its container. They are moved under the host's lock: no one else writes them then.
+The records of a host's only server are in the state folder; with several servers, those of each are in servers/NAME, named after
+its container. A run moves them while it holds the host's lock.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ IGNORED_SPEC_FIELDS = ("image_ids", "caches")
 
 
 def load_last(state: StateFolder) -> dict[str, Any]:
-    """Return the last verified state, which has at least its container's name; empty if there is none."""
+    """Return the last verified state; empty if there is none, or if it lacks the container's name."""
     return _validate(state.read("verified"))
 
 
 def load_earlier(state: StateFolder) -> list[dict[str, Any]]:
     """Return the verified states before the last one, newest first."""
     states = (state.read("verified_before") or {}).get("states", [])
-    return [row for row in map(_validate, select_valid(VERIFIED_STATE, states)) if row]
+    return [verified for verified in map(_validate, select_valid(VERIFIED_STATE, states)) if verified]
 
 
 def find_spec(state: StateFolder, container_id: str) -> dict[str, Any]:
-    """Return the spec with which a container was verified; empty if it never was."""
+    """Return the spec with which a container was verified; empty if it was not."""
     states = (load_last(state), *load_earlier(state))
-    return next((row["spec"] for row in states if row.get("container_id") == container_id), {})
+    return next((verified["spec"] for verified in states if verified.get("container_id") == container_id), {})
 
 
 def _validate(state: dict[str, Any] | None) -> dict[str, Any]:
@@ -48,56 +48,55 @@ def _validate(state: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def save_verified(state: StateFolder, new_state: dict[str, Any], *, rolled_back: bool = False) -> None:
-    """Record this as the last verified state.
-
-    A rollback forgets the states after the one it returns to; a deploy forgets none.
-    """
+    """Record the last verified state. With `rolled_back`, drop the states that were verified after it the first time."""
     previous, older = load_last(state), load_earlier(state)
-    script = next((row["script"] for row in (previous, *older) if row.get("script") and is_same(row, new_state)), "")
+    script = next(
+        (kept["script"] for kept in (previous, *older) if kept.get("script") and is_same(kept, new_state)), ""
+    )
     new_state = {"script": script, **new_state} if script else new_state
     if previous.get("generation") and previous.get("container_id") == new_state.get("container_id"):
         new_state["generation"] = previous["generation"]  # a restart: the other members' containers are the same
-    match_index = next((n for n, row in enumerate(older) if is_same(row, new_state)), None)
+    match_index = next((n for n, kept in enumerate(older) if is_same(kept, new_state)), None)
     if match_index is not None and rolled_back:
         older = older[match_index + 1 :]
     elif previous and not is_same(previous, new_state):
-        older = [previous, *(row for row in older if not is_same(row, new_state))]
+        older = [previous, *(kept for kept in older if not is_same(kept, new_state))]
     state.write("verified_before", {"states": older[:MAX_KEPT]})
     state.write("verified", new_state)
 
 
 def is_same(first: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return True if two states serve the same: container settings and model revision, in whichever container."""
+    """Return True if two states have the same container settings and model revisions."""
     return served_identity(first) == served_identity(other)
 
 
 def served_identity(state: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Return what a state serves: the container's spec and the model's commit, or the commits of all its models."""
+    """Return the spec without IGNORED_SPEC_FIELDS, and the model's commit or, with several models, the list of commits."""
     spec = {key: value for key, value in (state.get("spec") or {}).items() if key not in IGNORED_SPEC_FIELDS}
     commits = [model.get("commit") for model in models_of(state)]
     return spec, commits if len(commits) > 1 else next(iter(commits), None)
 
 
 def models_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the models of a state: the server's own first, then further ones, each with its `role`."""
+    """Return the models of a state: the served model first, then others with their `role`, such as a draft model."""
     model = state.get("model") or {}
     return [model, *model.get("models", ())] if model else []
 
 
 def resolve_records(state: StateFolder, server: str, only_server: str) -> StateFolder:
-    """Return the state folder of a run, after moving its server's records to their place.
+    """Return the state folder for a run, after moving its server's records there.
 
     Args:
-        server: the container's name if the host serves several; empty if it serves one.
-        only_server: the container's name of the only server.
+        server: the container's name if the host has several servers; otherwise empty.
+        only_server: the container's name if the host has one server.
     """
     root = StateFolder(state.path)
     if server:
-        own_folder = StateFolder(state.path, server)
-        if load_last(root).get("spec", {}).get("name") == server and not load_last(own_folder):
-            _move_records(root, own_folder)
-        own_folder.ensure_records_folder()
-        return own_folder
+        server_folder = StateFolder(state.path, server)
+        if load_last(root).get("spec", {}).get("name") == server and not load_last(server_folder):
+            _move_records(root, server_folder)
+        server_folder.ensure_records_folder()
+        return server_folder
     named_folder = StateFolder(state.path, only_server)
     if only_server and named_folder.records_folder.is_dir() and not load_last(root):
         _move_records(named_folder, root)
@@ -108,13 +107,13 @@ def resolve_records(state: StateFolder, server: str, only_server: str) -> StateF
 
 
 def iter_all_servers(state: StateFolder) -> Iterator[dict[str, Any]]:
-    """Yield the verified states of all servers of a host, each server's last one first."""
+    """Yield the verified states of all servers of a host; of each server, the newest first."""
     for server in StateFolder(state.path).servers():
-        yield from (found for found in (load_last(server), *load_earlier(server)) if found)
+        yield from (verified for verified in (load_last(server), *load_earlier(server)) if verified)
 
 
 def _move_records(source: StateFolder, target: StateFolder) -> None:
-    """Move a server's records, `verified` last, so that an interrupted move is repeated."""
+    """Move a server's records, verified.json last, so that an interrupted move is repeated."""
     folder = target.ensure_records_folder()
     records = (path for path in source.records_folder.iterdir() if path.name.partition(".")[0] in SERVER_RECORDS)
     paths = [path for path in records if not path.name.endswith(".lock")]
@@ -127,6 +126,6 @@ def _move_path(path: Path, target: Path) -> None:
     if not (path.is_dir() and target.is_dir()):
         path.rename(target)
         return
-    for item in path.iterdir():
-        _move_path(item, target / item.name)
+    for child in path.iterdir():
+        _move_path(child, target / child.name)
     path.rmdir()
