@@ -14,13 +14,7 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.gateway.operations import STATES_FILE
 from sparkwright.gateway.render import CONFIG_FILE
-from sparkwright.host.containers import (
-    container_options,
-    containers,
-    lifecycle,
-    log_reader,
-    ownership,
-)
+from sparkwright.host.containers import container_options, containers, lifecycle, log_reader, ownership
 from sparkwright.host.gateway import gateway_folders, haproxy_sockets
 from sparkwright.host.images import image_names
 from sparkwright.host.images.image_names import machine_platform
