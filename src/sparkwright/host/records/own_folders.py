@@ -96,7 +96,7 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
 def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
     """Remove both folders, except the files in `keep`, and their parents if these are empty.
 
-    Each folder is renamed first, so that a process that starts meanwhile creates a new one and never reads half of the old one.
+    Each folder is renamed first: a process that starts meanwhile creates a new one instead of reading a partly removed one.
     """
     for folder in share_and_state(home):
         if not folder.exists():
