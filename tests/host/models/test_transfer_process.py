@@ -342,7 +342,7 @@ def test_an_answer_about_the_chunk_store_that_can_not_be_is_a_sentence(
 ) -> None:
     hub.add_store()
     hub.faults.xet_token = message
-    with pytest.raises(Failed, match="about its chunk store is not valid. Use `transfer: plain`"):
+    with pytest.raises(Failed, match="about its chunk store is invalid. Use `transfer: plain`"):
         fetch_files(context, [hub.row(BIG)], "xet")
 
 

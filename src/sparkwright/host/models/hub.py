@@ -1,4 +1,9 @@
-"""The protocol of a hub: URLs, short answers, locations of files, errors as sentences; bounded in bytes, time and redirects."""
+"""A client for the protocol of a hub: URLs, short answers, file locations, and readable errors.
+
+Answers are limited in bytes, time and redirects. The protocol consists of four headers and two JSON documents, which
+huggingface_hub 2.4 reads in the same way; decision 40 explains why that package is not part of the runtime.
+tests/host/models/test_hub.py compares the two.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +35,64 @@ from sparkwright.transport.http import Route
 from sparkwright.trust.model_files import SHA256
 from sparkwright.visible import one_line
 
-#: limit of an answer read into memory: metadata, an error, a redirect. A model of 20,000 files is described in 8 MB
+#: limit of an answer read into memory; the description of a model with 20,000 files has 8 MB
 MAX_ANSWER_BYTES = 16 * 2**20
 MAX_REDIRECTS = 10
 MAX_SILENCE_S, ANSWER_S = 30.0, 120.0
-
-
-#: of a busy hub, and of one that another request may find well
+#: statuses after which a retry may help
 BUSY_STATUSES = frozenset((429, 500, 502, 503, 504))
 RETRY_PAUSE_S, ANSWER_RETRIES = 0.5, 2
 ROUTE = Route(proxies=True)
+CONFIG = "config.json"
+#: headers of every download, because the length of the answer must be the file's
+IDENTITY_HEADERS = {"Accept-Encoding": "identity"}
+_ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+REDIRECT_LOOP = "redirects in a loop, or to a URL that is not http(s)"
+OTHER_HUB_FIX = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
+UPDATE_LOCK_FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
+_NETWORK_FIX = "Check the host's network."
+_TOO_LONG = "a file is larger than its size in spark.lock."
+_DISK_FULL = "the disk is full."
+_DISK_FULL_FIX = "Free some space; complete files are kept."
+
+
+class HubDown(Failed):
+    """The hub could not be reached, or a transfer broke off; a retry may help."""
+
+
+class DiskFull(Failed):
+    """The disk became full during a transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model at a commit, on a hub or a peer that serves the same protocol."""
+
+    url: str
+    id: str
+    commit: str
+    token: Secret | None = None
+    #: further addresses of the peer
+    other_urls: tuple[str, ...] = ()
+
+    @property
+    def per_address(self) -> list[Source]:
+        """One source per address."""
+        return [replace(self, url=url, other_urls=()) for url in (self.url, *self.other_urls)]
+
+    def without_address(self, url: str) -> Source:
+        """Return the source without an address, unless it is the only one."""
+        remaining = [address for address in (self.url, *self.other_urls) if address != url] or [self.url]
+        return replace(self, url=remaining[0], other_urls=tuple(remaining[1:]))
+
+    def address(self, path: str) -> str:
+        """Return the URL of one of the model's files."""
+        return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that authorize a request; empty without a token."""
+        return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
 
 
 def open_stream(
@@ -52,29 +105,28 @@ def open_stream(
     redirects: int = MAX_REDIRECTS,
     silence_s: float | None = None,
 ) -> http.Stream:
-    """Return an answer once its head is there. A request to a busy hub is retried after 0.5, 1, 2 s, whatever Retry-After says.
+    """Return an answer after its headers were received. Retries after 0.5, 1, 2 ... s; Retry-After is ignored.
 
     Args:
-        headers: a token is sent to the URL's own origin only.
-        retries: after an answer of 429, 500 and the like.
-        connect_retries: the same after a refused connection; None: as many.
-        redirects: how many are followed; without any, a redirect is the answer.
-        silence_s: the longest wait for the head, and for a byte of the body; None: MAX_SILENCE_S.
+        headers: a token in these is sent to the URL's own origin only.
+        retries: number of retries after a status of BUSY_STATUSES.
+        connect_retries: number of retries after a failed connection; None for `retries`.
+        redirects: number of redirects to follow; with 0, a redirect is returned as the answer.
+        silence_s: maximum wait for the headers, and for each byte of the body; None for MAX_SILENCE_S.
 
     Raises:
-        TransportError: one of its kinds. Failed: a redirect too many.
+        TransportError: no valid answer.
+        Failed: too many redirects.
     """
-    max_connect_retries, wait_s = (
-        retries if connect_retries is None else connect_retries,
-        MAX_SILENCE_S if silence_s is None else silence_s,
-    )
+    max_connect_retries = retries if connect_retries is None else connect_retries
+    silence_s = MAX_SILENCE_S if silence_s is None else silence_s
     for n in itertools.count():
         try:
             stream = http.open_stream(
                 method,
                 url,
-                timeout_s=wait_s,
-                rate=MinimumRate(1, wait_s),
+                timeout_s=silence_s,
+                rate=MinimumRate(1, silence_s),
                 headers=headers,
                 redirects=redirects,
                 route=ROUTE,
@@ -93,70 +145,19 @@ def open_stream(
     raise AssertionError
 
 
-# The protocol of a hub: URLs, short answers, the location of a file, and errors as sentences.
-#
-# It consists of four headers and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40
-# explains why that package is not part of the runtime. tests/host/models/test_hub.py compares the two.
-
-CONFIG = "config.json"
-#: headers of every download: the length must be the file's
-IDENTITY_HEADERS = {"Accept-Encoding": "identity"}
-_ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
-class HubDown(Failed):
-    """The hub could not be reached, or a transfer broke off; a retry may help."""
-
-
-class DiskFull(Failed):
-    """The disk is full in the middle of a transfer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A model at a commit, at a hub or at a peer that serves the same protocol."""
-
-    url: str
-    id: str
-    commit: str
-    token: Secret | None = None
-    #: further addresses of the peer
-    other_urls: tuple[str, ...] = ()
-
-    @property
-    def per_address(self) -> list[Source]:
-        """One source per address."""
-        return [replace(self, url=url, other_urls=()) for url in (self.url, *self.other_urls)]
-
-    def without_address(self, url: str) -> Source:
-        """Return the source without an address, unless it is the only one."""
-        remaining = [item for item in (self.url, *self.other_urls) if item != url] or [self.url]
-        return replace(self, url=remaining[0], other_urls=tuple(remaining[1:]))
-
-    def address(self, path: str) -> str:
-        """Return the URL of one of its files."""
-        return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers for a request."""
-        return {"Authorization": f"Bearer {self.token.reveal()}"} if self.token else {}
-
-
 def read_answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
     """Return the body of a short answer. Raises Failed, or HubDown if a retry may help.
 
     Args:
-        first_bytes: only the beginning of a file; 0 for all of it.
+        first_bytes: number of bytes to read from the beginning of a file; 0 for all.
     """
-    range_header = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
+    headers = {**source.headers(), **({"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {})}
     with (
         explain_errors(source),
-        open_stream(
-            "GET", address, {**source.headers(), **range_header}, retries=ANSWER_RETRIES, connect_retries=0
-        ) as stream,
+        open_stream("GET", address, headers, retries=ANSWER_RETRIES, connect_retries=0) as stream,
     ):
         raise_for_status(stream, source, address)
-        stream.connection.clock = Deadline(ANSWER_S)  # an occasional byte would keep it alive
+        stream.connection.clock = Deadline(ANSWER_S)  # the minimum rate alone accepts one byte now and then
         return stream.read(MAX_ANSWER_BYTES)
 
 
@@ -164,20 +165,20 @@ def read_answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
 class FileLocation:
     """The location of a file, as reported by the hub."""
 
-    url: str  #: of its bytes, at the hub or at the target of its redirect
-    headers: dict[str, str]  #: with the token at the hub's own origin only
-    xet_hash: str  #: of its content in the hub's chunk store; empty if it is not there
+    url: str  #: URL of the content, on the hub or where the hub redirects to
+    headers: dict[str, str]  #: headers for that URL; they have the token only at the hub's own origin
+    xet_hash: str  #: the file's hash in the hub's chunk store; empty if it is not in the store
 
 
 def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> FileLocation:
-    """Request the location of a file from the hub. Redirects within the hub are followed; one that leaves it is the result.
+    """Request the location of a file from the hub. Follows redirects within the hub; one to another origin is the result.
 
     Args:
-        file: its row of spark.lock.
-        retries: for a hub that is busy or does not accept a connection.
+        file: the file's entry in spark.lock.
+        retries: number of retries if the hub is busy or the connection fails.
 
     Raises:
-        Failed: The hub has the file in another size than the lock, or redirects in a loop or to another scheme.
+        Failed: The file's size differs from the lock, or the hub redirects in a loop or to another scheme.
         HubDown: A retry may help.
     """
     url = source.address(file["path"])
@@ -187,7 +188,8 @@ def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) ->
             with open_stream("HEAD", url, headers, retries=retries, redirects=0) as stream:
                 raise_for_status(stream, source, url)
                 _refuse_other_file(stream, file)
-                xet_hash = _parse_hash(stream.headers.get("X-Xet-Hash", ""))
+                xet_hash = stream.headers.get("X-Xet-Hash", "")
+                xet_hash = xet_hash if SHA256.fullmatch(xet_hash) else ""
             if not _is_redirect(stream):
                 return FileLocation(url, headers, xet_hash)
             url = urljoin(url, stream.headers["Location"])
@@ -203,36 +205,26 @@ def _is_redirect(stream: http.Stream) -> bool:
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return scheme, host and port of a URL: a token goes to one origin alone. Raises ValueError for an invalid port."""
+    """Return scheme, host and port of a URL. Raises ValueError for an invalid port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _refuse_other_file(answer: http.Stream, file: Mapping[str, Any]) -> None:
-    """Raise Failed for a file whose size differs from the lock or whose ETag is malformed; both headers are optional."""
-    length = None if _is_redirect(answer) else answer.headers.get("Content-Length")
-    size, etag = (
-        answer.headers.get("X-Linked-Size") or length,
-        answer.headers.get("X-Linked-ETag") or answer.headers.get("ETag"),
-    )
+    """Raise Failed if the size differs from the lock or the ETag is malformed; both headers are optional."""
+    headers = answer.headers
+    size = headers.get("X-Linked-Size") or (None if _is_redirect(answer) else headers.get("Content-Length"))
+    etag = headers.get("X-Linked-ETag") or headers.get("ETag")
     if etag is not None and not _ETAG.fullmatch(etag.removeprefix("W/").strip('"')):
-        raise Failed(
-            f"the hub's ETag of {file['path']} is not valid: '{one_line(etag, max_chars=80)}'.", fix=UPDATE_LOCK_FIX
-        )
+        message = f"the hub's ETag of {file['path']} is invalid: '{one_line(etag, max_chars=80)}'."
+        raise Failed(message, fix=UPDATE_LOCK_FIX)
     if size is not None and size != str(file["size_bytes"]):
-        printable = one_line(size, max_chars=30)
-        raise Failed(
-            f"{file['path']} has {printable} bytes on the hub, {file['size_bytes']} in spark.lock.", fix=UPDATE_LOCK_FIX
-        )
-
-
-def _parse_hash(text: str) -> str:
-    """Return a xet hash; empty for anything else: then the file is not in the chunk store."""
-    return text if SHA256.fullmatch(text) else ""
+        sizes = f"{one_line(size, max_chars=30)} bytes on the hub, {file['size_bytes']} in spark.lock"
+        raise Failed(f"{file['path']} has {sizes}.", fix=UPDATE_LOCK_FIX)
 
 
 def raise_for_status(answer: http.Stream, source: Source, address: str) -> None:
-    """Raise the error for a hub's refusal. Its X-Error-Code, as documented, tells gated, private and unknown apart."""
+    """Raise the error for an answer with an error status. The hub documents the codes in X-Error-Code."""
     if answer.status < 400:
         return
     code, id_, url = answer.headers.get("X-Error-Code", ""), source.id, source.url
@@ -254,7 +246,7 @@ def raise_for_status(answer: http.Stream, source: Source, address: str) -> None:
 
 @contextmanager
 def explain_errors(source: Source) -> Iterator[None]:
-    """Convert the exceptions of a transfer to sentences: HubDown if a retry may help, else Failed."""
+    """Convert the exceptions of a transfer to readable ones: HubDown if a retry may help, else Failed."""
     url = source.url
     try:
         yield
@@ -273,9 +265,8 @@ def explain_errors(source: Source) -> Iterator[None]:
             raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX) from None
         raise HubDown(f"the transfer from {url} was interrupted: it {error}.") from None
     except PermissionError as error:
-        raise Failed(
-            f"no permission to write {error.filename}.", fix="On the host, chown the directory to this user."
-        ) from None
+        fix = "On the host, chown the directory to this user."
+        raise Failed(f"no permission to write {error.filename}.", fix=fix) from None
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(_DISK_FULL, fix=_DISK_FULL_FIX) from None
@@ -294,14 +285,5 @@ def explain_errors(source: Source) -> Iterator[None]:
 
 
 def _shorten_error(error: BaseException) -> str:
-    """Return a server's error message in one line, shortened: it may be a whole page."""
+    """Return an error as one short line; a server's message may be a whole page."""
     return one_line(str(error).strip().rstrip("."), max_chars=300)
-
-
-REDIRECT_LOOP = "redirects in a loop, or to a URL that is not http(s)"
-OTHER_HUB_FIX = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
-UPDATE_LOCK_FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
-_NETWORK_FIX = "Check the host's network."
-_TOO_LONG = "a file is larger than spark.lock says."
-_DISK_FULL = "the disk is full."
-_DISK_FULL_FIX = "Free some space; complete files are kept."

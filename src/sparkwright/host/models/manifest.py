@@ -1,4 +1,4 @@
-"""Manifest of a model's files, which are verified by hash once and then recognized by their read_stamp (see `read_stamp`)."""
+"""Manifest of a model's files, which are verified by hash once and then recognized by their stamp (see `read_stamp`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import check_model_file
 
 CHUNK_BYTES = 2**20
-#: limit of a file's pages in the page cache while it is hashed again
+#: maximum of a file's data in the page cache while it is hashed with `drop`
 DROP_EVERY_BYTES = 256 * 2**20
 INDEX_SUFFIX = ".safetensors.index.json"
 RECORD_PREFIX = "model-"
 SHA256_DIGITS = 64
-#: number of stamp fields that a link or a rename leaves unchanged
+#: number of stamp fields that a hard link or a rename does not change
 STABLE_STAMP_FIELDS = 3
 
-#: rows that this process verified without saving them (in check mode), by the manifest's file
+#: `rows` of manifests that this process verified but did not save (in check mode), by the manifest's file
 _UNSAVED_ROWS: dict[Path, dict[str, list[Any]]] = {}
 
 Files = Iterable[Mapping[str, Any]]
@@ -36,28 +36,27 @@ class Manifest:
 
     state: StateFolder
     folder: Path
-    #: path -> [*stamp, hash]. A file is hashed again if it has changed, or was recorded by an earlier version, whose stamps have
-    #: no ctime
+    #: [*stamp, hash] by path. Stamps of earlier versions have no ctime, so these files are hashed again
     rows: dict[str, list[Any]]
-    #: path of a safetensors index -> [its stamp, the files it names]
+    #: [stamp, listed files] of each safetensors index, by path
     indexes: dict[str, list[Any]] = field(default_factory=dict)
     #: the model's id and commit, and the paths of all its files
     about: dict[str, Any] = field(default_factory=dict)
-    #: files in the staging folder, in the same form as rows
+    #: [*stamp, hash] of files in the staging folder, by path
     staged: dict[str, list[Any]] = field(default_factory=dict)
-    #: rows and about of the previous revision, as long as a rollback may need them
+    #: rows and about of the previous revision, while a rollback may need them
     kept: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, state: StateFolder, folder: Path) -> Manifest:
-        """Return a folder's manifest as it was last saved or remembered."""
+        """Return a folder's manifest as last saved, with the rows of `remember`."""
         manifest = cls._from_record(state, folder, state.read(_record_name(folder)) or {})
         manifest.rows |= _UNSAVED_ROWS.get(manifest._file, {})
         return manifest
 
     @classmethod
     def load_all(cls, state: StateFolder) -> Iterator[Manifest]:
-        """Yield the manifest of every folder that has one."""
+        """Yield all saved manifests."""
         for path in sorted(state.path.glob(f"{RECORD_PREFIX}*.json")):
             record = state.read(path.stem)
             if record and record.get("folder"):
@@ -65,10 +64,11 @@ class Manifest:
 
     @classmethod
     def _from_record(cls, state: StateFolder, folder: Path, record: Mapping[str, Any]) -> Manifest:
-        files, indexes, staged = (_drop_outside_paths(record.get(key, {})) for key in ("files", "indexes", "staged"))
-        about = record.get("about", {})
-        paths = {"paths": [path for path in about["paths"] if not check_model_file(path)]} if "paths" in about else {}
-        return cls(state, folder, files, indexes, {**about, **paths}, staged, record.get("kept", {}))
+        rows, indexes, staged = (_drop_outside_paths(record.get(key, {})) for key in ("files", "indexes", "staged"))
+        about = dict(record.get("about", {}))
+        if "paths" in about:
+            about["paths"] = [path for path in about["paths"] if not check_model_file(path)]
+        return cls(state, folder, rows, indexes, about, staged, record.get("kept", {}))
 
     def save(self) -> None:
         """Write the manifest, if it has changed."""
@@ -93,32 +93,24 @@ class Manifest:
         return self.state.path / _record_name(self.folder)
 
     def forget_missing(self) -> None:
-        """Forget files that are neither part of this revision nor on disk."""
+        """Forget deleted files of other revisions."""
         paths = set(self.about.get("paths", ()))
         self.rows = {path: row for path, row in self.rows.items() if path in paths or read_stamp(self.folder / path)}
 
     def keep_saved(self, *, first: bool) -> None:
-        """Keep the saved manifest for a rollback.
-
-        Args:
-            first: if False, keep the manifest that was kept before, which is the older one.
-        """
+        """Keep a manifest for a rollback: with `first` the saved one, else the older one that was kept before."""
         saved = Manifest.load(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 
     def restore_kept(self, paths: Iterable[str]) -> None:
-        """Restore the kept manifest after its files were moved back.
-
-        Args:
-            paths: paths of those files, whose ctime has changed because they were linked and moved.
-        """
+        """Restore the kept manifest after its files (`paths`) were moved back, which changed their ctime."""
         if self.kept:
             kept_manifest = self._from_record(self.state, self.folder, self.kept)
             self.rows, self.about, self.kept = kept_manifest.rows, kept_manifest.about, {}
             for path in paths:
-                current, row = read_stamp(self.folder / path), self.rows.get(path, [])
-                if current is not None and row[:STABLE_STAMP_FIELDS] == current[:STABLE_STAMP_FIELDS]:
-                    self.rows[path] = [*current, row[-1]]
+                stamp, row = read_stamp(self.folder / path), self.rows.get(path, [])
+                if stamp is not None and row[:STABLE_STAMP_FIELDS] == stamp[:STABLE_STAMP_FIELDS]:
+                    self.rows[path] = [*stamp, row[-1]]
             self.save()
 
     def forget_kept(self) -> None:
@@ -133,22 +125,22 @@ class Manifest:
         self.state.remove(_record_name(self.folder))
 
     def is_verified(self, file: Mapping[str, Any]) -> bool:
-        """Return True if this file was verified and has not changed since."""
-        current = read_stamp(self.folder / file["path"])
-        return current is not None and self.rows.get(file["path"]) == [*current, expected_hash(file)]
+        """Return True if this file was verified with the hash in the lock and has not changed since."""
+        stamp = read_stamp(self.folder / file["path"])
+        return stamp is not None and self.rows.get(file["path"]) == [*stamp, expected_hash(file)]
 
     def changed(self) -> list[str]:
         """Return the verified files that have changed or are missing, with one stat per file."""
         return [path for path, row in self.rows.items() if not self._is_unchanged(path, row)]
 
     def _is_unchanged(self, path: str, row: list[Any]) -> bool:
-        """Return True if a file's stamp matches its row; an earlier version's row has only the first part of a stamp."""
-        current, recorded = read_stamp(self.folder / path), row[:-1]
-        return current is not None and recorded != [] and current[: len(recorded)] == recorded
+        """Return True if a file's stamp matches its row, in which an earlier version recorded fewer fields."""
+        stamp, recorded = read_stamp(self.folder / path), row[:-1]
+        return stamp is not None and recorded != [] and stamp[: len(recorded)] == recorded
 
     @property
     def commit(self) -> str:
-        """The commit of these files; "" if it was not recorded."""
+        """The commit of the files, or "" if it was not recorded."""
         return str(self.about.get("commit", ""))
 
     def is_complete(self) -> bool:
@@ -161,19 +153,21 @@ class Manifest:
         return [_lock_entry(path, self.rows[path]) for path in self.about.get("paths", ()) if path in self.rows]
 
     def verify(self, files: Files, *, deep: bool = False, on_bytes: OnBytes = lambda count: None) -> list[str]:
-        """Hash unverified files, in parallel. Returns the paths that are missing or wrong.
+        """Hash unverified files, in parallel. Returns the paths of missing and wrong files.
 
         Args:
-            deep: also hash verified files again, and drop their pages from the cache.
-            on_bytes: called with the number of bytes as they are read.
+            deep: also hash verified files again, and drop the data from the page cache.
+            on_bytes: called with the number of bytes after each read.
         """
         unverified = [file for file in files if deep or not self.is_verified(file)]
         same_size = [file for file in unverified if file_size(self.folder / file["path"]) == file["size_bytes"]]
         same_size.sort(key=lambda file: -int(file["size_bytes"]))
+
+        def hash_(file: Mapping[str, Any]) -> str:
+            return hash_file(self.folder / file["path"], file, on_bytes, drop=deep)
+
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 2) as pool:
-            hashes = list(
-                pool.map(lambda file: hash_file(self.folder / file["path"], file, on_bytes, drop=deep), same_size)
-            )
+            hashes = list(pool.map(hash_, same_size))
         for file in unverified:
             self.rows.pop(file["path"], None)
         for file, file_hash in zip(same_size, hashes, strict=True):
@@ -182,28 +176,28 @@ class Manifest:
         return [file["path"] for file in unverified if not self.is_verified(file)]
 
     def mark_verified(self, file: Mapping[str, Any]) -> None:
-        """Record that this file was just verified."""
-        current = read_stamp(self.folder / file["path"])
-        if current is not None:
-            self.rows[file["path"]] = [*current, expected_hash(file)]
+        """Record a file as verified, with its current stamp."""
+        stamp = read_stamp(self.folder / file["path"])
+        if stamp is not None:
+            self.rows[file["path"]] = [*stamp, expected_hash(file)]
 
     def missing_shards(self, files: Files) -> list[str]:
-        """Return the files that a shard index lists and the folder lacks. An unchanged index is not read again."""
+        """Return the files that a shard index lists but the folder lacks. An unchanged index is not read again."""
         missing = []
         for path in (file["path"] for file in files if file["path"].endswith(INDEX_SUFFIX)):
-            current = read_stamp(self.folder / path)
-            if current is None:
+            index = self.folder / path
+            stamp = read_stamp(index)
+            if stamp is None:
                 continue
-            if self.indexes.get(path, [None])[0] != current:
-                self.indexes[path] = [current, _read_shards(self.folder / path)]
-            folder = Path(path).parent
-            missing += [name for name in self.indexes[path][1] if read_stamp(self.folder / folder / name) is None]
+            if self.indexes.get(path, [None])[0] != stamp:
+                self.indexes[path] = [stamp, _read_shards(index)]
+            missing += [name for name in self.indexes[path][1] if read_stamp(index.parent / name) is None]
         return missing
 
 
-def _drop_outside_paths(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return the rows without paths outside the folder, which versions before 1.0 accepted from a lock."""
-    return {path: row for path, row in rows.items() if not check_model_file(path)}
+def _drop_outside_paths(rows_by_path: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Drop paths outside the folder, which versions before 1.0 accepted from a lock."""
+    return {path: row for path, row in rows_by_path.items() if not check_model_file(path)}
 
 
 def _lock_entry(path: str, row: list[Any]) -> dict[str, Any]:
@@ -223,17 +217,16 @@ def expected_hash(file: Mapping[str, Any]) -> str:
 
 
 def total_bytes(files: Files) -> int:
-    """Return the total size of files, bytes."""
     return sum(int(file["size_bytes"]) for file in files)
 
 
 def hash_file(
     path: Path, file: Mapping[str, Any], on_bytes: OnBytes = lambda count: None, *, drop: bool = False
 ) -> str:
-    """Return a file's hash, of the same kind as in the lock; "" if it cannot be read.
+    """Return a file's hash, of the same kind as in its lock entry; "" if it cannot be read.
 
     Args:
-        drop: drop its pages from the page cache.
+        drop: drop the file from the page cache.
     """
     hasher = hashlib.sha256() if file["sha256"] else hashlib.sha1(f"blob {file['size_bytes']}\0".encode())
     buffer = bytearray(CHUNK_BYTES)
@@ -255,9 +248,9 @@ def hash_file(
 
 
 def read_stamp(path: Path) -> list[int] | None:
-    """Return [size, mtime_ns, inode, ctime_ns] of a file; None if it is missing.
+    """Return [size, mtime_ns, inode, ctime_ns] of a file, or None if it is missing.
 
-    Anyone with write access can reset a file's mtime. Its ctime is set by the kernel, also by a link, a rename or a chmod.
+    Anyone with write access can set a file's mtime. The ctime is set by the kernel, also after a link, a rename or a chmod.
     """
     try:
         status = path.stat()
@@ -267,18 +260,18 @@ def read_stamp(path: Path) -> list[int] | None:
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a file in bytes; -1 if it is missing."""
+    """Return the size of a file in bytes, or -1 if it is missing."""
     return (read_stamp(path) or [-1])[0]
 
 
 def _read_shards(index: Path) -> list[str]:
-    """Return the files that an index lists; empty if it is malformed or too large."""
+    """Return the files that an index lists; an empty list if it is malformed or too large."""
     try:
         raw = bounds.read_bytes(index, bounds.MAX_INDEX_BYTES)
-        paths = bounds.parse_json(raw, max_bytes=bounds.MAX_INDEX_BYTES)["weight_map"].values()
+        names = bounds.parse_json(raw, max_bytes=bounds.MAX_INDEX_BYTES)["weight_map"].values()
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return []
-    return sorted({item for item in paths if isinstance(item, str)})
+    return sorted({name for name in names if isinstance(name, str)})
 
 
 def _record_name(folder: Path) -> str:

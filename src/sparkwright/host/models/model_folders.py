@@ -1,8 +1,10 @@
-"""The model folders on a host: their verified files, sizes and users, files that replace others, and those kept meanwhile.
+"""The model folders on a host: staging of downloads, files kept for a rollback, sizes and users, and other models on the disk.
 
 Downloaded files stay in a staging folder until all of them are verified; then they are moved into place together. A server that
-restarts in the middle of a download finds the old model, never half of each. The staging folder is inside the model's folder, so
-that moving is a rename. Verified files are remembered: a resumed run does not hash them again.
+restarts during a download finds the complete old model. The staging folder is inside the model's folder, so that moving is a
+rename. The manifest records verified files, so that a resumed run does not hash them again.
+
+Models that sparkwright did not download are found by their names and sizes; a deploy verifies their contents by hash.
 """
 
 from __future__ import annotations
@@ -28,6 +30,15 @@ from sparkwright.trust.model_files import check_model_file
 from sparkwright.trust.names import COMMIT, is_outside, resolve_entry
 
 STAGING_FOLDER = ".cache/sparkwright"
+TRANSFER_FOLDERS = (STAGING_FOLDER, ".cache/huggingface")
+#: files of the previous revision, and the record of their commit and of the files that are new in the other revision
+KEPT_FOLDER = ".before"
+KEPT_RECORD = ".about.json"
+#: usual folders of models
+COMMON_FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
+WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+#: limits of a search: entries per folder, and files per model
+MAX_ENTRIES, MAX_FILES = 500, 5000
 
 
 class Staging:
@@ -36,17 +47,17 @@ class Staging:
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.path = resolve_entry(manifest.folder, STAGING_FOLDER)
-        self._drop_links()
+        self._remove_links()
 
     def has_full_file(self, file: Mapping[str, Any]) -> bool:
-        """Return True if a file is there in its full size."""
+        """Return True if a staged file has its full size."""
         return bool(file_size(self.path / file["path"]) == file["size_bytes"])
 
     def verify_or_remove(self, file: Mapping[str, Any]) -> bool:
-        """Return True if the staged file has the wanted hash; remove it otherwise."""
+        """Return True if the staged file has the expected hash; otherwise remove it."""
         path = self.path / file["path"]
-        current, recorded = read_stamp(path), self.manifest.staged.get(file["path"])
-        if current is not None and recorded == [*current, expected_hash(file)]:
+        stamp = read_stamp(path)
+        if stamp is not None and self.manifest.staged.get(file["path"]) == [*stamp, expected_hash(file)]:
             return True
         if self.has_full_file(file) and hash_file(path, file) == expected_hash(file):
             return True
@@ -54,10 +65,10 @@ class Staging:
         return False
 
     def mark_verified(self, file: Mapping[str, Any]) -> None:
-        """Record that a staged file was just verified."""
-        current = read_stamp(self.path / file["path"])
-        if current is not None:
-            self.manifest.staged[file["path"]] = [*current, expected_hash(file)]
+        """Record a staged file as verified, with its current stamp."""
+        stamp = read_stamp(self.path / file["path"])
+        if stamp is not None:
+            self.manifest.staged[file["path"]] = [*stamp, expected_hash(file)]
 
     def move_into_place(self, files: Iterable[Mapping[str, Any]]) -> None:
         """Move every staged file into place, each atomically, and remove the staging folder."""
@@ -70,14 +81,14 @@ class Staging:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def clean_up(self, files: Iterable[Mapping[str, Any]], *, disk_is_full: bool) -> None:
-        """Remove partial files that cannot be resumed, or all of them after a full disk; complete files stay."""
+        """Remove partial files that cannot be resumed, or all if the disk is full. Complete files stay."""
         if disk_is_full or not file_transfer.can_resume(self.path):
             file_transfer.remove_leftovers(self.path)
         if not self.partial_files() and not any(self.has_full_file(file) for file in files):
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def _drop_links(self) -> None:
-        """Remove links that someone else may have placed there, so that none is written through."""
+    def _remove_links(self) -> None:
+        """Remove symlinks, through which a download would write into other folders."""
         if self.path.is_symlink():
             self.path.unlink()
         for parent, folders, names in os.walk(self.path):
@@ -86,19 +97,15 @@ class Staging:
                     path.unlink()
 
     def partial_files(self) -> list[Path]:
-        """Return the partial files, still growing or left by an interrupted transfer."""
+        """Return the partial files of the running and of interrupted transfers."""
         return list((self.path / ".cache").rglob("*.incomplete"))
 
 
-KEPT_FOLDER = ".before"
-KEPT_RECORD = ".about.json"
-
-
 def keep_files(folder: Path, paths: Iterable[str], commit: str) -> None:
-    """Keep these files of a model's folder as they are now. Files that are kept already stay: they are older.
+    """Keep the current state of these files for a rollback, as hard links. Files kept before are older, and stay.
 
     Args:
-        commit: of the revision they belong to.
+        commit: the commit of the current files.
 
     Raises:
         OSError: The file system does not support hard links.
@@ -118,14 +125,14 @@ def keep_files(folder: Path, paths: Iterable[str], commit: str) -> None:
 
 
 def kept_commit(folder: Path) -> str:
-    """Return the kept revision; empty if there is none."""
+    """Return the commit of the kept files, or "" if none are kept."""
     return str(_read_kept_record(folder).get("commit", ""))
 
 
 def restore_kept(folder: Path) -> int:
-    """Move every kept file back, and remove those of the other revision. Returns the number of changed files."""
+    """Move the kept files back, and remove those that only the other revision has. Returns the number of changed files."""
     kept_folder = folder / KEPT_FOLDER
-    if kept_folder.is_symlink():  # its target belongs elsewhere
+    if kept_folder.is_symlink():
         kept_folder.unlink()
     changed = 0
     for path in _list_kept(folder):
@@ -141,12 +148,12 @@ def restore_kept(folder: Path) -> int:
 
 
 def forget_kept(folder: Path) -> None:
-    """Remove the kept files: the other revision is verified."""
+    """Remove the kept files, once the other revision is verified."""
     shutil.rmtree(folder / KEPT_FOLDER, ignore_errors=True)
 
 
 def restore_kept_and_record(context: Context, folder: Path) -> int:
-    """Move every kept file back, and restore the record of the verified files."""
+    """Restore the kept files, and their manifest. Returns the number of changed files."""
     kept_paths = [str(path.relative_to(folder / KEPT_FOLDER)) for path in _list_kept(folder)]
     changed = restore_kept(folder)
     Manifest.load(context.state, folder).restore_kept(kept_paths)
@@ -154,20 +161,20 @@ def restore_kept_and_record(context: Context, folder: Path) -> int:
 
 
 def forget_kept_and_record(context: Context, folder: Path) -> None:
-    """Do the same as `forget_kept`, and remove the record of the older files."""
+    """Remove the kept files and their manifest, once the other revision is verified."""
     forget_kept(folder)
     Manifest.load(context.state, folder).forget_kept()
 
 
 def replaced_folders(context: Context) -> dict[Path, str]:
-    """Return the model folders of the last verified state where another revision replaced it, with the kept commits."""
+    """Return the kept commit by folder, for the models of the last verified state that another revision has replaced."""
     models = verified_states.models_of(verified_states.load_last(context.state))
     folders = [context.machine.expand(model["dir"]) for model in models if model.get("dir")]
     return {folder: commit for folder in folders if (commit := kept_commit(folder))}
 
 
 def _list_kept(folder: Path) -> list[Path]:
-    """Return the kept files; none if the folder is a link, whose target belongs elsewhere."""
+    """Return the kept files. The target of a symlink is not one's own: then there are none."""
     kept_folder = folder / KEPT_FOLDER
     if kept_folder.is_symlink():
         return []
@@ -175,10 +182,11 @@ def _list_kept(folder: Path) -> list[Path]:
 
 
 def _list_new(folder: Path) -> list[str]:
-    """Return the names of files that came with the other revision, validated: anyone with write access may have added some."""
-    value = _read_kept_record(folder).get("new")
-    names = value if isinstance(value, list) else []
-    return [name for name in names if isinstance(name, str) and not check_model_file(name)]
+    """Return the files that only the other revision has. Names are validated, because other users may write the record."""
+    paths = _read_kept_record(folder).get("new")
+    if not isinstance(paths, list):
+        return []
+    return [path for path in paths if isinstance(path, str) and not check_model_file(path)]
 
 
 def _read_kept_record(folder: Path) -> dict[str, Any]:
@@ -189,26 +197,25 @@ def _read_kept_record(folder: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-TRANSFER_FOLDERS = (STAGING_FOLDER, ".cache/huggingface")
-
-
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A model's folder on a host."""
+    """A folder with a model that sparkwright verified."""
 
     dir: str
     id: str
     commit: str
+    #: number of verified files
     files: int
+    #: bytes that removing the folder would free
     size_bytes: int
     #: files that have changed since they were verified
     changed: list[str]
-    #: containers, running or not, that mount it
+    #: containers that mount the folder, running or stopped
     used_by: list[str]
 
 
 def list_folders(context: Context) -> list[ModelFolder]:
-    """Return every existing folder with verified files. Raises Failed if Docker cannot be queried."""
+    """Return the existing folders with a manifest. Raises Failed if Docker cannot be queried."""
     mounts = list(own_folders.iter_mounts(context))
     return [
         ModelFolder(
@@ -226,45 +233,31 @@ def list_folders(context: Context) -> list[ModelFolder]:
 
 
 def removable_bytes(manifest: Manifest) -> int:
-    """Return the bytes that removing it would free: its files and leftovers of transfers."""
-    return sum(own_folders.disk_bytes(path) for path in (*own_files(manifest), *leftovers(manifest.folder)))
-
-
-def leftovers(folder: Path) -> Iterator[Path]:
-    """Yield partial files of transfers, ours and Hugging Face's, in a model's folder."""
-    for part in transfer_folders(folder):
-        yield from (path for path in part.rglob("*") if path.is_file() or path.is_symlink())
+    """Return the bytes that removing a model's folder would free: verified files, and leftovers of transfers."""
+    leftovers = (
+        path
+        for transfer_folder in transfer_folders(manifest.folder)
+        for path in transfer_folder.rglob("*")
+        if path.is_file() or path.is_symlink()
+    )
+    return sum(own_folders.disk_bytes(path) for path in (*own_files(manifest), *leftovers))
 
 
 def transfer_folders(folder: Path) -> list[Path]:
-    """Return the folders for partial files of transfers, without those that a link leads out of the model's folder."""
-    return [folder / part for part in TRANSFER_FOLDERS if not is_outside(folder, folder / part)]
+    """Return the folders for partial files, sparkwright's and Hugging Face's, except links out of the model's folder."""
+    return [folder / subfolder for subfolder in TRANSFER_FOLDERS if not is_outside(folder, folder / subfolder)]
 
 
 def own_files(manifest: Manifest) -> list[Path]:
-    """Return the verified files that are in the folder itself; files behind a link that leads out of it belong elsewhere."""
-    return [
-        manifest.folder / path
-        for path in manifest.rows
-        if not is_outside(manifest.folder, (manifest.folder / path).parent)
-    ]
+    """Return the verified files that are inside the folder. Files behind a link out of it are not removed with the folder."""
+    folder = manifest.folder
+    return [folder / path for path in manifest.rows if not is_outside(folder, (folder / path).parent)]
 
 
 def overlaps(folder: Path, source: Path) -> bool:
     """Return True if a mount gives a container access to any part of a folder."""
     real, mounted = Path(os.path.realpath(folder)), Path(os.path.realpath(source))
     return real == mounted or mounted in real.parents or real in mounted.parents
-
-
-# Models on this host that sparkwright did not download: in the hub client's cache, and in folders named like a model.
-#
-# Only names and sizes are read: a deploy verifies the contents by hash.
-
-#: common folders of models, besides the recipes' own
-COMMON_FOLDERS = ("~/models", "/models", "/srv/models", "/data/models", "/opt/models")
-WEIGHT_SUFFIXES = (".safetensors", ".gguf")
-#: limits: entries of a folder, and files of one model
-MAX_ENTRIES, MAX_FILES = 500, 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,45 +269,46 @@ class ModelOnDisk:
     dir: str
     #: "own": the recipe's folder; "folder": another; "hub cache": its files are links into another folder
     place: str
-    #: of all files, including weights
+    #: total size of the folder's files
     size_bytes: int
 
 
 def find_on_disk(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[ModelOnDisk]:
-    """Return those of these models that are on the disk with weights.
+    """Return where these models are on the disk, with weights.
 
-    A folder counts as a model if it is the model's own, or has its name, with or without its owner.
+    A folder matches a model if it is the recipe's, or has the model's name, with or without its owner.
 
     Args:
-        ids: as the hub names them.
-        dirs: each model's own folder.
+        ids: the models' ids on the hub.
+        dirs: the recipe's folder for each model.
     """
-    models = [on_disk for each in zip(ids, dirs, strict=True) for on_disk in _find_model(machine, *each)]
-    return list({(on_disk.id, on_disk.dir): on_disk for on_disk in models}.values())
+    models = [
+        model for model_id, folder in zip(ids, dirs, strict=True) for model in _find_model(machine, model_id, folder)
+    ]
+    return list({(model.id, model.dir): model for model in models}.values())
 
 
 def _find_model(machine: Machine, model_id: str, own_folder: str) -> Iterator[ModelOnDisk]:
     owner, _, name = model_id.rpartition("/")
-    names = {item.lower() for item in (name, f"{owner}-{name}", f"{owner}--{name}", f"{owner}_{name}")}
+    folder_names = {item.lower() for item in (name, f"{owner}-{name}", f"{owner}--{name}", f"{owner}_{name}")}
     folders = [machine.expand(own_folder)]
-    for parent in COMMON_FOLDERS:
-        parent_path = machine.expand(parent) if parent.startswith("~") else machine.path(parent)
-        folders += [path for path in _list_subfolders(parent_path) if path.name.lower() in names]
-        folders += [parent_path / model_id] if owner else []
-    for folder in dict.fromkeys(folders):
-        if size := _model_bytes(folder):
-            yield ModelOnDisk(model_id, str(folder), "own" if folder == folders[0] else "folder", size)
-    for snapshot in _newest_snapshot(machine, model_id):
-        if size := _model_bytes(snapshot):
-            yield ModelOnDisk(model_id, str(snapshot), "hub cache", size)
+    for common_folder in COMMON_FOLDERS:
+        parent = machine.expand(common_folder) if common_folder.startswith("~") else machine.path(common_folder)
+        folders += [path for path in _list_subfolders(parent) if path.name.lower() in folder_names]
+        folders += [parent / model_id] if owner else []
+    places = {folder: "own" if folder == folders[0] else "folder" for folder in folders}
+    snapshot = _find_newest_snapshot(machine, model_id)
+    for folder, place in (*places.items(), *([(snapshot, "hub cache")] if snapshot else ())):
+        if size_bytes := _model_bytes(folder):
+            yield ModelOnDisk(model_id, str(folder), place, size_bytes)
 
 
-def _newest_snapshot(machine: Machine, model_id: str) -> list[Path]:
-    """Return the newest snapshot of a model in the hub client's cache; empty if there is none."""
+def _find_newest_snapshot(machine: Machine, model_id: str) -> Path | None:
+    """Return the folder of a model's newest snapshot in the cache of Hugging Face's client."""
     home = machine.env.get("HF_HOME") or str(machine.home / ".cache/huggingface")
-    hub = Path(machine.env.get("HF_HUB_CACHE") or f"{home}/hub")
-    snapshots = _list_subfolders(hub / f"models--{model_id.replace('/', '--')}" / "snapshots")
-    return sorted((path for path in snapshots if COMMIT.fullmatch(path.name)), key=_modified_s, reverse=True)[:1]
+    cache = Path(machine.env.get("HF_HUB_CACHE") or f"{home}/hub")
+    snapshots = _list_subfolders(cache / f"models--{model_id.replace('/', '--')}" / "snapshots")
+    return max((path for path in snapshots if COMMIT.fullmatch(path.name)), key=_modified_s, default=None)
 
 
 def _modified_s(path: Path) -> float:
@@ -332,13 +326,13 @@ def _list_subfolders(parent: Path) -> list[Path]:
 
 
 def _model_bytes(folder: Path) -> int:
-    """Return the total size of a folder's files, bytes; 0 if there are no weights among them."""
-    total, has_weights = 0, False
-    paths = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
+    """Return the total size of a folder's files, or 0 if it has no weights."""
+    total_bytes, has_weights = 0, False
+    paths = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
     for path in islice(paths, MAX_FILES):
         try:
-            total += path.stat().st_size
+            total_bytes += path.stat().st_size
         except OSError:
             continue
         has_weights = has_weights or path.suffix in WEIGHT_SUFFIXES
-    return total if has_weights else 0
+    return total_bytes if has_weights else 0

@@ -1,7 +1,7 @@
 """Serving a verified model to other hosts, with the protocol of a hub.
 
-Only named files are served, read only, from where they were verified, never through a link that was created later. Every reader
-verifies what it receives by the lock's hashes.
+Only the files of the model are served, read only, from the paths where they were verified: a path that has since become a
+symlink is refused. Every reader verifies the received files by the hashes in the lock.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ RANGE = re.compile(r"bytes=([0-9]{1,19})-([0-9]{0,19})")
 
 
 def copy_token(secrets: Mapping[str, Secret]) -> Secret | None:
-    """Return the token that authorizes copying a model."""
+    """Return the token for copies of a model, or None if this run has none."""
     return peers.find_token(secrets, COPY_PURPOSE)
 
 
 @contextmanager
 def reach_all(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[list[str]]:
-    """Yield all of a peer's addresses that answer, for the length of the copy. Raises Failed if none does."""
+    """Yield the addresses at which a peer answers, for the duration of the copy. Raises Failed if it does not answer."""
     with peers.reach_all(urls, name, token, "remove `from` to use the hub") as reachable:
         yield reachable
 
 
 @contextmanager
 def reach_first(urls: Sequence[str], name: str, token: Secret | None) -> Iterator[str]:
-    """Yield the first of a peer's addresses that answers, for the length of the copy. Raises Failed if none does."""
+    """Yield the first address at which a peer answers, for the duration of the copy. Raises Failed if it does not answer."""
     with peers.reach_first(urls, name, token, "remove `from` to use the hub") as url:
         yield url
 
@@ -50,32 +50,28 @@ def start_server(
     readers: int,
     bind: str = "",
 ) -> int:
-    """Start a process that serves files and outlives the present one. Returns its port.
-
-    Args:
-        model: id, commit.
-    """
-    rows = {
+    """Start a process that serves files of a model (id, commit) and outlives this process. Returns its port."""
+    served_files = {
         file["path"]: [expected_hash(file), file["size_bytes"], os.path.realpath(folder / file["path"])]
         for file in files
     }
-    request = {"id": model[0], "commit": model[1], "files": rows, "readers": readers, "bind": bind}
+    request = {"id": model[0], "commit": model[1], "files": served_files, "readers": readers, "bind": bind}
     return peers.start_server(machine, "sparkwright.host.models.peer", "the model", request, token)
 
 
 class _ModelHandler(peers.PeerHandler):
-    """A connection. Paths are a hub's: ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
+    """Serves the paths of a hub, ID/resolve/COMMIT/PATH, with HEAD, GET and Range."""
 
     def handle_path(self, path: str) -> None:
         prefix = f"/{self.server.request['id']}/resolve/{self.server.request['commit']}/"
         name = path.removeprefix(prefix) if path.startswith(prefix) else ""
-        row = self.server.request["files"].get(name)
-        if row is None:
+        file = self.server.request["files"].get(name)
+        if file is None:
             self.send_empty(404, {"X-Error-Code": "EntryNotFound"})
         else:
-            self._file(*row)
+            self._send_file(*file)
 
-    def _file(self, etag: str, size: int, path: str) -> None:
+    def _send_file(self, etag: str, size: int, path: str) -> None:
         first, last = _parse_range(self.headers.get("Range", ""), size)
         if first > last and size:
             return self.send_empty(416, {"Content-Range": f"bytes */{size}"})
@@ -95,14 +91,14 @@ class _ModelHandler(peers.PeerHandler):
 
 
 def _open_without_links(path: str, flags: int) -> int:
-    """Open a path if it is still free of links, as it was when its file was verified. Raises OSError."""
+    """Open a path that has no symlinks. Raises OSError if one was created since the file was verified."""
     if os.path.realpath(path) != path:
         raise PermissionError(f"{path} was replaced by a symlink")
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def _parse_range(header: str, size: int) -> tuple[int, int]:
-    """Return the first and the last byte of a Range header, both inclusive; the whole file if it is invalid."""
+    """Return the first and the last byte (inclusive) of a Range header; those of the whole file if it is invalid."""
     match = RANGE.fullmatch(header)
     if match is None:
         return 0, size - 1

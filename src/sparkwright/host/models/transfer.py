@@ -1,4 +1,9 @@
-"""Reliable transfers: a child process downloads, this side watches the bytes on the disk, and retries or changes the mode."""
+"""Reliable transfers: a child process downloads; this process watches the bytes on the disk, and retries or changes the mode.
+
+Files go to a staging folder inside the model's folder and are verified there. When all are correct, they replace the old files
+together, so a server never reads a wrong or incomplete model. Complete files that a killed transfer left in the staging folder
+are not downloaded again.
+"""
 
 from __future__ import annotations
 
@@ -27,72 +32,63 @@ from sparkwright.host.models.model_folders import Staging
 from sparkwright.host.module import Context
 from sparkwright.visible import join_first
 
+#: Throughput is averaged over this time
+WINDOW_S = 5.0
+POLL_S = 0.25
+VERIFY_NICE = 15
+#: an attempt counts as progress if it kept at least this much more than the one before
+PROGRESS_BYTES = 64 * 2**20
+#: the mode to use after one that stalled
+NEXT_MODE = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """The number of tries of a transfer, and the pauses between them."""
 
-    #: give up after this many in a row without progress
+    #: give up after this many tries in a row without progress
     tries: int = 6
-    #: before the second, third, ... try; the last one is repeated
+    #: pauses before the second, third, ... try; the last one is repeated
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
-    #: between two progress messages
-    progress_interval_s: float = 1.0  # a message names all current files, and the journal keeps it
-    #: silent retries of the hub's client per request (1 s, 2 s, 4 s apart); few, because a user who waits should see why
+    #: time between two progress messages, which list all current files and are written to the journal
+    progress_interval_s: float = 1.0
+    #: unreported retries of each request (1 s, 2 s, 4 s apart); few, so that a waiting user soon sees the reason
     hub_retries: int = 2
 
-    def pause_s(self, failed: int) -> float:
+    def pause_s(self, failed_tries: int) -> float:
         """Return the pause after this many tries in a row without progress."""
-        return self.pauses_s[min(max(failed - 1, 0), len(self.pauses_s) - 1)]
-
-
-# Reliable transfers: a child process downloads, this side watches the bytes on the disk, and retries or changes the
-# mode.
-#
-# Files go to a staging folder inside the model's folder and are verified there; when all are correct they replace the
-# old files together. So a server never reads a wrong byte or half a new model. Complete files that a killed transfer
-# left in the staging folder are not downloaded again.
-
-
-WINDOW_S = 5.0
+        return self.pauses_s[min(max(failed_tries - 1, 0), len(self.pauses_s) - 1)]
 
 
 @dataclass
 class Throughput:
-    """The rate of the last 5 s, from the number of bytes received so far."""
+    """The average rate of the last WINDOW_S."""
 
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def add(self, done_bytes: int, now_s: float | None = None) -> float:
-        """Record the bytes received so far. Returns bytes per second; 0.0 while unknown."""
+    def add(self, received_bytes: int, now_s: float | None = None) -> float:
+        """Record the total of bytes received so far. Returns bytes per second, or 0.0 if unknown."""
         now_s = time.monotonic() if now_s is None else now_s
-        self._samples.append((now_s, done_bytes))
+        self._samples.append((now_s, received_bytes))
         while now_s - self._samples[0][0] > WINDOW_S and len(self._samples) > 2:
             self._samples.popleft()
-        then_s, before = self._samples[0]
-        return max(0.0, (done_bytes - before) / (now_s - then_s)) if now_s > then_s else 0.0
+        oldest_s, oldest_bytes = self._samples[0]
+        return max(0.0, (received_bytes - oldest_bytes) / (now_s - oldest_s)) if now_s > oldest_s else 0.0
 
 
 def format_time_left(remaining_bytes: int, rate: float) -> str:
-    """Return the remaining time at this rate: "40 s left", "12 min left"; "" if unknown."""
+    """Return the remaining time, such as "12 min left", or "" if the rate is unknown or nothing remains."""
     if rate <= 0 or remaining_bytes <= 0:
         return ""
     return f"{units.format_rough_duration(remaining_bytes / rate)} left"
 
 
-POLL_S = 0.25
-VERIFY_NICE = 15
-PROGRESS_BYTES = 64 * 2**20  # an attempt that kept this much more than the last counts as progress
-
-#: the mode after one that stalls
-NEXT_MODE = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
-
-
 @dataclass
 class Attempt:
-    """The outcome of a transfer process: stalled, failed (kind, message, fix), or neither."""
+    """The outcome of one transfer process. After a success, nothing is set."""
 
     stalled: bool = False
+    #: of a failure: down, full or refused
     kind: str = ""
     message: str = ""
     fix: str = ""
@@ -100,7 +96,7 @@ class Attempt:
 
 @dataclass
 class Transfer:
-    """A download of a source's files into the manifest's folder."""
+    """A download of a model's files into its manifest's folder."""
 
     source: Source
     manifest: Manifest
@@ -110,11 +106,14 @@ class Transfer:
     retry_policy: RetryPolicy = RetryPolicy()
     #: number of hash mismatches, by path
     mismatches: dict[str, int] = field(default_factory=dict)
-    #: the address that delivered the last part of each file, by path
-    came_from: dict[str, str] = field(default_factory=dict)
+    #: URL of the address that delivered the last part of each file, by path
+    url_by_path: dict[str, str] = field(default_factory=dict)
     _partial_paths: dict[str, Path] = field(default_factory=dict)
-    _base_bytes: int = 0
+    #: total size of the verified files
+    _verified_bytes: int = 0
+    #: rate of each file by path, and of all files together under ""
     _rates: dict[str, Throughput] = field(default_factory=dict)
+    #: time of the last progress message
     _reported_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -124,8 +123,8 @@ class Transfer:
         self._hashing: dict[str, Future[bool]] = {}
 
     def run(self, mode: str) -> str:
-        """Download until all files are verified and in place. Returns the mode used last. Raises Failed."""
-        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="proof", initializer=_lower_priority) as pool:
+        """Download until all files are verified and in place. Returns the last mode used. Raises Failed."""
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="verify", initializer=_lower_priority) as pool:
             self._pool = pool
             self._verify_leftovers()
             tries, kept_bytes = 0, self._resumable_bytes(mode)
@@ -134,15 +133,15 @@ class Transfer:
                 self._collect_verified()
                 if not self.missing:
                     break
-                self._refuse_wrong_twice()
+                self._check_mismatches()
                 if attempt.kind in ("refused", "full"):
                     self.staging.clean_up(self.files, disk_is_full=attempt.kind == "full")
                     raise Failed(attempt.message, fix=attempt.fix)
-                current_bytes = self._resumable_bytes(mode)
-                tries, kept_bytes = (0 if current_bytes >= kept_bytes + PROGRESS_BYTES else tries + 1), current_bytes
+                previous_bytes, kept_bytes = kept_bytes, self._resumable_bytes(mode)
+                tries = 0 if kept_bytes >= previous_bytes + PROGRESS_BYTES else tries + 1
                 if tries >= self.retry_policy.tries:
                     self.staging.clean_up(self.files, disk_is_full=False)
-                    raise self._give_up_error(attempt)
+                    raise self._build_final_error(attempt)
                 mode = self._prepare_retry(attempt, mode, tries)
         self.staging.move_into_place(self.files)
         return mode
@@ -150,7 +149,7 @@ class Transfer:
     # -- one attempt ---------------------------------------------------------------------------------------------
 
     def _run_attempt(self, mode: str) -> tuple[Attempt, str]:
-        """Start a child that downloads the missing files, and watch it. Returns its outcome and the mode it used."""
+        """Download the missing files in a child process until it ends or stalls. Returns the outcome and the mode it used."""
         child = self._start_child(mode)
         lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=_read_lines, args=(child, lines), daemon=True).start()
@@ -215,7 +214,7 @@ class Transfer:
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
         except BrokenPipeError:
-            pass  # it exited at once; its exit code has the reason
+            pass  # the child has exited already; `_run_attempt` reports its exit code
         return child
 
     def _handle_event(self, line: Mapping[str, Any], attempt: Attempt) -> None:
@@ -223,7 +222,7 @@ class Transfer:
             self._partial_paths[line["begin"]] = Path(line["partial"])
         elif "done" in line:
             self._partial_paths.pop(line["done"], None)
-            self.came_from[line["done"]] = line["from"]
+            self.url_by_path[line["done"]] = line["from"]
             self._verify_file(self.missing[line["done"]])
         elif "lost" in line and line["lost"] in (self.source.url, *self.source.other_urls) and self.source.other_urls:
             self.source = self.source.without_address(line["lost"])
@@ -233,7 +232,7 @@ class Transfer:
         elif "failed" in line:
             attempt.kind, attempt.message, attempt.fix = line["kind"], line["message"], line["fix"]
 
-    # -- proof ---------------------------------------------------------------------------------------------------
+    # -- verification --------------------------------------------------------------------------------------------
 
     def _verify_leftovers(self) -> None:
         """Verify the complete files that an earlier run left in the staging folder."""
@@ -247,7 +246,7 @@ class Transfer:
         self._hashing[file["path"]] = self._pool.submit(self.staging.verify_or_remove, file)
 
     def _collect_verified(self) -> None:
-        """Wait for the running verifications; verified files are no longer missing."""
+        """Wait for the running verifications, and update `missing` and `mismatches` with their results."""
         while any(not job.done() for job in self._hashing.values()):
             self.context.progress(
                 self._received_bytes(), self.total_bytes, unit="bytes", text=f"verifying {self.source.id}"
@@ -256,20 +255,19 @@ class Transfer:
         jobs, self._hashing = self._hashing, {}
         for path, job in jobs.items():
             if job.result():
-                self._base_bytes += int(self.missing[path]["size_bytes"])
+                self._verified_bytes += int(self.missing[path]["size_bytes"])
                 self.staging.mark_verified(self.missing.pop(path))
             else:
                 self.mismatches[path] = self.mismatches.get(path, 0) + 1
         if jobs:
             self.manifest.save()
 
-    def _refuse_wrong_twice(self) -> None:
+    def _check_mismatches(self) -> None:
+        """Raise Failed for files with a second hash mismatch, and note those with a first one."""
         twice = sorted(path for path, times in self.mismatches.items() if times > 1)
         if twice:
             self.staging.clean_up(self.files, disk_is_full=False)
-            fix = (
-                "The hub serves content that does not match its hashes; try `transfer: plain`, or another HF_ENDPOINT."
-            )
+            fix = "The hub's files do not match its hashes: try `transfer: plain`, or another HF_ENDPOINT."
             raise Failed(f"hash mismatch twice: {join_first(twice, 3)}.", fix=fix)
         once = sorted(path for path in self.mismatches if path in self.missing)
         if once:
@@ -278,7 +276,7 @@ class Transfer:
     # -- between attempts ----------------------------------------------------------------------------------------
 
     def _prepare_retry(self, attempt: Attempt, mode: str, tries: int) -> str:
-        """Report the failure, pause longer each time, and return the next mode: another one after a stall."""
+        """Report the failure, pause (longer each time), and return the next mode, a different one after a stall."""
         next_mode = NEXT_MODE[mode] if attempt.stalled else mode
         if attempt.message:
             pause_s = 0.0 if attempt.stalled else self.retry_policy.pause_s(tries)
@@ -287,76 +285,72 @@ class Transfer:
             time.sleep(pause_s)
         return next_mode
 
-    def _give_up_error(self, attempt: Attempt) -> Failed:
-        complete_count = len(self.files) - len(self.missing)
+    def _build_final_error(self, attempt: Attempt) -> Failed:
         message = attempt.message or "no file was downloaded."
         summary = (
-            f"{complete_count} of {len(self.files)} missing files downloaded; still missing: "
+            f"{len(self.files) - len(self.missing)} of {len(self.files)} missing files downloaded; still missing: "
             f"{join_first(sorted(self.missing), 3)}"
         )
-        fix = attempt.fix or "Run it again: complete files are kept."
+        fix = attempt.fix or "Run the command again: complete files are kept."
         return hub.HubDown(f"{message} {summary}.", fix=fix)
 
     # -- bytes ---------------------------------------------------------------------------------------------------
 
     def _resumable_bytes(self, mode: str) -> int:
-        """Return the number of bytes that the next attempt need not download."""
-        return self._received_bytes() if mode in file_transfer.SEQUENTIAL_MODES else self._base_bytes
+        """Return the number of bytes that the next attempt does not have to download."""
+        return self._received_bytes() if mode in file_transfer.SEQUENTIAL_MODES else self._verified_bytes
 
     def _disk_state(self) -> tuple[int, ...]:
-        """Return a value that changes with every byte received: allocated blocks, not sizes, which range requests set at once."""
-        return (
-            len(self.missing),
-            len(self._hashing),
-            *(_allocated_bytes(path) for path in self._partial_paths.values()),
-        )
+        """Return a value that changes while data is received."""
+        allocated_bytes = (_allocated_bytes(path) for path in self._partial_paths.values())
+        return (len(self.missing), len(self._hashing), *allocated_bytes)
 
     def _received_bytes(self) -> int:
-        """Return the number of bytes received."""
         complete_bytes = sum(int(self.missing[path]["size_bytes"]) for path in self._hashing if path in self.missing)
         partial_bytes = sum(_allocated_bytes(path) for path in self.staging.partial_files())
-        return min(self._base_bytes + complete_bytes + partial_bytes, self.total_bytes)
+        return min(self._verified_bytes + complete_bytes + partial_bytes, self.total_bytes)
 
     def _report_progress(self, mode: str) -> None:
         if time.monotonic() - self._reported_s < self.retry_policy.progress_interval_s:
             return
-        self._reported_s, done = time.monotonic(), self._received_bytes()
-        rate = self._rates.setdefault("", Throughput()).add(done)
-        parts = [self._file_progress(path) for path in list(self._partial_paths) if path in self.missing]
-        parts.sort(key=lambda part: -part["done"])
-        overall = [units.format_rate(rate), format_time_left(self.total_bytes - done, rate)] if rate else []
-        current_file = [_format_part(parts[0]), f"and {len(parts) - 1} more" if len(parts) > 1 else ""] if parts else []
-        text = ", ".join(word for word in [mode, *overall, *current_file] if word)
-        self.context.progress(done, self.total_bytes, unit="bytes", text=text, parts=parts)
+        self._reported_s, received_bytes = time.monotonic(), self._received_bytes()
+        rate = self._rates.setdefault("", Throughput()).add(received_bytes)
+        files = [self._file_progress(path) for path in list(self._partial_paths) if path in self.missing]
+        files.sort(key=lambda file: -file["done"])
+        phrases = [mode]
+        if rate:
+            phrases += [units.format_rate(rate), format_time_left(self.total_bytes - received_bytes, rate)]
+        if files:
+            phrases += [_format_file_progress(files[0]), f"and {len(files) - 1} more" if len(files) > 1 else ""]
+        text = ", ".join(phrase for phrase in phrases if phrase)
+        self.context.progress(received_bytes, self.total_bytes, unit="bytes", text=text, parts=files)
 
     def _file_progress(self, path: str) -> dict[str, Any]:
-        size = int(self.missing[path]["size_bytes"])
-        done = min(_allocated_bytes(self._partial_paths[path]), size)
-        rate = self._rates.setdefault(path, Throughput()).add(done)
-        left_s = round((size - done) / rate, 1) if rate else None
-        return {"path": path, "done": done, "total": size, "rate": round(rate), "left_s": left_s}
+        size_bytes = int(self.missing[path]["size_bytes"])
+        received_bytes = min(_allocated_bytes(self._partial_paths[path]), size_bytes)
+        rate = self._rates.setdefault(path, Throughput()).add(received_bytes)
+        left_s = round((size_bytes - received_bytes) / rate, 1) if rate else None
+        return {"path": path, "done": received_bytes, "total": size_bytes, "rate": round(rate), "left_s": left_s}
 
 
-def _format_part(part: Mapping[str, Any]) -> str:
-    share = 100 * part["done"] // max(part["total"], 1)
-    rate_text = (
-        f" at {units.format_rate(part['rate'])}, {format_time_left(part['total'] - part['done'], part['rate'])}"
-        if part["rate"]
-        else ""
-    )
-    return f"{part['path']} {share} %{rate_text}".rstrip(", ")
+def _format_file_progress(file: Mapping[str, Any]) -> str:
+    text = f"{file['path']} {100 * file['done'] // max(file['total'], 1)} %"
+    if rate := file["rate"]:
+        text += f" at {units.format_rate(rate)}, {format_time_left(file['total'] - file['done'], rate)}"
+    return text.rstrip(", ")
 
 
 def _read_lines(child: subprocess.Popen[bytes], lines: queue.Queue[dict[str, Any] | None]) -> None:
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
-            with contextlib.suppress(ValueError):  # a library may print something
+            with contextlib.suppress(ValueError):  # output of a library
                 lines.put(json.loads(line))
     lines.put(None)
 
 
 def _allocated_bytes(path: Path) -> int:
+    """Return the allocated size of a file; range requests set its apparent size in advance."""
     try:
         return path.stat().st_blocks * 512
     except OSError:
@@ -364,5 +358,5 @@ def _allocated_bytes(path: Path) -> int:
 
 
 def _lower_priority() -> None:
-    """Lower this thread's priority below the transfer's and the running server's: verification can wait for the last byte."""
+    """Lower this thread's priority below the transfer's and the running server's."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), VERIFY_NICE)

@@ -1,4 +1,14 @@
-"""The process that transfers files, a child of the runner, and its choice of a transfer mode by measurement."""
+"""The process that transfers files, and its choice of a transfer mode by measurement.
+
+It is a child of the runner, so that a stalled transfer can be killed and restarted. Its request is one line of JSON on standard
+input (the only place with the token); it ends with its parent. Each event is a line of JSON on standard output:
+
+    {"begin": path, "partial": file}
+    {"done": path, "from": url}
+    {"lost": url, "message": why}                    another address is left
+    {"chose": mode, "why": reason}
+    {"failed": path, "kind": "down", "full" or "refused", "message": ..., "fix": ...}
+"""
 
 from __future__ import annotations
 
@@ -32,13 +42,18 @@ WINDOW_S = 1.0
 ANSWER_S = 5.0
 MANY_CONNECTIONS = 16
 XET_STREAMS = 8
-MIN_SPEEDUP = 1.25  # hf_transfer and xet must be this much faster: one loses its partial files, both cost CPU
-SMALL_BYTES = 256 * 10**6
+MIN_SPEEDUP = 1.25  # of hf_transfer and xet over plain: hf_transfer loses its partial files, and both cost CPU
+SMALL_BYTES = 256 * 10**6  # smaller downloads are not measured
+
+PARALLEL_FILES = 8
+PR_SET_PDEATHSIG = 1
+
+_output_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class ModeChoice:
-    """A transfer mode, and the reason in words."""
+    """A transfer mode, with the reason for the user."""
 
     mode: str
     why: str
@@ -59,35 +74,35 @@ def choose_mode(
     measure: Measure | None = None,
     measure_xet: MeasureXet | None = None,
 ) -> ModeChoice:
-    """Choose a mode by a measurement of about three seconds at most, or without one if the download is small.
+    """Choose a mode by a measurement of at most about three seconds. A small download is not measured.
 
     Args:
-        parallel_files: how many files `plain` would download at once.
-        measure: returns the bytes per second of a number of connections.
-        measure_xet: returns the bytes per second from the chunk store, 0.0 if the files are not in it.
+        parallel_files: number of files that `plain` would download at once.
+        measure: returns bytes per second over a number of connections.
+        measure_xet: returns bytes per second from the chunk store, 0.0 if the files are not in it.
     """
-    total = sum(file.size_bytes for file in files)
-    if total < SMALL_BYTES:
-        return ModeChoice("plain", f"{units.format_size(total)} is too little to measure")
+    total_bytes = sum(file.size_bytes for file in files)
+    if total_bytes < SMALL_BYTES:
+        return ModeChoice("plain", f"{units.format_size(total_bytes)} is too little to measure")
     measure_xet = measure_xet or (lambda: measure_xet_rate(source, files) if measure is None else 0.0)
-    rate = measure or (lambda connections: measure_rate(source, files, connections))
-    few_connections = min(parallel_files, sum(file.size_bytes * 50 > total for file in files)) or 1
-    rates = {"plain": rate(few_connections), "hf_transfer": rate(MANY_CONNECTIONS), "xet": measure_xet()}
+    measure = measure or (lambda connections: measure_rate(source, files, connections))
+    few_connections = min(parallel_files, sum(file.size_bytes * 50 > total_bytes for file in files)) or 1
+    rates = {"plain": measure(few_connections), "hf_transfer": measure(MANY_CONNECTIONS), "xet": measure_xet()}
     if not any(rates.values()):
         return ModeChoice("plain", "no data received")
     best = max(rates, key=lambda mode: rates[mode])
     mode = best if rates[best] > MIN_SPEEDUP * rates["plain"] else "plain"
     summaries = [
-        f"{few_connections} connection{'s' if few_connections > 1 else ''} {units.format_rate(rates['plain'])}"
+        f"{few_connections} connection{'s' if few_connections > 1 else ''} {units.format_rate(rates['plain'])}",
+        f"{MANY_CONNECTIONS} connections {units.format_rate(rates['hf_transfer'])}",
     ]
-    summaries.append(f"{MANY_CONNECTIONS} connections {units.format_rate(rates['hf_transfer'])}")
     if rates["xet"]:
         summaries.append(f"xet {units.format_rate(rates['xet'])}")
     return ModeChoice(mode, ", ".join(summaries))
 
 
 def measure_xet_rate(source: Source, files: Sequence[SampleFile]) -> float:
-    """Return the bytes per second from the chunk store; 0.0 if the largest file is not in it, or without data."""
+    """Return bytes per second from the chunk store; 0.0 if the largest file is not in it, or no data is received."""
     window = _Window()
     largest = max(files, key=lambda file: file.size_bytes)
     try:
@@ -98,65 +113,64 @@ def measure_xet_rate(source: Source, files: Sequence[SampleFile]) -> float:
         return 0.0
     ranges = pairwise(n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
     with ThreadPoolExecutor(max_workers=XET_STREAMS) as pool:
-        jobs = [
-            pool.submit(_read_xet, source, location.xet_hash, largest.size_bytes, place, window) for place in ranges
-        ]
-        timer = threading.Timer(
-            ANSWER_S, file_transfer.abort_transfers
-        )  # by then there was no data, or the window is over
+        size_bytes = largest.size_bytes
+        jobs = [pool.submit(_read_xet, source, location.xet_hash, size_bytes, limits, window) for limits in ranges]
+        # without any data, the window never opens and the readers would wait forever
+        timer = threading.Timer(ANSWER_S, file_transfer.abort_transfers)
         timer.start()
-        counts = [job.result() for job in jobs]
+        byte_counts = [job.result() for job in jobs]
         timer.cancel()
-    return sum(counts) / max(window.lasted_s(), 1e-6)
+    return sum(byte_counts) / max(window.elapsed_s(), 1e-6)
 
 
-def _read_xet(source: Source, xet_hash: str, size: int, byte_range: tuple[int, int], window: _Window) -> int:
-    received = 0
-    with contextlib.suppress(Exception):  # of hf_xet; a mode that fails here is not chosen
-        for piece in file_transfer.stream_content(source, xet_hash, size, *byte_range):
+def _read_xet(source: Source, xet_hash: str, size_bytes: int, limits: tuple[int, int], window: _Window) -> int:
+    received_bytes = 0
+    with contextlib.suppress(Exception):  # any error of hf_xet: a mode that fails here is not chosen
+        for piece in file_transfer.stream_content(source, xet_hash, size_bytes, *limits):
             if not window.is_open():
                 break
-            received += len(piece)
-    return received
+            received_bytes += len(piece)
+    return received_bytes
 
 
 def measure_rate(source: Source, files: Sequence[SampleFile], connections: int) -> float:
-    """Return the bytes per second of a number of connections together, each at its own offset; 0.0 without data."""
+    """Return bytes per second over a number of connections, each at another offset; 0.0 if no data is received."""
     window = _Window()
     positions = [_pick_position(files, n, connections) for n in range(connections)]
     with ThreadPoolExecutor(max_workers=connections) as pool:
-        counts = list(pool.map(lambda place: _read(source, place[0], place[1], window), positions))
-    return sum(counts) / max(window.lasted_s(), 1e-6)
+        jobs = [pool.submit(_read, source, path, offset, window) for path, offset in positions]
+        byte_counts = [job.result() for job in jobs]
+    return sum(byte_counts) / max(window.elapsed_s(), 1e-6)
 
 
 class _Window:
-    """A time window that begins with the first byte of any connection, so that latency does not count as low bandwidth."""
+    """A time window that opens with the first byte of any connection, so that latency does not count as low bandwidth."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._began_s: float | None = None
+        self._opened_s: float | None = None
 
     def is_open(self) -> bool:
         """Return True while the window is open; the first call opens it."""
         with self._guard:
-            if self._began_s is None:
-                self._began_s = time.monotonic()
-        return self.lasted_s() < WINDOW_S
+            if self._opened_s is None:
+                self._opened_s = time.monotonic()
+        return self.elapsed_s() < WINDOW_S
 
-    def lasted_s(self) -> float:
-        return time.monotonic() - self._began_s if self._began_s is not None else 0.0
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._opened_s if self._opened_s is not None else 0.0
 
 
 def _pick_position(files: Sequence[SampleFile], n: int, connections: int) -> tuple[str, int]:
-    """Return a file and an offset for the n-th connection, far from the others'."""
+    """Return a file and an offset for the n-th connection, far from those of the other connections."""
     largest = sorted(files, key=lambda file: -file.size_bytes)[:connections]
     file = largest[n % len(largest)]
-    rounds = -(-connections // len(largest))
-    return file.path, (n // len(largest)) * file.size_bytes // rounds
+    connections_per_file = -(-connections // len(largest))
+    return file.path, (n // len(largest)) * file.size_bytes // connections_per_file
 
 
 def _read(source: Source, path: str, offset: int, window: _Window) -> int:
-    received = 0
+    received_bytes = 0
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
         contextlib.suppress(Failed, TransportError),
@@ -164,25 +178,12 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     ):
         pieces = iter(answer if answer.status < 300 else ())
         while window.is_open() and (data := next(pieces, b"")):
-            received += len(data)
-    return received
-
-
-# The process that transfers files: a child of the runner, so that a stalled transfer can be killed and restarted.
-#
-# Its request is one line of JSON on standard input (the only place with the token); it ends when that pipe closes.
-# Each event is a line of JSON on standard output: {"begin": path, "partial": file}, {"done": path, "from": url},
-# {"lost": url, "message": why, while another address is left}, {"chose": mode, "why": ...}, {"failed": path, "kind":
-# "down", "full" or "refused", "message": ..., "fix": ...}.
-
-PARALLEL_FILES = 8
-PR_SET_PDEATHSIG = 1
-
-_output_lock = threading.Lock()
+            received_bytes += len(data)
+    return received_bytes
 
 
 def main() -> None:
-    """Download the requested files, large ones last, and stop at the first failure."""
+    """Download the requested files, and exit at the first failure."""
     _die_with_parent()
     request = json.loads(sys.stdin.buffer.readline())
     token = Secret(request["token"]) if request["token"] else None
@@ -196,13 +197,11 @@ def main() -> None:
     file_transfer.limit_process(files, mode)
     file_transfer.prepare_folder(staging, mode)
     settings = TransferSettings(mode, request["retries"], request["stall_s"])
-    sequential_files = [
-        file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES
-    ]
-    parallel_files = [file for file in files if file not in sequential_files]
-    wrong_paths, queue = set(request["again"]), SourceQueue(source.per_address)
-    for batch, workers in ((parallel_files, PARALLEL_FILES), (sequential_files, 1)):
-        _download_all(queue, batch, staging, settings, wrong_paths, workers)
+    range_files = [file for file in files if mode == "hf_transfer" and file["size_bytes"] > file_transfer.LARGE_BYTES]
+    plain_files = [file for file in files if file not in range_files]
+    mismatched_paths, queue = set(request["again"]), SourceQueue(source.per_address)
+    for batch, workers in ((plain_files, PARALLEL_FILES), (range_files, 1)):
+        _download_all(queue, batch, staging, settings, mismatched_paths, workers)
 
 
 def _download_all(
@@ -210,12 +209,17 @@ def _download_all(
     files: Sequence[Mapping[str, Any]],
     staging: Path,
     settings: TransferSettings,
-    wrong_paths: set[str],
+    mismatched_paths: set[str],
     workers: int,
 ) -> None:
-    ordered = sorted(files, key=lambda file: -int(file["size_bytes"]))
+    largest_first = sorted(files, key=lambda file: -int(file["size_bytes"]))
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(lambda file: _download(queue, file, staging, settings, file["path"] in wrong_paths), ordered))
+        jobs = [
+            pool.submit(_download, queue, file, staging, settings, file["path"] in mismatched_paths)
+            for file in largest_first
+        ]
+        for job in jobs:
+            job.result()
 
 
 def _download(
@@ -239,7 +243,7 @@ def _download(
 def _download_from_any(
     queue: SourceQueue, file: Mapping[str, Any], staging: Path, settings: TransferSettings, discard_partial: bool
 ) -> hub.Source:
-    """Download a file, from the peer's next address after a failure. Returns the source that delivered the last part."""
+    """Download a file, trying a peer's other addresses after a failure. Returns the address that delivered the last part."""
     while True:
         source = queue.take(file["size_bytes"])
         try:
@@ -259,7 +263,7 @@ def _write_event(line: dict[str, Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Exit with the parent: an orphaned transfer must not write at the same time as the next one."""
+    """Make the kernel kill this process with its parent: an orphan would write at the same time as the next transfer."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -159,7 +159,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
             transfer = Transfer(source, observed.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
-            transferred_bytes = bytes_by_address(files, transfer.came_from) if args.together else {}
+            transferred_bytes = bytes_by_address(files, transfer.url_by_path) if args.together else {}
         for path in observed.dropped:
             resolve_entry(folder, path).unlink(missing_ok=True)
             observed.manifest.rows.pop(path, None)
