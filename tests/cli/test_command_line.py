@@ -83,7 +83,7 @@ VALUES = [
     ("health.install --host sandbox --every 1s", "--every 1s is too short."),
     ("health.install --host sandbox --heal-every nan", "--heal-every: invalid duration 'nan'."),
     ("health.install --host sandbox --smoke-every x", "--smoke-every: invalid duration 'x'."),
-    ("health.install --host sandbox --heal x", "--heal 'x' is not known. There are: none, restart."),
+    ("health.install --host sandbox --heal x", "--heal must be one of none, restart, got 'x'."),
     ("health.install --host sandbox --command 'x", '--command: no closing quotation in "\'x".'),
     ("runtime.fetch --machine x", "--machine must be one of aarch64, x86_64, got 'x'."),
     ("runtime.fetch --python x", "--python must be one of 3.11,"),

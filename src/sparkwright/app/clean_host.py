@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkwright import units
-from sparkwright.app.connect import Selection, connect_hosts, select_machines
+from sparkwright.app.connect import Selection, assign_become_password, connect_hosts, select_machines
 from sparkwright.app.plans import clusters, recipes
 from sparkwright.app.prompts import confirm
 from sparkwright.app.queries.host_requests import act_on_each, query_module, run_module
@@ -49,8 +49,7 @@ def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> 
 
 def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bool, yes: bool, json: bool) -> Exit:
     name, fleet = member.host.name, selection.fleet
-    secrets = selection.inventory.secrets(member.host)
-    member.secrets = {key: secret for key, secret in secrets.items() if key == "BECOME_PASSWORD"}
+    assign_become_password(selection, member)
     args = {**asdict(scope), **_recipe_repositories(selection, member)}
     answer = query_module(fleet, member, "clean_host", args)
     removable = [row for row in answer["items"] if not row["kept"]]
@@ -73,7 +72,7 @@ def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bo
 
 
 def _recipe_repositories(selection: Selection, member: Member) -> dict[str, Any]:
-    """Return the image repositories that the host's recipes name."""
+    """Return the image repositories in the host's recipes, as an argument of `clean_host`."""
     hosts = [host for host in selection.inventory.servers_of(member.host.name) if host.recipe]
     host_recipes = [recipes.load_host_recipe(selection.project, host) for host in hosts]
     repositories = dict.fromkeys(ImageReference.parse(recipe.image).repository for recipe in host_recipes)
@@ -81,7 +80,7 @@ def _recipe_repositories(selection: Selection, member: Member) -> dict[str, Any]
 
 
 def _remove_items(selection: Selection, member: Member, args: dict[str, Any], *, timer: bool) -> None:
-    """Remove the timer first so that no check starts, and sparkwright's own folders last because the other steps need them."""
+    """Remove the timer first, so that no check starts, and sparkwright's folders last, because the other steps need them."""
     fleet = selection.fleet
     if timer:
         absent: dict[str, Any] = {"state": "absent"}
@@ -129,15 +128,14 @@ def prune_caches(selection: Selection, *, check: bool, yes: bool, json: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class PrunableItems:
-    """A kind of item that hosts store and that can be pruned when unused."""
+    """A kind of item on hosts whose unused items can be removed."""
 
-    #: its name in the host's answer and in --json
+    #: key of the items in the module's answer and in --json
     name: str
     module: str
-    #: the field of a row by which it is removed
+    #: key in an item that identifies it
     identity: str
-    #: prints the rows of a host
-    show: Callable[[str, list[dict[str, Any]]], None]
+    print_items: Callable[[str, list[dict[str, Any]]], None]
 
     def prune(
         self, selection: Selection, member: Member, args: dict[str, Any], check: bool, yes: bool, json: bool
@@ -148,7 +146,7 @@ class PrunableItems:
         rows, freed = answer[self.name], None
         removable = [row[self.identity] for row in rows if not row["kept"]]
         if not json:
-            self.show(host, rows)
+            self.print_items(host, rows)
             print_text(
                 f"{host}: would free {units.format_size(answer['freed_bytes'])}."
                 if removable
@@ -181,12 +179,12 @@ def _print_caches(host: str, caches: list[dict[str, Any]]) -> None:
 
 
 def _cache_cells(host: str, row: dict[str, Any]) -> tuple[str, ...]:
-    key, slash, aside = row["name"].partition("/")
+    key, slash, suffix = row["name"].partition("/")
     used = f"{units.format_age(max(0.0, time.time() - row['used_s']))} ago" if row["used_s"] else "-"
     state = "aside" if slash else "keep" if row["kept"] else "free"
     details = (
         row["container"] or "-",
         row["model"].rpartition("/")[2] or "-",
-        f"{key[:CACHE_KEY_CHARS]}{slash}{aside}",
+        f"{key[:CACHE_KEY_CHARS]}{slash}{suffix}",
     )
     return (host, state, units.format_size(row["size_bytes"]), used, *details, row["kept"] or row["why_aside"])

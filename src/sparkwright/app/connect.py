@@ -39,12 +39,12 @@ class Selection(SelectedHosts):
 
 
 class PendingConnections:
-    """Connections that were started to the hosts of a pattern before the inventory was validated.
+    """Connections to the hosts of a pattern, started before the inventory was validated.
 
-    The hosts come from a quick read of the host files (`glance`).
+    The hosts come from a quick read of the host files (`read_ssh_hosts`).
 
     Args:
-        pattern: hosts, as --host takes it.
+        pattern: pattern for hosts, in the form of --host.
         need: kind of requests that will follow; the runner on the host imports the modules for it.
     """
 
@@ -55,7 +55,7 @@ class PendingConnections:
         self._links = {host.name: (host.connection_settings, open_link(host, need)) for host in self.hosts}
 
     def assign_links(self, members: Sequence[Member]) -> None:
-        """Hand the connections to their members, and close those that lead elsewhere.
+        """Assign the connections to their members, and close the others.
 
         A member without a connection connects on its first request.
         """
@@ -74,16 +74,15 @@ class PendingConnections:
         return False
 
     def close(self) -> None:
-        """Close the connections that no member took."""
+        """Close the connections that are not assigned to a member."""
         for _, link in self._links.values():
             link.close()
 
 
 def guess_need(playbook: str) -> RequestKind:
-    """Return the kind of requests that a playbook will send to its hosts.
+    """Guess the kind of requests of a playbook from the keys in its text, because connecting begins before it is parsed.
 
-    It is guessed from the keys in the text, because the playbook has not been parsed yet when connecting begins. Raises Refused
-    if there is no such playbook.
+    Raises Refused if there is no such playbook.
     """
     from sparkwright.modules.registry import MODULES_WITHOUT_ENGINE, NAMES
 
@@ -141,19 +140,25 @@ def select_hosts(pattern: str) -> Selection:
 
 
 def select_machines(selection: Selection) -> Selection:
-    """Return the machines of the selected hosts, without duplicates, for requests that concern a machine, not a server."""
+    """Return the machines of the selected hosts, without duplicates, for requests to machines instead of servers."""
     from sparkwright.fleet.fleet import Fleet
     from sparkwright.fleet.member import Member, close_links
 
     if not any(host.on for host in selection.hosts):
         return selection
     hosts = selection.inventory.machines_of(selection.hosts)
-    links: dict[str, Member] = {}
+    connected: dict[str, Member] = {}
     for member in selection.fleet.members:
-        links.setdefault(member.host.machine, member)
-    close_links(member for member in selection.fleet.members if links[member.host.machine] is not member)
-    members = [Member(host, link=links[host.name].link, need=links[host.name].need) for host in hosts]
+        connected.setdefault(member.host.machine, member)
+    close_links(member for member in selection.fleet.members if connected[member.host.machine] is not member)
+    members = [Member(host, link=connected[host.name].link, need=connected[host.name].need) for host in hosts]
     return replace(selection, hosts=hosts, fleet=Fleet(members))
+
+
+def assign_become_password(selection: Selection, member: Member) -> None:
+    """Set a member's secrets to the host's password for sudo, or to none if the host has no such secret."""
+    secrets = selection.inventory.secrets(member.host)
+    member.secrets = {name: secret for name, secret in secrets.items() if name == "BECOME_PASSWORD"}
 
 
 def restrict_to_recipe(pattern: str, recipe: str) -> str:
@@ -165,12 +170,12 @@ def restrict_to_recipe(pattern: str, recipe: str) -> str:
     if not recipe or not pattern:
         return pattern
     if forbidden := re.search(r"[,:!&*?\[\]]", recipe):
-        raise Refused(f"--recipe names one recipe; `{forbidden[0]}` is not in a recipe's name.")
+        raise Refused(f"--recipe must be the name of one recipe, which can't contain `{forbidden[0]}`.")
     return f"{pattern}:&/{recipe}"
 
 
 def default_pattern() -> str:
-    """Return a pattern for all hosts except sandboxes, which a request would start, or for sandboxes if there is nothing else."""
+    """Return a pattern for all hosts except sandboxes, which a request would start; for the sandboxes if there are no others."""
     from sparkwright.project.inventory.inventory import Inventory
 
     hosts = Inventory.load(Project.here().root).hosts.values()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from sparkwright import defaults, units
-from sparkwright.app.connect import Selection, default_pattern, select_hosts, select_machines
+from sparkwright.app.connect import Selection, assign_become_password, default_pattern, select_hosts, select_machines
 from sparkwright.app.plans import clusters, server_context
 from sparkwright.app.runs import session
 from sparkwright.console.command_output import print_json_line, print_prose
@@ -32,67 +33,56 @@ _QUIET_HOURS = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d"
 
 
 def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
-    """Install the timer on each host of a pattern. Raises Refused for an invalid value.
-
-    Args:
-        options: options of `health.install`.
-    """
-    if options["heal"] not in defaults.HEAL_MODES:
-        raise Refused(f"--heal {options['heal']!r} is not known.", fix=f"There are: {', '.join(defaults.HEAL_MODES)}.")
-    if options["webhook_format"] not in defaults.WEBHOOK_FORMATS:
-        raise Refused(
-            f"--webhook-format {options['webhook_format']!r} is not known.",
-            fix=f"There are: {', '.join(defaults.WEBHOOK_FORMATS)}.",
-        )
+    """Install the timer on each host of a pattern, with the options of `health.install`. Raises Refused for an invalid value."""
+    for name, choices in (("heal", defaults.HEAL_MODES), ("webhook_format", defaults.WEBHOOK_FORMATS)):
+        if options[name] not in choices:
+            flag = f"--{name.replace('_', '-')}"
+            raise Refused(f"{flag} must be one of {', '.join(choices)}, got '{one_line(options[name], max_chars=80)}'.")
     args = {
         "every_s": units.parse_duration(options["every"], "--every", min_s=30),
         "heal_every_s": units.parse_duration(options["heal_every"], "--heal-every", min_s=600),
         "smoke_every_s": units.parse_duration(options["smoke_every"], "--smoke-every"),
-        "command": _split_command("--command", options["command"]),
-        "webhook": _check_public_url("--webhook", options["webhook"]),
+        "command": _split_command(options["command"]),
+        "webhook": _check_public_url(options["webhook"]),
         **_hashing_arguments(options["verify_models"], options["quiet_hours"]),
         **{name: options[name] for name in ("heal", "webhook_file", "webhook_format", "textfile", "system")},
     }
-    restarts_servers = options["heal"] == "restart"
 
-    def tasks_for(host: Host, *, wakes: bool) -> tuple[Task, ...]:
+    def tasks_for(host: Host, wakes: bool) -> tuple[Task, ...]:
         timer = _timer_task({**args, "host": host.machine, "wake": wakes}, become=options["system"])
         return (_TOKEN_TASK, timer) if host.cluster else (timer,)
 
-    return _run_on_hosts(pattern, json, tasks_for, heals=restarts_servers)
+    return _run_on_hosts(pattern, json, tasks_for, heals=options["heal"] == "restart")
 
 
 def uninstall(pattern: str, *, json: bool) -> list[int]:
     """Remove the user's and root's timers from each host of a pattern."""
     absent: dict[str, Any] = {"state": "absent"}
-    users = _timer_task(absent, register="users")
-    system = _timer_task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
-    return _run_on_hosts(pattern, json, lambda host, *, wakes: (users, system), removes=True)
+    users_timer = _timer_task(absent, register="users")
+    roots_timer = _timer_task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
+    return _run_on_hosts(pattern, json, lambda host, wakes: (users_timer, roots_timer), removes=True)
 
 
-def _hashing_arguments(every: str, hours: str) -> dict[str, Any]:
-    """Return how often, and between which hours, the model's files are hashed again.
-
-    Raises Refused for an invalid interval or span of hours.
-    """
-    if hours and not every:
-        raise Refused("--quiet-hours is for --verify-models.", fix="Add `--verify-models 7d`.")
-    begin, _, end = hours.partition("-")
-    if hours and not (_QUIET_HOURS.fullmatch(hours) and begin != end):
-        raise Refused(f"--quiet-hours {one_line(hours)!r} is not a time span.", fix="Write it as 02:00-05:00.")
-    every_s = units.parse_duration(every, "--verify-models", min_s=86400) if every else 0.0
-    return {"verify_every_s": every_s, "quiet_hours": hours}
+def _hashing_arguments(interval: str, quiet_hours: str) -> dict[str, Any]:
+    """Return the task's arguments for hashing the model's files again. Raises Refused for invalid options."""
+    if quiet_hours and not interval:
+        raise Refused("--quiet-hours needs --verify-models.", fix="Add `--verify-models 7d`.")
+    begin, _, end = quiet_hours.partition("-")
+    if quiet_hours and not (_QUIET_HOURS.fullmatch(quiet_hours) and begin != end):
+        raise Refused(f"--quiet-hours {one_line(quiet_hours)!r} is not a time span.", fix="Write it as 02:00-05:00.")
+    every_s = units.parse_duration(interval, "--verify-models", min_s=86400) if interval else 0.0
+    return {"verify_every_s": every_s, "quiet_hours": quiet_hours}
 
 
-def _split_command(option: str, text: str) -> list[str]:
+def _split_command(command: str) -> list[str]:
     try:
-        return shlex.split(text)
+        return shlex.split(command)
     except ValueError as error:
-        raise Refused(f"{option}: {str(error).lower()} in {text!r}.", fix="Quote it as for a shell.") from None
+        raise Refused(f"--command: {str(error).lower()} in {command!r}.", fix="Quote it as for a shell.") from None
 
 
-def _check_public_url(option: str, url: str) -> str:
-    """Return a URL that may be written to a file and a plan: without user, password and query."""
+def _check_public_url(url: str) -> str:
+    """Return the webhook's URL. Raises Refused if it is invalid or contains a secret, because files and plans contain it."""
     if not url:
         return ""
     try:
@@ -107,11 +97,11 @@ def _check_public_url(option: str, url: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise Refused(f"{option} is not an http(s) URL.")
-    is_known_secret = any(f".{parts.hostname}".endswith(f".{item}") for item in SECRET_URL_HOSTS)
+        raise Refused("--webhook is not an http(s) URL.")
+    is_known_secret = any(f".{parts.hostname}".endswith(f".{host}") for host in SECRET_URL_HOSTS)
     if parts.username or parts.password or parts.query or is_known_secret:
-        fix = f"Write it to a file on the host, mode 0600, and pass `{option}-file PATH`."
-        raise Refused(f"the URL of {option} holds a secret, which would be written to a file.", fix=fix)
+        fix = "Write it to a file on the host, mode 0600, and pass `--webhook-file PATH`."
+        raise Refused("the URL of --webhook contains a secret, which would be written to a file.", fix=fix)
     return url
 
 
@@ -124,15 +114,21 @@ def _timer_task(args: dict[str, Any], **task_fields: Any) -> Task:
 _TOKEN_TASK = Task(id="token", name="Renew the secret of the cluster's checks", module="keep_heal_token")
 
 
-class _TaskFactory(Protocol):
-    """Returns the tasks for a host. wakes: requests may wake servers on its machine."""
-
-    def __call__(self, host: Host, *, wakes: bool) -> tuple[Task, ...]: ...
-
-
 def _run_on_hosts(
-    pattern: str, json: bool, steps: _TaskFactory, *, heals: bool = False, removes: bool = False
+    pattern: str,
+    json: bool,
+    tasks_for: Callable[[Host, bool], tuple[Task, ...]],
+    *,
+    heals: bool = False,
+    removes: bool = False,
 ) -> list[int]:
+    """Run tasks on the hosts of a pattern, and return the exit codes.
+
+    Args:
+        tasks_for: returns the tasks for a host; the second argument is True if requests may wake servers on its machine.
+        heals: the checks may restart servers.
+        removes: the tasks remove the timers.
+    """
     selection = select_hosts(pattern)
     waking_machines = {server.machine for server in selection.inventory.hosts.values() if server.wake.on_request}
     needs_restart_plans = heals or any(member.host.machine in waking_machines for member in selection.fleet.members)
@@ -142,15 +138,14 @@ def _run_on_hosts(
         clusters.refuse_partial_clusters(selection)
     tokens: dict[str, Secret] = defaultdict(new_token)
     for member in selection.fleet.members:
-        secrets = selection.inventory.secrets(member.host)
-        member.secrets = {name: secrets[name] for name in ("BECOME_PASSWORD",) if name in secrets}
+        assign_become_password(selection, member)
         if heals and member.host.cluster:
             member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
     if needs_restart_plans and not removes:
         server_context.attach_restart_plans(selection)
-    # without the host's lock, because the first check would find it held by the installation itself
+    # without the host's lock, which would block the first check
     return session.run_tasks(
-        selection, "Health", lambda host: steps(host, wakes=host.machine in waking_machines), exclusive=False, json=json
+        selection, "Health", lambda host: tasks_for(host, host.machine in waking_machines), exclusive=False, json=json
     )
 
 
@@ -172,9 +167,9 @@ RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 def install_monitoring(
     pattern: str, *, to: str, runbooks: str, textfile: str, system: bool, check: bool, json: bool
 ) -> list[int]:
-    """Write the files, and make the hosts' checks write their metrics to `textfile`. Return the exit codes.
+    """Write the files to the folder `to`, and make the hosts' checks write their metrics to `textfile`. Return the exit codes.
 
-    Raises Refused if there is nothing to do, if `to` can't be a folder, or if `runbooks` is not a URL.
+    Raises Refused if neither is set, if `to` can't be written, or if `runbooks` is not a URL.
     """
     if not to and not textfile:
         raise Refused(
@@ -182,7 +177,7 @@ def install_monitoring(
         )
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
         raise Refused(f"'{runbooks}' is not an http(s) URL of a page.", where="--runbooks")
-    # may refuse, so before any file is written
+    # before any file is written, because it may raise Refused
     textfile_hosts = select_machines(select_hosts(pattern)) if textfile else None
     codes = [_write_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
     return codes + (
@@ -197,11 +192,11 @@ def _write_files(pattern: str, folder: Path, runbooks: str, *, check: bool, json
         for host in selection.hosts
         if host.connection != "sandbox"
     ]
-    names = {host.name for host in selection.hosts}
+    host_names = {host.name for host in selection.hosts}
     texts = {
         RULES_FILE: alerts.render_rules(runbooks),
         DASHBOARD_FILE: dashboard.render_dashboard(),
-        SCRAPE_FILE: scrape.render_config(SCRAPE_FILE, hosts, _gateway_endpoints(selection.inventory, names)),
+        SCRAPE_FILE: scrape.render_config(SCRAPE_FILE, hosts, _gateway_endpoints(selection.inventory, host_names)),
     }
     changed = [name for name, text in texts.items() if _read_text(folder / name) != text]
     if not check:
@@ -228,7 +223,7 @@ def _read_text(path: Path) -> str | None:
         return None
 
 
-def _gateway_endpoints(inventory: Inventory, names: set[str]) -> list[scrape.Endpoint]:
+def _gateway_endpoints(inventory: Inventory, host_names: set[str]) -> list[scrape.Endpoint]:
     return [
         scrape.Endpoint(
             gateway.name,
@@ -239,15 +234,14 @@ def _gateway_endpoints(inventory: Inventory, names: set[str]) -> list[scrape.End
             bool(gateway.file.clients),
         )
         for gateway in inventory.gateways.values()
-        if gateway.host in names
+        if gateway.host in host_names
     ]
 
 
 def _configure_textfile(selection: Selection, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
-    """Make the checks of each host write their metrics to this folder. The timer is otherwise unchanged."""
+    """Make the checks of each host write their metrics to this folder, without other changes to the timer."""
     for member in selection.fleet.members:
-        secrets = selection.inventory.secrets(member.host)
-        member.secrets = {name: secrets[name] for name in ("BECOME_PASSWORD",) if name in secrets}
+        assign_become_password(selection, member)
     args: dict[str, Any] = {"textfile": textfile, "system": system, "keep": True}
     name = "Write metrics where node_exporter reads them"
     task = Task(id="textfile", name=name, module="health_timer", args=args, become=system)

@@ -51,7 +51,7 @@ def test_an_engine_that_leaves_no_reserve_is_too_large_and_comes_last() -> None:
     small = find_choice("llama-3.1-8b", make_survey(28)).fit
     assert (small.verdict, small.largest) == ("too large", "gpu-memory-utilization 0.58")
     assert small.why == (
-        "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 on the host's side, 6.0 the host itself, 4.0 reserve)"
+        "it takes 28.4 of 28.0 GiB (16.8 for the engine, 1.6 on the host's side, 6.0 for the host itself, 4.0 reserve)"
     )
     assert find_choice("qwen3.5-35b", make_survey(24)).fit.largest == ""  # its weights alone are larger
     verdicts = [row.verdict for row in rows]

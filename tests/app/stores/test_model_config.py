@@ -16,7 +16,7 @@ from sparkwright.cli import namespace
 from tests.engines.configs import DATA
 from tests.remote.sshd import free_port
 
-ELSEWHERE = "a search for 'mamba' and similar names would have said"
+ELSEWHERE = "a search for 'mamba' and similar names would return"
 
 
 @dataclass
@@ -162,10 +162,10 @@ def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
     ("model", "token", "code", "sentence"),
     [
         ("gated/model", "", 5, "set HF_TOKEN"),
-        ("gated/model", "hf_x", 5, "Is HF_TOKEN's account allowed"),
+        ("gated/model", "hf_x", 5, "HF_TOKEN may belong to"),
         ("private/model", "", 5, "gated, private, or does not exist"),
         ("no/model", "", 5, "no config.json for no/model at 'main'"),
-        ("busy/model", "", 3, "answers 503"),
+        ("busy/model", "", 3, "answered 503"),
     ],
 )
 def test_what_the_hub_refuses_is_one_sentence(
@@ -186,7 +186,12 @@ def test_no_hub_is_unreachable(inspect: Inspect) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "there is no"), ("{", "this is not JSON"), ("[]", "is not a JSON object"), ("\x00", "this is not JSON")],
+    [
+        (None, "does not exist"),
+        ("{", "this is not JSON"),
+        ("[]", "must be a JSON object"),
+        ("\x00", "this is not JSON"),
+    ],
 )
 def test_what_is_no_config_is_refused(inspect: Inspect, tmp_path: Path, content: str | None, sentence: str) -> None:
     if content is not None:

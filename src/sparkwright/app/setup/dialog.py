@@ -32,7 +32,7 @@ from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.sandbox import memory
 from sparkwright.shell import join
 
-#: the starter's example, which is not one of the user's hosts
+#: example host of the starter, which a project with a real host leaves out
 EXAMPLE_HOST_FILE = "hosts/spark1.yml"
 #: port in hosts/sandbox.yml
 SANDBOX_PORT = 18471
@@ -104,19 +104,19 @@ def _is_hardware(surveyed: SurveyedHost) -> bool:
 
 def _changed_texts(surveyed: SurveyedHost) -> tuple[dict[str, str], set[str]]:
     """Return the files whose text differs from the starter's, by path, and the paths to leave out."""
-    top, host, choice = shipped_files.shipped_folder(), surveyed.host, surveyed.choice
+    shipped, host, choice = shipped_files.shipped_folder(), surveyed.host, surveyed.choice
     if not _is_hardware(surveyed):
         sandbox = f"hosts/{SANDBOX}.yml"
-        text = proposal.set_recipe((top / sandbox).read_text(), host.recipe)
+        text = proposal.set_recipe((shipped / sandbox).read_text(), host.recipe)
         return {sandbox: proposal.set_serve_port(text, _find_free_port())}, {EXAMPLE_HOST_FILE}
-    groups = (top / "hosts/groups.yml").read_text()
+    groups = (shipped / "hosts/groups.yml").read_text()
     texts = {
         f"hosts/{host.name}.yml": proposal.render_host_file(host, surveyed.lines, "init"),
         "hosts/groups.yml": proposal.add_groups(groups, {proposal.DEFAULT_GROUP: {}}, host.groups),
     }
     if choice is not None and choice.actual_folder:
         name = f"recipes/{choice.name}.yml"
-        texts[name] = proposal.set_model_dir((top / name).read_text(), choice.actual_folder, host.name)
+        texts[name] = proposal.set_model_dir((shipped / name).read_text(), choice.actual_folder, host.name)
     return texts, {EXAMPLE_HOST_FILE} - set(texts)
 
 
@@ -157,20 +157,18 @@ def print_notes(surveyed: SurveyedHost) -> None:
         print_text(f'  mkdir -p "{model_folder}" && cp -rlLT {join([cached])} "{model_folder}"')
     for line in survey.describe_servers(host_survey) if host_survey else ():
         print_prose(
-            f"{line[0].upper()}{line[1:]}. It holds memory and its port. A deploy leaves it running unless the recipe has "
+            f"{line[0].upper()}{line[1:]}. It uses memory and its port. A deploy leaves it running unless the recipe has "
             "the same name."
         )
     for server in host_survey["servers"] if host_survey else ():
         if not server["verified"]:
-            words = ["recipe.import", "--from-host", surveyed.host.name, "--container", str(server["name"])]
-            print_prose(f"To manage {server['name']} without restarting it: `invoke {join(words)}`.")
+            command = ["recipe.import", "--from-host", surveyed.host.name, "--container", str(server["name"])]
+            print_prose(f"To manage {server['name']} without restarting it: `invoke {join(command)}`.")
 
 
 def print_next_steps(surveyed: SurveyedHost, folder: Path) -> None:
-    """Print the next commands; for a host that was not surveyed or lacks something, those that set it up."""
-    is_incomplete = bool(surveyed.survey and survey.list_missing(surveyed.survey)) or (
-        surveyed.survey is None and _is_hardware(surveyed)
-    )
+    """Print the next commands, which set the host up first if it was not surveyed or is not ready for a deploy."""
+    is_incomplete = _is_hardware(surveyed) if surveyed.survey is None else not survey.is_ready(surveyed.survey)
     commands = ("doctor", "provision", "deploy") if is_incomplete else ("plan", "deploy", "client")
     purposes = {
         "doctor": "show what the host lacks and how to fix it",
@@ -213,7 +211,7 @@ MAX_RECIPE_ROWS = 9
 
 @dataclass(frozen=True, slots=True)
 class SurveyedHost:
-    """A host to add, with its survey and its recipe."""
+    """A host to add, its survey and its recipe."""
 
     host: NewHost
     #: None if the host was not surveyed
@@ -228,11 +226,7 @@ class SurveyedHost:
 
 
 def ask_for_host(*, sandbox: bool) -> NewHost:
-    """Find hosts, list them, and ask which one to use.
-
-    Args:
-        sandbox: include the simulated host.
-    """
+    """Find hosts, list them, and ask which one to use. `sandbox` includes the simulated host."""
     with build_console().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
         candidates = discovery.find_candidates(Path.home() / ".ssh")[: discovery.MAX_SHOWN]
     if sandbox:
@@ -252,7 +246,7 @@ def ask_for_host(*, sandbox: bool) -> NewHost:
 def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, interactive: bool) -> dict[str, Any] | None:
     """Log in and survey the host. Returns None if the survey failed and the user chose to continue.
 
-    Raises Unreachable if the survey failed, and nobody could be asked or the user declined.
+    Raises Unreachable if the survey failed and the user declined, or could not be asked.
     """
     as_host = Host(name=host.name, address=host.address, user=host.user, port=host.port)
     if not interactive:
@@ -354,7 +348,7 @@ def _ask_to_accept_key(error: UnknownKey) -> bool:
     """Ask whether to accept a host key, in ssh's words."""
     key, target = error.key, error.target
     print_text(f"The authenticity of host '{target.host_key_name}' can't be established.")
-    print_prose(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. Compare it with the host's own:")
+    print_prose(f"{key.get_name()} key fingerprint is {host_keys.fingerprint(key)}. On the host, compare it with:")
     print_text("  for f in /etc/ssh/ssh_host_*.pub; do ssh-keygen -lf $f; done")
     return prompts.ask_full_yes("Does it match, and should it be added to known_hosts?")
 
@@ -426,8 +420,8 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
 
 def _max_reserve_gib(inventory: Inventory) -> float:
     """Return the largest memory reserve of the project's hosts, in GiB; the default if none sets a number."""
-    values = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
-    reserves = [float(value) for value in values if isinstance(value, int | float)]
+    settings = [host.vars.get("reserve_gib") for host in inventory.hosts.values()]
+    reserves = [float(reserve) for reserve in settings if isinstance(reserve, int | float)]
     return max(reserves, default=float(recipe.DEFAULTS["reserve_gib"]))
 
 

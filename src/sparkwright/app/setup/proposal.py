@@ -34,8 +34,8 @@ class HostMemory:
     total_bytes: int
     #: memory that must stay free, in GiB
     reserve_gib: float = RESERVE_GIB
-    #: memory that the host itself uses while nothing is served
-    own: Row = SYSTEM_ROW
+    #: memory that the system uses without a server
+    system_row: Row = SYSTEM_ROW
     available_bytes: int | None = None
 
 
@@ -91,13 +91,13 @@ class Choice:
 def propose_recipes(
     recipes: Sequence[Recipe], survey: Mapping[str, Any] | None, reserve_gib: float = RESERVE_GIB
 ) -> list[Choice]:
-    """Return the proposals for a host, best first.
+    """Return the proposals for a single host, best first.
 
     Recipes that are served, or whose model is on the host, come first, then the usual one, then the others by name. Recipes that
     are too large come last.
 
     Args:
-        survey: the host's answer; None if it was not surveyed.
+        survey: answer of the `survey` module; None if the host was not surveyed.
     """
     proposals = [_propose_recipe(recipe, survey, reserve_gib) for recipe in recipes if recipe.file.parallel is None]
     return sorted(
@@ -115,32 +115,27 @@ def propose_recipes(
 def _propose_recipe(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gib: float) -> Choice:
     if survey is None:
         return Choice(recipe, Fit("unknown", "the host was not surveyed"))
-    rows = [model for model in survey["models"] if model["id"] == recipe.file.model.id]
-    in_model_folder = [model for model in rows if model["place"] == "own"]
-    row = next(iter([*in_model_folder, *rows]), None)
-    folders = {model["dir"] for model in rows}
+    copies = [model for model in survey["models"] if model["id"] == recipe.file.model.id]
+    in_model_folder = [model for model in copies if model["place"] == "own"]
+    local_copy = next(iter([*in_model_folder, *copies]), None)
+    folders = {model["dir"] for model in copies}
     served = any(
         server["model_dir"] in folders or recipe.served_name in server["models"] for server in survey["servers"]
     )
     catalogue_bytes = int(catalogue.find_entry(recipe.name, recipe.file.model.id).weights_gb * 1e9) or None
-    return Choice(
-        recipe,
-        evaluate_fit(
-            recipe, memory_from_survey(survey, reserve_gib), int(row["size_bytes"]) if row else catalogue_bytes
-        ),
-        row,
-        served,
-    )
+    files_bytes = int(local_copy["size_bytes"]) if local_copy else catalogue_bytes
+    fit = evaluate_fit(recipe, memory_from_survey(survey, reserve_gib), files_bytes)
+    return Choice(recipe, fit, local_copy, served)
 
 
 def memory_from_survey(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
-    """Return the memory of a host from its survey. If it serves nothing, the memory in use is its own."""
+    """Return the memory of a host from its survey. If nothing is served, the memory in use is the system's."""
     total, available = int(survey["memory_bytes"]), survey.get("memory_available_bytes")
     models = (survey.get("ollama") or {}).get("models", ())
     if available is None or survey["servers"] or models is None or models:
         return HostMemory(total, reserve_gib, available_bytes=available)
-    own_memory = Row("the host itself", max(0, total - available), "in use now, with nothing served", "host")
-    return HostMemory(total, reserve_gib, own_memory, available)
+    system_row = Row("the host itself", max(0, total - available), "in use now, with nothing served", "host")
+    return HostMemory(total, reserve_gib, system_row, available)
 
 
 def evaluate_fit(
@@ -153,9 +148,8 @@ def evaluate_fit(
     """Return whether a recipe's server fits a host that serves nothing else, using the budget of `plan` and `deploy`.
 
     Args:
-        recipe: the recipe. If it uses only some files of a repository, `files_bytes` is not the size of the weights.
-        host: the host's memory.
-        files_bytes: size of the model's files; None if unknown.
+        files_bytes: size of the model's files, or None if unknown; not used as the size of the weights if the recipe loads only
+            some files of a repository.
         locked: the model's entry in the lock, which the estimates for some engines need.
         start: figures from earlier starts on the host; None if there are none.
     """
@@ -165,7 +159,7 @@ def evaluate_fit(
         memory = replace(memory, weights_bytes=files_bytes, weights_source="the model's files")
     files = f"{units.format_gib(files_bytes)} GiB of files" if files_bytes else ""
     if not memory.known:
-        return Fit("unknown", f"{files}{'; ' if files else ''}what the engine takes is known once the model is pinned")
+        return Fit("unknown", f"{files}{'; ' if files else ''}the engine's memory is known once the model is pinned")
     start = start or StartFacts()
     start = replace(start, shm_bytes=_shm_bytes(recipe), shm_source="shm_size")
     computed = budget.build(
@@ -173,7 +167,7 @@ def evaluate_fit(
         host.total_bytes,
         start,
         reserve_bytes=int(host.reserve_gib * units.GIB),
-        own=host.own,
+        own=host.system_row,
         available_bytes=host.available_bytes,
     )
     needs = describe_budget(computed)
@@ -189,7 +183,7 @@ def evaluate_fit(
 
 
 def describe_budget(computed: Budget) -> str:
-    """Summarize a budget, as "97.1 of 119.7 GiB (86.1 for the engine, 7.0 on the host's side, 4.0 reserve)"."""
+    """Summarize a budget, for example "28.4 of 28.0 GiB (18.4 for the engine, 6.0 for the host itself, 4.0 reserve)"."""
     host_side_bytes = sum(row.size_bytes for row in computed.rows if row.name == budget.HOST_SIDE)
     reserve_bytes = sum(row.size_bytes for row in computed.rows if row.name == "reserve")
     parts = [
@@ -197,7 +191,7 @@ def describe_budget(computed: Budget) -> str:
         f"{units.format_gib(host_side_bytes)} on the host's side" if host_side_bytes else "",
     ]
     parts += [
-        f"{units.format_gib(computed.of('host') - reserve_bytes)} the host itself",
+        f"{units.format_gib(computed.of('host') - reserve_bytes)} for the host itself",
         f"{units.format_gib(reserve_bytes)} reserve",
     ]
     return (
@@ -221,7 +215,7 @@ DEFAULT_GROUP = "lab"
 _DIR = re.compile(r"(?m)^  dir: .*$")
 _RECIPE = re.compile(r"(?m)^recipe: \S+")
 _PORT = re.compile(r"(?m)^serve_port: [0-9]+")
-#: parts of a typed [USER@]ADDRESS[:PORT]
+#: the user or the name, and the IPv6 address, in [USER@]ADDRESS[:PORT]
 _WORD = re.compile(r"[^@\s:-][^@\s:]{0,254}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
 
@@ -264,8 +258,8 @@ def suggest_name(address: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "spark1"
 
 
-def refuse_name(name: str, kind: str = "name") -> str:
-    """Return the name if a host or a group can have it. Raises Refused otherwise."""
+def refuse_name(name: str, kind: str = "name") -> None:
+    """Raise Refused for a name that a host or a group can't have."""
     if not HOST_NAME.fullmatch(name) or PATTERN_SIGNS.search(name) or name in ("all", "groups", "ungrouped"):
         fix = (
             f"Use letters, digits, `.`, `_` and `-`: {PATTERN_SIGNS_HINT}."
@@ -273,7 +267,6 @@ def refuse_name(name: str, kind: str = "name") -> str:
             else "Choose another."
         )
         raise Refused(f"'{one_line(name, max_chars=80)}' can't be a {kind}.", fix=fix)
-    return name
 
 
 def render_host_file(host: NewHost, survey_lines: Sequence[str], command: str) -> str:
@@ -285,20 +278,18 @@ def render_host_file(host: NewHost, survey_lines: Sequence[str], command: str) -
     """
     comments = [f"# Written by `sparkwright {command}`. Every key: docs/files/host.md, or complete it in your editor."]
     comments += (
-        ["# Found there:", *(f"#   {one_line(line, max_chars=120)}" for line in survey_lines)] if survey_lines else []
+        ["# Found on the host:", *(f"#   {one_line(line, max_chars=120)}" for line in survey_lines)]
+        if survey_lines
+        else []
     )
-    optional = "# user: ops                    # else as your ssh configuration says"
+    optional = "# user: ops                    # default: from your ssh configuration"
     rows = [
         f"address: {_format_yaml(host.address)}",
         f"user: {_format_yaml(host.user)}" if host.user else optional,
         *([f"port: {host.port}"] if host.port else []),
         f"groups: [{', '.join(map(_format_yaml, host.groups))}]",
-        *(
-            [f"recipe: {_format_yaml(host.recipe)}            # what it serves: recipes/{host.recipe}.yml"]
-            if host.recipe
-            else []
-        ),
-        "# serve_port: 8000             # publish the server elsewhere than the recipe does",
+        *([f"recipe: {_format_yaml(host.recipe)}            # recipes/{host.recipe}.yml"] if host.recipe else []),
+        "# serve_port: 8000             # publish the server on another port than the recipe's",
     ]
     return "\n".join([shipped_files.schema_line("host").rstrip(), *comments, "", *rows]) + "\n"
 
@@ -307,18 +298,18 @@ def add_groups(text: str, existing: Mapping[str, Any] | None, groups: Sequence[s
     """Return groups.yml with the missing groups added at its end.
 
     Args:
-        text: content of the current file; empty if there is none.
+        text: content of the current file; empty if it does not exist.
     """
     new = [group for group in groups if group not in (existing or {})]
     start = text or shipped_files.schema_line("groups")
     if new and not start.endswith("\n"):
         start += "\n"
-    return start + "".join(f"\n{item}: {{}}\n" for item in new)
+    return start + "".join(f"\n{group}: {{}}\n" for group in new)
 
 
 def set_model_dir(recipe: str, folder: str, host: str) -> str:
     """Return a recipe's text with `dir` set to the folder where a host already has the model."""
-    line = f"  dir: {_format_yaml(folder)}      # as {host} has it; proved by its hashes before it serves"
+    line = f"  dir: {_format_yaml(folder)}      # where {host} has it; its hashes are verified before it is served"
     return _DIR.sub(lambda _: line, recipe, count=1)
 
 
@@ -334,4 +325,4 @@ def set_serve_port(host: str, port: int) -> str:
 
 def _format_yaml(value: str) -> str:
     """Format a value so that YAML reads it as text."""
-    return yaml.safe_dump(value, default_style=None, width=1000).split("\n")[0]
+    return yaml.safe_dump(value, width=1000).split("\n")[0]

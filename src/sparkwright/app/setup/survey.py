@@ -66,54 +66,48 @@ def describe_hardware(answer: dict[str, Any]) -> str:
     return f"{gpu}, {memory}, {units.format_size(answer['disk_free_bytes'])} of disk free, {answer['architecture']}"
 
 
-def describe_docker(answer: dict[str, Any]) -> str:
-    """Return a sentence on whether this login can use Docker."""
-    state = answer["docker"]
-    return f"Docker {state['version'] or ''}".rstrip() if state["reachable"] else f"Docker: {state['error']}"
-
-
 def describe_ollama(answer: dict[str, Any]) -> str:
-    """Return a sentence about Ollama: whether it runs, and the loaded models, which a deploy would unload."""
+    """Return a sentence about Ollama and its loaded models, which a deploy would unload."""
     state = answer["ollama"]
     if not state["reachable"]:
         return "Ollama is not running"
     if state["models"] is None:
         return "Ollama does not answer: it is loading a model or hung"
-    return f"Ollama holds {join_first(state['models'], 3)}" if state["models"] else "Ollama holds no model"
+    return f"Ollama has loaded {join_first(state['models'], 3) or 'no model'}"
 
 
 def describe_servers(answer: dict[str, Any]) -> list[str]:
     """Return a sentence for each container that serves models."""
     return [
-        f"container {server['name']} ({server['engine']}) serves {join_first(server['models'], 3) or 'who has its key'}"
-        f" on port {server['port']}{', verified by sparkwright' if server['verified'] else ''}"
+        f"container {server['name']} ({server['engine']}) serves "
+        f"{join_first(server['models'], 3) or 'unknown models (it requires a key)'} on port {server['port']}"
+        f"{', verified by sparkwright' if server['verified'] else ''}"
         for server in answer["servers"]
     ]
 
 
 def format_lines(answer: dict[str, Any]) -> list[str]:
-    """Return the results of a survey as sentences, including one for each place of a model."""
+    """Return the results of a survey as sentences, including one for each folder that contains a model."""
+    docker = answer["docker"]
     models = [
         f"{model['id']}: {units.format_size(model['size_bytes'])} in {model['dir']}" for model in answer["models"]
     ]
     return [
         describe_hardware(answer),
-        describe_docker(answer),
+        f"Docker {docker['version'] or ''}".rstrip() if docker["reachable"] else f"Docker: {docker['error']}",
         describe_ollama(answer),
         *describe_servers(answer),
         *models,
     ]
 
 
-def list_missing(answer: dict[str, Any]) -> list[str]:
-    """Return what the host lacks for a deploy, each in a few words."""
-    shortcomings = [] if answer["gpu"] else ["no GPU found"]
-    shortcomings += [] if answer["docker"]["reachable"] else [f"Docker: {answer['docker']['error']}"]
-    return shortcomings
+def is_ready(answer: dict[str, Any]) -> bool:
+    """Return True if the host has a GPU, and the login can use Docker."""
+    return bool(answer["gpu"] and answer["docker"]["reachable"])
 
 
 def is_key_refused(error: SparkwrightError) -> bool:
-    """Return True if the host answered but accepted none of the keys, so that the user has to copy a key to it."""
+    """Return True if the host answered but accepted none of the user's keys."""
     return "accepts none of" in error.message
 
 
@@ -134,7 +128,7 @@ COLUMNS = grid.columns(
 def check_hosts(pattern: str, *, json: bool) -> list[int]:
     """Log in to the hosts of a pattern and show them.
 
-    Returns exit code 1 for a host that lacks something, and 3 for an unreachable host.
+    Returns exit code 1 for a host with problems, and 3 for an unreachable host.
     """
     selection = select_machines(connect_hosts(pattern))
     try:
@@ -144,25 +138,25 @@ def check_hosts(pattern: str, *, json: bool) -> list[int]:
     errors = selection.fleet.errors()
     for name, error in errors.items():
         print_error(error, json=json, host=name)
-    for name, item in surveys.items() if json else ():
-        print_json_line({"host": name, **item})
+    for name, report in surveys.items() if json else ():
+        print_json_line({"host": name, **report})
     if not json:
         grid.print_table(COLUMNS, [_host_row(host.name, surveys.get(host.name)) for host in selection.hosts])
-    return [*selection.fleet.exit_codes(), *(Exit.FAILED for row in surveys.values() if row["missing"])]
+    return [*selection.fleet.exit_codes(), *(Exit.FAILED for report in surveys.values() if report["missing"])]
 
 
 def _survey_member(selection: Selection, member: Member) -> dict[str, Any]:
-    """Return a host's survey along with the `doctor` findings for which a deploy would be refused or fail."""
+    """Return a host's survey, with the bad `doctor` findings as `missing`."""
     names = [host.recipe for host in selection.inventory.servers_of(member.host.name) if host.recipe]
     recipes = [recipe.load(selection.project.root, name) for name in names]
     answer = query_module(selection.fleet, member, "survey", survey_arguments(recipes))
     checks = host_checks.query_machine(selection, member)
-    bad = [
+    problems = [
         {key: finding[key] for key in ("check", "evidence", "fix")}
         for finding in checks["findings"]
         if finding["verdict"] == "bad"
     ]
-    return {**answer, "missing": bad}
+    return {**answer, "missing": problems}
 
 
 def _host_row(host: str, report: dict[str, Any] | None) -> tuple[str, ...]:
@@ -177,7 +171,7 @@ def _host_row(host: str, report: dict[str, Any] | None) -> tuple[str, ...]:
         if ollama["models"] is None
         else join_first(ollama["models"], 2) or "idle"
     )
-    serves = join_first([f"{row['name']}:{row['port']}" for row in report["servers"]], 2)
+    servers = join_first([f"{row['name']}:{row['port']}" for row in report["servers"]], 2)
     problems = [f"{row['check']}: {row['evidence']}" for row in report["missing"]]
     more_problems = f"; {len(problems) - 1} more: `sparkwright doctor --host {host}`" if problems[1:] else ""
     problem_summary = f"{problems[0]}{more_problems}" if problems else "nothing"
@@ -188,6 +182,6 @@ def _host_row(host: str, report: dict[str, Any] | None) -> tuple[str, ...]:
         units.format_size(report["disk_free_bytes"]),
         str(docker["version"] or "yes") if docker["reachable"] else "no",
         ollama_models,
-        serves or "-",
+        servers or "-",
         problem_summary,
     )

@@ -34,7 +34,6 @@ from sparkwright.remote.relay import relay
 from sparkwright.remote.ssh import ssh_config
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
-from sparkwright.trust import image_name
 from sparkwright.trust.image_name import ImageReference, with_digest
 
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
@@ -44,32 +43,29 @@ def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, jso
     """Show the unused images of each host, ask for confirmation, and remove them.
 
     Args:
-        everything: include images of all repositories.
+        everything: include images of repositories that no recipe names.
         check: only show them.
     """
     images = PrunableItems("images", "prune_images", "id", _print_images)
 
-    def of_host(member: Member) -> Exit:
+    def prune_host(member: Member) -> Exit:
         args = _prune_args(selection, member, everything=everything)
         return images.prune(selection, member, args, check, yes, json)
 
-    return act_on_each(selection, of_host, json=json)
+    return act_on_each(selection, prune_host, json=json)
 
 
 def _prune_args(selection: Selection, member: Member, *, everything: bool) -> dict[str, Any]:
-    """Return the repositories that the recipes and the lock name, and the pins, whose images are kept."""
+    """Return the arguments of `prune_images`: the repositories to prune, empty for all, and the pinned images to keep."""
     root: Path = selection.project.root
     lock = load_lock(selection.project, member.host)
     refs = {recipe.load(root, name).image for name in recipe.names(root)} | set(lock.images)
-    pinned = {
-        image_name.with_digest(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()
-    }
-    repositories = set() if everything else {image_name.ImageReference.parse(ref).repository for ref in refs}
+    pinned = {with_digest(ref, entry["digest"]): list(locked_ids(entry)) for ref, entry in lock.images.items()}
+    repositories = set() if everything else {ImageReference.parse(ref).repository for ref in refs}
     return {"repositories": sorted(repositories), "pinned": pinned}
 
 
 def _print_images(host: str, images: list[dict[str, Any]]) -> None:
-    """Print the images to keep and the images to remove."""
     names = [row["names"][0] if row["names"] else row["id"][7:19] for row in images]
     rows = [
         (host, "keep" if row["kept"] else "free", units.format_size(row["frees_bytes"]), name, row["kept"])
@@ -82,19 +78,19 @@ def copy(source_name: str, to: str, image: str, *, json: bool) -> list[Exit]:
     """Copy an image from one host to others over ssh.
 
     Args:
-        image: the image; empty for the one in the receiving host's recipe.
+        image: empty for the image in the receiving host's recipe.
     """
     selection = select_hosts(f"{source_name},{to}")
     sources = selection.inventory.machines_of(selection.inventory.match(source_name))
     if len(sources) != 1:
-        raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one.")
+        raise Refused(f"--from {source_name} names {len(sources)} hosts.", fix="Name one host.")
     local = [host.name for host in selection.hosts if host.connection != "ssh"]
     if local:
         raise Refused(f"{', '.join(local)}: images are only copied between hosts with ssh.")
     source = next(member for member in selection.fleet.members if member.host.machine == sources[0].name)
     targets = [member for member in selection.fleet.members if member.host.machine != sources[0].name]
     if not targets:
-        raise Refused(f"--to {to} names no other host than {source_name}.")
+        raise Refused(f"--to {to} names no host except {source_name}.")
     selection.fleet.connect()
     return _copy_to_targets(selection, source, targets, image, json=json)
 
@@ -107,7 +103,7 @@ def _copy_to_targets(
 
     def copy_to(member: Member) -> None:
         try:
-            sentences.append(copy_between_members(selection, selection.fleet, source, member, image))
+            sentences.append(copy_between_members(selection, source, member, image))
         except SparkwrightError as error:
             name = member.host.name
             error.where = error.where or name
@@ -137,23 +133,18 @@ SAVE_SCRIPT = (
 
 @dataclass(frozen=True)
 class ImageToCopy:
-    """The image to copy."""
+    """An image reference, with the facts about it in the lock."""
 
-    #: reference, with the digest if it is known
+    #: with the digest if it is known
     ref: str
-    #: image ids that the lock accepts for the digest
+    #: image ids that the lock accepts for the digest; empty if the image is not in the lock
     ids: tuple[str, ...] = ()
-    #: download size in bytes by platform, from the lock
+    #: download size in bytes, by platform
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the image in the form that modules take."""
+        """Return the image as arguments of a module."""
         return {"ref": self.ref, "ids": list(self.ids)}
-
-    @property
-    def temporary_tag(self) -> str:
-        """A temporary tag, so that an image that has not been compared yet is not used."""
-        return f"{ImageReference.parse(self.ref).repository}:incoming-{secrets.token_hex(6)}"
 
 
 @dataclass(frozen=True)
@@ -167,22 +158,22 @@ class ImageTransfer:
     source_image: dict[str, Any]
     #: answer of `inspect_image` from the target
     target_image: dict[str, Any]
-    #: the tag under which the image arrives
+    #: the image's tag on the target until it is compared
     temporary_tag: str
-    #: compression program that both ends have
+    #: compression program that both hosts have
     packer: str
 
 
-def copy_between_members(selection: Selection, fleet: Fleet, source: Member, target: Member, image: str) -> str:
+def copy_between_members(selection: Selection, source: Member, target: Member, image: str) -> str:
     """Copy an image between two members, and return a sentence about the outcome.
 
     Args:
-        image: the image; empty for the one in the target's recipe.
+        image: empty for the image in the target's recipe.
 
     Raises:
-        Refused: the source has no such image, or the target can't take it; nothing is sent then.
+        Refused: the source does not have the image, or the target can't use it. Nothing was sent.
     """
-    image_to_copy = _resolve_image(selection, target, image)
+    fleet, image_to_copy = selection.fleet, _resolve_image(selection, target, image)
     source_image = query_module(fleet, source, "inspect_image", image_to_copy.to_json())
     if not source_image["present"]:
         other_image = (
@@ -194,17 +185,16 @@ def copy_between_members(selection: Selection, fleet: Fleet, source: Member, tar
         raise Refused(f"{source.host.name} has no {image_to_copy.ref}{other_image}.", fix=fix)
     if not ImageReference.parse(image_to_copy.ref).digest and source_image["digests"]:
         image_to_copy = replace(image_to_copy, ref=with_digest(image_to_copy.ref, source_image["digests"][0]))
-    # the source may report any size, so the size in the lock limits it
+    # limited by the size in the lock, because the source may report any size
     max_bytes = image_archive.max_unpacked_bytes(
         source_image["size_bytes"], image_to_copy.sizes.get(source_image["platform"])
     )
     target_image = query_module(fleet, target, "inspect_image", {**image_to_copy.to_json(), "most_bytes": max_bytes})
     if target_image["present"] and target_image["layers"] == source_image["layers"]:
         return f"{target.host.name}: has {image_to_copy.ref} already."
-    incoming, packer = (
-        image_to_copy.temporary_tag,
-        image_archive.select_packer(source_image["tools"], target_image["tools"]),
-    )
+    # nothing uses the image by this tag before it is compared
+    incoming = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
+    packer = image_archive.select_packer(source_image["tools"], target_image["tools"])
     transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming, packer)
     _refuse_impossible(image_to_copy, transfer)
     started_s = time.monotonic()
@@ -220,10 +210,12 @@ def copy_between_members(selection: Selection, fleet: Fleet, source: Member, tar
     )
     duration = units.format_duration(time.monotonic() - started_s)
     size = units.format_size(source_image["size_bytes"])
-    proof = (
-        "its content is the lock's" if image_to_copy.ids else f"unverified by the lock: the copy of {source.host.name}"
+    comparison = (
+        "its content matches spark.lock"
+        if image_to_copy.ids
+        else f"not in spark.lock; identical to {source.host.name}'s"
     )
-    return f"{target.host.name}: has {image_to_copy.ref} now, {proof} ({size}, {duration}, {route}, {packer})."
+    return f"{target.host.name}: has {image_to_copy.ref} now, {comparison} ({size}, {duration}, {route}, {packer})."
 
 
 def _transfer(transfer: ImageTransfer) -> str:
@@ -258,15 +250,15 @@ def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
     if source_image["platform"] != target_image["host_platform"]:
         description = f"{source.host.name} has {image.ref} for {source_image['platform']}"
         message = f"{description}, {target.host.name} needs {target_image['host_platform']}."
-        raise Refused(message, fix="Take it from a host of the same kind.")
-    need = int(source_image["size_bytes"] * FREE_SPACE_FACTOR)
-    if target_image["free_bytes"] is not None and target_image["free_bytes"] < need:
+        raise Refused(message, fix="Copy it from a host with the same platform.")
+    needed_bytes = int(source_image["size_bytes"] * FREE_SPACE_FACTOR)
+    if target_image["free_bytes"] is not None and target_image["free_bytes"] < needed_bytes:
         free = units.format_size(target_image["free_bytes"])
-        message = f"{free} are free where Docker stores images, but {units.format_size(need)} are needed."
+        message = f"{free} are free where Docker stores images, but {units.format_size(needed_bytes)} are needed."
         raise Refused(message, where=target.host.name, fix=f"`invoke images.prune --host {target.host.name}`.")
-    for member, found in ((source, source_image), (target, target_image)):
-        if "docker" not in found["tools"]:
-            raise Refused("the docker command is not there.", where=member.host.name, fix="Install docker-ce-cli.")
+    for member, inspection in ((source, source_image), (target, target_image)):
+        if "docker" not in inspection["tools"]:
+            raise Refused("the docker command is missing.", where=member.host.name, fix="Install docker-ce-cli.")
 
 
 def _transfer_directly(transfer: ImageTransfer) -> str:
@@ -290,7 +282,7 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
     }
     run_module(fleet, target, "copy_key", key_arguments)
     try:
-        with _temporary_secret(transfer.source, COPY_KEY_SECRET, private):
+        with _copy_key(transfer.source, private):
             sent = run_module(fleet, transfer.source, "send_image", args)
     finally:
         run_module(fleet, target, "copy_key", {**key_arguments, "state": "absent"})
@@ -298,10 +290,7 @@ def _transfer_directly(transfer: ImageTransfer) -> str:
 
 
 def _reachable_addresses(target: Member, target_addresses: list[str]) -> list[str]:
-    """Return the addresses at which another host may reach the target's sshd.
-
-    These are the target's addresses on its networks, then the one that the laptop uses unless it is loopback.
-    """
+    """Return the addresses to try for the target's sshd: those on its networks, then the laptop's, unless it is loopback."""
     resolved = ssh_config.resolve(target.host)
     ports = dict.fromkeys([22, resolved.port])
     addresses = [f"{address}:{port}" for address in target_addresses for port in ports]
@@ -318,10 +307,10 @@ def _generate_key_pair() -> tuple[Secret, str]:
 
 
 @contextmanager
-def _temporary_secret(member: Member, name: str, secret: Secret) -> Iterator[None]:
-    """Give a member a secret for one request."""
+def _copy_key(member: Member, key: Secret) -> Iterator[None]:
+    """Send the private key along with the member's requests in this context."""
     before = dict(member.secrets)
-    member.secrets = {**before, name: secret}
+    member.secrets = {**before, COPY_KEY_SECRET: key}
     try:
         yield
     finally:
@@ -346,5 +335,5 @@ def _transfer_through_laptop(transfer: ImageTransfer) -> str:
 
     outcome = relay(save_channel, load_channel, progress)
     if outcome.code:
-        raise Failed(f"its Docker Engine refuses the image: {outcome.message}", where=transfer.target.host.name)
+        raise Failed(f"Docker refused the image: {outcome.message}", where=transfer.target.host.name)
     return f"{units.format_size(outcome.sent_bytes)} through this laptop"

@@ -32,9 +32,9 @@ from sparkwright.protocol.plan import new_run_id
 
 @dataclass
 class LockEntry:
-    """An existing or missing entry of the lock, with the answer of the registry or the hub."""
+    """An entry that the lock has or needs, with the answer of the registry or the hub."""
 
-    #: image or model
+    #: `image` or `model`
     kind: str
     key: str
     recipe: Recipe
@@ -49,7 +49,7 @@ class LockEntry:
 
     @property
     def complete(self) -> bool:
-        """True if the entry lacks nothing."""
+        """True if the lock has the entry with all its data."""
         return self.old is not None and (self.kind == "model" or bool(self.old["manifests"]))
 
     @property
@@ -65,7 +65,7 @@ class LockEntry:
 
     @property
     def missing_upstream(self) -> Any:
-        """The pinned digest, if the registry no longer has it."""
+        """The pinned digest if the registry no longer has it, otherwise None."""
         return (self.new or {}).get("gone")
 
     def format_state(self) -> str:
@@ -107,7 +107,7 @@ def select_entries(selection: Selection, name: str = "") -> list[LockEntry]:
         return all_entries
     matches = [entry for entry in all_entries if name in (entry.key, entry.key.partition("@")[0], entry.recipe.name)]
     if not matches:
-        known_names = sorted({word for entry in all_entries for word in (entry.key, entry.recipe.name)})
+        known_names = sorted({known for entry in all_entries for known in (entry.key, entry.recipe.name)})
         raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=suggest_name(name, known_names))
     return matches
 
@@ -128,15 +128,11 @@ def recipe_entries(
         "model": lockfile.model_key(model_settings.id, model_settings.revision, model_settings.file_key),
     }
     pins = lock_entries(lock or lockfile.load(folder), recipe)
-    result = [LockEntry(kind, key, recipe, member, folder, pins[kind]) for kind, key in keys.items()]
+    entries = [LockEntry(kind, key, recipe, member, folder, pins[kind]) for kind, key in keys.items()]
     for role, model in recipe.file.further_models.items():
-        entry = pins["models"][role]
-        result.append(
-            LockEntry(
-                "model", lockfile.model_key(*model_key_parts(model, role)), recipe, member, folder, entry, role=role
-            )
-        )
-    return result
+        key = lockfile.model_key(*model_key_parts(model, role))
+        entries.append(LockEntry("model", key, recipe, member, folder, pins["models"][role], role=role))
+    return entries
 
 
 def _all_entries(selection: Selection) -> Iterator[LockEntry]:
@@ -159,10 +155,10 @@ def _all_entries(selection: Selection) -> Iterator[LockEntry]:
 def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow: bool) -> None:
     """Look up the entries in registries and on the hub, through all hosts in parallel, and disconnect.
 
-    An entry that can't be looked up stores the error.
+    The error of a failed query is stored in its entry.
 
     Args:
-        follow: look up the current meaning of tags and branches, not only the pinned digest.
+        follow: query what tags and branches point to now, not only the pinned digest.
     """
 
     def query_through(member: Member) -> None:
@@ -189,7 +185,7 @@ def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow:
     try:
         answer = run_lock_tasks(selection.fleet, entry.member, [task], run_id)[task.id]
         entry.new = {**lockfile.build_entry(entry.kind, entry.key, answer), "gone": answer.get("gone")}
-    except Exception as error:  # such as a full disk or a read-only folder
+    except Exception as error:  # for example a full disk
         entry.error = convert_error(error)
         return
     if entry.old is not None:
@@ -198,7 +194,7 @@ def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow:
 
 
 def write_locks(new_entries: Sequence[LockEntry]) -> None:
-    """Write the new entries to each lock, which is read again in case another command wrote it. Raises Failed."""
+    """Add the new entries to their locks, which are read again in case another command wrote them. Raises Failed."""
     for folder in {entry.folder for entry in new_entries}:
         lock = lockfile.load(folder)
         for entry in (entry for entry in new_entries if entry.folder == folder):
@@ -215,7 +211,7 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
 
 
 def _merge_entry(entry: LockEntry) -> dict[str, Any]:
-    """Return the new entry, which for the same image keeps what was learnt by running it."""
+    """Return the new entry, which for the same image keeps the values of the old one."""
     new = dict(entry.new or {})
     if entry.state == "completed" and entry.old is not None:
         new.update({key: value for key, value in entry.old.items() if value})
@@ -223,19 +219,19 @@ def _merge_entry(entry: LockEntry) -> dict[str, Any]:
 
 
 EntryData = Mapping[str, Any]
-MAX_SHOWN_FILES = 12
-#: fields that tell whether the content of a file is the same
+MAX_SHOWN_ROWS = 18
+#: fields that are equal for files with the same content
 CONTENT_KEYS = ("sha256", "blob_id", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class EntryDifference:
-    """A difference between two entries."""
+    """A difference between two entries, as text."""
 
     what: str
-    #: as text; None if absent or unknown
+    #: None if absent or unknown
     before: str | None
-    #: as text; None if absent or unknown
+    #: None if absent or unknown
     after: str | None
 
     def __str__(self) -> str:
@@ -243,7 +239,7 @@ class EntryDifference:
 
 
 def compare_images(old: EntryData, new: EntryData, engine: str) -> list[EntryDifference]:
-    """Return the differences between two entries of an image; none if they have the same digest, which determines the rest.
+    """Return the differences between two entries of an image, or none if the digests are equal.
 
     Args:
         engine: title of the engine.
@@ -267,19 +263,19 @@ def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
     added = [after[path] for path in after if path not in before]
     removed = [before[path] for path in before if path not in after]
     common = [(before[path], after[path]) for path in after if path in before]
-    changed = [(old, new) for old, new in common if any(old.get(key) != new.get(key) for key in CONTENT_KEYS)]
-    rows += [EntryDifference(f"+ {item['path']}", "absent", _format_size(item["size_bytes"])) for item in added]
-    rows += [EntryDifference(f"- {item['path']}", _format_size(item["size_bytes"]), "absent") for item in removed]
-    rows += [EntryDifference(f"~ {b['path']}", _format_content(b), _format_content(a)) for b, a in changed]
-    download_bytes = sum(item["size_bytes"] for item in [*added, *(after_one for _, after_one in changed)])
-    return [*rows, EntryDifference("to load", "0 B", units.format_size(download_bytes))] if added or changed else rows
+    changed = [files for files in common if any(files[0].get(key) != files[1].get(key) for key in CONTENT_KEYS)]
+    rows += [EntryDifference(f"+ {file['path']}", "absent", _format_size(file["size_bytes"])) for file in added]
+    rows += [EntryDifference(f"- {file['path']}", _format_size(file["size_bytes"]), "absent") for file in removed]
+    rows += [EntryDifference(f"~ {a['path']}", _format_content(a), _format_content(b)) for a, b in changed]
+    download_bytes = sum(file["size_bytes"] for file in [*added, *(new_file for _, new_file in changed)])
+    return [*rows, EntryDifference("download", "0 B", units.format_size(download_bytes))] if added or changed else rows
 
 
 def format_differences(rows: list[EntryDifference]) -> Iterator[str]:
-    """Format rows as lines. If there are very many files, only the first are shown."""
-    yield from (str(row) for row in rows[: MAX_SHOWN_FILES + 6])
-    if len(rows) > MAX_SHOWN_FILES + 6:
-        yield f"... and {len(rows) - MAX_SHOWN_FILES - 6} more"
+    """Format rows as lines, up to MAX_SHOWN_ROWS of them."""
+    yield from map(str, rows[:MAX_SHOWN_ROWS])
+    if len(rows) > MAX_SHOWN_ROWS:
+        yield f"... and {len(rows) - MAX_SHOWN_ROWS} more"
 
 
 def _difference(field_name: str, before: str | None, after: str | None) -> list[EntryDifference]:
@@ -287,14 +283,14 @@ def _difference(field_name: str, before: str | None, after: str | None) -> list[
 
 
 def _chat_differences(old: EntryData, new: EntryData) -> list[EntryDifference]:
-    """Return the changes in the chat template and the sampling defaults; none if the old ones were never read."""
+    """Return the changes in the chat template and the sampling defaults; none if an entry lacks them."""
     if old.get("chat") is None or new.get("chat") is None:
         return []
     return [EntryDifference(*change) for change in chat_template.list_changes(old["chat"], new["chat"])]
 
 
-def _format_content(entry: EntryData) -> str:
-    return f"{_format_size(entry['size_bytes'])} {(entry.get('sha256') or entry.get('blob_id') or '')[:8]}"
+def _format_content(file: EntryData) -> str:
+    return f"{_format_size(file['size_bytes'])} {(file.get('sha256') or file.get('blob_id') or '')[:8]}"
 
 
 def _format_day(created: str | None) -> str | None:

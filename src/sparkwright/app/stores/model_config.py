@@ -1,4 +1,4 @@
-"""Reading a model's config.json from a folder, a file or the hub, with one small request and without a client library."""
+"""Reading a model's config.json from a folder, a file or the hub, without a client library."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def load_config(source: str, revision: str = "main") -> Mapping[str, Any]:
     The hub is HF_ENDPOINT, or huggingface.co if that is not set. HF_TOKEN is sent with the request.
 
     Args:
-        source: a folder with a config.json, such a file, or a hub id.
+        source: a folder with a config.json, the file itself, or a hub id.
         revision: revision of the hub's repository.
 
     Raises:
-        Refused: there is no such config, or access is denied.
+        Refused: the config does not exist or is invalid, or access is denied.
         Unreachable: the hub does not answer within 10 s.
     """
     path = expand_home(source)
@@ -46,10 +46,10 @@ def load_config(source: str, revision: str = "main") -> Mapping[str, Any]:
         except bounds.LimitExceeded as error:
             raise Refused(f"this is not the config of a model: it {error}.", where=str(path)) from None
         except OSError as error:
-            raise Refused(f"it cannot be read: {error.strerror}.", where=str(path)) from error
+            raise Refused(f"can't be read: {error.strerror}.", where=str(path)) from error
     if "/" not in source or check_model_id(source) or Path(source).is_dir():
-        fix = "Give a folder with a config.json, such a file, or a hub id (org/name)."
-        raise Refused(f"there is no {path}.", fix=fix)
+        fix = "Pass a folder with a config.json, the file itself, or a hub id (org/name)."
+        raise Refused(f"{path} does not exist.", fix=fix)
     return parse_config(_fetch_config(source, revision), source)
 
 
@@ -57,13 +57,13 @@ def load_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
     """Return the facts in a model's chat files (see `chat_template.validate_entry`), or None if the hub does not provide them.
 
     Args:
-        source: as for `load_config`; for a config.json, its folder is used.
+        source: as for `load_config`; of a config.json, the folder.
         revision: as for `load_config`.
     """
     path = expand_home(source)
     folder = path if path.is_dir() else path.parent if path.is_file() else None
 
-    def text_of(name: str) -> str | None:
+    def read_text(name: str) -> str | None:
         try:
             raw = (
                 bounds.read_bytes(folder / name, bounds.MAX_CONFIG_BYTES)
@@ -75,7 +75,7 @@ def load_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
         return raw.decode(errors="replace") if raw is not None else None
 
     try:
-        return chat_template_tree.read_chat_files(text_of)
+        return chat_template_tree.read_chat_files(read_text)
     except SparkwrightError:
         return None
 
@@ -89,7 +89,7 @@ def parse_config(raw: bytes, where: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise Refused(f"this is not JSON: {error}.", where=where) from error
     if not isinstance(config, dict):
-        raise Refused("this is not a JSON object, which a model's config has to be.", where=where)
+        raise Refused("the config of a model must be a JSON object.", where=where)
     return config
 
 
@@ -104,10 +104,10 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
     """Return a small file of a model, or None if the hub has no such file."""
     hub = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     if not hub.startswith(("https://", "http://")):
-        raise Refused(f"HF_ENDPOINT is {hub!r}, which is not an http address.")
+        raise Refused(f"HF_ENDPOINT must be an http(s) URL, got {hub!r}.")
     token = os.environ.get("HF_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
-        raise Refused("HF_TOKEN holds characters that can't be in a token.")
+        raise Refused("HF_TOKEN contains characters that are invalid in a token.")
     try:
         answer = http.request(
             "GET",
@@ -119,11 +119,11 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
             route=http.Route(proxies=True),
         )
     except TooLarge as error:
-        raise Refused(f"its {name} is not a model's: the hub {error}.", where=model) from None
+        raise Refused(f"{name} is too large for a model's: the hub {error}.", where=model) from None
     except TransportError as error:
         cause = error.error.strerror if isinstance(error, ConnectFailed) and error.error else ""
         reason = f"does not answer: {cause}" if cause else error
-        raise Unreachable(f"{hub} {reason}.", fix="A folder on disk works without it.") from None
+        raise Unreachable(f"{hub} {reason}.", fix="Pass a folder on disk instead.") from None
     if answer.status == 404:
         return None
     if answer.status != 200:
@@ -133,13 +133,13 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
 
 def _status_error(code: int, hub: str, model: str, revision: str, token: bool) -> SparkwrightError:
     if code in (401, 403):
-        fix = "Is HF_TOKEN's account allowed to read it?" if token else "If you may read it, set HF_TOKEN."
-        message = f"the hub does not show {model} ({code}): it is gated, private, or does not exist."
+        fix = "HF_TOKEN may belong to an account without access." if token else "If you have access, set HF_TOKEN."
+        message = f"the hub denies access to {model} ({code}): it is gated, private, or does not exist."
         return Refused(message, fix=f"Request access at {hub}/{model}. {fix}")
     if code == 404:
         message = f"the hub has no config.json for {model} at {revision!r}, and there is no such folder here."
         return Refused(message, fix="Check the id's spelling and the revision.")
-    return Unreachable(f"{hub} answers {code} for {model}.", fix="Try again later, or give a folder on disk.")
+    return Unreachable(f"{hub} answered {code} for {model}.", fix="Try again later, or pass a folder on disk.")
 
 
 KIND_DESCRIPTIONS = {
@@ -153,7 +153,7 @@ KIND_DESCRIPTIONS = {
 def config_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about a config as plain JSON, with null for unknown.
 
-    `substring_rule` is the result of the substring rule alone.
+    `substring_rule` is the result of a search for names such as mamba, for comparison.
     """
     architecture = classify(config)
     support = architecture_support.SUPPORT.get(architecture.name)
@@ -177,7 +177,7 @@ def config_facts(config: Mapping[str, Any]) -> dict[str, Any]:
 def format_facts(source: str, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the facts about a config as lines of text."""
     architecture = classify(config)
-    yield f"{source}  {architecture.name or architecture.model_type or 'of no named architecture'}"
+    yield f"{source}  {architecture.name or architecture.model_type or 'unnamed architecture'}"
     yield _format_line("kind", KIND_DESCRIPTIONS[architecture.kind].format(architecture.mechanism))
     if architecture.layers:
         recurrent = "an unknown number" if architecture.recurrent_layers is None else architecture.recurrent_layers
@@ -185,8 +185,8 @@ def format_facts(source: str, config: Mapping[str, Any]) -> Iterator[str]:
         yield _format_line(
             "layers", f"{architecture.layers}" if is_plain else f"{recurrent} of {architecture.layers} are recurrent"
         )
-    for label, value in zip(["because", *[""] * len(architecture.evidence)], architecture.evidence, strict=False):
-        yield _format_line(label, f"{value.path}: {value.seen}")
+    for label, evidence in zip(["because", *[""] * len(architecture.evidence)], architecture.evidence, strict=False):
+        yield _format_line(label, f"{evidence.path}: {evidence.seen}")
     if architecture.max_position_embeddings:
         yield _format_line(
             "length", f"{architecture.max_position_embeddings} tokens{_describe_stretch(architecture, config)}"
@@ -199,17 +199,17 @@ def format_facts(source: str, config: Mapping[str, Any]) -> Iterator[str]:
         )
     block_tokens, fp8_block_tokens = (block_size(config, dtype) for dtype in ("auto", "fp8"))
     if block_tokens:
-        other = (
+        fp8_note = (
             "its KV cache is fp8" if block_tokens == fp8_block_tokens else f"{fp8_block_tokens} with an fp8 KV cache"
         )
         yield _format_line(
-            "block", f"{block_tokens} tokens, {other} (predicted for one GPU; the engine's log is authoritative)"
+            "block", f"{block_tokens} tokens, {fp8_note} (predicted for one GPU; the engine's log is authoritative)"
         )
     rule_answer = _substring_rule(config)
     if rule_answer != (
         "dense" if architecture.kind == "dense" else "unknown" if architecture.kind == "unknown" else "recurrent"
     ):
-        yield _format_line("elsewhere", f"a search for 'mamba' and similar names would have said {rule_answer}")
+        yield _format_line("elsewhere", f"a search for 'mamba' and similar names would return {rule_answer}")
     releases = architecture_support.describe_support(architecture.name)
     if releases:
         yield _format_line("vLLM", releases)

@@ -32,7 +32,7 @@ Rows = list[tuple[str, dict[str, Any]]]
 
 
 def query_hosts(selection: Selection, answer_of: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the answers of the selected hosts, by host name. The errors of hosts that can't answer are printed."""
+    """Return the answers of the selected hosts, by host name, and print the errors of the others."""
     answers = selection.fleet.ask(answer_of)
     for name, error in selection.fleet.errors().items():
         print_error(error, json=False, host=name)
@@ -40,7 +40,7 @@ def query_hosts(selection: Selection, answer_of: Callable[[Member], dict[str, An
 
 
 def list_models(pattern: str, *, as_json: bool) -> list[int]:
-    """List every model of every host, with its users."""
+    """List the models on each host, with the containers that use them."""
     selection = select_machines(select_hosts(pattern))
     answers = _query_models(selection)
     rows = [(host, model) for host in answers for model in answers[host]["models"]]
@@ -62,14 +62,13 @@ def _rows_json(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _error_rows(*selections: Selection) -> list[dict[str, Any]]:
-    """Return the errors in the form of --json, one per host."""
+    """Return the errors as rows of --json, one per host."""
     errors = {host: error for selection in reversed(selections) for host, error in selection.fleet.errors().items()}
     return [error_row(str(error), error.exit, host=host) for host, error in errors.items()]
 
 
 def _model_cells(host: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a model in the columns `LIST_COLUMNS`."""
-    state = f"{format_count(len(row['changed']), 'file')} changed" if row["changed"] else "whole"
+    state = f"{format_count(len(row['changed']), 'file')} changed" if row["changed"] else "complete"
     model, users = f"{row['id'] or '?'}@{row['commit'][:12] or '?'}", ", ".join(row["used_by"])
     return host, model, units.format_size(row["size_bytes"]), state, users or "unused", row["dir"]
 
@@ -88,16 +87,16 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     answers = query_hosts(selection, verify_member)
     if as_json:
         print_json_line(
-            [{"host": host, "id": models[host]["id"], **value} for host, value in answers.items()]
+            [{"host": host, "id": models[host]["id"], **answer} for host, answer in answers.items()]
             + _error_rows(selection)
         )
     else:
-        for host, value in answers.items():
-            depth = "every byte read again" if deep else "as verified"
-            summary = f"whole: {value['files']} files, {units.format_size(value['size_bytes'])}, {depth}"
-            message = f"wrong: {join_first(value['wrong'], 3)}" if value["wrong"] else summary
+        for host, answer in answers.items():
+            method = "all files read again" if deep else "unchanged since they were verified"
+            summary = f"complete: {answer['files']} files, {units.format_size(answer['size_bytes'])}, {method}"
+            message = f"wrong: {join_first(answer['wrong'], 3)}" if answer["wrong"] else summary
             print_text(one_line(f"{host:<12} {models[host]['id']}  {message}"))
-    return [*selection.fleet.exit_codes(), *(Exit.CHANGES for row in answers.values() if row["wrong"])]
+    return [*selection.fleet.exit_codes(), *(Exit.CHANGES for answer in answers.values() if answer["wrong"])]
 
 
 def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
@@ -115,7 +114,7 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     peers = preparation.Peers(selection.inventory)
     RunOutput(SelectedHosts(selection.project, targets, selection.fleet), json=as_json, diff=False)
     try:
-        urls, tokens = _hand_out_models(peers, source_machine, models, check=check)
+        urls, tokens = _serve_models(peers, source_machine, models, check=check)
 
         def copy_to(member: Member) -> None:
             model = models[member.host.name]
@@ -134,10 +133,10 @@ def copy(source: str, pattern: str, *, check: bool, as_json: bool) -> list[int]:
     return selection.fleet.exit_codes()
 
 
-def _hand_out_models(
+def _serve_models(
     peers: preparation.Peers, source_machine: Host, models: Mapping[str, Mapping[str, Any]], *, check: bool
 ) -> tuple[dict[tuple[str, str], list[str]], dict[tuple[str, str], Any]]:
-    """Have each needed model handed out once, for all hosts that need it."""
+    """Serve each model once for all hosts that need it. Returns the URLs and the tokens, by (id, commit)."""
     urls: dict[tuple[str, str], list[str]] = {}
     tokens: dict[tuple[str, str], Any] = {}
     for model in models.values():
@@ -158,8 +157,8 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     folders_by_host = {host.name: _recipe_folders(selection, host) for host in selection.hosts}
     rows = [
         (host, model)
-        for host, found in _query_models(selection).items()
-        for model in found["models"]
+        for host, answer in _query_models(selection).items()
+        for model in answer["models"]
         if not model["used_by"] and not any(_is_recipe_folder(model["dir"], folder) for folder in folders_by_host[host])
     ]
     if not as_json:
@@ -178,8 +177,8 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
     removed = _remove_models(new_selection, rows) if rows else []
     if as_json:
         print_json_line(_rows_json(removed) + _error_rows(selection, new_selection))
-    for host, value in [] if as_json else removed:
-        print_text(one_line(f"{host:<12} {value['dir']}: {units.format_size(value['freed_bytes'])} freed"))
+    for host, row in [] if as_json else removed:
+        print_text(one_line(f"{host:<12} {row['dir']}: {units.format_size(row['freed_bytes'])} freed"))
     return [*selection.fleet.exit_codes(), *new_selection.fleet.exit_codes()]
 
 
@@ -188,7 +187,7 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
     model = recipes.load_host_recipe(project, host).file.model
     entry = load_lock(project, host).model(model.id, model.revision, model.file_key)
     if entry is None:
-        fix = f"`invoke deploy --host {host.name}` pins it (or the host that has it)."
+        fix = f"Pin it with `invoke lock --host {host.name}`."
         raise Failed(
             f"spark.lock has no entry for {lockfile.model_key(model.id, model.revision, model.file_key)}.", fix=fix
         )
@@ -196,7 +195,7 @@ def locked_model(project: Project, host: Host) -> dict[str, Any]:
 
 
 def _further_models(project: Project, host: Host) -> list[dict[str, Any]]:
-    """Return the second models of a host's recipe that are in the lock, as `verify_model` takes them."""
+    """Return the second models of a host's recipe that are in the lock, as an argument of `verify_model`."""
     host_recipe = recipes.load_host_recipe(project, host)
     pins = lock_entries(load_lock(project, host), host_recipe).get("models") or {}
     models = host_recipe.file.further_models
@@ -221,13 +220,13 @@ def _recipe_folders(selection: Selection, machine: Host) -> list[str]:
 
 
 def _is_recipe_folder(folder: str, recipe_folder: str) -> bool:
-    """Return True if the recipe names this folder. `~` stands for any home, because the laptop may not know the login's."""
+    """Return True if the recipe names this folder. `~` matches any home folder, because the laptop may not know the login's."""
     return folder.endswith(recipe_folder[1:]) if recipe_folder.startswith("~/") else folder == recipe_folder
 
 
 def _remove_models(selection: Selection, rows: Rows) -> Rows:
-    """Remove the models on all hosts in parallel. Each host checks again before it removes one."""
-    results: Rows = []
+    """Remove the models on all hosts in parallel. Each host checks again before it removes a model."""
+    removed_rows: Rows = []
 
     def remove_on(member: Member) -> None:
         tasks = tuple(
@@ -241,9 +240,9 @@ def _remove_models(selection: Selection, rows: Rows) -> Rows:
         for event in selection.fleet.request(member, {"verb": "run", "plan": plan.to_json()}):
             if event["event"] == "task_finished" and event["status"] == "changed":
                 removed = host_requests.validate_answer("remove_model", event["data"], host=member.host.name)
-                results.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
+                removed_rows.append((member.host.name, {key: removed[key] for key in ("dir", "freed_bytes", "left")}))
 
     selection.fleet.ask(remove_on)
     for name, error in selection.fleet.errors().items():
         print_prose(f"{name}: {error.message}", file=sys.stderr)
-    return results
+    return removed_rows

@@ -30,9 +30,9 @@ INSTALL_TIMEOUT_S, PYTHON_TIMEOUT_S = 600.0, 60.0
 #: size limit of a program's output, which is normally two lines
 MAX_OUTPUT_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
-#: hash of a runtime that does not exist, for which the host answers with its Python and processor (`runtime_missing`)
+#: hash of a runtime that does not exist, so that the host reports its Python and processor (`runtime_missing`)
 _ABSENT = "0" * 20
-#: The unpacker comes first on standard input, after the password line, which sudo may not have consumed.
+#: The unpacker is first on standard input, after the password's line, which sudo does not read if it needs no password.
 _UNPACK = (
     "import sys\n"
     f"while (line := sys.stdin.buffer.readline()) != {BEGIN_MARKER!r}:\n    line or sys.exit(1)\n"
@@ -45,7 +45,7 @@ _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
 def install(selection: Selection) -> list[Exit]:
     """Install this version's runtime in root's folder on each host with sudo, and return the exit codes.
 
-    It runs and reads nothing in the user's folders on the host. Raises Refused for a host that is not reached over ssh.
+    Files in the user's folders on the host are neither run nor read. Raises Refused for a host that is not reached over ssh.
     """
     return act_on_each(selection, lambda member: _install_on_host(selection, member), json=False)
 
@@ -70,9 +70,9 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
     channel = link.run([SUDO, "-S", "-p", "", "sh", "-c", _INSTALL, str(FOLDER.parent), *unpack])
     deadline = Deadline(INSTALL_TIMEOUT_S)
     try:
-        for piece in (f"{password}\n".encode() + BEGIN_MARKER + runtime.unpacker_source(), *_split_chunks(data)):
+        for chunk in (f"{password}\n".encode() + BEGIN_MARKER + runtime.unpacker_source(), *_split_chunks(data)):
             channel.settimeout(deadline.remaining_s())
-            channel.sendall(piece)
+            channel.sendall(chunk)
         channel.shutdown_write()
         answer = next(
             (
@@ -93,15 +93,14 @@ def _install_on_host(selection: Selection, member: Member) -> Exit:
     finally:
         channel.close()
     if answer.get("event") != "shipped" or code:
-        fix = f"It needs sudo there: a NOPASSWD rule, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
+        fix = f"sudo needs a NOPASSWD rule there, or the secret {PASSWORD_SECRET} (hosts/groups.yml, `secrets`)."
         raise Failed(f"the runtime is not installed: {one_line(reason, max_chars=300)}.", where=where, fix=fix)
     print_text(f"{where}: {FOLDER}/{runtime.content_hash()} is installed, and belongs to root.")
     return Exit.OK
 
 
 def _query_python(link: SshLink, where: str) -> Event:
-    """Return the event that describes the Python that a new runtime on the host would be built for.
-
+    """Return the event that describes the host's Python and processor.
 
     Raises Unreachable if the host does not answer in time, and Refused if it has no Python 3.11 or newer.
     """
@@ -119,26 +118,25 @@ def _query_python(link: SshLink, where: str) -> Event:
 
 
 def _split_chunks(data: bytes) -> Iterator[bytes]:
-    """Yield the data in pieces, each with its own time limit for being sent."""
+    """Yield the data in chunks, so that the time limit applies while it is sent."""
     for start in range(0, len(data), CHUNK_BYTES):
         yield data[start : start + CHUNK_BYTES]
 
 
 def _read_events(channel: Channel, deadline: Deadline) -> list[Event]:
     """Read a program's output to its end, or up to MAX_OUTPUT_BYTES. Raises OSError if it does not end in time."""
-    received, events, size = EventReader(), list[Event](), 0
+    reader, events, size = EventReader(), list[Event](), 0
     while size < MAX_OUTPUT_BYTES:
         channel.settimeout(deadline.remaining_s())
         data = channel.recv(CHUNK_BYTES)
         if not data:
             break
         size += len(data)
-        events += received.feed(data)
-    return [*events, *received.end()]
+        events += reader.feed(data)
+    return [*events, *reader.end()]
 
 
 def _last_error_line(channel: Channel) -> str:
-    """Return the last line of the error output that was received."""
     output = channel.recv_stderr(CHUNK_BYTES) if channel.recv_stderr_ready() else b""
     lines = output.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "sudo gave no reason"
@@ -148,12 +146,7 @@ PROGRESS_INTERVAL_S = 2.0
 
 
 def fetch_wheels(machines: str, pythons: str) -> None:
-    """Download the runtime's wheels. Raises Refused for an unknown processor or Python version.
-
-    Args:
-        machines: processors, separated by commas.
-        pythons: versions of Python, separated by commas.
-    """
+    """Download the runtime's wheels for comma-separated processors and Python versions. Raises Refused for an unknown one."""
     targets = [(machine, version) for machine in parse_list(machines) for version in parse_list(pythons)]
     for machine, version in targets:
         if machine not in runtime.MACHINES:
@@ -161,7 +154,7 @@ def fetch_wheels(machines: str, pythons: str) -> None:
         if version not in runtime.PYTHONS:
             raise Refused(f"--python must be one of {', '.join(runtime.PYTHONS)}, got '{version}'.")
     if not targets:
-        raise Refused("no processor and Python were named: pass --machine aarch64 --python 3.12.")
+        raise Refused("no processor or no Python was named: pass --machine aarch64 --python 3.12.")
     for machine, version in targets:
         cached, started_s = runtime.is_cached(version, machine), time.monotonic()
         wheels = runtime.fetch_wheels(version, machine, _progress_callback(f"{machine}, Python {version}"))
@@ -171,7 +164,7 @@ def fetch_wheels(machines: str, pythons: str) -> None:
 
 
 def _progress_callback(title: str) -> Callable[[int, int, str], None]:
-    """Return a callback that prints the current wheel every two seconds; a shorter download prints nothing."""
+    """Return a callback that prints the current wheel every two seconds."""
     printed_s = time.monotonic()
 
     def progress(done: int, total: int, name: str) -> None:
