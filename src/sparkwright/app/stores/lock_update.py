@@ -211,7 +211,7 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
 
 
 def _merge_entry(entry: LockEntry) -> dict[str, Any]:
-    """Return the new entry, which for the same image keeps the values of the old one."""
+    """Return the new entry, which for the same image keeps the old values."""
     new = dict(entry.new or {})
     if entry.state == "completed" and entry.old is not None:
         new.update({key: value for key, value in entry.old.items() if value})
