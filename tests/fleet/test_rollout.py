@@ -109,7 +109,7 @@ def test_another_run_does_not_go_on_and_the_sentence_says_what_is_other() -> Non
         refuse_changed_run(
             unfinished_record(), {"tags": []}, lambda name: {**FINGERPRINT, "templates/new.j2": "2"}, now_s=2000
         )
-    with pytest.raises(Refused, match="a different tags"):
+    with pytest.raises(Refused, match="with different tags"):
         refuse_changed_run(unfinished_record(), {"tags": ["image"]}, lambda name: FINGERPRINT, now_s=2000)
     with pytest.raises(Refused, match="10 days ago"):
         refuse_changed_run(unfinished_record(), {"tags": []}, lambda name: FINGERPRINT, now_s=1000 + 10 * 86400)

@@ -1,4 +1,4 @@
-"""Running a playbook on many hosts: in batches, with one connection per host and a single stream of events."""
+"""Running plans and requests on many hosts, with one connection per host and a single stream of events."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from sparkwright.runner.request import REQUEST_KINDS
 from sparkwright.trust.bounds import sanitize
 from sparkwright.visible import escape_invisible
 
-#: exit codes of a check after which a host is not run: no changes, or refused. Any other failure may be due to another run on
-#: the host, so that host is run
+#: exit codes of a check after which the play is not run on a host: no changes, or refused. It is run after other failures,
+#: which may be due to another run on the host
 SETTLED_CODES = (Exit.OK, Exit.REFUSED)
-#: events with foreign text, which is passed on as it is: files of an incident, and lines that are not events
+#: events with the text of other programs, in which commands are not rewritten: files of an incident, and lines that are not
+#: events
 FOREIGN_EVENTS = ("file", "raw")
 
 Answer = TypeVar("Answer")
@@ -40,12 +41,10 @@ Answer = TypeVar("Answer")
 class Fleet:
     """Runs plans on members and passes every event to the subscribers, in the caller's thread.
 
-    The attribute `stopped` holds the reason why the remaining hosts were not started, if any remain.
-
     Args:
-        members: the hosts that take part.
-        subscribers: receive the events; may be set after connecting has begun.
-        ask_stop: called on Ctrl-C with the hosts still running; returns True to stop them at a safe point, False to leave them.
+        subscribers: receive the events; may be replaced before the first event.
+        ask_stop: called on Ctrl-C with the names of the hosts that are still running. Returns True to stop the runs at a safe
+            point, and False to leave them running.
     """
 
     def __init__(
@@ -57,26 +56,28 @@ class Fleet:
         self.members = list(members)
         self.subscribers = list(subscribers)
         self.ask_stop = ask_stop
+        #: reason why the remaining hosts were not started; empty if all were
         self.stopped = ""
         self._final_events: list[Event] = []
         self._machine_locks: collections.defaultdict[str, threading.Lock] = collections.defaultdict(threading.Lock)
         self._broken_subscribers: set[int] = set()
+        #: events for the subscribers, functions to call in the caller's thread, and None for each member that is done
         self._events: queue.Queue[Event | Callable[[], None] | None] = queue.Queue()
 
     def connect(self) -> None:
-        """Start connecting to all hosts, and return immediately."""
+        """Start connecting to the first hosts, as many as are used in parallel, and return immediately."""
         for member in self.members[:FORKS]:
             member.open()
 
     def wait_for_connections(self) -> list[Member]:
-        """Wait for the connections to all hosts. Return the members that failed, whose recaps hold the reasons."""
+        """Wait for the connections to all hosts, and return the members that failed, whose recaps contain the reasons."""
         self.each(self.members, lambda member: member.open().ready())
         return [member for member in self.members if member.failed]
 
     def begin(self, play: str, hosts: Iterable[Host]) -> list[Member]:
-        """Announce a play and return its members that have not failed; none if the run was stopped."""
-        taking_part = {host.name for host in hosts}
-        members = [member for member in self.members if member.host.name in taking_part and not member.failed]
+        """Announce a play and return its members that have not failed; empty if the run was stopped."""
+        names = {host.name for host in hosts}
+        members = [member for member in self.members if member.host.name in names and not member.failed]
         if not members or self.stopped:
             return []
         self._notify(event("play_started", play=play, hosts=[member.host.name for member in members], host=""))
@@ -89,44 +90,36 @@ class Fleet:
         roll: PlayRollout,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run the members' plans batch by batch. If the run stops early, `stopped` holds the reason and no further play starts.
+        """Run the members' plans batch by batch. If the run stops early, `stopped` contains the reason and no play starts later.
 
         Args:
             roll: the batches, and the hosts that must keep serving.
-            preview: returns a host's plan in check mode, for a roll that checks first.
+            preview: returns a host's plan in check mode; None to run without checking first.
         """
         waiting = {member.host.name: member for member in members}
-        rolls = roll.policy.is_rolling(len(waiting))
+        is_rolling = roll.policy.is_rolling(len(waiting))
         if preview is not None and roll.checks_first and len(waiting) > 1:
-            waiting = self._preview_members(waiting, preview, roll, rolls=rolls)
+            waiting = self._preview_members(waiting, preview, roll, is_rolling=is_rolling)
         proved: list[str] = []
         while waiting and not self.stopped:
-            names_in_batch, self.stopped = roll.next_batch(list(waiting), proved)
-            batch = [waiting.pop(name) for name in names_in_batch]
+            names, self.stopped = roll.next_batch(list(waiting), proved)
+            batch = [waiting.pop(name) for name in names]
             if not batch:
                 return
-            roll.record_batch(names_in_batch)
-            if rolls or waiting:
+            roll.record_batch(names)
+            if is_rolling or waiting:
                 canary = roll.batch == 0 and roll.policy.canary > 0
-                self._notify(
-                    event(
-                        "batch_started",
-                        host="",
-                        n=roll.batch + 1,
-                        hosts=names_in_batch,
-                        left=len(waiting),
-                        canary=canary,
-                    )
-                )
+                progress = {"n": roll.batch + 1, "hosts": names, "left": len(waiting), "canary": canary}
+                self._notify(event("batch_started", host="", **progress))
             if roll.together:
                 self._run_together(batch, plan_for)
             else:
                 self._run(batch, plan_for)
             failed = _failure_reasons(batch)
             self.stopped = self.stopped or roll.policy.stop_reason(
-                roll.batch, list(failed), names_in_batch, is_rolling=rolls
+                roll.batch, list(failed), names, is_rolling=is_rolling
             )
-            roll.finish_batch([name for name in names_in_batch if name not in failed], failed)
+            roll.finish_batch([name for name in names if name not in failed], failed)
             proved = [member.host.name for member in batch if member.proved and not member.failed]
 
     def each(
@@ -135,10 +128,12 @@ class Fleet:
         act: Callable[[Member], object],
         then: Callable[[Member], object] = lambda member: None,
     ) -> None:
-        """Act on members in parallel. Their events reach the subscribers in this thread as they arrive.
+        """Call `act` for members in parallel, and pass their events to the subscribers, in this thread, as they arrive.
+
+        An exception becomes the member's recap.
 
         Args:
-            then: called for each member when it is done, regardless of the outcome.
+            then: called for each member after `act`, even if that failed.
         """
         if not members:
             return
@@ -164,21 +159,21 @@ class Fleet:
     def ask(self, question: Callable[[Member], Answer]) -> dict[str, Answer]:
         """Query all members in parallel, return their answers by host name, and close the fleet.
 
-        The recap of a member without an answer holds the reason.
+        Members that failed have no answer; see `errors`.
         """
         answers: dict[str, Answer] = {}
 
-        def query_one(member: Member) -> None:
+        def store_answer(member: Member) -> None:
             answers[member.host.name] = question(member)
 
         try:
-            self.each(self.members, query_one)
+            self.each(self.members, store_answer)
         finally:
             self.close()
         return {member.host.name: answers[member.host.name] for member in self.members if member.host.name in answers}
 
     def close(self) -> None:
-        """Report every host's outcome, and close all connections."""
+        """Pass the last events and every member's recap to the subscribers, and close the connections."""
         while not self._events.empty():
             event = self._events.get()
             if isinstance(event, dict):
@@ -190,23 +185,23 @@ class Fleet:
         close_links(self.members)
 
     def interrupt(self) -> None:
-        """Act like Ctrl-C, once and from any thread: `ask_stop` decides whether the runs are stopped or left running."""
+        """Interrupt the fleet as Ctrl-C does. May be called from any thread."""
         self._events.put(_raise_interrupt)
 
     def errors(self) -> dict[str, SparkwrightError]:
-        """Return the errors of members without an answer, by host name."""
+        """Return the errors of members that failed, by host name."""
         return {member.host.name: events.build_recap_error(member.recap) for member in self.members if member.failed}
 
     def exit_codes(self) -> list[int]:
-        """Return each member's exit code; 0 for a member without a recap, where nothing went wrong."""
+        """Return the exit code of each member. It is 0 for a member without a recap, such as after a query."""
         return [member.recap["exit"] if member.recap else int(Exit.OK) for member in self.members]
 
     def add_note(self, member: Member, text: str, *, detail: bool = False, once: bool = False) -> None:
-        """Emit a note about a host, but not twice, since a host that is checked first is planned for twice.
+        """Emit a note about a host, unless it was emitted before: a host that is checked first is planned twice.
 
         Args:
-            detail: True if the note is only of interest to someone who reads task by task.
-            once: do not repeat the note for other hosts.
+            detail: show the note only if every task is shown.
+            once: emit the note for one host only.
         """
         if any(text in other.shown_notes for other in (self.members if once else [member])):
             return
@@ -214,26 +209,26 @@ class Fleet:
         self._events.put(event("note", task="", host=member.host.name, text=text, detail=detail))
 
     def emit_event(self, event: Event) -> None:
-        """Send an event to the subscribers, from any thread."""
+        """Pass an event to the subscribers. May be called from any thread."""
         self._events.put(event)
 
     def emit_last_event(self, event: Event) -> None:
-        """Send an event to the subscribers at the end, just before the recaps."""
+        """Pass an event to the subscribers on `close`, before the recaps."""
         self._final_events.append(event)
 
     def request(
         self, member: Member, header: dict[str, Any], *, counted: bool = True, progress_only: bool = False
     ) -> list[Event]:
-        """Send a request over a member's link and return its events, which also go to the subscribers.
+        """Send a request to a member, pass the events to the subscribers, and return them.
 
-        Runs on servers of the same machine are run one at a time.
+        Only one run at a time is started on a machine with several servers.
 
         Args:
-            counted: include the recap in the host's outcome; False for a side request.
+            counted: include the recap in the member's outcome.
             progress_only: pass on only the progress events.
 
         Raises:
-            Failed: the answer must end with a recap but does not.
+            Failed: the answer lacks the recap that it must contain.
         """
         if header["verb"] != "run":
             return self._exchange(member, header, counted=counted, progress_only=progress_only)
@@ -242,26 +237,20 @@ class Fleet:
             return self._exchange(member, header, counted=counted, progress_only=progress_only)
 
     def _exchange(self, member: Member, header: dict[str, Any], *, counted: bool, progress_only: bool) -> list[Event]:
-        events_seen = []
-        for row in member.request(header):
-            # name the commands as they are typed here, and for this host, but not in text that the host only passes on
-            row = {
-                **(
-                    row
-                    if row["event"] in FOREIGN_EVENTS
-                    else rewrite_commands_in(fixes.add_host_to_event(row, member.host))
-                ),
-                "host": member.host.name,
-            }
-            events_seen.append(row)
+        answer = []
+        for host_event in member.request(header):
+            if host_event["event"] not in FOREIGN_EVENTS:
+                host_event = rewrite_commands_in(fixes.add_host_to_event(host_event, member.host))
+            host_event = {**host_event, "host": member.host.name}
+            answer.append(host_event)
             if progress_only:
-                if row["event"] == "progress":
-                    self._events.put(row)
-            elif counted or row["event"] != "recap":
-                self._record_event(member, row)
-        if REQUEST_KINDS[header["verb"]].recap and not any(row["event"] == "recap" for row in events_seen):
+                if host_event["event"] == "progress":
+                    self._events.put(host_event)
+            elif counted or host_event["event"] != "recap":
+                self._record_event(member, host_event)
+        if REQUEST_KINDS[header["verb"]].recap and events.find_recap(answer) is None:
             raise Failed("the host did not report a result.", where=member.host.name)
-        return events_seen
+        return answer
 
     def _run(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
         self.each(
@@ -271,10 +260,7 @@ class Fleet:
         )
 
     def _run_together(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
-        """Run the plans of a cluster's members.
-
-        All plans are made before the first is sent, because a run would wait in vain for a member without a plan.
-        """
+        """Run the plans of a cluster's members. None is started unless all could be made, because members wait for each other."""
         plans: dict[str, Plan] = {}
 
         def plan(member: Member) -> None:
@@ -288,38 +274,37 @@ class Fleet:
         for member in unplanned:
             self._report_finished(member)
         if len(unplanned) < len(batch):
-            self.stopped = (
-                f"there is no plan for {join_names([item.host.name for item in unplanned])}, so nothing was started"
-            )
+            names = join_names([member.host.name for member in unplanned])
+            self.stopped = f"there is no plan for {names}, so nothing was started"
 
     def _preview_members(
-        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: PlayRollout, *, rolls: bool
+        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: PlayRollout, *, is_rolling: bool
     ) -> dict[str, Member]:
-        """Check all hosts in parallel before any is changed, and return those that need the play.
+        """Check all hosts in parallel before any is changed, and return those on which to run the play.
 
-        Hosts without changes are skipped, and hosts that would be refused are marked as failed.
+        The others are finished: hosts without changes are ok, and hosts that refuse the play have failed.
         """
         roll.record_batch([])
         self._notify(event("looking", host="", hosts=list(waiting)))
         settled: dict[str, Member] = {}
 
         def check(member: Member) -> None:
-            events_seen = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, progress_only=True)
-            if events_seen and events_seen[-1]["event"] == "recap" and events_seen[-1]["exit"] in SETTLED_CODES:
-                for row in events_seen:
-                    self._record_event(member, row)
+            answer = self.request(member, {"verb": "run", "plan": preview(member).to_json()}, progress_only=True)
+            if answer[-1]["event"] == "recap" and answer[-1]["exit"] in SETTLED_CODES:
+                for host_event in answer:
+                    self._record_event(member, host_event)
 
         def then(member: Member) -> None:
-            if member.recap is before[member.host.name]:
+            if member.recap is recaps_before[member.host.name]:
                 self._events.put(event("waiting", host=member.host.name))
                 return
             settled[member.host.name] = member
             self._report_finished(member)
 
-        before = {name: member.recap for name, member in waiting.items()}
+        recaps_before = {name: member.recap for name, member in waiting.items()}
         self.each(list(waiting.values()), check, then)
         failed = _failure_reasons(settled.values())
-        self.stopped = roll.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=rolls)
+        self.stopped = roll.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
         roll.record_outcomes([name for name in settled if name not in failed], failed)
         return {name: member for name, member in waiting.items() if name not in settled}
 
@@ -335,7 +320,7 @@ class Fleet:
         then(member)
 
     def _record_event(self, member: Member, event: Event) -> None:
-        """Record what the next play and the final report need. The recap over all plays is sent once, at the end."""
+        """Record an event in the member and pass it on. Recaps are merged, and passed on by `close`."""
         if event["event"] == "recap":
             member.recap = events.merge_recaps(member.recap, event)
             return
@@ -344,10 +329,11 @@ class Fleet:
         self._events.put(event)
 
     def _handle_interrupt(self, running: Sequence[Member]) -> None:
-        """Handle Ctrl-C: request a stop, or leave the runs, which continue on their own. Questions end with the link."""
-        hosts = ",".join(member.host.name for member in running if member.run_id)
+        """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end when the link is closed."""
+        with_runs = [member for member in running if member.run_id]
+        hosts = ",".join(member.host.name for member in with_runs)
         if hosts and self.ask_stop(hosts):
-            for member in (member for member in running if member.run_id):
+            for member in with_runs:
                 threading.Thread(target=here.bind_folder(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
@@ -357,19 +343,19 @@ class Fleet:
         raise Inconclusive(f"still running on {hosts}.", fix=f"Follow it with `invoke attach --host {hosts}`.")
 
     def _stop(self, member: Member) -> None:
-        """Ask a member to stop the run that this command started there, and no other run."""
+        """Request a stop of the run that this command started on a member."""
         collections.deque(member.request({"verb": "stop", "run": member.run_id}, secrets={}), maxlen=0)
 
     def _notify(self, event: Event) -> None:
-        # a host's text has been cleaned; names of plays and reasons come from files and libraries
+        # events of hosts were sanitized on arrival; this is for names of plays, and for reasons from files and libraries
         event = rewrite_commands_in(sanitize(event))
         for subscriber in self.subscribers:
             self._notify_guarded(subscriber, subscriber.on, event)
 
-    def _notify_guarded(self, subscriber: Subscriber, act: Callable[..., object], *arguments: Event) -> None:
-        """Call a subscriber. An error is shown once and affects neither the other subscribers nor the hosts."""
+    def _notify_guarded(self, subscriber: Subscriber, method: Callable[..., object], *arguments: Event) -> None:
+        """Call a subscriber's method. Only its first error is printed, and neither other subscribers nor hosts are affected."""
         try:
-            act(*arguments)
+            method(*arguments)
         except BrokenPipeError:
             raise  # the reader of standard output is gone
         except Exception as error:
@@ -384,5 +370,5 @@ def _raise_interrupt() -> None:
 
 
 def _failure_reasons(members: Iterable[Member]) -> dict[str, str]:
-    """Return the reasons why members failed, by host name."""
+    """Return the messages of members that failed, by host name."""
     return {member.host.name: str((member.recap or {}).get("msg", "")) for member in members if member.failed}

@@ -19,7 +19,7 @@ from sparkwright.trust.names import VERSION
 from sparkwright.trust.shapes import check_engine_options
 
 SUCCESS_CODES = (Exit.OK, Exit.CHANGES)
-#: modules whose success proves that a host serves, unless their data says otherwise
+#: modules whose success verifies that a host serves, unless their data has `serves: False`
 PROOF_MODULES = ("verify_health", "liveness")
 
 
@@ -29,22 +29,23 @@ class Member:
 
     host: Host
     secrets: dict[str, Secret] = field(default_factory=dict)
-    #: the connection, which stays open for the whole command
+    #: connection that stays open for the whole command; None before the first request
     link: Link | None = None
-    #: registered results of all its plays
+    #: results that tasks have registered
     registered: dict[str, Any] = field(default_factory=dict)
-    #: combined recap of all its plays
+    #: combined recap of its plays; None before the first one
     recap: Event | None = None
+    #: id of the last run
     run_id: str = ""
-    #: the restart plan to send with the next plan (see app/plans/server_context.py); empty if none could be made
+    #: restart plan to send with the next plan (see app/plans/server_context.py); empty if it could not be built
     restart: dict[str, Any] | None = None
-    #: the engine's version, if a task read it from the image
+    #: version of the engine, if a task read it from the image; otherwise empty
     engine_version: str = ""
-    #: the engine's options, if a task read them from the image
+    #: options of the engine, if a task read them from the image; otherwise None
     engine_options: dict[str, Any] | None = None
     #: True if the host was verified to serve
     proved: bool = False
-    #: kind of requests that will follow
+    #: kind of request for which the connection is opened
     need: RequestKind = "engine"
     #: notes about the host that were already shown
     shown_notes: set[str] = field(default_factory=set)
@@ -54,19 +55,23 @@ class Member:
         return self.recap is not None and self.recap["exit"] not in SUCCESS_CODES
 
     def open(self) -> Link:
-        """Return the link, which connects in the background while the laptop is still planning."""
+        """Return the link, and start to connect in the background if it is not open."""
         if self.link is None:
             self.link = open_link(self.host, self.need)
         return self.link
 
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:
-        """Send a request and yield the events of the answer. secrets: used instead of the member's. Raises Unreachable."""
+        """Send a request and yield the events of the answer. Raises Unreachable.
+
+        Args:
+            secrets: the secrets to send; None for the member's.
+        """
         secrets_to_send = self.secrets if secrets is None else secrets
         server_field = {"server": self.host.server} if self.host.server else {}
         return self.open().request({**header, **server_field, "env": dict(self.host.env)}, secrets_to_send)
 
     def learn(self, event: Event) -> None:
-        """Store the results of a finished task that later plays need."""
+        """Store the results of a finished task: the engine's version and options, the verification, registered results."""
         data = event.get("data") or {}
         version = data.get("engine_version")
         if isinstance(version, str) and VERSION.fullmatch(version):
@@ -79,29 +84,29 @@ class Member:
 
 
 def close_links(members: Iterable[Member]) -> None:
-    """Close the connections of these hosts."""
+    """Close the connections of members."""
     for member in members:
-        link = member.link  # a requesting thread may drop it at the same time
+        link = member.link  # another thread may set it to None at the same time
         if link is not None:
             link.close()
 
 
 def build_run_request(member: Member, plan: Plan) -> dict[str, Any]:
     """Return the request that runs a plan on a member, including its restart plan."""
-    extra = {} if member.restart is None or plan.check else {"restart": member.restart}
-    return {"verb": "run", "plan": plan.to_json(), **extra}
+    restart = {} if member.restart is None or plan.check else {"restart": member.restart}
+    return {"verb": "run", "plan": plan.to_json(), **restart}
 
 
 def build_module_request(module: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request for a module's answer, see runner/check_requests.py."""
+    """Return the request that runs a module in check mode, see runner/check_requests.py."""
     return {"verb": "ask", "module": module, "args": dict(args)}
 
 
 def convert_error(error: Exception) -> SparkwrightError:
-    """Convert an exception to an error with a sentence. For an internal error it names the place where it occurred."""
+    """Convert an exception to an error with a message for the user. For an internal error it includes file and line."""
     if isinstance(error, SparkwrightError):
         return error
-    if sentence := bounds.describe_os_error(error):
-        return SparkwrightError(sentence)
+    if message := bounds.describe_os_error(error):
+        return SparkwrightError(message)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")

@@ -1,4 +1,4 @@
-"""Rolling a play over its hosts: selecting the next batch, guarding the serving hosts, and recording progress."""
+"""Rolling a play over its hosts: selecting the batches, enforcing `min_serving`, and recording the progress for --resume."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sparkwright.units import MIB
 
 # The record of a rolling run, on the laptop: PROJECT/.sparkwright/rolling/PLAYBOOK.json.
 #
-# It is written before and after every batch, so that the run can be resumed if the laptop fails in between. A host that was in
-# progress counts as unfinished. The file is removed once all hosts are finished.
+# It is written before and after every batch, so that the run can be resumed if the laptop fails. A host that was in progress
+# counts as unfinished. The file is removed when all hosts are finished.
 
 RECORD_SCHEMA = 1
 RECORD_FOLDER = ".sparkwright"
 MAX_RECORD_AGE_S = 7 * 86400.0
 
-#: digests of a host's inputs by name, for example of "recipes/a.yml"
+#: digests of a host's inputs, by name such as "recipes/a.yml"
 Fingerprints = Mapping[str, str]
 
 
@@ -39,11 +39,11 @@ class RolloutRecord:
     playbook: str
     #: all hosts of the run, in order
     hosts: list[str]
-    #: the other options of the command
+    #: the command's options that can't be changed by --resume
     options: dict[str, Any] = field(default_factory=dict)
     #: finished hosts, with the fingerprints of their inputs
     done: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: reasons of failed hosts, by host
+    #: messages of failed hosts, by host
     failed: dict[str, str] = field(default_factory=dict)
     #: hosts of the batch in progress
     under_way: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ RECORD_SHAPE = Partial(
 
 
 class RecordFile:
-    """The file in which a record is stored."""
+    """The file with the record of a playbook's last rolling run."""
 
     def __init__(self, project: Path, playbook: str) -> None:
         self._folder = project / RECORD_FOLDER
@@ -82,7 +82,7 @@ class RecordFile:
         self.path = self._folder / "rolling" / f"{self.playbook}.json"
 
     def save(self, record: RolloutRecord) -> None:
-        """Replace the file atomically, or remove it if all hosts are finished. Raises Failed if the folder is not writable."""
+        """Replace the file, or remove it if all hosts are finished. Raises Failed if it can't be written."""
         try:
             if not record.left:
                 self.path.unlink(missing_ok=True)
@@ -94,28 +94,28 @@ class RecordFile:
                 self.path, json.dumps({"schema": RECORD_SCHEMA, **asdict(record)}, indent=1).encode() + b"\n"
             )
         except OSError as error:
-            raise Failed(f"cannot write {self.path}: {error.strerror}.", fix="`--resume` needs it.") from None
+            raise Failed(f"cannot write {self.path}: {error.strerror}.", fix="`--resume` requires this file.") from None
 
     def load(self) -> RolloutRecord:
-        """Return the record of the unfinished run. Raises Refused if there is none, or if it can't be read."""
+        """Read the record. Raises Refused if there is none, or if it is invalid."""
         try:
             data = RECORD_SHAPE.valid_part(parse_json(read_bytes(self.path, MAX_RECORD_BYTES)))
         except FileNotFoundError:
-            message = f"nothing to resume: no unfinished rolling {self.playbook} in this project."
+            message = f"nothing to resume: this project has no unfinished rolling run of {self.playbook}."
             raise Refused(message, fix="Start one without --resume.") from None
         except (OSError, ValueError):
             data = None
         if data is None or data.pop("schema") != RECORD_SCHEMA:
-            message = f"{self.path} is not readable by this sparkwright version."
+            message = f"{self.path} is not readable by this version of sparkwright."
             raise Refused(message, fix="Start again without --resume.")
         return RolloutRecord(**data)
 
 
 def refuse_other_hosts(record: RolloutRecord, names: Sequence[str]) -> None:
-    """Raise Refused if --host selects different hosts than the unfinished run has."""
+    """Raise Refused if the hosts that --host selects are not those of the unfinished run."""
     if set(names) != set(record.hosts):
         hosts = f"{', '.join(record.hosts)}, not for {', '.join(names)}"
-        fix = "Omit --host to resume it, or omit --resume to start another."
+        fix = "Omit --host to resume it, or omit --resume to start another run."
         raise Refused(f"the unfinished {record.playbook} is for {hosts}.", fix=fix)
 
 
@@ -125,11 +125,11 @@ def refuse_changed_run(
     fingerprints: Callable[[str], Fingerprints],
     now_s: float | None = None,
 ) -> None:
-    """Raise Refused if the run to resume differs from the one that was started.
+    """Raise Refused if the run is too old to be resumed, or its options or the inputs of finished hosts have changed.
 
     Args:
-        options: the command's current options.
-        fingerprints: returns the fingerprints of a host's current inputs.
+        options: the current options.
+        fingerprints: returns the current fingerprints of a host.
         now_s: seconds since the epoch; None for the current time.
     """
     fix = "Start again without --resume."
@@ -138,30 +138,29 @@ def refuse_changed_run(
         raise Refused(f"the unfinished {record.playbook} started {age_s / 86400:.0f} days ago.", fix=fix)
     for name, value in options.items():
         if record.options.get(name) != value:
-            raise Refused(f"the unfinished {record.playbook} was started with a different {name}.", fix=fix)
+            raise Refused(f"the unfinished {record.playbook} was started with different {name}.", fix=fix)
     for host, before in record.done.items():
         current = fingerprints(host)
         changed_input = next(
             (name for name in sorted({*before, *current}) if before.get(name) != current.get(name)), None
         )
         if changed_input is not None:
-            raise Refused(
-                f"{changed_input} has changed since {host} was done; the remaining hosts would differ.", fix=fix
-            )
+            message = f"{changed_input} has changed since {host} was done; the remaining hosts would differ."
+            raise Refused(message, fix=fix)
 
 
 @dataclass
 class PlayRollout:
-    """The state of one play that rolls over its hosts."""
+    """The rollout of a play to its hosts."""
 
     policy: RolloutPolicy
-    #: number of hosts in the run, including an earlier, resumed part; 0 for the number of the play's hosts
+    #: number of hosts in the run, including those finished before it was resumed; 0 for the number of the play's hosts
     host_count: int = 0
     #: check all hosts before the first batch
     checks_first: bool = False
-    #: True for a cluster, where no host is started if one of the plans can't be made
+    #: True for a cluster, of which no member is started if the plan of one can't be made
     together: bool = False
-    #: limits the hosts that may stop serving
+    #: enforces `min_serving`; None if no group has a minimum
     guard: Guard | None = None
     #: record of the run; None if none is kept
     record: RolloutRecord | None = None
@@ -169,17 +168,17 @@ class PlayRollout:
     save: Callable[[RolloutRecord], None] = lambda record: None
     #: returns the fingerprints of a host's inputs
     fingerprints: Callable[[str], Fingerprints] = lambda host: {}
-    #: hosts that are finished after this play; None for all of them
+    #: hosts for which this play is the last one; None for all
     final_hosts: frozenset[str] | None = None
     #: number of finished batches
     batch: int = field(default=0, init=False)
     _begun_count: int = field(default=0, init=False)
 
     def next_batch(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
-        """Return the next batch of the waiting hosts, and if it is empty the reason.
+        """Return the next batch of the waiting hosts; if it is empty, also the reason.
 
         Args:
-            proved: hosts of the last batch that were verified to serve and must still do so.
+            proved: hosts of the last batch that were verified to serve, and must still serve.
         """
         host_count = self.host_count or len(waiting) + self._begun_count
         candidates = list(waiting[: self.policy.size(self.batch, host_count)])
@@ -194,22 +193,24 @@ class PlayRollout:
         return allowed, "" if allowed else reason
 
     def record_batch(self, batch: Sequence[str]) -> None:
-        """Record a batch before its hosts are touched."""
+        """Record the hosts of a batch before they are changed."""
         if self.record is not None:
             self.record.under_way = list(batch)
             self.save(self.record)
 
     def finish_batch(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """Record a finished batch. failed: reasons by host."""
+        """Record the outcomes of a batch. failed: messages by host."""
         self.batch += 1
         self.record_outcomes(done, failed)
 
     def record_outcomes(self, done: Sequence[str], failed: Mapping[str, str]) -> None:
-        """Record the hosts that are finished or have failed."""
+        """Record hosts that are finished or have failed. failed: messages by host."""
         if self.record is None:
             return
         finished = [name for name in done if self.final_hosts is None or name in self.final_hosts]
         self.record.done.update({name: dict(self.fingerprints(name)) for name in finished})
-        self.record.failed = {k: why for k, why in {**self.record.failed, **failed}.items() if k not in finished}
+        self.record.failed = {
+            name: message for name, message in {**self.record.failed, **failed}.items() if name not in finished
+        }
         self.record.under_way = []
         self.save(self.record)
