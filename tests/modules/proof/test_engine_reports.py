@@ -11,7 +11,7 @@ from sparkwright.engines.log.reader import LogReader, read_log
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.errors import Refused
 from sparkwright.modules.proof import engine_reports
-from sparkwright.modules.proof.engine_reports import PatternWatch, VerifyLogs
+from sparkwright.modules.proof.engine_reports import PatternSearch, VerifyLogs
 
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 HYBRID_ON = (DATA / "hybrid-chunked-on" / "server.log").read_text()
@@ -22,10 +22,10 @@ NCCL_SOCKET = "spark1:77:77 [0] NCCL INFO NET/Socket : Using [0]enp1s0:192.0.2.7
 
 def evaluate_log(text: str, **args: Any) -> list[str]:
     arguments = VerifyLogs.Args(name="x", **args)
-    watch = PatternWatch([*arguments.expect_log, *arguments.forbid_log])
+    search = PatternSearch([*arguments.expect_log, *arguments.forbid_log])
     for line in log_text.iter_lines(text):
-        watch.feed(line)
-    return [check.verdict for check in engine_reports.evaluate_checks(arguments, read_log(text, LOG), watch.matches)]
+        search.feed(line)
+    return [check.verdict for check in engine_reports.evaluate_checks(arguments, read_log(text, LOG), search.matches)]
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_what_is_not_found_fails_unless_the_recipe_says_so() -> None:
 
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(Refused, match="is not a regular expression"):
-        PatternWatch(["NET/(IB"])
+        PatternSearch(["NET/(IB"])
 
 
 def test_a_line_of_an_earlier_start_does_not_count() -> None:
-    reader, watch = LogReader(LOG), PatternWatch(["NET/IB"])
+    reader, search = LogReader(LOG), PatternSearch(["NET/IB"])
     for line in log_text.iter_lines(HYBRID_ON + NCCL_IB + HYBRID_OFF):
         if reader.feed(line):
-            watch.forget()
-        watch.feed(line)
-    assert watch.matches == {}
+            search.reset()
+        search.feed(line)
+    assert search.matches == {}
 
 
 def test_what_the_engine_says_that_it_does_not_serve_is_disproved() -> None:

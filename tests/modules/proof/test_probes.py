@@ -172,8 +172,8 @@ def test_a_server_without_an_api_is_told_the_release_that_has_it(
     server = start_server({**LLAMA, "hidden_size": 64}, "--runner", "pooling")
     monkeypatch.setattr(container_labels, "engine_at", lambda context, url: engine.get_engine("vllm"))
     result = run_probes(server, tmp_path, "messages")
-    assert result.failed and "/v1/messages is not there (404" in result.msg
-    assert "vLLM serves /v1/messages from 0.11.2 on" in result.fix
+    assert result.failed and "no /v1/messages (404" in result.msg
+    assert "vLLM supports /v1/messages since 0.11.2" in result.fix
 
 
 def test_a_probe_is_named_once_however_often_it_was_asked(start_server: Any, tmp_path: Path) -> None:

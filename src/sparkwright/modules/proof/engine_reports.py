@@ -1,4 +1,4 @@
-"""Modules that read what the engine reports about itself: its log, its settings, its device."""
+"""Modules that check an engine by its own reports: its log, its settings and its GPU use."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ from sparkwright.visible import one_line
 
 
 class EngineLog(Module["EngineLog.Args"]):
-    """Read the log of a container's last start: what the engine reports about itself, each value with its line.
+    """Read the engine's settings and state from the log of a container's last start, each with its log line.
 
-    Changes nothing. It also reads the log of a stopped container.
+    Changes nothing. Also reads the log of a stopped container.
 
-    Returns: state (version, chunked_prefill ..., null if unknown, and evidence), known (whether the log contains a start),
-    text (its last lines without colours, with `tail`), cut (which part was read of a log that is too long), engine (whose
-    log it is).
+    Returns: state (version, chunked_prefill ..., null if unknown, and evidence), known (the log contains a start), text (with
+    `tail`: the last lines, without colours), cut (the part that was read of a log that is too long), engine (its name).
 
-    Inconclusive if there is no such container. Fails if its logging driver stores nothing that can be read.
+    Inconclusive if there is no such container. Fails if its logging driver keeps no readable log.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        tail: int = arg("how many of its last lines to return, too", default=0)
+        tail: int = arg("number of last lines to return as text", default=0)
 
     def run(self, args: Args, context: Context) -> Result:
         client = context.docker()
@@ -55,11 +54,8 @@ class EngineLog(Module["EngineLog.Args"]):
         for chunk in log:
             reader.push(chunk)
         state = reader.finish()
-        text = (
-            strip_terminal_codes("\n".join(log_reader.read_last_lines(client, args.name, args.tail)))
-            if args.tail
-            else ""
-        )
+        last_lines = log_reader.read_last_lines(client, args.name, args.tail) if args.tail else []
+        text = strip_terminal_codes("\n".join(last_lines))
         msg = state.failure.value or (state.stage if state.known else "no engine start in the log")
         data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut, "engine": engine.name}
         return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)
@@ -71,14 +67,14 @@ MAX_WARNINGS = 4
 class EngineConfig(Module["EngineConfig.Args"]):
     """Report the effective settings of an engine, and compare them with those of another start.
 
-    They come from the config dump in its log, or from other lines for an engine without one. With `against` it reports the
-    differences. If all flags in `changed` appear in the dump, equal dumps prove that they have no effect; otherwise nothing
-    is proved.
+    The settings come from the config dump in its log, or from other lines if the engine prints no dump. With `against` the
+    differences are reported. If the dump contains all flags in `changed`, equal dumps prove that the flags have no effect;
+    otherwise nothing is proved.
 
     Returns: arm, settings (by name, as printed), state (values from the log), verdict (differs, same or not shown; ""
-    without `against`), same (whether verdict is same), differs (name: both values), ready_s.
+    without `against`), same (whether verdict is same), differs (name: both values).
 
-    Inconclusive if the log has no config dump.
+    Inconclusive if the log contains no settings.
     """
 
     safe_in_check = False
@@ -88,13 +84,13 @@ class EngineConfig(Module["EngineConfig.Args"]):
         name: str = arg("the container's name")
         against: dict[str, Any] | None = arg("settings of another start", default=None)
         changed: list[str] = arg("flags in which the two commands differ", default_factory=list)
-        series: str = arg("the experiment in which the result is stored; empty: not stored", default="")
-        key: str = arg("the name under which it is stored", default="")
+        series: str = arg("the experiment to store the result in; empty: not stored", default="")
+        key: str = arg("the name to store the result under", default="")
         arm: str = arg("name of the arm in the experiment", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
-            return Result(msg="known after: the start", data={"same": False})
+            return Result(msg="known after the start", data={"same": False})
         engine = container_labels.engine_by_name(context.docker(), args.name)
         reader = LogReader(engine.log)
         settings: Mapping[str, str] = {}
@@ -114,7 +110,7 @@ class EngineConfig(Module["EngineConfig.Args"]):
 
 
 def settings_of_log(state: EngineState, engine: Engine) -> dict[str, str]:
-    """Return the settings that other log lines state, for an engine without a config dump. Empty for vLLM, which has one."""
+    """Return the settings from other log lines, for an engine without a config dump; empty for vLLM, which prints one."""
     if engine.name == DEFAULT_ENGINE:
         return {}
     return {
@@ -123,12 +119,13 @@ def settings_of_log(state: EngineState, engine: Engine) -> dict[str, str]:
 
 
 def readings_of_log(state: EngineState) -> dict[str, Any]:
-    """Return the settings that the engine's log states; those it does not state are left out."""
-    reported = state.to_json()
-    values = {name: reported[name] for name in (*FIELDS, *state.extra_readings) if reported[name] is not None}
-    evident_names = ("chunked_prefill", "prefix_caching")
-    evidence = {name: line for name, line in reported["evidence"].items() if name in evident_names}
-    return {**values, "warnings": reported["warnings"][:MAX_WARNINGS], "evidence": evidence}
+    """Return the settings in the engine's log, without the unknown ones, with the first warnings and some evidence."""
+    document = state.to_json()
+    values = {name: document[name] for name in (*FIELDS, *state.extra_readings) if document[name] is not None}
+    evidence = {
+        name: line for name, line in document["evidence"].items() if name in ("chunked_prefill", "prefix_caching")
+    }
+    return {**values, "warnings": document["warnings"][:MAX_WARNINGS], "evidence": evidence}
 
 
 def _describe_prefill_and_caching(state: EngineState, engine: Engine) -> str:
@@ -139,11 +136,11 @@ def _describe_prefill_and_caching(state: EngineState, engine: Engine) -> str:
 
 
 class GpuUsed(Module["GpuUsed.Args"]):
-    """Check that the server computes on the GPU: nvidia-smi lists a process of its container as a compute process.
+    """Check that the server uses the GPU, because a CPU-only image serves at a fraction of the speed.
 
-    If it does not, the engine's log is checked for the line that names the device of its buffers. If neither shows the GPU,
-    a container that requests a GPU fails, because a CPU-only image would serve at a fraction of the speed. If nvidia-smi
-    cannot be run and the log does not show it either, the result is unknown: the run continues and exits with code 4.
+    The evidence is a compute process of its container in nvidia-smi, or else the line of the engine's log that names the
+    device of its buffers. Without either, a container that requests a GPU fails. If nvidia-smi cannot be run and the log has
+    no such line, the result is unknown: the run continues and exits with code 4.
 
     Returns: verdict (gpu, no gpu, unknown, not asked for), processes (pid, name, bytes), evidence.
     """
@@ -153,13 +150,12 @@ class GpuUsed(Module["GpuUsed.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        gpus: str = arg("the GPUs that the recipe requests; empty: none, nothing is checked", default="all")
+        gpus: str = arg("the GPUs that the recipe requests; empty: none, not checked", default="all")
 
     def run(self, args: Args, context: Context) -> Result:
         if not args.gpus:
-            return Result(
-                msg="not checked: the recipe asks for no GPU", data={"verdict": "not asked for", "processes": []}
-            )
+            data = {"verdict": "not asked for", "processes": []}
+            return Result(msg="not checked: the recipe requests no GPU", data=data)
         if not containers.is_running(context.docker(), args.name):
             raise Failed(f"container {args.name} is no longer running.")
         return evaluate_gpu_use(gpu_processes.inspect(args.name, context))
@@ -167,10 +163,7 @@ class GpuUsed(Module["GpuUsed.Args"]):
 
 def evaluate_gpu_use(use: GpuUse) -> Result:
     """Return the result for an observed use of the GPU. Pure."""
-    data: dict[str, Any] = {
-        "verdict": use.verdict,
-        "processes": [asdict(gpu_process) for gpu_process in use.own_processes],
-    }
+    data: dict[str, Any] = {"verdict": use.verdict, "processes": [asdict(process) for process in use.own_processes]}
     if use.own_processes:
         return Result(msg=f"uses the GPU: {use.why}", data=data)
     data["evidence"] = use.evidence
@@ -185,14 +178,14 @@ def evaluate_gpu_use(use: GpuUse) -> Result:
 
 Verdict = Literal["proved", "disproved", "not found"]
 MAX_EVIDENCE_CHARS = 300
-#: searched part of a line; an engine's longest line, its config dump, has 6 kB
+#: the longest known line, a config dump, has 6 kB
 MAX_SEARCHED_CHARS = 1 << 13
 SWITCH_NAMES = {True: "enabled", False: "disabled", None: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An expectation, its verdict, and the line that shows it."""
+    """An expectation with its verdict, and the log line that is the evidence."""
 
     check: str
     verdict: Verdict
@@ -200,17 +193,17 @@ class Check:
 
 
 class VerifyLogs(Module["VerifyLogs.Args"]):
-    """Check that the engine reports what the recipe expects, in the log of its last start and in the server's settings.
+    """Check the recipe's expectations against the log of the engine's last start and the server's own settings.
 
-    Settings are read from the server's answer (llama.cpp's /props) or the engine's own config dump, not from the requested
-    flags: a flag of the running command that the engine resolved differently is disproved. So is a kernel path (attention
-    and MoE backends, linear kernels, CUDA graphs, compilation) that differs from the baseline's. Each check is proved,
-    disproved or not found. A missing line proves nothing, so a check that is not found fails unless log_unknown allows it. A
-    forbidden pattern without a match is proved only if the log contains a start of the engine.
+    Settings come from the server (llama.cpp's /props) or from the config dump in the log, not from the requested flags. A
+    flag of the running command that the engine resolved differently is disproved. So is a kernel path (attention and MoE
+    backends, linear kernels, CUDA graphs, compilation) that differs from the baseline's. Each check is proved, disproved or
+    not found. A missing line proves nothing, so a check that is not found fails unless log_unknown allows it. A forbidden
+    pattern without a match is proved only if the log contains a start of the engine.
 
-    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null if unknown), kernels (by kind, the
-    names in the log), mismatches (sentences), checks (check, verdict, evidence), version, cut (which part was read of a log
-    that is too long; empty for the whole), verdict (unknown if there was nothing to check and nothing is known).
+    Returns: state (version, chunked_prefill, prefix_caching, kv_cache_tokens ..., null if unknown), kernels (names in the
+    log, by kind), mismatches (sentences), checks (check, verdict, evidence), version, cut (the part that was read of a log
+    that is too long; empty if all was read), verdict (unknown if nothing was checked and the log has no settings).
     """
 
     safe_in_check = False
@@ -218,30 +211,30 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        note: str = arg("why chunked prefill is on although the recipe disables it", default="")
-        chunked_prefill: Literal["any", "enabled", "disabled"] = arg("the required state", default="any")
+        note: str = arg("the reason why chunked prefill is on although the recipe disables it", default="")
+        chunked_prefill: Literal["any", "enabled", "disabled"] = arg("the expected state", default="any")
         expect_log: list[str] = arg("regular expressions; each must match a line", default_factory=list)
         forbid_log: list[str] = arg("regular expressions; none may match a line", default_factory=list)
         log_unknown: Literal["fail", "pass"] = arg("how to treat a check that is not found", default="fail")
         baseline_key: dict[str, Any] = arg(
-            "identifies the baseline whose kernel path it must have", default_factory=dict
+            "identifies the baseline to compare the kernel path with", default_factory=dict
         )
         verified_before: Literal["fail", "report"] = arg(
-            "how to treat mismatches of a previously verified image and command", default="fail"
+            "how to treat mismatches if the same image and command were verified before", default="fail"
         )
 
     def run(self, args: Args, context: Context) -> Result:
         inspected = containers.inspect(context.docker(), args.name)
         engine = container_labels.engine_of_container(inspected)
-        reader, watch = LogReader(engine.log), PatternWatch([*args.expect_log, *args.forbid_log])
+        reader, search = LogReader(engine.log), PatternSearch([*args.expect_log, *args.forbid_log])
         settings: Mapping[str, str] = {}
         log = log_reader.StartLog(context.docker(), args.name)
         for line in iter_lines(log):
             if reader.feed(line):
-                watch.forget()
+                search.reset()
                 settings = {}
             settings = engine.log.settings(line) or settings
-            watch.feed(line)
+            search.feed(line)
         state = reader.finish()
         add_server_settings(state, _query_settings(args.name, engine, context), engine.http.settings)
         path = kernel_path(state, engine.log)
@@ -249,7 +242,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
         report_only = args.verified_before == "report" and _was_verified(inspected, context)
         checks = [
             *find_unmet_requests(state, engine),
-            *evaluate_checks(args, state, watch.matches, log.cut),
+            *evaluate_checks(args, state, search.matches, log.cut),
             *([] if report_only else differences),
         ]
         if checks and path:
@@ -273,14 +266,14 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
 
 
 def add_server_settings(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
-    """Add the settings that the server itself reports: they outrank a line of its log."""
+    """Replace settings from the log by those that the server itself reports."""
     for name, value in settings.items():
         if name in SETTINGS:
             state.keep(name, value, f"GET {path}: {name} {value}")
 
 
 def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str, Any]:
-    """Return the settings that the server reports; empty if its engine has no endpoint for them, or it reports none."""
+    """Return the settings that the server reports; empty if its engine has no endpoint for them."""
     inspected = containers.inspect(context.docker(), name) if engine.http.settings else None
     url = containers.url_of(inspected) if inspected else ""
     if not url or inspected is None:
@@ -289,13 +282,14 @@ def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str,
     return engine.http.settings_of(http_probe.send_request(url, engine.http.settings, api_key=key).json())
 
 
-class PatternWatch:
-    """Finds the first line that matches each of several patterns.
+class PatternSearch:
+    """Finds the first line that matches each pattern.
 
-    Raises Refused for an invalid pattern, or one that may take forever.
+    Raises Refused for an invalid pattern, or one that may backtrack without end.
     """
 
     def __init__(self, patterns: list[str]) -> None:
+        #: first matching line of each pattern
         self.matches: dict[str, str] = {}
         for pattern in patterns:
             if reason := check_pattern(pattern):
@@ -304,14 +298,13 @@ class PatternWatch:
         self._unmatched = dict(self._all)
 
     def feed(self, line: str) -> None:
-        """Search one line."""
         line = line[:MAX_SEARCHED_CHARS]
         for text in [text for text, pattern in self._unmatched.items() if pattern.search(line)]:
             self.matches[text] = line[:MAX_EVIDENCE_CHARS]
             del self._unmatched[text]
 
-    def forget(self) -> None:
-        """Forget the found lines: another start begins."""
+    def reset(self) -> None:
+        """Discard all matches, because the log of another start begins."""
         self.matches.clear()
         self._unmatched = dict(self._all)
 
@@ -322,11 +315,11 @@ def failing_verdicts(log_unknown: str) -> tuple[Verdict, ...]:
 
 
 def evaluate_checks(args: VerifyLogs.Args, state: EngineState, matches: dict[str, str], cut: str = "") -> list[Check]:
-    """Return every expectation with its verdict. Pure.
+    """Return a check for every expectation. Pure.
 
     Args:
-        matches: the first line that matches each pattern.
-        cut: the part of the log that was read, if it is not the whole; then no line is proved to be absent.
+        matches: first matching line of each pattern.
+        cut: the part of the log that was read, empty if all of it; with a part, no line is proved to be absent.
     """
     checks = [] if args.chunked_prefill == "any" else [_check_chunked_prefill(args.chunked_prefill, state)]
     checks += [_check_expected(pattern, matches.get(pattern)) for pattern in args.expect_log]
@@ -334,7 +327,7 @@ def evaluate_checks(args: VerifyLogs.Args, state: EngineState, matches: dict[str
 
 
 def find_unmet_requests(state: EngineState, engine: Engine) -> list[Check]:
-    """Return a disproved check for each line in which the engine says that it does not do what was requested. Pure."""
+    """Return a disproved check for each warning about a request that the engine does not fulfil. Pure."""
     lines = [line for line in state.warnings if any(row.match(line) for row in engine.log.unmet)]
     return [Check("serves what was asked", "disproved", strip_prefix(line, engine.log)) for line in lines]
 
@@ -342,7 +335,7 @@ def find_unmet_requests(state: EngineState, engine: Engine) -> list[Check]:
 def _check_flags(
     inspected: Mapping[str, Any] | None, state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> list[Check]:
-    """Return the flags of a running command that its engine resolved otherwise, each as a check that is disproved."""
+    """Return a disproved check for each flag of the running command that the engine resolved differently."""
     flags = engine.command(container_options.command_line_of(dict(inspected))).flags if inspected else {}
     return [
         Check(
@@ -357,7 +350,7 @@ def _check_flags(
 def _check_kernels(
     args: VerifyLogs.Args, kernels: Mapping[str, list[str]], engine: Engine, context: Context
 ) -> list[Check]:
-    """Return the kernels that are others than when the baseline was measured, each as a check that is disproved."""
+    """Return a disproved check for each kernel that differs from the baseline's."""
     if not args.baseline_key:
         return []
     baseline = Baselines(context.state).read_about(build_key(args.baseline_key, context.machine, engine.http))
@@ -366,7 +359,7 @@ def _check_kernels(
 
 
 def _was_verified(inspected: Mapping[str, Any] | None, context: Context) -> bool:
-    """Return whether this very image and command were verified on this host before."""
+    """Return True if the same image and command were verified on this host before."""
     config = (inspected or {}).get("Config") or {}
     command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
     for good in (verified_states.load_last(context.state), *verified_states.load_earlier(context.state)):
@@ -399,7 +392,7 @@ def _check_forbidden(pattern: str, line: str | None, state: EngineState, cut: st
 
 
 def _join_parts(*parts: str) -> str:
-    return "; ".join(item for item in parts if item)
+    return "; ".join(filter(None, parts))
 
 
 def _describe_log(state: EngineState, note: str) -> str:

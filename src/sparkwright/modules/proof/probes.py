@@ -1,3 +1,5 @@
+"""Module that checks a server's answers with the requests of typical clients."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +20,14 @@ from sparkwright.measure import http_probe, stream
 from sparkwright.modules.proof.verdict import NOT_REQUESTED
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust.bounds import count_or_none
-from sparkwright.visible import one_line
+from sparkwright.visible import format_count, one_line
 
 MAX_QUOTED_CHARS = 200
 #: name of the row with notes for clients
 NOTES_CHECK = "for its clients"
-#: timeout of a prompt that is rendered and not computed
+#: for rendering a prompt without generating
 PROMPT_TIMEOUT_S = 5.0
-#: timeout for the longest probe, some 1,500 tokens of thinking
+#: enough for the longest probe, about 1,500 tokens of thinking
 TIMEOUT_S = 120.0
 
 
@@ -36,48 +38,49 @@ class Check:
     check: str
     verdict: Verdict
     evidence: str
-    #: the engine's flag that likely causes the failure; empty if none is known
+    #: the likely cause, an engine's flag; empty if unknown
     fix: str = ""
-    variant: bool = False  # a variant of the probe above, as other clients send it
+    #: true for a variant of the preceding probe, as other clients send it
+    variant: bool = False
 
 
 class Probes(Module["Probes.Args"]):
-    """Check that the server answers as clients need it: a small request for each entry of `expect.probes` in the recipe.
+    """Check that the server answers typical clients: a small request for each entry of `expect.probes` in the recipe.
 
      - `tool_call`: a tool call arrives in `tool_calls`, with JSON arguments.
      - `reasoning`: the thinking is in a separate field and the answer in the content.
-     - `json_schema`: the content is JSON that fits the request's schema.
+     - `json_schema`: the content is JSON that matches the request's schema.
      - `image`: the answer names the colour of a picture.
      - `embedding_dimension`: a vector has the expected length.
-     - `language`: a question in that language is answered in it.
+     - `language`: the answer is in the language of the question.
      - `messages`, `responses`: a streamed tool call through Anthropic's Messages API and OpenAI's Responses API.
 
-    Requests are greedy, with a limited number of tokens; answers are judged by rules, never compared with a text.
+    Requests are greedy, with a limited number of tokens; rules evaluate the answers, without a reference text.
 
     Each request is sent with and without `stream`. A tool call is also requested without any setting for thinking, in a
-    second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools; an answer with
-    thinking also with thinking turned off, and without any setting for it. In the other APIs: a second turn, an answer
-    without `stream`, separate thinking if the recipe has `reasoning`, and that count_tokens agrees with the usage.
+    second turn with the result of the first, with `tool_choice: none` and `required`, and among 40 tools. Reasoning is also
+    requested with thinking turned off, and without any setting for it. The other APIs are also tested with a second turn,
+    without `stream`, for separate thinking if the recipe has `reasoning`, and for equal counts of count_tokens and usage.
 
-    If the engine shows the prompt that it makes of a conversation, the chat template is tested too: unexpected treatment of
-    system prompts, earlier thinking, tool calls and parts of messages is reported, but is not a failure.
+    If the engine can render the prompt of a conversation, the chat template is tested too. Unexpected treatment of system
+    prompts, earlier thinking, tool calls and parts of messages is reported, but is not a failure.
 
-    A failure quotes the answer and names the flag that causes it with this engine. An answer that did not end within its
-    tokens, or did not arrive in time, is inconclusive: the run continues and exits with code 4.
+    A failure quotes the answer and the engine's flag that likely causes it. An answer that exceeded its tokens or its time
+    limit is inconclusive: the run continues and exits with code 4.
 
     Returns: checks (check, verdict: proved, disproved or inconclusive, evidence, fix), thinking_field (the field with the
-    thinking; empty if none was seen), notes (facts that clients should know, without a problem).
+    thinking; empty if none was found), notes (information for clients; not problems).
     """
 
     safe_in_check = False
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, such as http://127.0.0.1:8000")
+        base_url: str = arg("the server's URL, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         probes: list[Any] = arg("the probes, as in a recipe's `expect.probes`; empty: none", default_factory=list)
         api_key_secret: str = server_key.secret_arg()
-        timeout_s: float = arg("how long one answer may take, seconds", default=TIMEOUT_S)
+        timeout_s: float = arg("time limit for one answer, seconds", default=TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
         try:
@@ -89,42 +92,42 @@ class Probes(Module["Probes.Args"]):
         names = [probe.name for probe in probes]
         engine = container_labels.engine_at(context, args.base_url)
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        seen, notes = [], []
+        runs, notes = [], []
         for probe in probes:
-            rows = [_run_probe(engine.http, args, probe, key)]
-            if rows[0][2].verdict == "proved":
-                rows += [_run_probe(engine.http, args, variant, key) for variant in table.variants(probe, names)]
-            notes += [found.note for _, _, found in rows if found.note][:1]
-            seen += rows
+            probe_runs = [_run_probe(engine.http, args, probe, key)]
+            if probe_runs[0][2].verdict == "proved":
+                probe_runs += [_run_probe(engine.http, args, variant, key) for variant in table.variants(probe, names)]
+            notes += [result.note for _, _, result in probe_runs if result.note][:1]
+            runs += probe_runs
         if any(probe.path == openai_api.CHAT_PATH for probe in probes):
             notes += prompts.notes(_render_prompts(engine.http, args, key), thinks=REASONING_PROBE in probes)
-        checks = [_build_check(engine, probe, found) for probe, _, found in seen]
-        replies = (reply for probe, reply, _ in seen if probe.path == openai_api.CHAT_PATH)
-        fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}
-        return build_result(checks, next(iter(sorted(fields)), ""), notes)
+        checks = [_build_check(engine, probe, result) for probe, _, result in runs]
+        replies = (reply for probe, reply, _ in runs if probe.path == openai_api.CHAT_PATH)
+        thinking_fields = {reply.thinking_field for reply in replies if isinstance(reply, Reply)} - {""}
+        return build_result(checks, next(iter(sorted(thinking_fields)), ""), notes)
 
 
 def build_result(checks: list[Check], thinking_field: str = "", notes: Sequence[str] = ()) -> Result:
-    """Return the result of all checks together. Pure."""
+    """Return the module's result for all checks. Pure."""
     rows = [*checks, *([Check(NOTES_CHECK, "proved", "; ".join(notes))] if notes else ())]
     data = {"checks": [asdict(row) for row in rows], "thinking_field": thinking_field, "notes": list(notes)}
     failed = [check for check in checks if check.verdict == "disproved"]
     if failed:
         data["evidence"] = [f"{check.check}: {check.evidence}" for check in failed]
-        more = f" ({len(failed)} of {len(checks)} probes failed)" if len(failed) > 1 else ""
+        count = f" ({len(failed)} of {len(checks)} probes failed)" if len(failed) > 1 else ""
         first = failed[0]
-        return Result(failed=True, msg=f"{first.check}: {first.evidence}{more}.", fix=first.fix, data=data)
+        return Result(failed=True, msg=f"{first.check}: {first.evidence}{count}.", fix=first.fix, data=data)
     names = ", ".join(check.check for check in checks if not check.variant)
     if inconclusive := [check for check in checks if check.verdict == "inconclusive"]:
         msg = "; ".join(f"{check.check}: {check.evidence}" for check in inconclusive)
         return Result(msg=f"{msg}.", exit=Exit.INCONCLUSIVE, data={**data, "verdict": "inconclusive"})
-    more = f" ({len(notes)} notes, this is the first)" if notes[1:] else ""
-    noted = f"; note: {notes[0]}{more}" if notes else ""
-    return Result(msg=f"answers: {names}{noted}", data=data)
+    more = f" (and {format_count(len(notes) - 1, 'more note')})" if notes[1:] else ""
+    first_note = f"; note: {notes[0]}{more}" if notes else ""
+    return Result(msg=f"answers: {names}{first_note}", data=data)
 
 
 def _render_prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompts.Prompt]:
-    """Return the prompts that the server makes of the conversations; empty for an engine that shows none."""
+    """Return the rendered prompts of the test conversations; empty if the engine cannot render them."""
     rendered: dict[str, prompts.Prompt] = {}
     for name, body in prompts.CONVERSATIONS.items() if http.render else ():
         rendered[name] = _render_prompt(http, args, {"model": args.model, **body}, key)
@@ -134,15 +137,15 @@ def _render_prompts(http: Http, args: Probes.Args, key: str) -> dict[str, prompt
 
 
 def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> prompts.Prompt:
-    """Return the prompt of one conversation, by the engine's one or two paths."""
-    first, *rest = http.render
-    answer = http_probe.send_request(args.base_url, first, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
-    if rest and answer.status == 200:
+    """Render the prompt of one conversation. An engine with two paths tokenizes it and turns the tokens back into text."""
+    render_path, *detokenize_paths = http.render
+    answer = http_probe.send_request(args.base_url, render_path, body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S)
+    if detokenize_paths and answer.status == 200:
         tokenized = answer.json()
         tokens = tokenized.get("tokens") if isinstance(tokenized, Mapping) else None
-        of_tokens = {"model": args.model, "tokens": tokens}
+        body = {"model": args.model, "tokens": tokens}
         answer = http_probe.send_request(
-            args.base_url, rest[0], body=of_tokens, api_key=key, timeout_s=PROMPT_TIMEOUT_S
+            args.base_url, detokenize_paths[0], body=body, api_key=key, timeout_s=PROMPT_TIMEOUT_S
         )
     return prompts.parse_prompt(answer.status, answer.json(), answer.failure)
 
@@ -150,22 +153,23 @@ def _render_prompt(http: Http, args: Probes.Args, body: Mapping[str, Any], key: 
 def _run_probe(
     http: Http, args: Probes.Args, probe: Probe, key: str
 ) -> tuple[Probe, Reply | http_probe.Response, ProbeResult]:
-    """Send a probe and evaluate the reply. A failure in a stream alone is reported as such."""
+    """Send a probe and evaluate the reply. A failure with `stream` alone is marked as such."""
     reply = send_probe(http, args, probe, key)
-    seen = _evaluate_reply(probe, reply, args.timeout_s)
+    result = _evaluate_reply(probe, reply, args.timeout_s)
     if (
         probe.streamed
         and probe.variant
         and probe.path == openai_api.CHAT_PATH
-        and seen.verdict == "disproved"
-        and seen.fault in ("content null", "no tool call", "tool call as text")
+        and result.verdict == "disproved"
+        and result.fault in ("content null", "no tool call", "tool call as text")
     ):
-        seen = replace(seen, evidence=f"{seen.evidence} (without `stream` it came right)", fault="only without stream")
-    return probe, reply, seen
+        evidence = f"{result.evidence} (correct without `stream`)"
+        result = replace(result, evidence=evidence, fault="only without stream")
+    return probe, reply, result
 
 
 def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply | http_probe.Response:
-    """Return the reply to a probe, or the answer of a server that gave none."""
+    """Return the reply to a probe, or the failed response if there is none."""
     body: dict[str, Any] = {"model": args.model, **probe.body}
     if probe.path == api_paths.COUNT_TOKENS:
         return _count_tokens(http, args, body, key)
@@ -185,7 +189,7 @@ def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply |
 
 
 def _mark_truncated(reply: Reply, probe: Probe) -> Reply:
-    """Return a reply that says it was cut where it has as many tokens as it may: llama-server's responses do not say so."""
+    """Set `finish_reason: length` if the reply has max_tokens tokens: llama-server's Responses API does not report it."""
     usage = reply.body.get("usage") if isinstance(reply.body, dict) else None
     generated = count_or_none(usage.get("completion_tokens")) if isinstance(usage, dict) else None
     if generated is None or generated < probe.body["max_tokens"] or not reply.choice:
@@ -194,7 +198,11 @@ def _mark_truncated(reply: Reply, probe: Probe) -> Reply:
 
 
 def _parse_reply(answer: http_probe.Response, dialect: Dialect | None = None) -> Reply | http_probe.Response:
-    """Return the server's answer as a reply in the form of a chat. dialect: its API; None if it generates no text."""
+    """Return the server's answer as a chat reply.
+
+    Args:
+        dialect: the API of the answer; None if it contains no generated text.
+    """
     if answer.status == 0:
         return answer
     body = answer.json()
@@ -203,7 +211,7 @@ def _parse_reply(answer: http_probe.Response, dialect: Dialect | None = None) ->
 
 
 def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Response:
-    """Return a prompt's token count from count_tokens, and from the usage of an answer to it."""
+    """Return a reply with a prompt's token count from count_tokens ("counted") and from the usage of an answer ("prompt")."""
     options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
     chat = {**body, "max_tokens": 1, **http.plain}
     request_body = dialects.MESSAGES.request(chat)
@@ -211,18 +219,18 @@ def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: s
     counted = http_probe.send_request(
         args.base_url, api_paths.COUNT_TOKENS, body=messages_api.build_count_request(chat), **options
     )
-    for found in (answer, counted):
-        if found.status != 200:
-            return _parse_reply(found)
-    usage, row = dialects.MESSAGES.answer(answer.json()).get("usage") or {}, counted.json()
-    tokens = row.get("input_tokens") if isinstance(row, dict) else None
+    for response in (answer, counted):
+        if response.status != 200:
+            return _parse_reply(response)
+    usage, count_body = dialects.MESSAGES.answer(answer.json()).get("usage") or {}, counted.json()
+    tokens = count_body.get("input_tokens") if isinstance(count_body, dict) else None
     return Reply(200, "", {"counted": count_or_none(tokens), "prompt": usage.get("prompt_tokens")})
 
 
 def _stream_reply(
     http: Http, args: Probes.Args, dialect: Dialect, body: Mapping[str, Any], key: str
 ) -> Reply | http_probe.Response:
-    """Return the reply to a streamed request, assembled as it would be without `stream`."""
+    """Return the reply to a streamed request, assembled into the form of an answer without `stream`."""
     options: dict[str, Any] = {"api_key": key, "cap_s": args.timeout_s, "timeout_s": args.timeout_s}
     try:
         recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **options)
@@ -231,9 +239,9 @@ def _stream_reply(
         events = stream.parse_events(recording, dialect.last) if dialect.last else stream.parse_chunks(recording)
         return Reply(200, "", dialect.assembled(events), dialect.disorder(events))
     except stream.StreamError as error:
-        plainer = openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None
-        if plainer is not None:
-            return _stream_reply(http, args, dialect, plainer, key)
+        reduced = openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None
+        if reduced is not None:
+            return _stream_reply(http, args, dialect, reduced, key)
         return Reply(error.status, str(error), None) if error.status else http_probe.Response(0, error=str(error))
 
 
@@ -248,16 +256,17 @@ def _evaluate_reply(probe: Probe, reply: Reply | http_probe.Response, timeout_s:
         return ProbeResult("proved", f"failed with {reply.status}", note=probe.of_server_error)
     if reply.status != 200 or reply.message:
         message = one_line(reply.message, max_chars=MAX_QUOTED_CHARS)
-        # a model of another name is 404 too
+        # an unknown model is a 404 too
         if reply.status in (404, 405) and probe.path != openai_api.CHAT_PATH and "model" not in message:
-            return ProbeResult("disproved", f"{probe.path} is not there ({reply.status}: {message})", "path missing")
+            return ProbeResult("disproved", f"no {probe.path} ({reply.status}: {message})", "path missing")
         return ProbeResult("disproved", f"refused with {reply.status}: {message}", probe.refused, reply.message)
     return probe.evaluate(reply)
 
 
-def _build_check(engine: Engine, probe: Probe, seen: ProbeResult) -> Check:
-    cause = engine.probe_flags.cause(seen.fault, seen.words)
-    if seen.fault == "path missing":
-        since = api_paths.first_release(engine.http.paths, probe.path)
-        cause = f"{engine.title} serves {probe.path} from {since} on" if since else ""
-    return Check(probe.name, seen.verdict, seen.evidence, f"Likely cause: {cause}." if cause else "", probe.variant)
+def _build_check(engine: Engine, probe: Probe, result: ProbeResult) -> Check:
+    cause = engine.probe_flags.cause(result.fault, result.words)
+    if result.fault == "path missing":
+        release = api_paths.first_release(engine.http.paths, probe.path)
+        cause = f"{engine.title} supports {probe.path} since {release}" if release else ""
+    fix = f"Likely cause: {cause}." if cause else ""
+    return Check(probe.name, result.verdict, result.evidence, fix, probe.variant)

@@ -1,8 +1,10 @@
+"""Module that measures the decode rate of one stream."""
+
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,9 +30,9 @@ from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
 IDLE_S = 2.0
-#: measurements at most, while this client is held up: the host's processors are often busy for some seconds after a start
+#: attempts while the client is delayed, because the host's CPUs are often busy for some seconds after a start
 MAX_ATTEMPTS = 3
-#: share of the measured tokens that other servers may generate meanwhile, as for the checks of a gateway
+#: tokens that other servers may generate meanwhile, as a share of the measured tokens; a gateway's checks generate some
 MAX_SHARED_TOKENS = 0.05
 MAX_QUOTED_CHARS = 80
 FAILED_VERDICTS = ("misconfigured", "regression", "invalid")
@@ -40,45 +42,47 @@ FAILED_VERDICTS = ("misconfigured", "regression", "invalid")
 class Observations:
     """Observations around and during the measurement."""
 
-    before: Mapping[str, float]
-    after: Mapping[str, float]
+    counters_before: Mapping[str, float]
+    counters_after: Mapping[str, float]
     gpu: gpu_sampler.GpuState
     lag: LagSampler
-    others: Mapping[str, float]  # tokens that other servers of this host generated meanwhile, by container
+    #: tokens that other servers of this host generated meanwhile, by container
+    tokens_of_others: Mapping[str, float]
 
 
 class SmokeTest(Module["SmokeTest.Args"]):
     """Measure the decode rate of one stream, and compare it with the recipe's expectation and this host's baseline.
 
-    A discarded warm-up, then the median of three runs (seven if unclear). A rate below half of tok_per_s is a
-    misconfiguration; a rate above what the memory's bandwidth allows without speculation is an invalid measurement. The
-    first measurement of a key (host, model, image digest, arguments, environment, speculation, prompts) becomes its
-    baseline, of five runs; later ones are compared with it, and change it only with `new_baseline`. A failure comes with the
-    likely causes and the evidence for each.
+    The rate is the median of three runs (seven if unclear) after a discarded warm-up. A rate below half of tok_per_s is a
+    misconfiguration; a rate above the memory bandwidth's limit without speculation is an invalid measurement. The first
+    measurement of a key (host, model, image digest, arguments, environment, speculation, prompts) has five runs and becomes
+    its baseline. Later measurements are compared with the baseline; only `new_baseline` replaces it. A failure lists the
+    likely causes with their evidence.
 
-    It is inconclusive (exit code 4) in other traffic, if the rate is poor while another server of this host generated
-    tokens, if the server's counters differ from the client's count by more than 1 %, if the client is too slow, and if the
-    GPU is held at a low clock ("host degraded"). In a replacement this is reported and not a failure (`unclear: report`),
-    because clients return as soon as a server answers, and another server would not be faster.
+    The measurement is inconclusive (exit code 4) during other traffic, if the rate is low while another server of this host
+    generates tokens, if the server's counters differ from the client's count by more than 1 %, if the client is too slow,
+    and if the GPU is stuck at a low clock ("host degraded"). With `unclear: report`, used in replacements, this is reported
+    and not a failure, because clients return as soon as a server answers, and another server would not be faster.
 
-    With speculation a baseline also has the acceptance by position; a first position below three quarters of it is a
-    regression. Before the first baseline is kept, eight questions are sent as one stream and as eight, at temperature 0 and
-    0.7: speculation that gives no answer there, or fewer than half as many correct ones as one greedy stream, fails.
+    With speculation the baseline includes the acceptance by position; an acceptance at the first position below three
+    quarters of the baseline's is a regression. Before the first baseline is saved, eight questions are sent as one stream
+    and as eight, at temperature 0 and 0.7. The check fails if a load gets no answer, or fewer than half as many correct
+    answers as one greedy stream.
 
-    A server whose tokens come in bursts has no decode rate: tok_per_s is null, and request_tok_per_s is the rate of the
-    whole requests.
+    If tokens arrive in bursts, there is no decode rate: tok_per_s is null, and request_tok_per_s is the rate of the whole
+    requests.
 
-    Returns: tok_per_s (median), request_tok_per_s (for a server with bursts), ttft_s, runs, verdict, baseline, tolerance,
-    ceiling_tok_per_s, acceptance (tokens accepted per draft), acceptance_by_position (the share of drafts accepted at each),
-    speculation (correct answers of each load), gpu (clock_mhz, power_w, temperature_c, utilization_percent while decoding),
-    client_lag_ms (p99), causes.
+    Returns: tok_per_s (median), request_tok_per_s (for tokens in bursts), ttft_s, runs, verdict, baseline, tolerance,
+    ceiling_tok_per_s, acceptance (tokens accepted per draft), acceptance_by_position (share of drafts accepted at each
+    position), speculation (correct answers of each load), gpu (clock_mhz, power_w, temperature_c, utilization_percent while
+    decoding), client_lag_ms (p99), causes.
     """
 
     safe_in_check = False
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, such as http://127.0.0.1:8000")
+        base_url: str = arg("the server's URL, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
         tok_per_s: float | None = arg("the recipe's expected rate of one stream; null: none", default=None)
         baseline_key: dict[str, Any] = arg(
@@ -86,12 +90,12 @@ class SmokeTest(Module["SmokeTest.Args"]):
             default_factory=dict,
         )
         tokens: int = arg("tokens per run", default=defaults.SMOKE_TOKENS)
-        container: str = arg("container whose log may explain a slow rate; empty: not read", default="")
-        model_dir: str = arg("the model's folder, to compute the physical limit; empty: unknown", default="")
+        container: str = arg("container whose log may explain a slow rate; empty: read no log", default="")
+        model_dir: str = arg("the model's folder, to compute the bandwidth limit; empty: no limit", default="")
         new_baseline: bool = arg("measure a new baseline instead of comparing with the stored one", default=False)
         api_key_secret: str = server_key.secret_arg()
         wait_s: float = arg(
-            "how long to wait for another measurement on this host, seconds", default=lock.MEASUREMENT_WAIT_S
+            "time limit for waiting for another measurement on this host, seconds", default=lock.MEASUREMENT_WAIT_S
         )
         unclear: Literal["fail", "report"] = arg(
             "report: continue after an inconclusive measurement; the run reports it and exits with code 4",
@@ -112,15 +116,15 @@ class SmokeTest(Module["SmokeTest.Args"]):
             verdict = {"verdict": "inconclusive"}
             result = Result(failed=True, exit=Exit.INCONCLUSIVE, msg=error.message, fix=error.fix, data=verdict)
         if result.exit is Exit.INCONCLUSIVE and args.unclear == "report":
-            result.failed, result.data["tok_per_s"] = False, None  # a doubtful figure is no figure of a verified server
+            result.failed, result.data["tok_per_s"] = False, None  # never record a doubtful rate for a verified server
         return result
 
     def _evaluate(self, http: Http, args: Args, context: Context) -> Result:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        speculation = smoke.has_speculation(http, args.baseline_key)
+        has_speculation = smoke.has_speculation(http, args.baseline_key)
         baselines, name = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
         baseline = None if args.new_baseline or not args.baseline_key else baselines.read(name)
-        bounds = Bounds(args.tok_per_s, evidence.max_decode_rate(context, args.model_dir), speculation)
+        bounds = Bounds(args.tok_per_s, evidence.max_decode_rate(context, args.model_dir), has_speculation)
         try:
             measured, observed = _measure_undelayed(http, args, context, key, bounds, baseline)
         except stream.StreamError as error:
@@ -128,23 +132,20 @@ class SmokeTest(Module["SmokeTest.Args"]):
         if measured.verdict == "new baseline" and not args.baseline_key:
             measured.verdict = "not compared"
             measured.reason = "no baseline: the running server belongs to no recipe and was never verified"
-        accepted = speculation_proof.acceptance(observed.before, observed.after)
-        if (
-            baseline
-            and measured.verdict == "proved"
-            and (drop := speculation_proof.describe_acceptance_drop(accepted, baseline.acceptance))
-        ):
-            measured.verdict, measured.reason = "regression", drop
-        data = _result_data(measured, observed, bounds, baseline, accepted)
+        acceptance = speculation_proof.acceptance(observed.counters_before, observed.counters_after)
+        if baseline and measured.verdict == "proved":
+            drop = speculation_proof.describe_acceptance_drop(acceptance, baseline.acceptance)
+            if drop:
+                measured.verdict, measured.reason = "regression", drop
+        data = _result_data(measured, observed, bounds, baseline, acceptance)
         if measured.verdict == "new baseline" and (nearest := baselines.find_nearest(name)) is not None:
             other = f"{nearest.baseline.median:.1f} tok/s with another {', '.join(nearest.differing_fields)}"
             measured.note = f"the nearest baseline: {other}"
-        if measured.only_thinking and (hidden := _find_hidden_answer(http, args, key)):
-            parser = container_labels.engine_at(context, args.base_url).probe_flags.causes.get(
-                "thinking in content", ""
-            )
-            fix = f"Likely cause: {parser}." if parser else ""
-            return Result(failed=True, msg=hidden, fix=fix, data={**data, "verdict": "misconfigured"})
+        if measured.only_thinking and (problem := _describe_hidden_answer(http, args, key)):
+            causes = container_labels.engine_at(context, args.base_url).probe_flags.causes
+            cause = causes.get("thinking in content", "")
+            fix = f"Likely cause: {cause}." if cause else ""
+            return Result(failed=True, msg=problem, fix=fix, data={**data, "verdict": "misconfigured"})
         doubt = _find_doubt(measured, observed, baseline)
         if doubt is not None:
             data["verdict"], message, fix = doubt
@@ -152,36 +153,30 @@ class SmokeTest(Module["SmokeTest.Args"]):
         if measured.verdict in FAILED_VERDICTS:
             return _failed_result(measured, observed, baseline, args, context, data)
         if measured.verdict == "new baseline":
-            if speculation and (speculation_failure := _probe_speculation(http, args, context, key, data)):
-                return speculation_failure
-            positions = accepted.positions if accepted else ()
+            if has_speculation and (failure := _probe_speculation(http, args, context, key, data)):
+                return failure
+            positions = acceptance.positions if acceptance else ()
             new_baseline = Baseline.of(
-                measured.runs, by_prompt=speculation, clock_mhz=observed.gpu.clock_mhz, acceptance=positions
+                measured.runs, by_prompt=has_speculation, clock_mhz=observed.gpu.clock_mhz, acceptance=positions
             )
             fields = {"driver": (context.facts.get("gpu") or {}).get("driver"), "since": time.time()}
             baselines.write(name, new_baseline, {**fields, **_baseline_conditions(args, observed, context)})
         elif baseline is not None and measured.verdict == "proved" and "gpu" not in baselines.read_about(name):
             baselines.add_about(name, _baseline_conditions(args, observed, context))
-        data["kernels"] = baselines.read_about(name).get("kernels", {}) if args.baseline_key else {}
-        witness = (
-            observed.gpu.describe_stall((baselines.read_about(name).get("gpu") or {}).get("power_w"))
-            if baseline
-            else ""
-        )
-        return Result(
-            msg="; ".join(
-                filter(
-                    None, (_describe_measurement(measured), _format_acceptance(data["acceptance_by_position"]), witness)
-                )
-            ),
-            data=data,
-        )
+        about = baselines.read_about(name) if args.baseline_key else {}
+        data["kernels"] = about.get("kernels", {})
+        parts = [_describe_measurement(measured)]
+        if acceptance and acceptance.positions:
+            parts.append(f"acceptance by position {speculation_proof.format_positions(acceptance.positions)}")
+        if baseline and (stall := observed.gpu.describe_stall((about.get("gpu") or {}).get("power_w"))):
+            parts.append(stall)
+        return Result(msg="; ".join(parts), data=data)
 
 
 def _measure_undelayed(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[SmokeResult, Observations]:
-    """Return the first measurement during which this client was not held up; the last one if it always was."""
+    """Return the first measurement during which this client was not delayed, or the last one of MAX_ATTEMPTS."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         measured, observed = _measure(http, args, context, key, bounds, baseline)
         if attempt == MAX_ATTEMPTS or not observed.lag.spoils_rates(measured.decoding_s):
@@ -193,8 +188,11 @@ def _measure_undelayed(
 def _measure(
     http: Http, args: SmokeTest.Args, context: Context, key: str, bounds: Bounds, baseline: Baseline | None
 ) -> tuple[SmokeResult, Observations]:
-    others = running_server.read_generated_tokens(context, args.base_url)
-    before = server_counters.wait_until_idle(lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_S)
+    def read_counters() -> Mapping[str, float]:
+        return server_counters.read_counters(http, args.base_url, key)[0]
+
+    tokens_before = running_server.read_generated_tokens(context, args.base_url)
+    counters_before = server_counters.wait_until_idle(read_counters, IDLE_S)
     with (
         suspend_gc(),
         LagSampler() as lag,
@@ -211,42 +209,42 @@ def _measure(
             progress=lambda done, total: context.progress(done, total, unit="tokens", text="measuring"),
             on_decoding=sampler.discard_samples,
         )
-        state = sampler.state
-    counters = read_settled_counters(
-        lambda: server_counters.read_counters(http, args.base_url, key)[0],
-        lambda now: _describe_token_mismatch(before, now, measured),
+        gpu = sampler.state
+    counters_after = read_settled_counters(
+        read_counters, lambda counters: _describe_token_mismatch(counters_before, counters, measured)
     )
-    return measured, Observations(
-        before, counters, state, lag, running_server.read_tokens_since(context, args.base_url, others)
-    )
+    tokens_of_others = running_server.read_tokens_since(context, args.base_url, tokens_before)
+    return measured, Observations(counters_before, counters_after, gpu, lag, tokens_of_others)
 
 
 def _baseline_conditions(args: SmokeTest.Args, observed: Observations, context: Context) -> dict[str, Any]:
-    """Return what a baseline is recorded with: the kernels that computed, and how busy the GPU was at which power."""
+    """Return the conditions to record with a baseline: the kernel path, and the GPU's power and utilization."""
     state = evidence.read_engine_state(context, args.container)
-    book = container_labels.engine_at(context, args.base_url).log
+    log_format = container_labels.engine_at(context, args.base_url).log
     gpu_state = {"power_w": observed.gpu.power_w, "utilization_percent": observed.gpu.utilization_percent}
-    return {"kernels": resolution.kernel_path(state, book) if state else {}, "gpu": gpu_state}
+    return {"kernels": resolution.kernel_path(state, log_format) if state else {}, "gpu": gpu_state}
 
 
-def _find_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
-    """Return the sentence about an answer that clients see without `stream` and not with it; "" where there is none."""
-    body = openai_api.build_stream_request(http, args.model, smoke.build_prompt(), args.tokens)
-    plain = {name: value for name, value in body.items() if name not in ("stream", *http.measured)}
+def _describe_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
+    """Return a sentence about an answer that has content only without `stream`; empty if it has none either way."""
+    stream_body = openai_api.build_stream_request(http, args.model, smoke.build_prompt(), args.tokens)
+    body = {name: value for name, value in stream_body.items() if name not in ("stream", *http.measured)}
     answer = http_probe.send_with_fewer_options(
-        http, args.base_url, plain, api_key=key, timeout_s=defaults.TOKEN_TIMEOUT_S
+        http, args.base_url, body, api_key=key, timeout_s=defaults.TOKEN_TIMEOUT_S
     )
     content, _ = openai_api.parse_answer(answer.json())
     if not content:
         return ""
     quoted = one_line(content, max_chars=MAX_QUOTED_CHARS)
-    return f"streaming clients see no answer: without `stream` the content is {quoted!r}, with it all of it is `reasoning`."
+    return (
+        f"streaming clients see no answer: without `stream` the content is {quoted!r}, with it all text is `reasoning`."
+    )
 
 
 def _probe_speculation(
     http: Http, args: SmokeTest.Args, context: Context, key: str, data: dict[str, Any]
 ) -> Result | None:
-    """Return the failure of speculation that does not hold with many streams or a temperature; None where it holds."""
+    """Return the failure if speculation breaks the answers to many streams or at a temperature; None if it works."""
     cells = speculation_proof.query_cells(
         http,
         args.base_url,
@@ -266,7 +264,7 @@ def _probe_speculation(
 
 
 def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, float], measured: SmokeResult) -> str:
-    """Return how the server's token count differs from the client's; empty if it does not, or if the server does not count."""
+    """Describe a difference between the server's and the client's token counts; empty if they agree or the server has none."""
     served = counter_increase(before, after, roles.GENERATED)
     if served is None or measured.approximate or not has_count_mismatch(served, measured.tokens, measured.capped):
         return ""
@@ -276,17 +274,18 @@ def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, fl
 def _find_doubt(
     measured: SmokeResult, observed: Observations, baseline: Baseline | None
 ) -> tuple[str, str, str] | None:
-    """Return why the measurement proves nothing: verdict, sentence and fix. None if it is valid."""
-    if differs := _describe_token_mismatch(observed.before, observed.after, measured):
-        return "inconclusive", f"other traffic: {differs}", server_counters.IDLE_FIX
+    """Return why the measurement proves nothing, as verdict, sentence and fix; None if it is valid."""
+    if mismatch := _describe_token_mismatch(observed.counters_before, observed.counters_after, measured):
+        return "inconclusive", f"other traffic: {mismatch}", server_counters.IDLE_FIX
     if observed.lag.spoils_rates(measured.decoding_s):
         lagging = f"this client is too slow: it wakes up {observed.lag.p99_s * 1000:.0f} ms late (p99)"
         return "inconclusive", lagging, "Check what else uses the host's CPUs (`top`)."
-    has_figure = measured.verdict in (*FAILED_VERDICTS, "new baseline")
-    if has_figure and sum(observed.others.values()) > MAX_SHARED_TOKENS * measured.tokens:
-        busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in observed.others.items())
+    if measured.verdict not in (*FAILED_VERDICTS, "new baseline"):
+        return None
+    if sum(observed.tokens_of_others.values()) > MAX_SHARED_TOKENS * measured.tokens:
+        busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in observed.tokens_of_others.items())
         return "inconclusive", f"the GPU was shared: {busy} meanwhile", server_counters.IDLE_FIX
-    if has_figure and observed.gpu.is_degraded(baseline.clock_mhz if baseline else None):
+    if observed.gpu.is_degraded(baseline.clock_mhz if baseline else None):
         message = (
             f"host degraded: {observed.gpu.sentence}; {measured.tok_per_s:.1f} tok/s says nothing about the server"
         )
@@ -302,36 +301,41 @@ def _failed_result(
     context: Context,
     data: dict[str, Any],
 ) -> Result:
-    """Return the failure with its likely causes. data: the measured figures, to be registered."""
+    """Return the failure with its likely causes.
+
+    Args:
+        data: the measured figures.
+    """
     expected = data["expected_tok_per_s"] or (baseline.median if baseline else 0) or measured.tok_per_s or 1
     causes: list[slowness.Cause] = []
     if measured.verdict != "invalid":
         state = evidence.read_engine_state(context, args.container)
+        rate = statistics.median(measured.burst_rates) if measured.in_bursts else measured.tok_per_s
+        is_degraded = observed.gpu.is_degraded(baseline.clock_mhz if baseline else None)
         causes = slowness.list_likely_causes(
             slowness.SlownessEvidence(
-                share=(statistics.median(measured.burst_rates) if measured.in_bursts else measured.tok_per_s)
-                / expected,
+                share=rate / expected,
                 gpu=observed.gpu.sentence,
-                gpu_degraded=observed.gpu.is_degraded(baseline.clock_mhz if baseline else None)
-                if observed.gpu.known
-                else None,
+                gpu_degraded=is_degraded if observed.gpu.known else None,
                 log=state.to_json() if state else None,
                 ollama=evidence.list_ollama_models(context),
                 memory=evidence.read_meminfo(context),
-                busy=0.0 if observed.before else None,  # the counters agreed, so nobody else was served
+                busy=0.0
+                if observed.counters_before
+                else None,  # the token counts agree: no other requests were running
                 acceptance=data["acceptance"],
                 model=str(args.baseline_key.get("model_id", "")),
             )
         )
     runs = ", ".join(f"{run.tok_per_s:.1f}" for run in measured.runs)
-    rows = [f"runs: {runs} tok/s"] if runs else []
-    rows += [
+    lines = [f"runs: {runs} tok/s"] if runs else []
+    lines += [
         f"{cause.verdict}: {cause.name}: {cause.evidence}" + (f" -> {cause.fix}" if cause.fix else "")
         for cause in causes
     ]
-    more = {"evidence": rows, "causes": [cause.to_json() for cause in causes]}
+    data = {**data, "evidence": lines, "causes": [cause.to_json() for cause in causes]}
     fix = "" if measured.verdict == "invalid" else "Run `invoke diagnose`."
-    return Result(failed=True, msg=f"{measured.verdict}: {measured.reason}.", fix=fix, data={**data, **more})
+    return Result(failed=True, msg=f"{measured.verdict}: {measured.reason}.", fix=fix, data=data)
 
 
 def _result_data(
@@ -341,8 +345,10 @@ def _result_data(
     baseline: Baseline | None,
     acceptance: speculation_proof.Acceptance | None,
 ) -> dict[str, Any]:
-    hits, queries = _counter_delta(observed, roles.PREFIX_HITS), _counter_delta(observed, roles.PREFIX_QUERIES)
-    spoiled = observed.lag.spoils_percentiles(measured.gap_s)
+    before, after = observed.counters_before, observed.counters_after
+    hits, queries = (counter_increase(before, after, role) for role in (roles.PREFIX_HITS, roles.PREFIX_QUERIES))
+    gaps_s = sorted(gap for run in measured.runs for gap in run.gaps_s)
+    has_p99 = bool(gaps_s) and not observed.lag.spoils_percentiles(measured.gap_s)
     return {
         "tok_per_s": round(measured.tok_per_s, 1) if measured.runs else None,
         "request_tok_per_s": round(statistics.median(measured.burst_rates), 1) if measured.in_bursts else None,
@@ -359,29 +365,15 @@ def _result_data(
         "prefix_hit_share": round(hits / queries, 3) if queries and hits is not None else None,
         "gpu": observed.gpu.to_json(),
         "client_lag_ms": round(observed.lag.p99_s * 1000, 2),
-        "itl_p99_ms": None if spoiled else _itl_p99_ms(measured),
+        "itl_p99_ms": round(percentile(gaps_s, 99) * 1000, 2) if has_p99 else None,
         "approximate": measured.approximate,
     }
-
-
-def _itl_p99_ms(measured: SmokeResult) -> float | None:
-    gaps = sorted(gap for run in measured.runs for gap in run.gaps_s)
-    return round(percentile(gaps, 99) * 1000, 2) if gaps else None
-
-
-def _counter_delta(observed: Observations, name: str) -> float | None:
-    return counter_increase(observed.before, observed.after, name)
 
 
 def _describe_measurement(measured: SmokeResult) -> str:
     if measured.in_bursts:
         return f"no decode rate: {measured.reason}; no baseline"
-    first = f", TTFT {measured.ttft_s * 1000:.0f} ms" if measured.ttft_s is not None else ""
+    ttft = f", TTFT {measured.ttft_s * 1000:.0f} ms" if measured.ttft_s is not None else ""
     counted = " (counted in chunks: approximate)" if measured.approximate else ""
     note = f"; {measured.note}" if measured.note else ""
-    return f"{measured.tok_per_s:.1f} tok/s (median of {len(measured.runs)}){counted}{first}; {measured.reason}{note}"
-
-
-def _format_acceptance(positions: Sequence[float]) -> str:
-    """Return the acceptance by position as a clause; "" where nothing is known of it."""
-    return f"acceptance by position {speculation_proof.format_positions(positions)}" if positions else ""
+    return f"{measured.tok_per_s:.1f} tok/s (median of {len(measured.runs)}){counted}{ttft}; {measured.reason}{note}"

@@ -1,3 +1,5 @@
+"""Module that summarizes checks in a table of verdicts."""
+
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -9,7 +11,7 @@ from sparkwright.protocol.result import Result, arg
 
 RowVerdict = Literal["proved", "failed", "unknown", "inconclusive", "differs"]
 VERDICT_ORDER: tuple[RowVerdict, ...] = ("failed", "inconclusive", "differs", "unknown", "proved")
-#: words of other modules with the same meaning
+#: row verdict for each verdict of another module; all others are unknown
 VERDICT_SYNONYMS: dict[str, RowVerdict] = {
     "disproved": "failed",
     "not found": "unknown",
@@ -17,7 +19,7 @@ VERDICT_SYNONYMS: dict[str, RowVerdict] = {
     "inconclusive": "inconclusive",
     "differs": "differs",
 }
-#: verdict of a check that the recipe does not ask for: no row
+#: verdict of a check that the recipe does not request; it gets no row
 NOT_REQUESTED = "not asked for"
 UNKNOWN_VERDICTS = ("unknown", "off", "not compared")
 INCONCLUSIVE_VERDICTS = ("inconclusive", "host degraded")
@@ -25,7 +27,7 @@ INCONCLUSIVE_VERDICTS = ("inconclusive", "host degraded")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table."""
+    """A check in the table."""
 
     check: str
     verdict: RowVerdict
@@ -35,11 +37,11 @@ class Row:
 
 
 class Verdict(Module["Verdict.Args"]):
-    """Summarize checks that ran before without stopping the play: a table of check, verdict, evidence and figure.
+    """Summarize earlier checks in a table of check, verdict, evidence and figure.
 
-    A check that was skipped because an earlier one failed is unknown. The task fails if a check failed, and is inconclusive
-    (exit code 4) if none failed and one proved nothing. A server that works but differs from the recipe (`differs`) is not a
-    failure: the run exits with code 2, and reports the differences.
+    A check that was skipped because an earlier one failed is unknown. The task fails if a check failed. If none failed and
+    one is inconclusive, the run exits with code 4. If the server works but differs from the recipe (`differs`), the run
+    reports the differences and exits with code 2.
 
     Returns: rows (check, verdict: proved, failed, unknown, inconclusive or differs, evidence, figure, fix).
     """
@@ -48,7 +50,7 @@ class Verdict(Module["Verdict.Args"]):
     class Args:
         checks: dict[str, Any] = arg("registered results by the name of the check")
         only_if: dict[str, Any] = arg(
-            "a registered result; if it failed, all checks are inconclusive", default_factory=dict
+            "a registered result; if it failed, the verdict is inconclusive", default_factory=dict
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -85,7 +87,7 @@ def _end_with_period(text: str) -> str:
 
 
 def build_rows(name: str, result: dict[str, Any]) -> list[Row]:
-    """Return the rows for one registered result. Pure."""
+    """Return the rows for one registered result; none if the check was not requested. Pure."""
     if result.get("skipped"):
         return [Row(name, "unknown", "not checked: an earlier check failed")]
     if result.get("verdict") == NOT_REQUESTED:
@@ -114,7 +116,7 @@ def _row_verdict(result: dict[str, Any]) -> RowVerdict:
 
 
 def _format_figure(result: dict[str, Any]) -> str:
-    """Return a measured figure with its baseline, if there is one."""
+    """Return the decode rate with its baseline, or the prefix cache's hit rate; empty if neither was measured."""
     rate, baseline = result.get("tok_per_s"), result.get("baseline")
     if rate is None:
         share = result.get("hit_share")
