@@ -58,9 +58,9 @@ def test_a_hundred_others_are_not_asked_when_the_first_ones_serve() -> None:
 def test_what_was_proved_and_went_silent_is_noticed() -> None:
     hosts = Hosts("s1 s2")
     guard = Guard([Floor("lab", LAB, 1)], hosts.serves)
-    assert guard.find_silent(["s1", "s2"]) == []
+    assert guard.find_not_serving(["s1", "s2"]) == []
     hosts.up.remove("s2")
-    assert guard.find_silent(["s1", "s2"]) == ["s2"]
+    assert guard.find_not_serving(["s1", "s2"]) == ["s2"]
 
 
 def test_one_host_of_a_group_is_kept_when_a_run_is_for_several_of_it_and_nothing_is_said() -> None:

@@ -87,40 +87,40 @@ class Fleet:
         self,
         members: Sequence[Member],
         plan_for: Callable[[Member], Plan],
-        roll: PlayRollout,
+        rollout: PlayRollout,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
         """Run the members' plans batch by batch. If the run stops early, `stopped` contains the reason and no play starts later.
 
         Args:
-            roll: the batches, and the hosts that must keep serving.
+            rollout: the batches, and the hosts that must keep serving.
             preview: returns a host's plan in check mode; None to run without checking first.
         """
         waiting = {member.host.name: member for member in members}
-        is_rolling = roll.policy.is_rolling(len(waiting))
-        if preview is not None and roll.checks_first and len(waiting) > 1:
-            waiting = self._preview_members(waiting, preview, roll, is_rolling=is_rolling)
-        proved: list[str] = []
+        is_rolling = rollout.policy.is_rolling(len(waiting))
+        if preview is not None and rollout.checks_first and len(waiting) > 1:
+            waiting = self._preview_members(waiting, preview, rollout, is_rolling=is_rolling)
+        verified: list[str] = []
         while waiting and not self.stopped:
-            names, self.stopped = roll.next_batch(list(waiting), proved)
+            names, self.stopped = rollout.next_batch(list(waiting), verified)
             batch = [waiting.pop(name) for name in names]
             if not batch:
                 return
-            roll.record_batch(names)
+            rollout.record_batch(names)
             if is_rolling or waiting:
-                canary = roll.batch == 0 and roll.policy.canary > 0
-                progress = {"n": roll.batch + 1, "hosts": names, "left": len(waiting), "canary": canary}
+                canary = rollout.batch == 0 and rollout.policy.canary > 0
+                progress = {"n": rollout.batch + 1, "hosts": names, "left": len(waiting), "canary": canary}
                 self._notify(event("batch_started", host="", **progress))
-            if roll.together:
+            if rollout.together:
                 self._run_together(batch, plan_for)
             else:
                 self._run(batch, plan_for)
             failed = _failure_reasons(batch)
-            self.stopped = self.stopped or roll.policy.stop_reason(
-                roll.batch, list(failed), names, is_rolling=is_rolling
+            self.stopped = self.stopped or rollout.policy.stop_reason(
+                rollout.batch, list(failed), names, is_rolling=is_rolling
             )
-            roll.finish_batch([name for name in names if name not in failed], failed)
-            proved = [member.host.name for member in batch if member.proved and not member.failed]
+            rollout.finish_batch([name for name in names if name not in failed], failed)
+            verified = [member.host.name for member in batch if member.is_verified and not member.failed]
 
     def each(
         self,
@@ -278,13 +278,13 @@ class Fleet:
             self.stopped = f"there is no plan for {names}, so nothing was started"
 
     def _preview_members(
-        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], roll: PlayRollout, *, is_rolling: bool
+        self, waiting: dict[str, Member], preview: Callable[[Member], Plan], rollout: PlayRollout, *, is_rolling: bool
     ) -> dict[str, Member]:
         """Check all hosts in parallel before any is changed, and return those on which to run the play.
 
         The others are finished: hosts without changes are ok, and hosts that refuse the play have failed.
         """
-        roll.record_batch([])
+        rollout.record_batch([])
         self._notify(event("looking", host="", hosts=list(waiting)))
         settled: dict[str, Member] = {}
 
@@ -304,8 +304,8 @@ class Fleet:
         recaps_before = {name: member.recap for name, member in waiting.items()}
         self.each(list(waiting.values()), check, then)
         failed = _failure_reasons(settled.values())
-        self.stopped = roll.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
-        roll.record_outcomes([name for name in settled if name not in failed], failed)
+        self.stopped = rollout.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
+        rollout.record_outcomes([name for name in settled if name not in failed], failed)
         return {name: member for name, member in waiting.items() if name not in settled}
 
     def _report_finished(self, member: Member) -> None:
@@ -325,7 +325,7 @@ class Fleet:
             member.recap = events.merge_recaps(member.recap, event)
             return
         if event["event"] == "task_finished":
-            member.learn(event)
+            member.store_results(event)
         self._events.put(event)
 
     def _handle_interrupt(self, running: Sequence[Member]) -> None:

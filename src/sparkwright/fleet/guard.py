@@ -53,10 +53,10 @@ class Guard:
             allowed.append(name)
         return allowed, reason
 
-    def find_silent(self, proved: Sequence[str]) -> list[str]:
+    def find_not_serving(self, verified: Sequence[str]) -> list[str]:
         """Return the hosts that were verified to serve and no longer do."""
-        serving = self._find_serving(proved) if proved else set()
-        return [name for name in proved if name not in serving]
+        serving = self._find_serving(verified) if verified else set()
+        return [name for name in verified if name not in serving]
 
     def _count_stoppable(self, floor: Floor, batch: Sequence[str], serving: set[str]) -> int:
         """Return how many serving hosts of a group may be stopped. Hosts outside the batch are queried until enough serve."""

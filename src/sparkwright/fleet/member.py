@@ -43,8 +43,8 @@ class Member:
     engine_version: str = ""
     #: options of the engine, if a task read them from the image; otherwise None
     engine_options: dict[str, Any] | None = None
-    #: True if the host was verified to serve
-    proved: bool = False
+    #: True if a task has verified that the host serves
+    is_verified: bool = False
     #: kind of request for which the connection is opened
     need: RequestKind = "engine"
     #: notes about the host that were already shown
@@ -70,7 +70,7 @@ class Member:
         server_field = {"server": self.host.server} if self.host.server else {}
         return self.open().request({**header, **server_field, "env": dict(self.host.env)}, secrets_to_send)
 
-    def learn(self, event: Event) -> None:
+    def store_results(self, event: Event) -> None:
         """Store the results of a finished task: the engine's version and options, the verification, registered results."""
         data = event.get("data") or {}
         version = data.get("engine_version")
@@ -78,7 +78,8 @@ class Member:
             self.engine_version = version
         with contextlib.suppress(ValueError):  # the options are invalid
             self.engine_options = check_engine_options(data.get("options")) or self.engine_options
-        self.proved |= event["module"] in PROOF_MODULES and event["status"] == "ok" and data.get("serves") is not False
+        if event["module"] in PROOF_MODULES and event["status"] == "ok" and data.get("serves") is not False:
+            self.is_verified = True
         if event.get("register"):
             self.registered[event["register"]] = event["registered"]
 

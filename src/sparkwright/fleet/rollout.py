@@ -174,20 +174,20 @@ class PlayRollout:
     batch: int = field(default=0, init=False)
     _begun_count: int = field(default=0, init=False)
 
-    def next_batch(self, waiting: Sequence[str], proved: Sequence[str]) -> tuple[list[str], str]:
+    def next_batch(self, waiting: Sequence[str], verified: Sequence[str]) -> tuple[list[str], str]:
         """Return the next batch of the waiting hosts; if it is empty, also the reason.
 
         Args:
-            proved: hosts of the last batch that were verified to serve, and must still serve.
+            verified: hosts of the last batch that were verified to serve, and must still serve.
         """
         host_count = self.host_count or len(waiting) + self._begun_count
         candidates = list(waiting[: self.policy.size(self.batch, host_count)])
         self._begun_count += len(candidates)
         if self.guard is None:
             return candidates, ""
-        silent = self.guard.find_silent(proved)
-        if silent:
-            return [], f"{', '.join(silent)} stopped serving after its turn"
+        failed = self.guard.find_not_serving(verified)
+        if failed:
+            return [], f"{', '.join(failed)} stopped serving after its turn"
         allowed, reason = self.guard.select_stoppable(candidates)
         self._begun_count -= len(candidates) - len(allowed)
         return allowed, "" if allowed else reason

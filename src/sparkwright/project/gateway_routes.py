@@ -78,7 +78,7 @@ def load_servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[
 
 def _serving_hosts(inventory: Inventory, gateway: Gateway) -> Iterator[Host]:
     hosts = (host for name in gateway.members for host in inventory.servers_of(name))
-    yield from (host for host in hosts if host.recipe and (host.cluster is None or host.cluster.head == host.name))
+    yield from (host for host in hosts if host.recipe and not host.is_worker)
 
 
 def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, servers: list[Server]) -> model.Gateway:

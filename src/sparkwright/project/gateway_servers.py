@@ -90,7 +90,7 @@ def list_gateways(project: Path, inventory: Inventory, host: Host) -> list[dict[
 
     `port` is the control port, `certificate` a SHA-256, empty if unreadable, and `server` the gateway's name for this host.
     """
-    if host.cluster is not None and host.cluster.head != host.name:
+    if host.is_worker:
         return []
     return [
         {

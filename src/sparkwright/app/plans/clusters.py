@@ -64,12 +64,14 @@ def refuse_partial_or_mixed(selection: Selection) -> None:
     """Raise Refused if the selection is part of a cluster, or a cluster with other hosts."""
     if cluster := find_cluster(selection):
         _refuse_partial(selection, cluster)
-        _refuse_other_hosts(selection, cluster)
+        if others := [host.name for host in selection.hosts if host.name not in cluster.members]:
+            message = f"the cluster {cluster.name} can't be combined with other hosts: {', '.join(others)}."
+            raise Refused(message, fix=f"Use `--host {cluster.name}`, then the others.")
 
 
 def exclude_workers(selection: Selection, command: str) -> Selection:
     """Return the selection without workers of clusters, which have no API. Raises Refused if all hosts are workers."""
-    workers = [host for host in selection.hosts if host.cluster and host.name != host.cluster.head]
+    workers = [host for host in selection.hosts if host.is_worker]
     if not workers:
         return selection
     if len(workers) == len(selection.hosts) and (cluster := workers[0].cluster):
@@ -107,10 +109,3 @@ def _refuse_partial(selection: Selection, cluster: Cluster) -> None:
         selected = next(name for name in cluster.members if name in names)
         message = f"{selected} is {cluster.place(selected)}, and {', '.join(missing)} would be left out."
         raise Refused(message, where=cluster.where, fix=f"Use `--host {cluster.name}`.")
-
-
-def _refuse_other_hosts(selection: Selection, cluster: Cluster) -> None:
-    names = [host.name for host in selection.hosts]
-    if others := [name for name in names if name not in cluster.members]:
-        message = f"the cluster {cluster.name} can't be combined with other hosts: {', '.join(others)}."
-        raise Refused(message, fix=f"Use `--host {cluster.name}`, then the others.")

@@ -74,8 +74,10 @@ class Planner:
         options = replace(self._options, check=True) if check else self._options
         draft = _Draft(host, self._preparation.read_secrets(host), list(self._preparation.notes[host.name]))
         with _PLANNING_LOCK:
-            variables = self._variables(draft)
-            restart = self._restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
+            variables = self._build_variables(draft)
+            restart = (
+                self._build_restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
+            )
             serves = planned_server(host, variables) if self._serves else None
             compiler_inputs: dict[str, Any] = {"project": self._root, "registered": registered}
             plan = playbook.compile(self._play, host, variables, options, run_id=new_run_id(), **compiler_inputs)
@@ -90,12 +92,12 @@ class Planner:
             notices=tuple(draft.notices),
             serves=copy.deepcopy(serves),
             keys=draft.keys,
-            engine=self._engine(host) if self._needs_recipe else {},
+            engine=self._find_engine_facts(host) if self._needs_recipe else {},
             secrets=draft.secrets,
             cacheable=draft.cacheable and host.name not in self._preparation.queried,
         )
 
-    def _restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
+    def _build_restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan by which the host can restart its server itself; empty if it can't be built, which is noted."""
         try:
             return server_context.build_restart_plan(self._selection, draft.host, variables)
@@ -103,19 +105,19 @@ class Planner:
             draft.notes.append(f"no restart plan for its health check: {error}")
             return {}
 
-    def _variables(self, draft: _Draft) -> Mapping[str, Any]:
+    def _build_variables(self, draft: _Draft) -> Mapping[str, Any]:
         """Return the variables of a host's plan. Those of the recipe and the lock are included only if the play uses them."""
         host = draft.host
         if self._is_gateway:
-            return {**recipe.scope(host, login_user(host), None, {}), "gateway": self._gateway_variables(draft)}
+            return {**recipe.scope(host, login_user(host), None, {}), "gateway": self._build_gateway_variables(draft)}
         if self._needs_gateway_key:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway_key": self._load_gateway_key(draft)}
         if self._needs_recipe:
-            return self._recipe_variables(draft, self._preparation.load_recipe(host))
+            return self._build_recipe_variables(draft, self._preparation.load_recipe(host))
         gateways = list_gateways(self._root, self._selection.inventory, host)
         return recipe.scope(host, login_user(host), None, {}, gateways=gateways)
 
-    def _recipe_variables(self, draft: _Draft, host_recipe: recipe.Recipe) -> Mapping[str, Any]:
+    def _build_recipe_variables(self, draft: _Draft, host_recipe: recipe.Recipe) -> Mapping[str, Any]:
         host = draft.host
         if self._needs_server_key:
             if host_recipe.name not in self._server_keys:  # once for all hosts: a key's command may prompt the user
@@ -137,7 +139,7 @@ class Planner:
         context = server_context.build_scope_arguments(self._selection, host)
         return recipe.scope(host, login_user(host), host_recipe, pins, settings, **context)
 
-    def _gateway_variables(self, draft: _Draft) -> dict[str, Any]:
+    def _build_gateway_variables(self, draft: _Draft) -> dict[str, Any]:
         """Return the `gateway` variable, and add the gateway's secrets to the draft."""
         from sparkwright.app.plans import gateways
 
@@ -156,7 +158,7 @@ class Planner:
         draft.secrets |= secrets
         return name
 
-    def _engine(self, host: Host) -> dict[str, Any]:
+    def _find_engine_facts(self, host: Host) -> dict[str, Any]:
         """Return the engine's version and options in the lock's entry for a host's image."""
         entry = self._preparation.find_lock(host).image(self._preparation.load_recipe(host).image) or {}
         return {name: entry.get(name) for name in ("engine_version", "options")}

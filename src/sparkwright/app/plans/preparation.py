@@ -101,11 +101,11 @@ class Preparation:
     def _query_member(self, member: Member) -> None:
         try:
             member.secrets = self._secrets[member.host.name] = self._selection.inventory.secrets(member.host)
-            self._query_gateway(member) if self._is_gateway else self._pin(member)
+            self._query_gateway(member) if self._is_gateway else self._complete_pins(member)
         except (SparkwrightError, OSError) as error:  # such as a spark.lock that cannot be written
             self.refused[member.host.name] = error
 
-    def _pin(self, member: Member) -> None:
+    def _complete_pins(self, member: Member) -> None:
         """Add missing lock entries for a host. A read-only play is planned without those that can't be looked up."""
         host, fleet = member.host, self._selection.fleet
         host_recipe = self.load_recipe(host)
@@ -157,7 +157,7 @@ class Peers:
         copy_tasks = [task for task in model_tasks if task.args.get("from") and not task.args.get("peer")]
         if not copy_tasks:
             return plan
-        replacements = {task.id: self._with_peer_urls(fleet, member, task, check=plan.check) for task in copy_tasks}
+        replacements = {task.id: self._add_urls(fleet, member, task, check=plan.check) for task in copy_tasks}
         return dataclasses.replace(plan, steps=tuple(_replace_tasks(plan.steps, replacements)))
 
     def serve_model(self, source: str, model: Mapping[str, Any], token: Secret, *, readers: int) -> list[str]:
@@ -171,7 +171,7 @@ class Peers:
         """
         from sparkwright.app.queries.host_requests import run_module
 
-        member = self._member(source)
+        member = self._get_member(source)
         member.secrets = {PEER_TOKEN: token}
         fleet = Fleet([member])
         try:
@@ -187,7 +187,7 @@ class Peers:
         """Disconnect from the hosts, which then stop sharing models."""
         close_links(self._members.values())
 
-    def _with_peer_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
+    def _add_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
         from sparkwright.app.queries.host_requests import run_module
 
         source = str(task.args["from"])
@@ -205,7 +205,7 @@ class Peers:
         urls = self.serve_model(source, task.args, token, readers=1)
         return dataclasses.replace(task, args={**task.args, "peer": urls})
 
-    def _member(self, source: str) -> Member:
+    def _get_member(self, source: str) -> Member:
         if source not in self._members:
             host = self._inventory.machines.get(source)
             if host is None:

@@ -110,11 +110,11 @@ def other_servers(selection: Selection, host: Host) -> list[dict[str, Any]]:
     if not host.on:
         return []
     lock = load_lock(selection.project, host)
-    host_recipe, servers = _load_recipe(selection, host), []
+    host_recipe, servers = load_host_recipe(selection.project, host), []
     for other in selection.inventory.servers_of(host.machine):
         if other.name == host.name:
             continue
-        other_recipe = _load_recipe(selection, other)
+        other_recipe = load_host_recipe(selection.project, other)
         for message, where, fix in _find_conflicts(host, host_recipe, other, other_recipe):
             raise Refused(message, where=where, fix=fix)
         memory = compute_memory(other_recipe, lock_entries(lock, other_recipe))
@@ -129,10 +129,6 @@ def other_servers(selection: Selection, host: Host) -> list[dict[str, Any]]:
             }
         )
     return servers
-
-
-def _load_recipe(selection: Selection, host: Host) -> recipe.Recipe:
-    return recipe.load(selection.project.root, str(host.recipe), named_at=host.set_at.get("recipe", ""))
 
 
 def _find_conflicts(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -162,22 +163,18 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
     silent: list[str] = []
 
     def attempt(family: int, address: Any) -> None:
-        with socket.socket(family, socket.SOCK_STREAM) as opened:
+        with socket.socket(family, socket.SOCK_STREAM) as opened, contextlib.suppress(OSError):
             opened.settimeout(timeout_s)
             try:
                 opened.connect(address)
             except TimeoutError:
                 silent.append(str(address[0]))
-            except OSError:
-                return
             else:
                 answering.append(str(address[0]))
 
-    threads = [Thread(target=attempt, args=family_and_address) for family_and_address in addresses]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        for family, address in addresses:
+            pool.submit(attempt, family, address)
     return answering, silent
 
 

@@ -91,10 +91,9 @@ def describe_server(selection: Selection, host: Host) -> dict[str, Any]:
         host_recipe = recipe.load(selection.project.root, host.recipe)
     except SparkwrightError as error:
         return {"error": str(error)}
-    is_worker = host.cluster is not None and host.name != host.cluster.head  # a worker has no API
     return {
         "container": host_recipe.file.container.name,
-        "base_url": "" if is_worker else f"http://127.0.0.1:{recipe.serve_port(host, host_recipe)}",
+        "base_url": "" if host.is_worker else f"http://127.0.0.1:{recipe.serve_port(host, host_recipe)}",
         "model": host_recipe.served_name,
         "model_id": host_recipe.file.model.id,
         "tok_per_s": host_recipe.file.expect.tok_per_s,

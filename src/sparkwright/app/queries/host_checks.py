@@ -32,7 +32,7 @@ COLUMNS = (("CHECK", "check"), ("VERDICT", "verdict"), ("EVIDENCE", "evidence"))
 
 @dataclass
 class HostReport:
-    """The findings about one host, and the repairs of it."""
+    """The findings about a host, and its repairs."""
 
     host: str
     findings: list[dict[str, Any]] = field(default_factory=list)
@@ -61,9 +61,9 @@ class HostReport:
     @property
     def exit(self) -> Exit:
         """The command's exit code for this host."""
-        return (
-            self.error_exit if self.error else Exit.FAILED if self.has_bad_findings or self.repair_errors else Exit.OK
-        )
+        if self.error:
+            return self.error_exit
+        return Exit.FAILED if self.has_bad_findings or self.repair_errors else Exit.OK
 
 
 def run(pattern: str, *, fix: bool, confirm: Callable[[], bool], json: bool) -> list[Exit]:
@@ -169,12 +169,11 @@ def doctor_arguments(selection: Selection, host: Host) -> dict[str, Any]:
         return machine_arguments
     host_recipe = recipes.load_host_recipe(selection.project, host)
     image_entry = load_lock(selection.project, host).image(host_recipe.image)
-    is_worker = host.cluster is not None and host.cluster.head != host.name
     return {
         **machine_arguments,
         "recipe": host_recipe.name,
         "container": host_recipe.file.container.name,
-        "port": 0 if is_worker else recipe.serve_port(host, host_recipe),
+        "port": 0 if host.is_worker else recipe.serve_port(host, host_recipe),
         "image": host_recipe.image,
         "platforms": list((image_entry or {}).get("platforms") or []) or None,
         "utilization": host_recipe.memory_utilization,
@@ -189,8 +188,7 @@ def _engine_memory(selection: Selection, host: Host, host_recipe: recipe.Recipe)
     if host_recipe.split is not None and host.cluster is None:
         return {}
     pins = lock_entries(load_lock(selection.project, host), host_recipe)
-    memory: dict[str, Any] = recipe.scope(host, recipes.login_user(host), host_recipe, pins)["engine_memory"]
-    return memory
+    return dict(recipe.scope(host, recipes.login_user(host), host_recipe, pins)["engine_memory"])
 
 
 def _print_reports(reports: Sequence[HostReport]) -> None:

@@ -13,7 +13,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.queries.host_requests import query_module
 from sparkwright.doctor import fabric, known_facts
 from sparkwright.doctor.fabric import Link
-from sparkwright.doctor.host import Finding
+from sparkwright.doctor.host import Finding, Verdict
 from sparkwright.fleet.member import Member
 from sparkwright.project.inventory.groups import Fabric
 from sparkwright.protocol.cluster import describe_clock_offset
@@ -114,25 +114,23 @@ def _check_paths(links: HostLinks) -> Iterator[Finding]:
 
 
 def _same_value_rule(
-    name: str, get_value: Callable[[HostLinks], str], reason: str, source: str
+    name: str,
+    get_value: Callable[[HostLinks], str],
+    reason: str,
+    source: str,
+    *,
+    verdict: Verdict = "warning",
+    fix: str = "",
 ) -> Callable[..., Iterator[Finding]]:
-    """Return a rule that warns if members have different values. Empty values, which are unknown, are ignored."""
+    """Return a rule for a value that all members should share. Empty values, which are unknown, are ignored."""
 
     def rule(members: Sequence[HostLinks]) -> Iterator[Finding]:
         values = {member.host: get_value(member) for member in members if get_value(member)}
         if len(set(values.values())) > 1:
             listing = ", ".join(f"{host} {value}" for host, value in values.items())
-            yield Finding(name, "warning", f"{listing}: {reason}", source=source)
+            yield Finding(name, verdict, f"{listing}: {reason}", fix, source)
 
     return rule
-
-
-def _check_mtu(members: Sequence[HostLinks]) -> Iterator[Finding]:
-    mtus_by_host = {member.host: sorted({link.mtu for link in member.links_in_use if link.mtu}) for member in members}
-    if len({tuple(mtus) for mtus in mtus_by_host.values() if mtus}) > 1:
-        listing = ", ".join(f"{host} {'/'.join(map(str, mtus))}" for host, mtus in mtus_by_host.items() if mtus)
-        fix = "set the same MTU on every host (in /etc/netplan)"
-        yield Finding("MTU", "bad", f"{listing}: large transfers fail", fix, "tonyd2wild, 2x DGX Spark, issue 38")
 
 
 def _check_subnets(members: Sequence[HostLinks]) -> Iterator[Finding]:
@@ -163,7 +161,14 @@ def _check_clocks(members: Sequence[HostLinks]) -> Iterator[Finding]:
 
 
 _CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] = (
-    _check_mtu,
+    _same_value_rule(
+        "MTU",
+        lambda links: "/".join(map(str, sorted({link.mtu for link in links.links_in_use if link.mtu}))),
+        "large transfers fail",
+        "tonyd2wild, 2x DGX Spark, issue 38",
+        verdict="bad",
+        fix="set the same MTU on every host (in /etc/netplan)",
+    ),
     _check_subnets,
     _check_clocks,
     _same_value_rule("kernel", lambda links: links.kernel, "members should run the same", known_facts.WIKI),

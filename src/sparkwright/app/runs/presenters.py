@@ -46,7 +46,7 @@ class RunOutput:
         on_event: Listener | None = None,
     ) -> None:
         self._project = selection.project
-        self._workers = {host.name for host in selection.hosts if host.cluster and host.cluster.head != host.name}
+        self._workers = {host.name for host in selection.hosts if host.is_worker}
         self._summary: Summary | None = None
         if on_event is not None:
             selection.fleet.subscribers = [on_event]

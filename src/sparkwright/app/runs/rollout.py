@@ -116,7 +116,7 @@ class RolloutRun:
         fleet.stopped = f"{join_names(unreachable)} {verb} unreachable, so nothing was started{hint}"
         return False
 
-    def play_rollout(self, n: int) -> PlayRollout:
+    def build_play_rollout(self, n: int) -> PlayRollout:
         """Return the rollout settings of the n-th play."""
         play = self._book.plays[n]
         if self._options.check or play.file.read_only or self._together:
@@ -125,7 +125,7 @@ class RolloutRun:
             self._policies[n],
             host_count=len(self.record.hosts) if self.record else 0,
             checks_first=_stops_servers(play) and not play.acts_in_check,
-            guard=self._guard(play),
+            guard=self._build_guard(play),
             record=self.record,
             save=self._save,
             fingerprints=self._fingerprints,
@@ -171,7 +171,7 @@ class RolloutRun:
         self._file.save(record)
         self._is_recorded = True
 
-    def _guard(self, play: playbook.Play) -> Guard | None:
+    def _build_guard(self, play: playbook.Play) -> Guard | None:
         if not _stops_servers(play):
             return None
         inventory = self._selection.inventory
@@ -222,13 +222,13 @@ class _ServingChecks:
         if not names:
             return set()
         with ThreadPoolExecutor(max_workers=min(FORKS, len(names))) as pool:
-            answers = pool.map(here.bind_folder(self._is_serving), [self._member(name) for name in names])
+            answers = pool.map(here.bind_folder(self._is_serving), [self._get_member(name) for name in names])
             return {name for name, serving in zip(names, answers, strict=True) if serving}
 
     def close(self) -> None:
         close_links(self._other_members)
 
-    def _member(self, name: str) -> Member:
+    def _get_member(self, name: str) -> Member:
         if name not in self._members:
             self._members[name] = Member(self._selection.inventory.hosts[name])
             self._other_members.append(self._members[name])

@@ -89,6 +89,11 @@ class Host:
         return f"{self.name} ({self.cluster.place(self.name)})" if self.cluster else self.name
 
     @property
+    def is_worker(self) -> bool:
+        """True for a cluster's member without an API: every member except the head."""
+        return self.cluster is not None and self.cluster.head != self.name
+
+    @property
     def connection_settings(self) -> tuple[str, str, str | None, int | None]:
         """Values that identify the connection: connection type, address, user, port."""
         return self.connection, self.address, self.user, self.port
