@@ -70,7 +70,7 @@ def test_a_rank_that_ended_with_0_is_a_failure_and_without_its_check_nothing_is_
     since = start_times(pair)
     checks.change("one", every_s=1.0)
     alone = checks.run("one")
-    assert "not restarted: two (rank 1) never came within 2 s" in alone.record.healed
+    assert "not restarted: two (rank 1) did not join within 2 s" in alone.record.healed
     assert start_times(pair) == since
     assert not (checks.state("one").read("health-remembered") or {})["heals"]
     assert [row["what"] for row in pair.history("one")] == ["verified"]

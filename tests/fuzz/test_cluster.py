@@ -29,7 +29,7 @@ HEAD_MESSAGES: list[Any] = [
     {"kind": "joined", "rank": 1},
     {"kind": "arrived", "rank": 0, **BARRIER, "data": {"digest": "sha256:ab"}},
     {"kind": "failed", "phase": "rescue", "text": "lost spark2 (rank 1)", "refused": True},
-    {"kind": "lost", "rank": 1, "text": "no word for 20 s"},
+    {"kind": "lost", "rank": 1, "text": "silent for 20 s"},
     {"kind": "gone", "rank": 0},
 ]
 

@@ -109,7 +109,7 @@ def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
 def test_a_member_that_never_comes_is_named_and_nothing_is_restarted(tmp_path: Path) -> None:
     head = Member(tmp_path / "spark1", 0, free_port(), every_s=0.5)
     decision = head.check()
-    assert (decision.plan, decision.message) == (None, "not restarted: spark2 (rank 1) never came within 1 s")
+    assert (decision.plan, decision.message) == (None, "not restarted: spark2 (rank 1) did not join within 1 s")
 
 
 def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
     server_keys.save_heal_token(worker.state, Secret("f" * 64))
     heads, workers = run_both_checks(head, worker)
     assert (heads.plan, workers.plan) == (None, None)
-    assert "spark2 (rank 1) never came" in heads.message
+    assert "spark2 (rank 1) did not join" in heads.message
     assert any("another token" in str(item) for item in head.context.events)
 
 

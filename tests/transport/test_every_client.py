@@ -225,7 +225,7 @@ def test_a_measured_stream_of_more_pieces_than_anyone_generates_ends(monkeypatch
 
 def test_a_cluster_s_head_that_drips_after_the_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that can't join waits until its head has the reason, but no longer than for a goodbye."""
-    monkeypatch.setattr(channel, "GOODBYE_S", LIMIT_S)
+    monkeypatch.setattr(channel, "GOODBYE_TIMEOUT_S", LIMIT_S)
     token, nonce = Secret("5e" * 32), "0f" * 32
 
     def head(connection: socket.socket) -> None:

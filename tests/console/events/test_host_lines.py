@@ -44,7 +44,7 @@ def test_a_member_that_is_refused_is_told_at_once_and_one_that_waits_for_another
     screen = make_screen(printed, together=True)
     end_host(screen, "spark2", "spark1 (rank 0) failed: port 29499 of spark1 is in use by python3.", code=5)
     assert printed == []
-    end_host(screen, "spark1", "port 29499 of spark1, where the cluster's runs meet, is in use by python3.", code=5)
+    end_host(screen, "spark1", "port 29499 of spark1, the cluster's barrier port, is in use by python3.", code=5)
     assert [text.split()[1] for text in printed if text.startswith("refused")] == ["spark1", "spark2"]
     alone: list[str] = []
     end_host(make_screen(alone, together=True), "spark1", "port 29499 of spark1 is in use by python3.", code=5)

@@ -159,7 +159,7 @@ def test_what_can_not_be_sent_fails_here_and_keeps_the_connection(
         with pytest.raises(SparkwrightError, match=why):
             Barrier().run(Barrier.Args(**args), context)
         run_at_once([lambda: channel.arrive("next", {}, 60), lambda: other.arrive("next", {}, 60)])
-        with pytest.raises(SparkwrightError, match="this run has passed barrier 'next' already"):
+        with pytest.raises(SparkwrightError, match="this run has already passed barrier 'next'"):
             channel.arrive("next", {}, 60)
 
 

@@ -18,7 +18,7 @@ def test_who_waits_says_for_whom_and_gives_up_with_nothing_touched(tmp_path: Pat
     with running_group(tmp_path, join_s=3) as pair:
         head = pair.begin(0, *STEPS)
         recap = head.recap()
-        assert (recap["exit"], recap["msg"]) == (5, "spark2 (rank 1) never came within 3 s.")
+        assert (recap["exit"], recap["msg"]) == (5, "spark2 (rank 1) did not join within 3 s.")
         assert "waiting for spark2 (rank 1)" in head.notes()
         assert (head.said(), head.locked) == ("", False)
 
@@ -27,7 +27,7 @@ def test_a_worker_whose_head_never_comes_gives_up_too(tmp_path: Path) -> None:
     with running_group(tmp_path, join_s=3) as pair:
         worker = pair.begin(1, *STEPS)
         recap = worker.recap()
-        message = f"spark1 (rank 0) never came within 3 s (127.0.0.1 port {pair.port}: connection refused)."
+        message = f"spark1 (rank 0) did not answer within 3 s (127.0.0.1 port {pair.port}: connection refused)."
         assert (recap["exit"], recap["msg"].startswith(message)) == (5, True)
         assert f"waiting for spark1 (rank 0) at 127.0.0.1 port {pair.port}: connection refused" in worker.notes()
         assert (worker.said(), worker.locked) == ("", False)
@@ -40,7 +40,7 @@ def test_one_that_gives_up_ends_the_waiting_of_all(tmp_path: Path) -> None:
         worker = three.begin(1, *STEPS, cluster={"join_s": 5.0})
         for item in (head, worker):
             recap = item.recap()
-            assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) never came within 5 s.")
+            assert (recap["exit"], recap["msg"]) == (5, "spark3 (rank 2) did not join within 5 s.")
             assert item.said() == ""
 
 
@@ -110,7 +110,7 @@ def test_a_taken_port_is_refused_with_its_holder(tmp_path: Path) -> None:
         head = pair.begin(0, *STEPS)
         recap = head.recap()
         assert recap["exit"] == 5
-        start = f"port {pair.port} of spark1, where the cluster's runs meet, is in use by "
+        start = f"port {pair.port} of spark1, the cluster's barrier port, is in use by "
         assert recap["msg"].startswith(start) and "(pid " in recap["msg"]
         assert head.said() == ""
 
@@ -122,7 +122,7 @@ def test_an_address_that_the_head_does_not_have_is_refused(tmp_path: Path) -> No
         elsewhere = replace(plan, cluster=replace(plan.cluster, address="192.0.2.7"))
         recap = pair.members[0].start(elsewhere).recap()
         assert recap["exit"] == 5
-        assert recap["msg"].startswith("spark1 has no address 192.0.2.7, where the cluster's runs meet.")
+        assert recap["msg"].startswith("spark1 has no address 192.0.2.7, which the cluster's members connect to.")
 
 
 @pytest.mark.parametrize("token", ["", "short", SECRET.upper()])

@@ -11,7 +11,7 @@ from tests.waiting import wait_until
 
 #: silent for four seconds is lost: long enough for a machine that is busy with other tests
 BEAT_S = 1.0
-SILENCE_MESSAGE = "no word for 4 s"
+SILENCE_MESSAGE = "silent for 4 s"
 RESCUE = (shell_task("Restore previous server", "echo restored >> said"),)
 
 

@@ -124,7 +124,7 @@ def test_a_member_that_never_comes_to_it_fails_it_for_all(tmp_path: Path) -> Non
         (impatient.home / "ready").touch()
         wait_until(lambda: head.outcome("Meet at prepared")[0], "the head learns it")
         (late.home / "ready").touch()
-        message = "spark3 (rank 2) never came to barrier 'prepared' within 0.5 s."
+        message = "spark3 (rank 2) did not reach barrier 'prepared' within 0.5 s."
         for member in three.members:
             assert member.recap()["exit"] == 0
             assert member.outcome("Meet at prepared") == ("failed", message)

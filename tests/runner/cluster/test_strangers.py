@@ -70,7 +70,7 @@ def test_garbage_is_dropped_with_a_note(pair: Group, garbage: bytes) -> None:
     stranger = connect(pair)
     stranger.sendall(garbage)
     assert b"proof" not in read_until_closed(stranger)
-    note = "dropped a connection from 127.0.0.1: it does not speak the protocol of clusters"
+    note = "dropped a connection from 127.0.0.1: it does not use the cluster protocol"
     wait_until(lambda: note in head.notes(), "a note says so")
     assert_goes_on(pair, head)
 

@@ -1,4 +1,4 @@
-"""A member's channel: one connection to the head's coordinator for the length of the run."""
+"""A member's channel: one connection to the head's coordinator for the duration of the run."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from sparkwright.visible import one_line
 
 #: limits of the data that a member shares at one barrier, as JSON
 MAX_SHARED_BYTES, MAX_SHARED_DEPTH = 48 * 2**10, 8
-HANDSHAKE_S, RETRY_S = 5.0, 0.25
+HANDSHAKE_TIMEOUT_S, RETRY_S = 5.0, 0.25
 POLL_S = 0.2
-#: delay before a note names the missing members, and before the next one
+#: delay of the first note about missing members, and interval of the next ones
 NOTE_AFTER_S, NOTE_EVERY_S = 2.0, 60.0
-#: between two calls of `watch` during a wait
+#: seconds between calls of `watch` during a wait
 WATCH_INTERVAL_S = 1.0
-GOODBYE_S = 5.0
-#: time limit for a run that cannot join to reach the head
+GOODBYE_TIMEOUT_S = 5.0
+#: limit for connecting to the head only to report why this run can't join
 DECLINE_TIMEOUT_S = 10.0
 
 
 class Channel:
-    """A member's side of a cluster's runs: it joins the head and meets the other members at barriers.
+    """A member's connection to the other members' runs, for joining the cluster and waiting at barriers.
 
     Args:
-        note: called with a sentence for the user.
-        redactor: knows the secrets; other hosts never receive them.
-        stop_requested: returns True once this run was asked to stop.
+        note: called with a message for the user.
+        redactor: masks secrets in everything that is sent.
+        stop_requested: returns True once the user has requested this run to stop.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Channel:
 
     @property
     def generation(self) -> str:
-        """The name of this joint run, the same on all members; it reveals nothing about the token."""
+        """An id of this run, the same on all members, derived from the token without revealing it."""
         return wire.derive_run_name(self.cluster, self._token)
 
     # -- interface of a run -----------------------------------------------------------------------------------
@@ -90,14 +90,14 @@ class Channel:
         """Connect to the head before `join` or `decline_to_join`. Raises Refused if it does not answer.
 
         Args:
-            timeout_s: how long to try; 0 for a single try.
+            timeout_s: 0 for a single attempt.
         """
         self._connection = self._connect_to_head(time.monotonic() + timeout_s)
 
     def join(self) -> None:
         """Join, and wait until the runs of all members have joined.
 
-        Raises Refused or Failed with the missing members or the reason.
+        Raises Refused or Failed: a member is missing or has failed.
         """
         until_s = time.monotonic() + self.cluster.join_s
         connection = self._connection or self._connect_to_head(until_s)
@@ -124,13 +124,12 @@ class Channel:
         """Arrive at a barrier, wait for all members, and return the data that each shares, by host name.
 
         Args:
-            data: the data that this member shares.
-            timeout_s: how long to wait for the others.
-            wait: False returns at once, with an empty result.
-            watch: called every WATCH_INTERVAL_S during the wait; an exception from it ends the wait.
+            data: values for the other members.
+            wait: if False, return an empty result at once.
+            watch: called every WATCH_INTERVAL_S during the wait; its exceptions end the wait.
 
         Raises:
-            Failed: Not all members will arrive, with the reason.
+            Failed or Refused: A member failed, is lost, or did not arrive within timeout_s.
         """
         key = BarrierKey(phase, name)
         if not BARRIER_NAME.fullmatch(name):
@@ -141,7 +140,7 @@ class Channel:
         with self._changed:
             already_arrived = self._cluster_state.has_arrived(key, self.cluster.rank)
             if already_arrived and self._cluster_state.failure(key) is None:
-                raise Failed(f"this run has passed barrier '{name}' already.", fix="Give each barrier its own name.")
+                raise Failed(f"this run has already passed barrier '{name}'.", fix="Give each barrier its own name.")
         if not already_arrived:
             self._send("arrive", phase=phase, barrier=name, data=shared)
         if not wait:
@@ -154,26 +153,26 @@ class Channel:
             return self._cluster_state.shared_data(key)
 
     def remote_failure(self) -> str:
-        """Return the reason why this run can no longer succeed (another member failed or is lost), or "" if there is none.
+        """Return the failure or loss of another member; empty if there is none.
 
-        Always empty once this run has failed itself: then it restores the previous state, whatever the others do.
+        Always empty after this member's own failure, so that nothing interrupts its rescue.
         """
         with self._changed:
             failure = self._cluster_state.failures.get(FORWARD)
             return failure.text if failure is not None and self._phase == FORWARD else ""
 
     def fail(self, task: str, text: str, *, refused: bool = False) -> None:
-        """Report that this member has failed; from here on it is in its rescue phase.
+        """Report the failure of this member, which begins its rescue phase.
 
         Args:
-            task: the task; empty for none.
-            refused: it had changed nothing.
+            task: name of the failed task; empty if none.
+            refused: True if nothing was changed.
         """
         self._send("fail", phase=self._phase, refused=refused, at=self._redact_line(task), text=self._redact_line(text))
         self._phase = RESCUE
 
     def decline_to_join(self, text: str) -> None:
-        """Tell the others why this run cannot join, instead of joining.
+        """Report to all members why this run can't join.
 
         Raises Refused if the head does not answer within DECLINE_TIMEOUT_S.
         """
@@ -183,7 +182,7 @@ class Channel:
             connection.send(
                 {"kind": "fail", "phase": FORWARD, "refused": True, "at": "", "text": self._redact_line(text)}
             )
-            end_s = time.monotonic() + GOODBYE_S
+            end_s = time.monotonic() + GOODBYE_TIMEOUT_S
             while (left_s := end_s - time.monotonic()) > 0:
                 connection.sock.settimeout(left_s)
                 if not connection.sock.recv(4096):
@@ -191,11 +190,11 @@ class Channel:
         connection.close()
 
     def close(self) -> None:
-        """Send a goodbye, and wait a moment for the head to receive it."""
+        """Send the goodbye and disconnect, within GOODBYE_TIMEOUT_S."""
         if self._thread is not None:
             self._leaving = True
             self._send("bye")
-            self._thread.join(GOODBYE_S)
+            self._thread.join(GOODBYE_TIMEOUT_S)
         elif self._connection is not None:
             self._connection.close()
         self._wake_sender.close()
@@ -204,13 +203,13 @@ class Channel:
         return one_line(self._redactor.redact_text(text), max_chars=MAX_TEXT_CHARS)
 
     def _redact_shared(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the data to share, with secrets hidden. Raises Failed if it is too large or nested too deep."""
+        """Return the data with secrets masked. Raises Failed if it is too large or too deeply nested."""
         try:
             shared: dict[str, Any] = bounds.sanitize(self._redactor.redact_value(data), MAX_SHARED_DEPTH)
         except ValueError as error:
-            raise Failed(f"what is shared at barrier '{name}' {error}.") from None
+            raise Failed(f"the data shared at barrier '{name}' {error}.") from None
         if wire.encoded_size(shared) > MAX_SHARED_BYTES:
-            raise Failed(f"what is shared at barrier '{name}' has more than {MAX_SHARED_BYTES // 2**10} KiB.")
+            raise Failed(f"the data shared at barrier '{name}' has more than {MAX_SHARED_BYTES // 2**10} KiB.")
         return shared
 
     # -- waiting ---------------------------------------------------------------------------------------------------
@@ -223,7 +222,10 @@ class Channel:
         timeout_s: float,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait until a barrier is ready or has failed, and name the missing members. After the timeout the head decides."""
+        """Wait until `ready()`, or until the barrier's outcome is known, with notes about the missing members.
+
+        After the timeout, the head is asked to fail the barrier; if it does not answer, it counts as lost.
+        """
         next_note_s, overdue_s, next_watch_s = time.monotonic() + NOTE_AFTER_S, 0.0, time.monotonic() + WATCH_INTERVAL_S
         while True:
             with self._changed:
@@ -235,8 +237,8 @@ class Channel:
                 missing = self._cluster_state.format_missing(key if key.name else None)
             now_s = time.monotonic()
             if key.phase == FORWARD and self._stop_requested():
-                where = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
-                raise Failed(f"stopped on request, {where}")
+                moment = f"while waiting at barrier '{key.name}'" if key.name else "before the first task"
+                raise Failed(f"stopped on request, {moment}")
             if now_s >= next_watch_s:
                 watch()
                 next_watch_s = time.monotonic() + WATCH_INTERVAL_S
@@ -250,7 +252,7 @@ class Channel:
                 self._record_loss("no answer")
 
     def _connect_to_head(self, until_s: float) -> Connection:
-        """Return an authenticated connection to the head. Raises Refused after the timeout, Failed if the run was stopped."""
+        """Return an authenticated connection to the head. Raises Refused after the timeout, Failed if requested to stop."""
         head, address = self.cluster.format_member(0), f"{self.cluster.address} port {self.cluster.port}"
         next_note_s = time.monotonic() + NOTE_AFTER_S
         while True:
@@ -262,8 +264,8 @@ class Channel:
             if self._stop_requested():
                 raise Failed("stopped on request, before the first task")
             if now_s >= until_s:
-                fix = f"`invoke runs --host {self.cluster.members[0]}` shows its run; the hosts must reach each other there."
-                message = f"{head} never came within {self.cluster.join_s:g} s ({address}: {reason.lower()})."
+                fix = f"`invoke runs --host {self.cluster.members[0]}` shows its run. This host must be able to connect to it."
+                message = f"{head} did not answer within {self.cluster.join_s:g} s ({address}: {reason.lower()})."
                 raise Refused(message, fix=fix)
             if now_s >= next_note_s:
                 next_note_s = now_s + NOTE_EVERY_S
@@ -271,7 +273,7 @@ class Channel:
             time.sleep(RETRY_S)
 
     def _dial_head(self, until_s: float) -> Connection:
-        end_s = min(time.monotonic() + HANDSHAKE_S, max(until_s, time.monotonic() + 1))
+        end_s = min(time.monotonic() + HANDSHAKE_TIMEOUT_S, max(until_s, time.monotonic() + 1))
         sock = dial(self.cluster.address, self.cluster.port, end_s - time.monotonic())
         try:
             line, handshake = wire.answer_greeting(
@@ -318,7 +320,9 @@ class Channel:
         for line in connection.read():
             assert connection.session is not None
             event = validate_message(connection.session.unseal(line), EVENTS)
-            if event["kind"] == "joined" and event["rank"] == self.cluster.rank:  # sent between the two moments
+            if (
+                event["kind"] == "joined" and event["rank"] == self.cluster.rank
+            ):  # the head sent it between these two times
                 self.clock_offset_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
                 with self._changed:
@@ -326,7 +330,7 @@ class Channel:
                     self._changed.notify_all()
 
     def _record_loss(self, reason: str) -> None:
-        """Record the loss of the head, which fails all barriers, unless it had said goodbye."""
+        """Record the loss of the head, which fails all barriers, unless this run is leaving."""
         with self._changed:
             if not self._leaving:
                 self._cluster_state.apply(

@@ -1,7 +1,7 @@
-"""The head's side of a cluster's runs: a listener on the hosts' own network, and one thread that orders all events.
+"""The coordinator on a cluster's head: a listener on the hosts' network, and one thread that orders all events.
 
-It listens until every member has joined. Other clients learn nothing, cost a bounded amount of time and memory, and are dropped
-with a note.
+It listens until every member has joined. Unauthenticated clients get no data, use limited time and memory, and are dropped with
+a note.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.secret import Secret
 from sparkwright.visible import format_count
 
-#: time limit for a client's authentication, and limit of unauthenticated clients; beyond it the oldest is dropped
-HANDSHAKE_S, MAX_PENDING = 5.0, 32
+#: limits of a client's authentication and of clients that have not joined; beyond the latter, the oldest is dropped
+HANDSHAKE_TIMEOUT_S, MAX_PENDING = 5.0, 32
 #: limit of notes about dropped clients
 MAX_NOTES = 5
 TICK_S = 0.1
-GOODBYE_S = 30.0
-#: time to wait for a health check to release the port, as it does for every run
+GOODBYE_TIMEOUT_S = 30.0
+#: time for a health check to release the port, which it does when a run starts
 PORT_WAIT_S = 3.0
 
 
 class Coordinator:
-    """The head's coordinator; it listens once it is created. Raises Refused if the port is taken.
+    """The coordinator of a cluster's runs. Creating it opens the listener, or raises Refused if the port is in use.
 
     Args:
-        note: called with a sentence, from another thread.
+        note: called with a message for the user, from another thread.
     """
 
     def __init__(self, cluster: Cluster, token: Secret, note: Callable[[str], None]) -> None:
@@ -55,24 +55,24 @@ class Coordinator:
         self._events: list[dict[str, Any]] = []
         self._unpublished: collections.deque[dict[str, Any]] = collections.deque()
         self._dropped_count = 0
-        #: the authenticated ranks, whether they joined or reported why they cannot
+        #: ranks that have joined, or reported why they can't
         self._authenticated: set[int] = set()
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
         self._thread.start()
 
-    def close(self, goodbye_s: float = GOODBYE_S) -> None:
-        """Stop after every member has said goodbye or is lost, at the latest after goodbye_s."""
+    def close(self, goodbye_s: float = GOODBYE_TIMEOUT_S) -> None:
+        """Stop once every member has sent its goodbye or is lost, at the latest after goodbye_s."""
         until_s = time.monotonic() + goodbye_s
         while time.monotonic() < until_s and self._members and self._thread.is_alive():
             time.sleep(TICK_S / 2)
         self._stop_event.set()
         self._thread.join()
         if self._dropped_count > MAX_NOTES:
-            self._note(f"{format_count(self._dropped_count - MAX_NOTES, 'more connection')} from strangers dropped")
+            self._note(f"dropped {format_count(self._dropped_count - MAX_NOTES, 'more connection')}")
 
     def wait_for_others(self, timeout_s: float) -> None:
-        """Wait until every member but the head has connected, at most timeout_s."""
+        """Wait until all members except the head have connected, at most timeout_s."""
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s and len(self._authenticated | {0}) < len(self._cluster.members):
             time.sleep(TICK_S / 2)
@@ -88,12 +88,12 @@ class Coordinator:
                     else:
                         self._read(key.data)
                 self._tick()
-        except Exception:  # the members notice the missing answers
+        except Exception:  # the members detect the silence
             traceback.print_exc()
         finally:
             self._close_listener()
             for connection in [*self._ranks, *self._pending]:
-                self._forget(connection)
+                self._close(connection)
             self._members.clear()
             self._selector.close()
 
@@ -126,14 +126,14 @@ class Coordinator:
             self._handle_loss(connection, str(error))
 
     def _is_open(self, connection: Connection) -> bool:
-        """Return True if the connection is still pending or a member's; False once it was dropped."""
+        """Return True until the connection is dropped or closed."""
         return connection in self._pending or connection in self._ranks
 
     def _handle_line(self, connection: Connection, line: bytes) -> None:
         if connection.session is None:
             rank, proof, session = wire.verify_claim(line, self._pending[connection], self._cluster, self._token)
             if rank in self._ranks.values() or rank in self._cluster_state.joined:
-                raise WireError(f"{self._cluster.format_member(rank)} has come already")
+                raise WireError(f"{self._cluster.format_member(rank)} has already joined")
             connection.send_line(proof)
             connection.start_session(session)
             self._ranks[connection] = rank
@@ -142,19 +142,19 @@ class Coordinator:
         message = validate_message(connection.session.unseal(line), MESSAGES)
         if connection in self._pending and message["kind"] == "join":
             self._register_member(connection)
-        elif connection in self._pending and message["kind"] == "fail":  # it cannot join, and reports why
+        elif connection in self._pending and message["kind"] == "fail":  # the reason why it can't join
             self._handle_message(self._ranks[connection], message)
-            self._forget(connection)
+            self._close(connection)
         elif connection in self._pending:
-            raise WireError("it does not join")
+            raise WireError("it sent another message before joining")
         elif message["kind"] == "bye":
             self._publish({"kind": "gone", "rank": self._ranks[connection]})
-            self._forget(connection)
+            self._close(connection)
         else:
             self._handle_message(self._ranks[connection], message)
 
     def _register_member(self, connection: Connection) -> None:
-        """Register the connection as its rank's member, and send it all past events."""
+        """Make the connection a member, and send it all past events."""
         for event in self._events:
             connection.send(event)
         del self._pending[connection]
@@ -176,17 +176,17 @@ class Coordinator:
             self._handle_overdue(message)
 
     def _handle_overdue(self, message: dict[str, Any]) -> None:
-        """Fail a member's barrier for all, since it timed out there, unless it is settled or the member has failed."""
+        """Fail a barrier (or the join) for all members, since a member's wait timed out, unless its outcome is known."""
         key = BarrierKey(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
         if self._cluster_state.is_settled(key) or (self._cluster_state.complete and not key.name):
             return
         missing = self._cluster_state.format_missing(key if key.name else None)
-        action = f"came to barrier '{key.name}'" if key.name else "came"
-        text = f"{missing} never {action} within {message['waited_s']:g} s"
+        action = f"reach barrier '{key.name}'" if key.name else "join"
+        text = f"{missing} did not {action} within {message['waited_s']:g} s"
         self._publish({"kind": "failed", "phase": key.phase, "text": text, "refused": not key.name})
 
     def _publish(self, event: dict[str, Any]) -> None:
-        """Apply an event and send it to all members. An event raised while sending waits for the current one to be sent."""
+        """Apply an event and send it to all members. A loss detected meanwhile is published afterwards."""
         self._unpublished.append(event)
         if len(self._unpublished) > 1:
             return
@@ -207,8 +207,9 @@ class Coordinator:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        for connection in [connection for connection in self._pending if now_s - connection.opened_s > HANDSHAKE_S]:
-            self._drop(connection, f"no answer within {HANDSHAKE_S:g} s")
+        for connection in list(self._pending):
+            if now_s - connection.opened_s > HANDSHAKE_TIMEOUT_S:
+                self._drop(connection, f"no answer within {HANDSHAKE_TIMEOUT_S:g} s")
         for member in list(self._members.values()):
             try:
                 member.flush()
@@ -222,13 +223,13 @@ class Coordinator:
         elif connection in self._ranks:
             rank = self._ranks[connection]
             event = {"kind": "lost", "rank": rank, "text": f"lost {self._cluster.format_member(rank)}: {reason}"}
-            with contextlib.suppress(ConnectionLost):  # it may read that when it resumes
+            with contextlib.suppress(ConnectionLost):  # a suspended member reads it when it resumes
                 connection.send(event)
-            self._forget(connection)
+            self._close(connection)
             self._publish(event)
 
     def _drop(self, connection: Connection, reason: str) -> None:
-        """Drop a connection that has not joined, with a note for the first ones."""
+        """Drop a connection that has not joined, with a note for each of the first MAX_NOTES."""
         self._dropped_count += 1
         if self._dropped_count <= MAX_NOTES:
             try:
@@ -236,9 +237,9 @@ class Coordinator:
             except OSError:
                 address = "an unknown address"
             self._note(f"dropped a connection from {address}: {reason}")
-        self._forget(connection)
+        self._close(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def _close(self, connection: Connection) -> None:
         self._pending.pop(connection, None)
         rank = self._ranks.pop(connection, None)
         if rank is not None and self._members.get(rank) is connection:
@@ -250,17 +251,16 @@ class Coordinator:
         connection.close()
 
     def _close_listener(self) -> None:
-        """Stop listening."""
         if self._listener is not None:
             self._selector.unregister(self._listener)
             self._listener.close()
             self._listener = None
         for connection in list(self._pending):
-            self._forget(connection)
+            self._close(connection)
 
 
 def open_listener(cluster: Cluster) -> socket.socket:
-    """Return the head's listening socket. Raises Refused with the holder of the port, or if this host lacks the address."""
+    """Return the head's listening socket. Raises Refused if the port is in use, or if this host lacks the address."""
     until_s = time.monotonic() + PORT_WAIT_S
     while True:
         try:
@@ -272,7 +272,6 @@ def open_listener(cluster: Cluster) -> socket.socket:
 
 
 def _bind(cluster: Cluster) -> socket.socket:
-    """Return a bound, listening socket. Raises OSError."""
     family = socket.AF_INET6 if ":" in cluster.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -290,9 +289,9 @@ def _bind_error(cluster: Cluster, error: OSError) -> Refused:
     host, port = cluster.members[0], cluster.port
     if error.errno == errno.EADDRINUSE:
         holder = describe_listening_process(port)
-        message = f"port {port} of {host}, where the cluster's runs meet, is in use{f' by {holder}' if holder else ''}."
-        return Refused(message, fix="Stop that, or use another `barrier_port:` in hosts/groups.yml.")
+        message = f"port {port} of {host}, the cluster's barrier port, is in use{f' by {holder}' if holder else ''}."
+        return Refused(message, fix="Stop that program, or set another `barrier_port:` in hosts/groups.yml.")
     if error.errno == errno.EADDRNOTAVAIL:
-        fix = f"Correct `fabric:` in hosts/{host}.yml; `ip -br addr` on the host lists what it has."
-        return Refused(f"{host} has no address {cluster.address}, where the cluster's runs meet.", fix=fix)
+        fix = f"Correct `fabric:` in hosts/{host}.yml; `ip -br addr` on the host lists its addresses."
+        return Refused(f"{host} has no address {cluster.address}, which the cluster's members connect to.", fix=fix)
     return Refused(f"{host} can't listen on {cluster.address} port {port}: {error.strerror}.")

@@ -1,4 +1,4 @@
-"""The state of a member's rank, from its container's log."""
+"""The state of a member's rank, from its container and its log."""
 
 from __future__ import annotations
 
@@ -19,43 +19,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """The end of a member's rank."""
+    """The exit or failure of a member's rank."""
 
-    #: ended by itself, not because of another rank
-    own: bool
-    #: a sentence
+    #: False if another rank's failure may have caused it
+    is_cause: bool
+    #: message for the user
     why: str
 
 
 def find_exit(client: docker.DockerClient, name: str, rank: int, *, read_log: bool) -> RankExit | None:
-    """Return how the rank in this container ended, or None if it has not.
+    """Return how the rank in this container exited; None if it is running.
 
     Args:
-        read_log: also read the log of a running container, for a failure that it reports.
+        read_log: return a failure in the log of a running container too.
     """
     inspect = containers.inspect(client, name)
     running = bool(inspect and inspect["State"]["Running"])
     if not inspect or (running and not read_log):
-        return None if inspect else RankExit(own=True, why=f"rank {rank} ended: there is no container {name}.")
+        return None if inspect else RankExit(is_cause=True, why=f"rank {rank} ended: there is no container {name}.")
     member_log, state = read_member_log(client, inspect), inspect["State"]
     if running and not member_log.failure:
         return None
     code = "OOM-killed" if state.get("OOMKilled") else f"exit code {state['ExitCode']}"
     outcome = "fails" if running else f"exited ({code})"
     parallel = container_labels.engine_of_container(dict(inspect)).parallel
-    is_own = not (parallel and parallel.is_peer_failure(member_log.failure)) and bool(
+    is_cause = not (parallel and parallel.is_peer_failure(member_log.failure)) and bool(
         member_log.failure or state["ExitCode"]
     )
-    return RankExit(is_own, f"rank {rank} {outcome}: {member_log.failure or 'no known reason in its log.'}")
+    return RankExit(is_cause, f"rank {rank} {outcome}: {member_log.failure or 'no known reason in its log.'}")
 
 
 def read_member_log(
     client: docker.DockerClient, inspect: Mapping[str, Any], *, max_bytes: int = MAX_BYTES, max_s: float = MAX_READ_S
 ) -> MemberLog:
     """Read the log of a member's container since its last start.
-
-    Args:
-        max_bytes, max_s: see StartLog.
 
     Raises:
         Failed: The container is not a member of a cluster, or its log cannot be read.

@@ -1,13 +1,12 @@
-"""The shared state of a cluster's runs: members that joined, barriers with the data shared at them, and failures.
+"""The shared state of a cluster's runs: the joined members, the barriers with their data, and failures.
 
-The head orders all events and sends them to every member, which applies them to its own ClusterState. So all members see the same
-outcome of a barrier: complete or failed, whichever came first.
+The head orders all events and sends them to every member, which applies them to its own ClusterState. That way all members get
+the same outcome for each barrier.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from sparkwright.protocol.cluster import Cluster
 from sparkwright.trust import bounds, shapes
 from sparkwright.visible import one_line
 
-#: a failure in the forward phase does not affect the rescue phase's barriers: there all members restore the previous state
+#: a failure in the forward phase does not fail barriers of the rescue phase, in which all members restore their previous servers
 FORWARD, RESCUE = PHASES = ("forward", "rescue")
 BARRIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 MAX_TEXT_CHARS = 1000
@@ -25,7 +24,7 @@ MAX_BARRIERS = 200
 
 
 class BarrierKey(NamedTuple):
-    """The identity of a barrier."""
+    """The identity of a barrier; an empty name means the join."""
 
     phase: str
     name: str
@@ -35,23 +34,21 @@ class BarrierKey(NamedTuple):
 class Failure:
     """The failure of a member."""
 
-    #: a sentence that names the member
+    #: message with the member's name
     text: str
-    #: that member had changed nothing
+    #: True if that member had changed nothing
     refused: bool = False
 
 
 def _validate_text(value: Any) -> str:
-    """Validate text from another host."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value, max_chars=MAX_TEXT_CHARS)
 
 
-#: fields of a barrier; the barrier "" is the join itself
 _BARRIER = {"phase": frozenset(PHASES), "barrier": BARRIER_NAME}
 _FAILURE = {"text": _validate_text, "refused": bool}
-#: messages of a member to the head
+#: messages of a member to the head, by kind
 MESSAGES: dict[str, dict[str, Any]] = {
     "alive": {},
     "join": {},
@@ -60,7 +57,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
     "fail": {**_FAILURE, "phase": frozenset(PHASES), "at": _validate_text},
     "bye": {},
 }
-#: events of the head to every member
+#: events that the head sends to every member, by kind
 EVENTS: dict[str, dict[str, Any]] = {
     "alive": {},
     "joined": {"rank": shapes.integer, "now_s": shapes.moment},
@@ -72,19 +69,19 @@ EVENTS: dict[str, dict[str, Any]] = {
 
 
 def validate_message(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Validate a message by its kind and make its texts printable. Raises WireError."""
+    """Return the valid fields of a message, with printable texts. Raises WireError."""
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        raise WireError("a line is of no known kind")
+        raise WireError("a message has an unknown kind")
     try:
         fields: dict[str, Any] = shapes.validate(message, kinds[kind], "")
         return {**fields, "data": bounds.sanitize(fields["data"])} if "data" in fields else fields
     except ValueError:
-        raise WireError(f"a line ({kind}) is not as it should be") from None
+        raise WireError(f"a message ({kind}) is invalid") from None
 
 
 class ClusterState:
-    """The state of one cluster's runs; `apply` takes the head's events in order."""
+    """The state of a cluster's runs after the events that were applied, in the head's order."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -96,10 +93,10 @@ class ClusterState:
         self._settled: dict[BarrierKey, Failure | None] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Apply one event. Raises WireError for an impossible one."""
+        """Apply an event. Raises WireError if it names an unknown rank, or exceeds MAX_BARRIERS."""
         rank, kind = event.get("rank", 0), event["kind"]
         if rank not in range(len(self._cluster.members)):
-            raise WireError("a line is of no known member")
+            raise WireError("a message names an unknown rank")
         if kind == "joined":
             self.joined.add(rank)
         elif kind == "gone":
@@ -123,11 +120,11 @@ class ClusterState:
         return key in self._settled or self._find_failure(key) is not None
 
     def failure(self, key: BarrierKey) -> Failure | None:
-        """Return the failure of a settled barrier, or None if all members arrived."""
+        """Return the failure of a barrier; None if there is none, or if all members arrived before it."""
         return self._settled[key] if key in self._settled else self._find_failure(key)
 
     def shared_data(self, key: BarrierKey) -> dict[str, Any]:
-        """Return the data shared at a barrier by the members that arrived, by host name in the order of ranks."""
+        """Return the data shared at a barrier, by host name in the order of ranks."""
         return {self._cluster.members[rank]: data for rank, data in sorted(self._shared.get(key, {}).items())}
 
     def has_arrived(self, key: BarrierKey, rank: int) -> bool:
@@ -135,7 +132,7 @@ class ClusterState:
         return rank in self._shared.get(key, {})
 
     def format_missing(self, key: BarrierKey | None) -> str:
-        """Return the members that have not arrived at a barrier, for a sentence; with None, those that have not joined."""
+        """Return the names of the members that have not arrived at a barrier or, with None, have not joined."""
         present = self.joined if key is None else self._shared.get(key, {}).keys()
         return ", ".join(
             self._cluster.format_member(rank) for rank in range(len(self._cluster.members)) if rank not in present
@@ -143,7 +140,7 @@ class ClusterState:
 
     def _record_arrival(self, key: BarrierKey, rank: int, data: Any) -> None:
         if key not in self._shared and len(self._shared) >= MAX_BARRIERS:
-            raise WireError("there are too many barriers")  # not stored: the sender is dropped next
+            raise WireError("there are too many barriers")
         self._shared.setdefault(key, {}).setdefault(rank, data)
 
     def _settle_barriers(self) -> None:
@@ -156,16 +153,14 @@ class ClusterState:
                     self._settled[key] = failure
 
     def _find_failure(self, key: BarrierKey) -> Failure | None:
-        """Return the failure that keeps a barrier from completing, or None."""
-        return next(self._iter_failures(key), None)
-
-    def _iter_failures(self, key: BarrierKey) -> Iterator[Failure]:
-        arrivals = self._shared.get(key, {})
+        """Return the first failure because of which a barrier can't complete; None if there is none."""
         if key.phase in self.failures:
-            yield self.failures[key.phase]
+            return self.failures[key.phase]
+        arrivals = self._shared.get(key, {})
         for rank, text in self.lost.items():
             if rank not in arrivals:
-                yield Failure(text)
+                return Failure(text)
         for rank in sorted(self.gone - arrivals.keys()):
             suffix = f" before barrier '{key.name}'" if key.name else ""
-            yield Failure(f"{self._cluster.format_member(rank)} ended its run{suffix}")
+            return Failure(f"{self._cluster.format_member(rank)} ended its run{suffix}")
+        return None

@@ -31,14 +31,14 @@ _PROOF = {"proof": _HEX}
 
 
 class WireError(ValueError):
-    """A line that a member of this deploy would not write; the message is the end of a sentence."""
+    """Data that violates the protocol."""
 
 
 class LineSplitter:
     """A splitter of received bytes into lines.
 
     Args:
-        max_bytes: of one line; may be raised between two lines.
+        max_bytes: limit of one line; may be changed between two lines.
     """
 
     def __init__(self, max_bytes: int = MAX_HELLO_BYTES) -> None:
@@ -46,7 +46,7 @@ class LineSplitter:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete now. Raises WireError for one that is too long."""
+        """Yield the complete lines. Raises WireError for a line that is too long."""
         self._rest += data
         while (end := self._rest.find(b"\n")) >= 0:
             if end > self.max_bytes:
@@ -60,30 +60,32 @@ class LineSplitter:
 
 
 class Session:
-    """An authenticated connection's lines, in both directions.
+    """Authentication of the lines of a connection, in both directions, after the handshake.
 
     Args:
-        side: HEAD or MEMBER.
+        side: this side, HEAD or MEMBER.
     """
 
     def __init__(self, token: Secret, handshake: Handshake, side: str) -> None:
         peer = MEMBER if side == HEAD else HEAD
-        self._out, self._in = (handshake.derive_key(token, f"lines of the {item}") for item in (side, peer))
+        self._sending_key, self._receiving_key = (
+            handshake.derive_key(token, f"lines of the {sender}") for sender in (side, peer)
+        )
         self._sent = self._received = 0
 
     def seal(self, message: dict[str, Any]) -> bytes:
         """Return a message as an authenticated line. Raises WireError if it is too long."""
         body = _encode({**message, "n": self._sent + 1})
-        line = hmac.digest(self._out, body, "sha256").hex().encode() + b" " + body
+        line = hmac.digest(self._sending_key, body, "sha256").hex().encode() + b" " + body
         if len(line) > MAX_LINE_BYTES:
             raise WireError(f"a line has more than {MAX_LINE_BYTES} bytes")
         self._sent += 1
         return line + b"\n"
 
     def unseal(self, line: bytes) -> dict[str, Any]:
-        """Authenticate the next line and return its message. Raises WireError for a forged, repeated or missing line."""
+        """Return the message in the next line. Raises WireError if a line is forged, repeated or missing."""
         mac, _, body = line.partition(b" ")
-        if not hmac.compare_digest(mac, hmac.digest(self._in, body, "sha256").hex().encode()):
+        if not hmac.compare_digest(mac, hmac.digest(self._receiving_key, body, "sha256").hex().encode()):
             raise WireError("a line is not authentic")
         message = _decode_object(body, MAX_DEPTH)
         if message.pop("n", None) != self._received + 1:
@@ -93,64 +95,64 @@ class Session:
 
 
 class Handshake:
-    """The handshake of a connection: the source of both sides' proofs and of the keys for their lines.
+    """The identity of one connection, from which proofs and keys are derived.
 
     Args:
         nonce: the head's nonce.
         rank: the member's rank.
-        answer: the member's nonce.
+        member_nonce: the member's nonce.
     """
 
-    def __init__(self, cluster: Cluster, nonce: str, rank: int, answer: str) -> None:
-        self._identity = [VERSION, cluster.name, list(cluster.members), nonce, rank, answer]
+    def __init__(self, cluster: Cluster, nonce: str, rank: int, member_nonce: str) -> None:
+        self._identity = [VERSION, cluster.name, list(cluster.members), nonce, rank, member_nonce]
 
     def derive_key(self, token: Secret, purpose: str) -> bytes:
-        """Return a value of this connection that only holders of the token can compute."""
+        """Return a key for this connection and purpose, which can't be computed without the token."""
         return hmac.digest(token.reveal().encode(), _encode([purpose, *self._identity]), "sha256")
 
     def proof(self, token: Secret, side: str) -> str:
-        """Return a side's proof that it knows the token."""
+        """Return the proof that a side, HEAD or MEMBER, has the token."""
         return self.derive_key(token, f"proof of the {side}").hex()
 
 
 def derive_run_name(cluster: Cluster, token: Secret) -> str:
-    """Return a name for the runs that share this token."""
+    """Return an id for the runs that share this token."""
     identity = _encode([VERSION, "name", cluster.name, list(cluster.members)])
     return hmac.digest(token.reveal().encode(), identity, "sha256").hex()[:12]
 
 
 def generate_nonce() -> str:
-    """Return a new nonce."""
+    """Return 32 random bytes in hexadecimal."""
     return os.urandom(32).hex()
 
 
 def build_greeting(nonce: str) -> bytes:
-    """Return the head's first line."""
+    """Return the first line of a connection, which the head sends."""
     return _encode({"hello": VERSION, "nonce": nonce}) + b"\n"
 
 
 def answer_greeting(greeting_line: bytes, cluster: Cluster, token: Secret) -> tuple[bytes, Handshake]:
-    """Return a member's answer to the head's first line, and its handshake. Raises WireError."""
-    nonce, answer = _decode_line(greeting_line, _GREETING)["nonce"], generate_nonce()
-    handshake = Handshake(cluster, nonce, cluster.rank, answer)
-    line = {"rank": cluster.rank, "nonce": answer, "proof": handshake.proof(token, MEMBER)}
-    return _encode(line) + b"\n", handshake
+    """Return the member's claim in answer to the greeting, and its handshake. Raises WireError."""
+    nonce, member_nonce = _decode_line(greeting_line, _GREETING)["nonce"], generate_nonce()
+    handshake = Handshake(cluster, nonce, cluster.rank, member_nonce)
+    claim = {"rank": cluster.rank, "nonce": member_nonce, "proof": handshake.proof(token, MEMBER)}
+    return _encode(claim) + b"\n", handshake
 
 
 def verify_claim(line: bytes, nonce: str, cluster: Cluster, token: Secret) -> tuple[int, bytes, Session]:
-    """Return the rank of an authenticated member, the head's proof for it, and their session. Raises WireError."""
+    """Authenticate a member's claim. Returns its rank, the head's proof to send, and the session. Raises WireError."""
     fields = _decode_line(line, _CLAIM)
     handshake = Handshake(cluster, nonce, fields["rank"], fields["nonce"])
     if not hmac.compare_digest(fields["proof"], handshake.proof(token, MEMBER)):
         raise WireError("it has another token")
     if not 0 <= fields["rank"] < len(cluster.members):
-        raise WireError("it has no rank of this cluster")
+        raise WireError("its rank is not in this cluster")
     proof = _encode({"proof": handshake.proof(token, HEAD)}) + b"\n"
     return fields["rank"], proof, Session(token, handshake, HEAD)
 
 
 def verify_proof(line: bytes, handshake: Handshake, token: Secret) -> Session:
-    """Return a member's session after verifying the head's proof. Raises WireError."""
+    """Verify the head's proof. Returns the member's session. Raises WireError."""
     if not hmac.compare_digest(_decode_line(line, _PROOF)["proof"], handshake.proof(token, HEAD)):
         raise WireError("it has another token")
     return Session(token, handshake, MEMBER)
@@ -171,7 +173,7 @@ def _decode_object(text: bytes, depth: int) -> dict[str, Any]:
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        raise WireError("it does not speak the protocol of clusters")
+        raise WireError("it does not use the cluster protocol")
     return data
 
 
@@ -179,31 +181,31 @@ def _decode_line(line: bytes, shape: dict[str, Any]) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = shapes.validate(_decode_object(line, 2), shape, "")
     except ValueError:
-        raise WireError("it does not speak the protocol of clusters") from None
+        raise WireError("it does not use the cluster protocol") from None
     return fields
 
 
 def derive_token(token: Secret, purpose: str) -> Secret:
-    """Derive a token of 64 hexadecimal digits for one purpose; only holders of the original can do so."""
+    """Derive a token of 64 hexadecimal digits for one purpose, which can't be computed without the original token."""
     return Secret(hmac.digest(token.reveal().encode(), purpose.encode(), "sha256").hex())
 
 
 READ_BYTES = 64 * 2**10
-#: a member with this much unread data counts as lost
+#: a member with more unsent data is dropped
 MAX_UNSENT_BYTES = 16 * 2**20
 CLOSED = "connection closed"
 ALIVE = {"kind": "alive"}
 
 
 class ConnectionLost(Exception):
-    """The connection to the other side is lost; the message says how."""
+    """The connection to the other side is lost, for the reason in the message."""
 
 
 class Connection:
-    """A connection to another member's run: buffered lines in both directions, and keep-alives.
+    """A non-blocking connection between the head and a member, with buffered lines and keep-alives.
 
     Args:
-        beat_s: seconds between two keep-alives.
+        beat_s: seconds between keep-alives.
         session: None until both sides have authenticated.
     """
 
@@ -222,12 +224,12 @@ class Connection:
         return self.sock.fileno()
 
     def start_session(self, session: Session) -> None:
-        """Switch to an authenticated session: the other side has proved its identity."""
+        """Authenticate all further lines with a session."""
         self.session, self._lines.max_bytes = session, MAX_LINE_BYTES
         _enable_keep_alive(self.sock, self._max_silence_s)
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines that have arrived. Raises ConnectionLost, or WireError for a line that is too long."""
+        """Yield the received lines. Raises ConnectionLost, or WireError for a line that is too long."""
         try:
             data = self.sock.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -240,20 +242,20 @@ class Connection:
         yield from self._lines.feed(data)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Queue a message and send as much as the other side accepts. Raises ConnectionLost."""
+        """Queue a message and send as much as possible without blocking. Raises ConnectionLost."""
         assert self.session is not None
         self.send_line(self.session.seal(message))
 
     def send_line(self, line: bytes) -> None:
-        """Queue a line and send as much as the other side accepts. Raises ConnectionLost."""
+        """Queue a line and send as much as possible without blocking. Raises ConnectionLost."""
         self._out += line
         if len(self._out) > MAX_UNSENT_BYTES:
-            raise ConnectionLost("it reads nothing")
+            raise ConnectionLost("it stopped reading")
         self._wrote_s = time.monotonic()
         self.flush()
 
     def flush(self) -> None:
-        """Send queued data, as much as the other side accepts. Raises ConnectionLost."""
+        """Send as much queued data as possible without blocking. Raises ConnectionLost."""
         try:
             while self._out:
                 del self._out[: self.sock.send(self._out[:READ_BYTES])]
@@ -264,14 +266,14 @@ class Connection:
 
     @property
     def has_unsent(self) -> bool:
-        """Return True if unsent data is left."""
+        """Return True if data is queued."""
         return bool(self._out)
 
     def keep_alive(self) -> None:
         """Send a keep-alive if it is due. Raises ConnectionLost if the other side has been silent for too long."""
         now_s = time.monotonic()
         if now_s - self._heard_s > self._max_silence_s and not self._has_unread():
-            raise ConnectionLost(f"no word for {self._max_silence_s:g} s")
+            raise ConnectionLost(f"silent for {self._max_silence_s:g} s")
         if now_s - self._wrote_s >= self._beat_s and not self._out:
             self.send(ALIVE)
 
@@ -285,7 +287,7 @@ class Connection:
         return self._beat_s * MAX_MISSED_HEARTBEATS
 
     def _has_unread(self) -> bool:
-        """Return True if unread data has arrived: this process itself may have been suspended."""
+        """Return True if unread data has arrived, as after this process was suspended."""
         return bool(wait_for_readable([self.sock]))
 
 
@@ -301,7 +303,7 @@ def read_line(sock: socket.socket, max_bytes: int, until_s: float) -> bytes:
         if left_s <= 0:
             raise TimeoutError("no answer")
         sock.settimeout(left_s)
-        byte = sock.recv(1)  # not a byte beyond the line: the rest belongs to the session
+        byte = sock.recv(1)  # the bytes after the line belong to the session
         if not byte:
             raise ConnectionLost(CLOSED)
         line += byte
@@ -311,7 +313,7 @@ def read_line(sock: socket.socket, max_bytes: int, until_s: float) -> bytes:
 
 
 def _enable_keep_alive(sock: socket.socket, silent_s: float) -> None:
-    """Enable TCP keep-alive: the kernel watches the connection even while this process is busy."""
+    """Enable TCP keep-alive, so that the kernel detects a lost connection while this process is busy."""
     seconds = max(1, round(silent_s / MAX_MISSED_HEARTBEATS))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,1 +1,1 @@
-"""The runs on a host: the lock, the journal of each run, and the context of its modules."""
+"""Runs on a host: the lock, the journal of each run, and the context of its modules."""

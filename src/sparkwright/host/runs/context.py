@@ -33,15 +33,15 @@ class SocketDenied(Failed):
 
 @dataclass
 class DockerEngine:
-    """The connection to this host's Docker Engine, opened on first use and kept for the run."""
+    """The connection to this host's Docker Engine, opened on first use."""
 
     machine: Machine
-    #: for one answer
+    #: limit for one response
     timeout_s: int = 120
     _client: docker.DockerClient | None = None
 
     def client(self) -> docker.DockerClient:
-        """Return the client. Raises Failed with the fix if the engine refuses."""
+        """Return the client. Raises Failed if Docker does not answer or denies access."""
         if self._client is None:
             url = self.machine.docker_host or engine_socket.DEFAULT_HOST
             version = self._find_api_version(url)
@@ -50,9 +50,9 @@ class DockerEngine:
         return self._client
 
     def _find_api_version(self, url: str) -> str:
-        """Return the newest API version that the engine supports; empty if docker's SDK must find out, or report the error.
+        """Return the newest API version that the engine supports; empty if the SDK has to find it, or to report the error.
 
-        The SDK's "auto" would request /version, which runs containerd and runc: 23 ms.
+        The SDK's version "auto" would request /version, which runs containerd and runc and takes 23 ms.
         """
         try:
             return engine_socket.api_version(url, self.timeout_s) if engine_socket.is_supported(url) else ""
@@ -75,32 +75,32 @@ class DockerEngine:
 class RunContext:
     """The environment of a running module: the host, the state folder, events, secrets and the Docker Engine."""
 
-    #: the host's files, engine, Ollama and hub
+    #: access to the host's files, programs, Docker, Ollama and hub
     machine: Machine
-    #: sparkwright's own folder on the host
+    #: sparkwright's state folder on the host
     state: StateFolder
     run_id: str
     #: called with each event
     emit: Callable[[Event], None]
-    #: read only, change nothing
+    #: check mode: change nothing
     check: bool = False
-    #: the facts that the `facts` module found
+    #: facts about the host, from the `facts` module
     facts: Mapping[str, Any] = field(default_factory=dict)
-    #: by name
+    #: secrets sent with the run, by name
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     #: id of the current task
     task: str = ""
     engine: DockerEngine | None = None
-    #: the channel to the other members' runs; None outside of a cluster
+    #: the channel to the other members' runs; None without a cluster
     cluster: Channel | None = None
-    #: the guard of this run's present start
+    #: the memory guards of this run's server starts
     guards: Guards = field(default_factory=Guards)
-    #: the container that this run created to replace the server, and did not start yet
+    #: the container that this run created to replace the server but has not started yet
     created: CreatedContainer | None = None
     _last_progress_s: float = 0.0
 
     def docker(self) -> docker.DockerClient:
-        """Return the client of this host's Docker Engine, opened once per run. Raises Failed with the fix if it refuses."""
+        """Return the client of this host's Docker Engine. Raises Failed if Docker does not answer or denies access."""
         if self.engine is None:
             self.engine = DockerEngine(self.machine)
         return self.engine.client()
@@ -108,12 +108,12 @@ class RunContext:
     def progress(
         self, done: float, total: float = 0, *, unit: str = "", text: str = "", parts: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """Report the progress of a long task. The last step always becomes an event.
+        """Report the progress of a long task, at most every PROGRESS_EVERY_S except for the last step.
 
         Args:
             total: 0 if unknown.
             unit: "bytes", "tokens", "s" or "".
-            parts: the current files, each with path, done, total, rate (bytes per second) and left_s.
+            parts: files in progress, each with path, done, total, rate (bytes per second) and left_s.
         """
         now = time.monotonic()
         if now - self._last_progress_s < PROGRESS_EVERY_S and not (total and done >= total):
@@ -123,40 +123,36 @@ class RunContext:
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **extra))
 
     def check_failures(self) -> None:
-        """Raise Failed if another member of the cluster has failed, or if the guard killed the server to save the host.
-
-        For tasks with a long wait, between two checks.
-        """
+        """Raise Failed if another member of the cluster has failed, or if the guard killed the server. For use in long waits."""
         self.guards.check()
         if self.cluster is not None and (why := self.cluster.remote_failure()):
             raise Failed(f"{why.rstrip('.')}.")
 
     def note(self, text: str, *, detail: bool = False) -> None:
-        """Emit a note: a sentence with a line of its own while the task runs.
+        """Emit a note, which is printed on a separate line while the task runs.
 
         Args:
-            detail: of interest only to a person who reads task by task.
+            detail: show it only where each task is shown.
         """
         self.emit(event("note", task=self.task, text=text, **({"detail": True} if detail else {})))
 
 
 def is_engine_disconnect(error: Exception) -> bool:
-    """Return True if docker's client lost its connection: the engine is being restarted, for example."""
+    """Return True if the Docker client lost its connection, as while the engine restarts."""
     url = str(getattr(getattr(error, "request", None), "url", "") or "")
     return isinstance(error, OSError) and url.startswith("http+docker://")
 
 
 def _engine_error(url: str, error: Exception) -> Failed:
-    """Return Docker's refusal in one sentence, with its fix."""
-    answer = str(error)
-    if "Permission denied" in answer or "PermissionError" in answer:
+    reason = str(error)
+    if "Permission denied" in reason or "PermissionError" in reason:
         return SocketDenied(
             f"{getpass.getuser()} has no permission on the Docker socket {url.removeprefix('unix://')}.",
             fix=f"On the host: `sudo usermod -aG docker {getpass.getuser()}`; takes effect at next login.",
         )
-    if "FileNotFoundError" in answer or "No such file" in answer or "Connection refused" in answer:
+    if "FileNotFoundError" in reason or "No such file" in reason or "Connection refused" in reason:
         return Failed(
             f"no answer from the Docker Engine at {url}.",
-            fix="On the host: `sudo systemctl start docker` (and `systemctl status docker` for why it is down).",
+            fix="On the host: `sudo systemctl start docker`; `systemctl status docker` shows why it is down.",
         )
-    return Failed(f"the Docker Engine at {url} does not answer: {answer}")
+    return Failed(f"the Docker Engine at {url} does not answer: {reason}")

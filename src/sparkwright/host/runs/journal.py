@@ -1,11 +1,11 @@
-"""The folder of one run on the host: its plan, its events, and a lock held by its process.
+"""The folder of a run on the host: its plan, its events, and the lock of its process.
 
 runs/<run id>/plan.json      the plan
-              events.jsonl   an event per line; a follower reads it while it grows
-              alive          flocked while the runner lives: unlike a pid file, it cannot be stale
-              stop           exists if the run was asked to stop at the next safe point
-              ballast        space to free when the disk is full, so that a swap does not stop halfway for want of a line
-              unchanged      exists until something on the host changes or a change fails; such runs are removed first
+              events.jsonl   one event per line; followers read it while it grows
+              alive          locked while the runner is running; unlike a pid file, it can't be stale
+              stop           exists once the run was requested to stop at the next safe point
+              ballast        reserved space, freed when the disk is full so that the remaining events can be written
+              unchanged      exists until a task changes something or fails; such runs are removed first
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.redact import Redactor
 
 MAX_RUNS = 50
-#: task outcomes that make a run worth keeping
+#: task outcomes after which a run is not `unchanged`
 NOTABLE_STATUSES = ("changed", "failed")
-#: a run younger than this is never removed: it may be running, or being read by the laptop that started it
+#: younger runs are not removed: the laptop may still be reading them
 MIN_AGE_S = 3600
 POLL_S = 0.02
 ALIVE_EVERY_S = 2.0
-#: events that are flushed to disk, with all earlier ones, before the run continues; nothing changes between two tasks
+#: events that are flushed to disk, with all earlier ones, before the run continues
 DURABLE_EVENTS = ("task_started", "recap")
 BALLAST_BYTES = 2**20
 
@@ -54,9 +54,9 @@ class Journal:
     """The writer of one run's folder."""
 
     folder: Path
-    #: redacts the secrets, which are never written
+    #: masks secrets in everything that is written
     redactor: Redactor = field(default_factory=Redactor)
-    #: write end of a pipe that signals each event to a follower; None if there is none
+    #: write end of a pipe that wakes a follower for each event; None without a follower
     bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
@@ -66,28 +66,28 @@ class Journal:
 
     @classmethod
     def begin(cls, state: StateFolder, run_id: str, plan: dict[str, Any], secrets: tuple[str, ...]) -> Journal:
-        """Create the folder, take the `alive` lock and write the plan, in this order: a visible plan is always locked.
+        """Create the folder, take the `alive` lock and write the plan, in this order, so that a visible plan is always locked.
 
-        Called before the runner detaches; the process that does not execute the run then calls `leave`. The keys of this host's
-        servers are masked as well, because vLLM before 0.32 writes its key to its log.
+        Called before the runner detaches; the process that does not execute the run then calls `release_lock`. The keys of this
+        host's servers are masked too, because vLLM before 0.32 writes its key to its log.
         """
         folder = state.folder("runs") / names.require_match(names.PATH_COMPONENT, run_id, "the run's id")
         folder.mkdir(mode=private.FOLDER_MODE)
         try:
             alive = open(folder / "alive", "wb", opener=private.opener)  # noqa: SIM115 - held until the process ends
             fcntl.flock(alive, fcntl.LOCK_EX)
-            hidden = Redactor([*secrets, *server_keys.list_keys(state)])
+            redactor = Redactor([*secrets, *server_keys.list_keys(state)])
             private.touch(folder / "events.jsonl")
             private.touch(folder / "unchanged")
-            write_atomically(folder / "plan.json", json.dumps(hidden.redact_value(plan)).encode())
+            write_atomically(folder / "plan.json", json.dumps(redactor.redact_value(plan)).encode())
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # an incomplete folder is not a run, and would stay forever
+            shutil.rmtree(folder, ignore_errors=True)  # nothing else removes an incomplete folder
             raise
         _remove_old_runs(state, folder)
-        return cls(folder, hidden, _alive=alive, _unchanged=not is_read_only(plan))
+        return cls(folder, redactor, _alive=alive, _unchanged=not is_read_only(plan))
 
     def release_lock(self) -> None:
-        """Close the lock in the process that detached a runner. From then on only the runner holds it."""
+        """Close the lock in the process that detached a runner, so that only the runner holds it."""
         if self._alive is not None:
             self._alive.close()
 
@@ -98,13 +98,13 @@ class Journal:
             os.posix_fallocate(ballast.fileno(), 0, BALLAST_BYTES)
 
     def write(self, event: Event) -> None:
-        """Append an event, from any thread. Those in DURABLE_EVENTS are on disk before the next step begins."""
+        """Append an event; callable from any thread. Events in DURABLE_EVENTS are on disk when it returns."""
         with self._writing:
             self._write(event)
 
     def _write(self, event: Event) -> None:
         line = encode(event, self.redactor)
-        if self._torn:  # a line truncated by a full disk must not spoil the next one
+        if self._torn:  # end the line that a full disk truncated
             line = b"\n" + line
         rest, error = self._append(line)
         if error:
@@ -112,7 +112,7 @@ class Journal:
             rest, error = self._append(rest)
         self._torn = bool(error) and (self._torn or rest != line)
         if error:
-            print(f"event not recorded: {error}", flush=True)  # the run continues, as it matters more than its journal
+            print(f"event not recorded: {error}", flush=True)  # the run continues nevertheless
         elif event["event"] in DURABLE_EVENTS:
             with contextlib.suppress(OSError):
                 os.fdatasync(self._file.fileno())
@@ -123,7 +123,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 (self.folder / "unchanged").unlink()
         if self.bell is not None:
-            with contextlib.suppress(OSError):  # the pipe is full, or the follower is gone
+            with contextlib.suppress(OSError):  # the pipe is full, or the follower has exited
                 os.write(self.bell, b".")
 
     @property
@@ -132,7 +132,7 @@ class Journal:
         return self._events
 
     def _append(self, line: bytes) -> tuple[bytes, OSError | None]:
-        """Write a line. If the disk is full, return the unwritten rest and the error."""
+        """Write a line. Returns the unwritten rest and the error, such as a full disk."""
         while line:
             try:
                 line = line[self._file.write(line) or 0 :]
@@ -141,27 +141,27 @@ class Journal:
         return b"", None
 
     def stop_requested(self) -> bool:
-        """Return True if this run was asked to stop at the next safe point."""
+        """Return True if this run was requested to stop at the next safe point."""
         return (self.folder / "stop").exists()
 
 
 def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
-    """Yield the events of a run from the first to its recap, and `alive` after every 2 s without an event.
+    """Yield all events of a run up to its recap, and `alive` every ALIVE_EVERY_S without an event.
 
-    If the runner exited without a recap, yield one that reports this.
+    If the runner exited without a recap, yield a recap with that error.
 
     Args:
-        bell: read end of the journal's pipe; without it the file is polled every POLL_S.
+        bell: read end of the journal's pipe; if None, the file is polled every POLL_S.
     """
     quiet_since = time.monotonic()
     with (folder / "events.jsonl").open("rb") as file:
         while True:
             has_ended = not is_running(folder)
             for line in _complete_lines(file):
-                row = decode(line)
-                yield row
+                received = decode(line)
+                yield received
                 quiet_since = time.monotonic()
-                if row["event"] == "recap":
+                if received["event"] == "recap":
                     return
             if has_ended:
                 yield _interrupted_recap(folder)
@@ -172,11 +172,11 @@ def follow(folder: Path, bell: int | None = None) -> Iterator[Event]:
             if bell is None:
                 time.sleep(POLL_S)
             elif wait_for_readable([bell], ALIVE_EVERY_S / 4) and not os.read(bell, 4096):
-                bell = None  # the runner has ended
+                bell = None  # the runner has exited
 
 
 def is_running(folder: Path) -> bool:
-    """Return True if the process of this run still exists, that is, if it holds the lock."""
+    """Return True if the process of this run is running."""
     return private.is_locked(folder / "alive")
 
 
@@ -186,7 +186,7 @@ def list_running(state: StateFolder) -> list[Path]:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Return the plan of a run; empty if its folder has none, or none yet."""
+    """Return the plan of a run; empty if it is missing, invalid or not written yet."""
     try:
         plan = parse_bounded_json((folder / "plan.json").read_bytes())
     except (OSError, ValueError):
@@ -195,7 +195,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def is_read_only(plan: Mapping[str, Any]) -> bool:
-    """Return True if a run of this plan changes nothing: it runs in check mode or without the host's lock."""
+    """Return True if a run of this plan changes nothing, because of check mode or because it does not take the host's lock."""
     return bool(plan.get("check")) or not plan.get("exclusive", True)
 
 
@@ -209,10 +209,10 @@ def read_recap(folder: Path) -> Event | None:
     return last if last["event"] == "recap" else None
 
 
-def _remove_old_runs(state: StateFolder, own: Path) -> None:
+def _remove_old_runs(state: StateFolder, new_run: Path) -> None:
     """Remove the runs beyond MAX_RUNS, those without changes first, and the ballast of interrupted runs."""
     runs = list(state.runs())
-    excess, finished = len(runs) - MAX_RUNS, [run for run in reversed(runs) if run != own and not is_running(run)]
+    excess, finished = len(runs) - MAX_RUNS, [run for run in reversed(runs) if run != new_run and not is_running(run)]
     if excess > 0:
         for path in sorted(finished, key=lambda folder: not (folder / "unchanged").exists()):
             if excess > 0 and not 0 <= _age_s(path) <= MIN_AGE_S:
@@ -223,7 +223,7 @@ def _remove_old_runs(state: StateFolder, own: Path) -> None:
 
 
 def _age_s(folder: Path) -> float:
-    """Return the seconds since a run's folder changed: negative if the clock was wrong, infinite if the folder is gone."""
+    """Return the seconds since a run's folder changed; negative if the clock was set back, infinite if it no longer exists."""
     try:
         return time.time() - folder.stat().st_mtime
     except FileNotFoundError:
@@ -243,7 +243,7 @@ def _interrupted_recap(folder: Path) -> Event:
     return events.build_error_recap(read_plan(folder).get("host", ""), Failed(msg))
 
 
-#: how to settle an interrupted run, by its playbook
+#: what to do after an interrupted run, by playbook
 RESUME_COMMANDS = {
     "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
     "restart": "`invoke restart --host {host}` repeats it",
@@ -254,39 +254,36 @@ DEFAULT_COMMAND = "`invoke unlock --host {host}` clears it"
 
 
 def interruption_notice(state: StateFolder) -> str:
-    """Return a sentence about an interrupted run, with the command that settles it; empty if there is none."""
+    """Describe an interrupted run for `status`, with the command to continue it; empty if there is none."""
     owner, alive = lock.inspect(state)
     if owner is None or alive or not is_unfinished(state, owner):
         return ""
     playbook = PurePath(owner.what).stem
     host = read_plan(state.path / "runs" / owner.run).get("host") or "HOST"
     task = read_last_task(state, owner.run)
-    at = units.format_time(owner.since, units.MINUTE_FORMAT)
-    description = f"{playbook} of {at} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
+    start = units.format_time(owner.since, units.MINUTE_FORMAT)
+    description = f"{playbook} of {start} by {owner.who} was interrupted{f', in: {task}' if task else ''}"
     return f"{description}; {RESUME_COMMANDS.get(playbook, DEFAULT_COMMAND).format(host=host)}"
 
 
 def describe_interruption(state: StateFolder, owner: LockOwner, server: str = "") -> str:
-    """Return a sentence about an interrupted run: what, who, when, and in which task.
+    """Describe an interrupted run for the run that follows it.
 
     Args:
-        server: the current run's server, if the host has several.
+        server: the server of the following run, if the host has several.
     """
     description = f"an earlier run was interrupted: {owner}"
     task = read_last_task(state, owner.run)
     plan = read_plan(state.path / "runs" / owner.run)
     other_server = str(plan.get("server", ""))
-    stopped = (
-        StateFolder(state.path, other_server if PATH_COMPONENT.fullmatch(other_server) else "").read("previous") or {}
-    )
+    server_state = StateFolder(state.path, other_server if PATH_COMPONENT.fullmatch(other_server) else "")
+    stopped = server_state.read("previous") or {}
     detail = f"; it had stopped {stopped['name']}" if stopped.get("run") == owner.run and stopped.get("name") else ""
-    sentence = f"{description}, {f'in: {task}' if task else 'before its first task'}{detail}"
-    if other_server != server:
-        command = RESUME_COMMANDS.get(PurePath(owner.what).stem, DEFAULT_COMMAND).format(
-            host=plan.get("host") or "HOST"
-        )
-        return f"{sentence}; {command}."
-    return f"{sentence}. This run resumes from there."
+    description += f", {f'in: {task}' if task else 'before its first task'}{detail}"
+    if other_server == server:
+        return f"{description}. This run resumes from there."
+    command = RESUME_COMMANDS.get(PurePath(owner.what).stem, DEFAULT_COMMAND)
+    return f"{description}; {command.format(host=plan.get('host') or 'HOST')}."
 
 
 def is_unfinished(state: StateFolder, owner: LockOwner) -> bool:
@@ -295,10 +292,10 @@ def is_unfinished(state: StateFolder, owner: LockOwner) -> bool:
 
 
 def read_last_task(state: StateFolder, run_id: str) -> str:
-    """Return the name of the last task that a run started; empty if its journal has none."""
+    """Return the name of the last task that a run started; empty if there is none."""
     try:
         lines = (state.path / "runs" / run_id / "events.jsonl").read_bytes().splitlines()
     except OSError:
         return ""
-    started = (row for row in map(decode, reversed(lines)) if row["event"] == "task_started")
+    started = (recorded for recorded in map(decode, reversed(lines)) if recorded["event"] == "task_started")
     return str(next(started, {}).get("name", ""))

@@ -1,7 +1,8 @@
-"""The host's locks: one writer at a time, held by a living process; and one measurement at a time.
+"""The host's locks: for one writer at a time, and for one measurement at a time.
 
-The file `lock` describes its owner: what, who (user@laptop), run, pid, since. An owner that ends removes its line; a line without
-a holder was left by a run that was killed, or by a reboot, and is reported to the next owner.
+The file `lock` is locked by the writer's process and contains its owner: what, who (user@laptop), run, pid, since. The owner
+removes this line at its end. If the line exists while the file is not locked, the run was interrupted, as by a kill or a reboot,
+which `acquire` reports to the next owner.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sparkwright.trust.shapes import MAX_TIME_S, Partial, integer, number_betwee
 from sparkwright.visible import one_line
 
 POLL_S = 0.2
-#: inspecting the lock holds it for a moment too; that is not a run
+#: the lock may be held for a moment by a process that only inspects it
 GRACE_S, GRACE_POLL_S = 0.25, 0.02
 NOTE_EVERY_S = 60.0
 
@@ -47,7 +48,6 @@ class LockOwner:
         return f"{self.what} by {self.who}, since {units.format_time(self.since)} (run {self.run or 'unknown'})"
 
 
-#: the schema of its line; a run is a folder's name
 _OWNER_SHAPE = Partial(
     {
         "what": text,
@@ -69,13 +69,14 @@ def acquire(
     wait_s: float = 0,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[LockOwner | None]:
-    """Hold the lock for the block. Yields the previous owner if it was cut off, else None.
+    """Hold the lock for the block. Yields the previous owner if its run was interrupted, otherwise None.
 
     Args:
-        wait_s: how long to wait for another owner, which is named through note.
+        wait_s: how long to wait for another owner's release.
+        note: called with a message about the owner during the wait.
 
     Raises:
-        Refused: The lock was not released in time; the message names the owner.
+        Refused: The lock was not released within wait_s.
     """
     with _open_file(state) as file:
         _lock_file(file, host, wait_s, note)
@@ -88,7 +89,7 @@ def acquire(
 
 
 def inspect(state: StateFolder) -> tuple[LockOwner | None, bool]:
-    """Return the owner that the lock names, and whether its process lives. (None, False): it is free, and no run was cut off."""
+    """Return the lock's owner and whether it is running; (None, False) if the lock is free and no run was interrupted."""
     try:
         with (state.path / "lock").open("r", errors="replace") as file:
             try:
@@ -101,7 +102,7 @@ def inspect(state: StateFolder) -> tuple[LockOwner | None, bool]:
 
 
 def wait_for_release(state: StateFolder, *, host: str, wait_s: float, note: Callable[[str], None]) -> None:
-    """Wait until no one holds the lock. Raises Inconclusive with the owner if that takes longer than wait_s."""
+    """Wait until the lock is free. Raises Inconclusive after wait_s."""
     deadline_s, reported = time.monotonic() + wait_s, False
     while True:
         owner, alive = inspect(state)
@@ -117,7 +118,7 @@ def wait_for_release(state: StateFolder, *, host: str, wait_s: float, note: Call
 
 
 def clear_owner(state: StateFolder) -> bool:
-    """Remove the line of an owner that was cut off. Returns False if the lock is held."""
+    """Remove the line of an interrupted run. Returns False if the lock is held."""
     with _open_file(state) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +133,7 @@ def _wait_fix(host: str) -> str:
 
 
 def _open_file(state: StateFolder) -> IO[str]:
-    """Open the lock file, with access for this user alone: opening it is enough to hold it."""
+    """Open the lock file, to which only this user has access: whoever can open it can lock it."""
     path = state.folder() / "lock"
     private.restrict(path)
     return open(path, "a+", opener=private.opener)
@@ -167,7 +168,7 @@ def _read_owner(file: IO[str]) -> LockOwner | None:
 
 
 def write_line(file: IO[str], text: str) -> None:
-    """Write the owner's line, ignoring errors such as a full disk: the lock itself needs no line."""
+    """Replace the content of a lock file. Errors, such as a full disk, are only printed: the lock works without it."""
     try:
         file.seek(0)
         file.truncate(0)
@@ -178,13 +179,12 @@ def write_line(file: IO[str], text: str) -> None:
         print("cannot write the lock file", flush=True)
 
 
-# A lock for measurements: two at a time on one host would both be meaningless.
+# A lock for measurements, since two at a time on one host would distort each other.
 #
-# The file `measuring` in the state folder is locked during a measurement, and its line names it: run, what. The lock is
-# released when the process ends.
+# The file `measuring` in the state folder is locked during a measurement and contains the run's id and the measurement's name.
 
 MEASUREMENT_FILE = "measuring"
-#: how long a module waits: longer than a `verify` takes
+#: longer than a `verify` takes
 MEASUREMENT_WAIT_S = 60.0
 
 
@@ -197,14 +197,14 @@ def acquire_measurement(
     wait_s: float = MEASUREMENT_WAIT_S,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[None]:
-    """Hold the measurement lock for the block; a run that holds it already continues.
+    """Hold the measurement lock for the block, unless this run holds it already.
 
     Args:
-        run: its id.
-        measurement: the measurement, for others that wait.
+        run: the run's id.
+        measurement: name of the measurement, for messages to other runs.
 
     Raises:
-        Inconclusive: Another measurement, named in the message, did not end within wait_s.
+        Inconclusive: Another measurement did not end within wait_s.
     """
     with open(state.folder() / MEASUREMENT_FILE, "a+", opener=private.opener) as file:
         if not _lock_measurement(file, run, wait_s, note):
@@ -225,19 +225,14 @@ def _lock_measurement(file: IO[str], run: str, wait_s: float, note: Callable[[st
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            other, what = _read_measurement_lock(file)
-        if run and other == run:
+            file.seek(0)
+            other_run, _, measurement = one_line(file.read(500).strip(), max_chars=200).partition(" ")
+        if run and other_run == run:
             return False
-        message = f"{what or 'another measurement'} is in progress on this host (run {other or 'unknown'})"
+        message = f"{measurement or 'another measurement'} is in progress on this host (run {other_run or 'unknown'})"
         if time.monotonic() >= deadline_s:
             raise Inconclusive(f"{message}; measurements do not run in parallel.", fix="Try again when it has ended.")
         if not reported:
             note(f"waiting: {message}")
             reported = True
         time.sleep(POLL_S)
-
-
-def _read_measurement_lock(file: IO[str]) -> tuple[str, str]:
-    file.seek(0)
-    run, _, what = one_line(file.read(500).strip(), max_chars=200).partition(" ")
-    return run, what

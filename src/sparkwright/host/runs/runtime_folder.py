@@ -1,7 +1,9 @@
-"""The folder of a shipped runtime, from the view of the process that runs from it. Standard library only.
+"""The folder of a shipped runtime, as used by the process that runs from it. Imports the standard library only.
 
-manifest.json    every file's size and SHA-256           tag       the Python version and processor it was built for lock
-flocked by processes that run from it   in-use    a timer starts it: see health/schedule.py
+manifest.json    size and SHA-256 of every file
+tag              the Python version and processor architecture that it was built for
+lock             locked by processes that run from it
+in-use           exists if a timer starts it (health/schedule.py)
 """
 
 from __future__ import annotations
@@ -15,13 +17,11 @@ from pathlib import Path
 
 
 def unusable_reason(folder: str) -> str:
-    """Return the reason why this runtime cannot be used here; empty if it can. Compares sizes only: it runs at every start."""
-    made_for, host_tag = (
-        _read_text(f"{folder}/tag").strip(),
-        f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}",
-    )
-    if made_for != host_tag:
-        return f"it was built for {made_for or 'nothing'}, this host is {host_tag}"
+    """Return why this runtime can't be used here; empty if it can. Compares file sizes only, since it runs at every start."""
+    runtime_tag = _read_text(f"{folder}/tag").strip()
+    host_tag = f"{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}"
+    if runtime_tag != host_tag:
+        return f"it was built for {runtime_tag or 'an unknown platform'}, this host is {host_tag}"
     try:
         for name, (size, _) in json.loads(_read_text(f"{folder}/manifest.json")).items():
             if os.stat(f"{folder}/{name}").st_size != size:  # noqa: PTH116 - 900 files: Path takes twice as long
@@ -34,17 +34,17 @@ def unusable_reason(folder: str) -> str:
 
 
 def hold_usable(folder: str) -> str:
-    """Hold a runtime. Returns the reason if it cannot be used, else ""."""
+    """Lock a runtime as `hold` does. Returns why it can't be used; empty if it can."""
     return unusable_reason(folder) if hold(folder) else "it was removed in the meantime"
 
 
 def hold(folder: str) -> bool:
-    """Keep the runtime from being removed while this process, or a fork of it, lives. Returns False if it is already removed."""
+    """Protect a runtime from removal while this process or a fork of it is running. Returns False if it was removed already."""
     try:
-        number = os.open(f"{folder}/lock", os.O_RDONLY)
+        lock_fd = os.open(f"{folder}/lock", os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(number, fcntl.LOCK_SH)
-        return os.fstat(number).st_ino == Path(folder, "lock").stat().st_ino
+            fcntl.flock(lock_fd, fcntl.LOCK_SH)
+        return os.fstat(lock_fd).st_ino == Path(folder, "lock").stat().st_ino
     except FileNotFoundError:
         return False
 

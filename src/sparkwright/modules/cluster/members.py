@@ -85,7 +85,7 @@ class Barrier(Module["Barrier.Args"]):
 
         def watch(*, log: bool = False) -> None:
             end = rank.find_exit(context.docker(), args.rank_of, cluster.cluster.rank, read_log=log)
-            if end is not None and (end.own or not log):
+            if end is not None and (end.is_cause or not log):
                 raise Failed(end.why)
 
         try:
@@ -186,7 +186,7 @@ class RankJoined(Module["RankJoined.Args"]):
             context.check_failures()
         except Failed:
             end = rank.find_exit(context.docker(), args.name, args.rank, read_log=True)
-            if end is not None and end.own:
+            if end is not None and end.is_cause:
                 raise Failed(end.why) from None
             raise
 
