@@ -92,7 +92,7 @@ def test_a_lab_whose_arm_does_not_fit_is_refused_before_anything_is_stopped(serv
     before = served.containers(), query_owner(served)
     result = served.run("bench.ab", "--host", "sandbox", "--flag", "chunked-prefill", "--name", "too-large", *SMALL)
     assert result.code == 5, result.out + result.err
-    assert "16384 tokens of prompts in one piece" in result.out, result.out
+    assert "16384 tokens of unchunked prompts" in result.out, result.out
     assert "set mem-fraction-static to 0." in result.out and "Stop server" not in result.out
     assert (served.containers(), query_owner(served)) == before
 

@@ -146,6 +146,6 @@ def test_what_the_log_of_llama_cpp_tells_of_its_slowness_is_found() -> None:
     ]
     assert causes == [
         ("29 of 49 layers are on the CPU", "8.8 of 13.7 GiB of its weights", "n-gpu-layers: all"),
-        ("its K and V caches have unlike types", "", "the same type for cache-type-k and cache-type-v"),
+        ("its K and V caches have different types", "", "the same type for cache-type-k and cache-type-v"),
         ("flash attention is off", "", "flash-attn: true"),
     ]

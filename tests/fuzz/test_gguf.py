@@ -1,5 +1,6 @@
 """The header of a GGUF file, which a stranger wrote: values, or a sentence, in little time and memory."""
 
+import functools
 import struct
 
 from sparkwright.engines.llama_cpp import advice, files, gguf
@@ -16,9 +17,9 @@ SEEDS = [build_header(MODEL), build_header({**MODEL, **VOCABULARY}), build_heade
 
 def test_headers() -> None:
     def read(data: bytes) -> None:
-        for reader in (gguf.parse_header, gguf.parse_partial_header):
+        for is_partial in (False, True):
             try:
-                advice.kv_bytes(reader(data), {"ctx-size": 4096})
+                advice.kv_bytes(gguf.parse_header(data, partial=is_partial), {"ctx-size": 4096})
             except gguf.NotGguf as error:
                 assert "\n" not in str(error)
         header = files.config_of(data)
@@ -37,4 +38,4 @@ def test_lists_that_cost_much() -> None:
         build_header({str(number): short for number in range(400)}),
         build_header({str(number): encode_array(7, 1024, b"\1" * 1024) for number in range(1000)}),
     )
-    feed(gguf.parse_partial_header, iter(cases), refuses=(gguf.NotGguf,))
+    feed(functools.partial(gguf.parse_header, partial=True), iter(cases), refuses=(gguf.NotGguf,))

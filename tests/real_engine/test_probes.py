@@ -69,7 +69,7 @@ CASES = {
             "tool_call": (
                 "disproved",
                 "the tool call is in the thinking: '<tool_call>",
-                "it takes the call for thinking",
+                "the call counts as thinking",
             ),
             "json_schema": (
                 "disproved",
@@ -116,4 +116,4 @@ def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
     with serving(engine, flags.command(str(model), flag_values), tmp_path / "server.log") as server:
         assert not server.ready
     message = str(read_log((tmp_path / "server.log").read_bytes(), LOG).failure.value)
-    assert message.startswith("--tool-call-parser llama3_json: the parser is another model's"), message
+    assert message.startswith("--tool-call-parser llama3_json: the parser is for another model"), message

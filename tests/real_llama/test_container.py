@@ -108,7 +108,7 @@ def test_a_killed_server_is_told_and_a_deploy_brings_it_back(project: Project) -
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        ({"file": BROKEN}, "the model's file is cut off: a tensor lies beyond its end."),
+        ({"file": BROKEN}, "the model's file is truncated: a tensor lies beyond its end."),
         ({"device": "CUDA0"}, "invalid device: CUDA0"),
     ],
 )

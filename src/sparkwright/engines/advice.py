@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from packaging.version import Version
 
-from sparkwright.engines.findings import Finding, Rules
+from sparkwright.engines.findings import Finding, Rules, Way
 from sparkwright.engines.memory import Memory
 
 Platform = Literal["gb10", "ascend"]
@@ -146,6 +146,17 @@ class Advice(Protocol):
         self, flags: Mapping[str, Any], model: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Return two sets of flag changes that differ only in chunked prefill, on and off; None if the engine has no switch."""
+
+
+def decide_enabled(request: ServerRequest, flag: str, *, is_off: bool) -> Decision:
+    """Return the decision for a recipe that expects chunked prefill on; refused if its flag turns it off (is_off)."""
+    if not is_off:
+        return Decision(request.flags, "enabled")
+    sentence = "the recipe expects chunked prefill on, and its flags turn it off."
+    way = Way("leave it on", {flag: None})
+    return Decision(
+        request.flags, "enabled", "", Finding("error", sentence, (way,), "the recipe", flag, rule=EXPECTED_RULE)
+    )
 
 
 def decide_without_switch(

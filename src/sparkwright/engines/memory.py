@@ -19,6 +19,8 @@ from sparkwright.units import GIB
 HOST_SIDE_BYTES = 7 * GIB
 #: largest use of host memory in a first compile, which precedes the KV cache (eugr PR 286)
 COMPILE_BYTES = 28 * GIB
+#: suffixes of weights that vLLM and SGLang load, by preference
+PYTORCH_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 #: a proposed share or context is a multiple of these
 SHARE_STEP, CONTEXT_STEP = 0.01, 1024
 

@@ -127,7 +127,7 @@ def test_chunked_prefill_cannot_be_asked_for() -> None:
     refused = advice.decide(ServerRequest(GOOD), {}, None, "disabled", "refuse").finding
     assert refused is not None and refused.severity == "error"
     assert refused.sentence.startswith(
-        "llama.cpp has no switch for chunked_prefill: it always cuts prompts into pieces"
+        "llama.cpp has no switch for chunked_prefill: it always processes prompts in chunks"
     )
 
 

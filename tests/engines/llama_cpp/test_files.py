@@ -51,7 +51,7 @@ def test_twelve_quantisations_and_none_chosen_are_listed_with_sizes() -> None:
 
 def test_a_pattern_for_several_says_which() -> None:
     message = refusal(TWELVE | SHARDS, ["*Q8_0*", "*UD-Q4*"])
-    assert "has 2 models that *Q8_0*, *UD-Q4* matches" in message
+    assert "has 2 models that match *Q8_0*, *UD-Q4*" in message
     assert "Coder-30B-Q8_0.gguf (18.0 GiB), Big-UD-Q4-*.gguf (60.0 GiB, 3 files)" in message
 
 

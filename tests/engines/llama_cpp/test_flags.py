@@ -97,7 +97,7 @@ def test_a_command_names_host_and_port_whatever_the_default_is() -> None:
     [
         ("ctx-size", "128k", "must be a whole number, got '128k'"),
         ("ctx-size", -5, "must be at least 0, got '-5'"),
-        ("parallel", 0, "must be at least 1, or -1 for as many as it chooses, got '0'"),
+        ("parallel", 0, "must be at least 1, or -1 for the server's choice, got '0'"),
         ("n-gpu-layers", "most", "must be a whole number, auto or all, got 'most'"),
         ("cache-type-k", "q9_0", "must be one of f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1, got 'q9_0'"),
         ("flash-attn", "maybe", "must be one of on, off, auto, got 'maybe'"),

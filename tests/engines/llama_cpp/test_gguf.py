@@ -95,7 +95,7 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
     [
         (b"", "ends within its header, or is damaged"),
         (b"PK\x03\x04" + bytes(40), "does not begin as a GGUF file"),
-        (build_header({}, version=1), "is GGUF version 1; 2 and 3 are known"),
+        (build_header({}, version=1), "is GGUF version 1; 2 and 3 are supported"),
         (build_header({}, tensors=1 << 40), f"claims {1 << 40} tensors, more than any model has"),
         (build_header({}, pairs=1 << 60), f"claims {1 << 60} values, more than any model has"),
         (build_header({"k": (gguf.TEXT_TYPE, struct.pack("<Q", 1 << 62))}), f"claims {1 << 62} bytes of one text, more than any model has"),

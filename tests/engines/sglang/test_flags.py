@@ -89,7 +89,7 @@ def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> N
 @pytest.mark.parametrize(
     ("name", "given", "why"),
     [
-        ("context-length", "128q", "must be a whole number, as 131072 or 128Ki, got '128q'"),
+        ("context-length", "128q", "must be a whole number, such as 131072 or 128Ki, got '128q'"),
         ("max-running-requests", 0, "must be at least 1, got 0"),
         ("max-running-requests", "4k", "must be a whole number, got '4k'"),
         ("chunked-prefill-size", -2, "must be at least -1, got -2"),

@@ -303,9 +303,7 @@ PREFIX = {"enable-prefix-caching": True}
 def decide_chunked_prefill(
     flags: dict[str, Any], model: dict[str, Any], version: str | None, when: Literal["refuse", "report"] = "refuse"
 ) -> Decision:
-    return advice.decide_chunked_prefill(
-        rules.VllmRequest(flags), classify(model), versions.parse(version), "disabled", when
-    )
+    return advice.decide(rules.VllmRequest(flags), model, versions.parse(version), "disabled", when)
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])

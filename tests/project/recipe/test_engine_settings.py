@@ -208,13 +208,13 @@ def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path:
     text = FILE + "llama_cpp: {c: 8192, ngl: all}\nexpect:\n  chunked_prefill: disabled\n"
     loaded_recipe = load_recipe_text(tmp_path, text)
     (finding,) = resolve_settings(loaded_recipe, {"image": None, "model": LOCKED}).errors
-    assert finding.sentence.startswith("llama.cpp has no switch for chunked_prefill: it always cuts prompts")
+    assert finding.sentence.startswith("llama.cpp has no switch for chunked_prefill: it always processes prompts")
     assert findings.finding_location(loaded_recipe, finding).endswith("one.yml:13")
     reported = load_recipe_text(tmp_path, text + "  when_impossible: report\n")
     served = resolve_settings(reported, {"image": None, "model": LOCKED})
     assert not served.errors
     assert served.expected == "any"
-    assert "cuts prompts" in served.note
+    assert "prompts in chunks" in served.note
 
 
 def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_one_does() -> None:

@@ -1,4 +1,4 @@
-"""llama.cpp's implementation of engines.advice.Advice, and the memory that llama-server takes."""
+"""llama.cpp's implementation of engines.advice.Advice, and an estimate of llama-server's memory."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ from sparkwright.engines.llama_cpp import flags as llama_flags
 from sparkwright.engines.llama_cpp import rules
 from sparkwright.engines.llama_cpp.files import SUFFIX
 from sparkwright.engines.llama_cpp.flags import parse_integer
-from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE_KEY, Header
+from sparkwright.engines.llama_cpp.gguf import ARCHITECTURE_KEY, Header, is_integer
 from sparkwright.engines.memory import Memory, MemoryPart
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB, MIB
 
-#: there is no switch for it
 CHUNKED_PREFILL = ""
 RULES = (rules.RULES,)
-NO_SWITCH_REASON = "it always cuts prompts into pieces of batch-size tokens"
+NO_SWITCH_REASON = "it always processes prompts in chunks of batch-size tokens"
 DEFAULT_BATCH_TOKENS = 2048
 _BUILD = re.compile(r"\bb?(\d{4,6})\b")
 
 
 def version(text: str | None) -> Version | None:
-    """Return the build in a text, as 11549 of "b11549-7e4c0a9"; None if it holds none."""
+    """Return the build number in a text, 11549 for "b11549-7e4c0a9"; None if there is none."""
     match = _BUILD.search(text or "")
     return Version(match[1]) if match else None
 
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
-    """Return an unknown kind: it is in the header of the GGUF file, which is not read before it is served."""
+    """Return an unknown kind: config.json does not apply to GGUF files."""
     return UnknownKind("a GGUF model")
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nothing: llama.cpp does not read a config.json beside GGUF files."""
+    """Return an empty mapping: llama.cpp does not read config.json."""
     return {}
 
 
@@ -86,19 +85,19 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Return the memory of the files, of the KV cache by the header that the lock keeps, of kept prompts and of compute buffers,
-    in bytes.
+    """Return the memory of the locked GGUF files, the KV cache, cached prompts and compute buffers.
 
-    locked: its files are all that the recipe downloads. Without a header the KV cache is left out.
+    The size of the KV cache follows from the model's header in the lock; without one it counts as 0.
     """
-    rows, flags = locked.get("files") or (), llama_flags.normalize(flags)
-    file_sizes = {row["path"]: row["size_bytes"] for row in rows if str(row["path"]).lower().endswith(SUFFIX)}
+    files, flags = locked.get("files") or (), llama_flags.normalize(flags)
+    file_sizes = {file["path"]: file["size_bytes"] for file in files if str(file["path"]).lower().endswith(SUFFIX)}
     if not file_sizes:
         return Memory()
-    header = _locked_header(locked)
+    values = locked.get("config")
+    header = Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
     needs = estimate_memory(file_sizes, flags, header)
     tokens = cache_tokens(header, flags) if header and needs.kv else None
-    cache = f"{tokens} tokens, by the model's header" if tokens else "the model's header does not tell its size"
+    cache = f"{tokens} tokens, by the model's header" if tokens else "size unknown from the model's header"
     return Memory(
         bytes=needs.total,
         weights_bytes=needs.weights,
@@ -116,12 +115,6 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     )
 
 
-def _locked_header(locked: Mapping[str, Any]) -> Header | None:
-    """Return the part of the model's header that the lock keeps; None if it keeps none."""
-    values = locked.get("config")
-    return Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
-
-
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -129,13 +122,13 @@ def chunked_prefill_arms(
     return None
 
 
-# Memory that llama-server takes: its files, its KV cache by the model's header, and its compute buffers.
+# Estimate of llama-server's memory.
 #
-# Sources: src/llama-kv-cache.cpp and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py), which
-# agree to the byte for a model with attention in all layers. A model with recurrent layers, sliding windows or MLA
-# takes less: the figures here are an upper bound.
+# Sources: src/llama-kv-cache.cpp, and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py). The estimate equals
+# them to the byte for a model with attention in all layers. It is an upper bound for models with recurrent layers, sliding windows
+# or MLA.
 
-#: (bytes, values) of a block, by type (ggml-common.h)
+#: bytes and elements per block, by cache type (ggml-common.h)
 CACHE_TYPES: dict[str, tuple[int, int]] = {
     "f32": (4, 1),
     "f16": (2, 1),
@@ -148,9 +141,9 @@ CACHE_TYPES: dict[str, tuple[int, int]] = {
     "iq4_nl": (18, 32),
 }
 DEFAULT_CACHE_TYPE = "f16"
-#: compute buffers, CUDA's context and the program: a guess on the safe side, 0.3 to 1.2 GiB are usual at a ubatch of 512
+#: compute buffers, CUDA's context and the program: a safe assumption; 0.3 to 1.2 GiB are usual at a ubatch of 512
 OVERHEAD_BYTES = 3 * GIB // 2
-#: default limit of the prompts kept beside the cache (--cache-ram, MiB)
+#: default of --cache-ram, the memory for earlier prompts outside of the KV cache
 DEFAULT_PROMPT_CACHE_MIB = 8192
 MAX_LAYERS = 1024
 
@@ -160,9 +153,9 @@ class MemoryNeeds:
     """The memory of a server, in bytes."""
 
     weights: int
-    #: 0 if the header does not tell the size
+    #: 0 if unknown
     kv: int
-    #: limit for kept earlier prompts, which grow as the server runs
+    #: limit for earlier prompts; used gradually while the server runs
     prompts: int
     overhead: int = OVERHEAD_BYTES
 
@@ -175,9 +168,9 @@ def estimate_memory(sizes: Mapping[str, int], flags: Mapping[str, Any], header: 
     """Return the memory of a server with these flags.
 
     Args:
-        sizes: bytes of each of its files, mmproj and draft model included.
-        flags: of the recipe, under their own names.
-        header: of its model; None while it is not known.
+        sizes: bytes of each file, including mmproj and draft model.
+        flags: by canonical name.
+        header: of the model; None if unknown.
     """
     weights = sum(sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
@@ -187,56 +180,54 @@ def estimate_memory(sizes: Mapping[str, int], flags: Mapping[str, Any], header: 
 
 
 def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """Return the number of tokens in the whole cache, over all slots; None if neither flags nor header tell.
+    """Return the tokens in the cache of all slots together; None if neither the flags nor the header set a context.
 
-    A context beyond the trained one is allocated in full, though a slot serves no more than the trained one.
+    A context beyond the trained length is allocated in full, although no request can be longer than the trained length.
     """
-    slot = llama_flags.context(flags) or llama_flags.round_up_context(
-        count_or_none(header.architecture_value("context_length")) or 0
-    )
-    return slot * (1 if llama_flags.has_unified_cache(flags) else llama_flags.slots(flags)) or None
+    trained_tokens = count_or_none(header.architecture_value("context_length")) or 0
+    slot_tokens = llama_flags.context(flags) or llama_flags.round_up_context(trained_tokens)
+    return slot_tokens * (1 if llama_flags.has_unified_cache(flags) else llama_flags.slots(flags)) or None
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """Return the size of the KV cache in bytes; None if the header does not tell its sizes."""
+    """Return the size of the KV cache in bytes; None if the header lacks a size."""
     tokens, layers = cache_tokens(header, flags), count_or_none(header.architecture_value("block_count"))
     if tokens is None or layers is None or layers > MAX_LAYERS:
         return None
     heads = _total_kv_heads(header, layers)
-    width = _head_widths(header)
-    if heads is None or width is None:
+    widths = _head_widths(header)
+    if heads is None or widths is None:
         return None
-    key, value = width
-    rows = ((key, "cache-type-k"), (value, "cache-type-v"))
-    return sum(_quantized_bytes(tokens * heads * size, flags.get(name)) for size, name in rows)
+    types = (flags.get("cache-type-k"), flags.get("cache-type-v"))
+    return sum(
+        _quantized_bytes(tokens * heads * width, cache_type) for width, cache_type in zip(widths, types, strict=True)
+    )
 
 
-def _quantized_bytes(values: int, kind: Any) -> int:
-    size, block = CACHE_TYPES.get(str(kind or DEFAULT_CACHE_TYPE), CACHE_TYPES["f32"])
-    return -(-values // block) * size
+def _quantized_bytes(elements: int, cache_type: Any) -> int:
+    block_bytes, block_elements = CACHE_TYPES.get(str(cache_type or DEFAULT_CACHE_TYPE), CACHE_TYPES["f32"])
+    return -(-elements // block_elements) * block_bytes
 
 
 def _total_kv_heads(header: Header, layers: int) -> int | None:
-    """Return the KV heads of all layers together; the header has one number for all layers, or one each."""
-    head_counts = header.architecture_value("attention.head_count_kv")
-    head_counts = header.architecture_value("attention.head_count") if head_counts is None else head_counts
-    if isinstance(head_counts, list):
-        counts = [count_or_none(item) for item in head_counts[:layers]]
-        return sum(index for index in counts if index is not None) if None not in counts else None
-    count = count_or_none(head_counts)
-    return None if count is None else count * layers
+    """Return the KV heads of all layers together; the header has either one number for every layer, or a list of them."""
+    heads = header.architecture_value("attention.head_count_kv")
+    heads = header.architecture_value("attention.head_count") if heads is None else heads
+    counts = [count_or_none(layer) for layer in heads[:layers]] if isinstance(heads, list) else [count_or_none(heads)]
+    total = sum(count for count in counts if count is not None)
+    if None in counts:
+        return None
+    return total if isinstance(heads, list) else total * layers
 
 
 def _head_widths(header: Header) -> tuple[int, int] | None:
-    """Return the numbers per key and per value of a head."""
+    """Return the elements per key and per value of a head; None if unknown."""
     lengths = [count_or_none(header.architecture_value(f"attention.{part}_length")) for part in ("key", "value")]
-    embedding, heads = (
-        count_or_none(header.architecture_value("embedding_length")),
-        header.architecture_value("attention.head_count"),
-    )
-    heads = count_or_none(
-        max(heads, default=0) if isinstance(heads, list) and all(type(head) is int for head in heads) else heads
-    )
-    default_length = embedding // heads if embedding and heads else None
-    key, value = (index if index is not None else default_length for index in lengths)
+    embedding_length = count_or_none(header.architecture_value("embedding_length"))
+    heads = header.architecture_value("attention.head_count")
+    if isinstance(heads, list) and is_integer(heads):
+        heads = max(heads)
+    heads = count_or_none(heads)
+    default_length = embedding_length // heads if embedding_length and heads else None
+    key, value = (default_length if length is None else length for length in lengths)
     return None if key is None or value is None else (key, value)

@@ -1,6 +1,7 @@
-"""The files of a repository that a GGUF recipe needs: one quantisation with all its shards, the projector, the draft model.
+"""llama.cpp's implementation of engines.engine.Files: selects the files of a GGUF recipe from a repository, and reads their headers.
 
-Pure: from names and sizes. Patterns are shell patterns as in `model.file`; they match the whole path or its last part.
+A recipe needs one quantization with all its shards, and optionally a projector and a draft model. Patterns are shell patterns, as in
+`model.file`; they match the whole path or its last component.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ SUFFIX = ".gguf"
 NEEDED = "one GGUF file, or its shards"
 MAX_SHOWN_CHOICES = 30
 _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-#: files beside a model in its repository that are not models
+#: names of GGUF files that are not models
 _PROJECTOR, _IMPORTANCE_MATRIX = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
-#: names of draft models and of heads for speculation
+#: names of draft models and speculation heads
 _DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
-#: an architecture's name, as gpt-oss
+#: the name of an architecture, such as gpt-oss
 _ARCHITECTURE_NAME = re.compile(r"[\w.-]{1,64}")
-#: the model's shape is in the first few hundred bytes
+#: bytes with which `config_of` and `adapter_of` work: the model's shape is in the first few hundred
 BEGINNING_BYTES = 1 << 16
 HEADER_BYTES = gguf.HEADER_BYTES
 #: suffixes of weights in other formats
@@ -36,39 +37,41 @@ OTHER_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
 
 
 class NoSingleModel(ValueError):
-    """The files and the patterns do not lead to a single model; the message says why and what to write."""
+    """The patterns select no model, or several. The message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedFiles:
-    """The selected files, by path."""
+    """The paths of the selected files."""
 
-    #: the model's files in order; `--model` gets the first
+    #: the model's shards in order
     model: tuple[str, ...]
-    #: the projector; empty for none
+    #: the projector; empty if none is selected
     mmproj: str = ""
-    #: the draft model; empty for none
+    #: the draft model; empty if none is selected
     draft: str = ""
 
     @property
     def served(self) -> str:
-        """The file for the command line; llama-server finds the other shards beside it."""
+        """The file for the command line; llama-server finds the other shards in the same folder."""
         return self.model[0]
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All files to download and to hash."""
-        return (*self.model, *(item for item in (self.mmproj, self.draft) if item))
+        return (*self.model, *(path for path in (self.mmproj, self.draft) if path))
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryModel:
-    """A model in a repository: its files in order, and the number that there should be."""
+    """A model in a repository."""
 
+    #: path without suffix and shard number
     name: str
+    #: shards in order
     files: tuple[str, ...]
+    #: expected number of shards
     count: int
-    size: int
+    size_bytes: int
 
 
 def resolve_files(
@@ -77,14 +80,14 @@ def resolve_files(
     """Return the files that match the patterns.
 
     Args:
-        sizes: bytes of each file of the repository.
-        patterns: of the model; without any, the only model there is.
-        mmproj: pattern of the projector; without it, a projector that a pattern of the model matches.
-        draft: pattern of the draft model; without it, a draft that a pattern of the model matches.
-        repository: its name, for messages.
+        sizes: bytes by path, for all files of the repository.
+        patterns: for the model; may be empty if the repository has only one.
+        mmproj: pattern for the projector; if empty, a projector that matches `patterns` is selected.
+        draft: pattern for the draft model; if empty, a draft model that matches `patterns` is selected.
+        repository: name for messages.
 
     Raises:
-        NoSingleModel: the patterns do not lead to a single model.
+        NoSingleModel: the patterns select no model, or several.
     """
     where = repository or "the repository"
     files = {name: size for name, size in sizes.items() if name.lower().endswith(SUFFIX)}
@@ -101,9 +104,9 @@ def resolve_files(
             f"{where} has no model among its .gguf files: {join_first(sorted(files), MAX_SHOWN_CHOICES)}."
         )
     if len(models) > 1:
-        narrowed = f" that {_format_patterns(patterns)} matches" if patterns else ""
+        matching = f" that match {_format_patterns(patterns)}" if patterns else ""
         raise NoSingleModel(
-            f"{where} has {len(models)} models{narrowed}: name one of {format_models(models)} as `model.file`."
+            f"{where} has {len(models)} models{matching}: name one of {format_models(models)} as `model.file`."
         )
     return SelectedFiles(_check_shards(models[0], where), *_select_companions(files, patterns, mmproj, draft, where))
 
@@ -125,90 +128,98 @@ def select_files(
 
 
 def config_of(beginning: bytes) -> dict[str, Any] | None:
-    """See engine.Files: the numbers that determine the memory, and the name of the architecture."""
-    try:
-        header = gguf.parse_partial_header(beginning)
-    except gguf.NotGguf:
+    """See engine.Files: the name of the architecture, and the sizes that determine the memory."""
+    header = _parse_beginning(beginning)
+    if header is None or not _ARCHITECTURE_NAME.fullmatch(header.architecture):
         return None
     values = {key: header.architecture_value(key) for key in gguf.SHAPE_KEYS}
     shape = {f"{header.architecture}.{key}": value for key, value in values.items() if gguf.is_integer(value)}
-    return (
-        {gguf.ARCHITECTURE_KEY: header.architecture, **shape}
-        if _ARCHITECTURE_NAME.fullmatch(header.architecture)
-        else None
-    )
+    return {gguf.ARCHITECTURE_KEY: header.architecture, **shape}
 
 
 def adapter_of(beginning: bytes) -> dict[str, Any] | None:
-    """See engine.Files. source: gguf 0.19, constants.py: `general.type` and `adapter.type`."""
-    try:
-        header = gguf.parse_partial_header(beginning)
-    except gguf.NotGguf:
-        return None
-    if header.values.get("general.type") != "adapter" or header.values.get("adapter.type") != "lora":
+    """See engine.Files. Source: gguf 0.19, constants.py: `general.type` and `adapter.type`."""
+    header = _parse_beginning(beginning)
+    if header is None or header.values.get("general.type") != "adapter" or header.values.get("adapter.type") != "lora":
         return None
     base = header.values.get("general.base_model.0.name")
     return adapter.validate_entry({"architecture": header.architecture, "base": base})
 
 
 def chat_of(beginning: bytes) -> protocol.EmbeddedChat | None:
-    """See engine.Files: template and sampling usually come after the vocabulary."""
+    """See engine.Files. None for an incomplete header, since the template usually comes after the vocabulary."""
+    header = _parse_beginning(beginning)
+    return protocol.EmbeddedChat(header.template, header.sampling) if header and header.complete else None
+
+
+def _parse_beginning(beginning: bytes) -> gguf.Header | None:
     try:
-        header = gguf.parse_partial_header(beginning)
+        return gguf.parse_header(beginning, partial=True)
     except gguf.NotGguf:
         return None
-    return protocol.EmbeddedChat(header.template, header.sampling) if header.complete else None
 
 
 def group_models(sizes: Mapping[str, int]) -> list[RepositoryModel]:
-    """Return the models among these files, each with its shards, the smallest first."""
-    grouped: dict[tuple[str, int], list[str]] = {}
+    """Return the models among these files, the smallest first."""
+    shards: dict[tuple[str, int], list[str]] = {}
     for name in sorted(sizes):
         shard = _SHARD.fullmatch(name)
-        grouped.setdefault(
-            (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1), []
-        ).append(name)
+        key = (shard["stem"], int(shard["count"])) if shard else (name.removesuffix(SUFFIX), 1)
+        shards.setdefault(key, []).append(name)
     models = [
-        RepositoryModel(stem, tuple(names), count, sum(sizes[item] for item in names))
-        for (stem, count), names in grouped.items()
+        RepositoryModel(stem, tuple(names), count, sum(sizes[name] for name in names))
+        for (stem, count), names in shards.items()
     ]
-    return sorted(models, key=lambda model: (model.size, model.name))
+    return sorted(models, key=lambda model: (model.size_bytes, model.name))
 
 
 def format_models(models: Sequence[RepositoryModel]) -> str:
-    """Return the models' patterns with sizes: "*-Q4_K_M.gguf (4.6 GiB), *-Q8_0*.gguf (8.0 GiB, 2 files)"."""
+    """Return a pattern and the size of each model: "Llama-Q4_K_M.gguf (4.6 GiB), Llama-Q8_0-*.gguf (8.0 GiB, 2 files)"."""
     return join_first([_format_model(model) for model in models], MAX_SHOWN_CHOICES) if models else "none"
 
 
 def _is_model(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    return not (_PROJECTOR.search(last) or _IMPORTANCE_MATRIX.search(last) or _DRAFT.search(last.removesuffix(SUFFIX)))
+    stem = _stem(name)
+    return not (_PROJECTOR.search(stem) or _IMPORTANCE_MATRIX.search(stem) or _DRAFT.search(stem))
 
 
 def _check_shards(model: RepositoryModel, where: str) -> tuple[str, ...]:
     numbers = [int(match["number"]) if (match := _SHARD.fullmatch(name)) else 1 for name in model.files]
     missing = sorted(set(range(1, model.count + 1)) - set(numbers)) if len(model.files) <= model.count else []
     if missing or len(model.files) != model.count:
-        lacks = f"lacks shard {missing[0]}" if missing else f"has {len(model.files)} files for {model.count} shards"
-        raise NoSingleModel(f"{model.name} in {where} {lacks} of {model.count}: it cannot be loaded.")
+        files = len(model.files)
+        problem = (
+            f"lacks shard {missing[0]} of {model.count}" if missing else f"has {files} files for {model.count} shards"
+        )
+        raise NoSingleModel(f"{model.name} in {where} {problem}: it cannot be loaded.")
     return model.files
 
 
 def _select_companions(
     files: Mapping[str, int], patterns: Sequence[str], mmproj: str, draft: str, where: str
 ) -> tuple[str, str]:
-    companions = ((mmproj, _PROJECTOR, "mmproj"), (draft, _DRAFT, "draft model"))
-    return tuple(_select_companion(files, wanted, patterns, kind, what, where) for wanted, kind, what in companions)  # type: ignore[return-value]
+    """Return the projector and the draft model."""
+    return (
+        _select_companion(files, mmproj, patterns, _PROJECTOR, "mmproj", where),
+        _select_companion(files, draft, patterns, _DRAFT, "draft model", where),
+    )
 
 
 def _select_companion(
-    files: Mapping[str, int], pattern: str, patterns: Sequence[str], kind: re.Pattern[str], role: str, where: str
+    files: Mapping[str, int],
+    pattern: str,
+    patterns: Sequence[str],
+    names_of_role: re.Pattern[str],
+    role: str,
+    where: str,
 ) -> str:
-    """Return the file that this pattern matches, else the file of its kind that the model's own patterns match."""
+    """Return the file that `pattern` matches, else the file with a name of this role that the model's patterns match."""
     if pattern:
         matches = [name for name in files if _matches(name, [pattern])]
     else:
-        matches = [name for name in files if patterns and kind.search(_stem(name)) and _matches(name, patterns)]
+        matches = [
+            name for name in files if patterns and names_of_role.search(_stem(name)) and _matches(name, patterns)
+        ]
     if len(matches) > 1 or (pattern and not matches):
         number = f"{len(matches)} files" if matches else "no file"
         names = f" ({join_first(sorted(matches), MAX_SHOWN_CHOICES)})" if matches else ""
@@ -227,7 +238,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _describe_missing_gguf(sizes: Mapping[str, int], where: str) -> str:
-    suffix = next((end for end in OTHER_WEIGHT_SUFFIXES if any(name.endswith(end) for name in sizes)), "")
+    suffix = next((suffix for suffix in OTHER_WEIGHT_SUFFIXES if any(name.endswith(suffix) for name in sizes)), "")
     reason = (
         f"its weights are {suffix} files, which llama.cpp cannot read"
         if suffix
@@ -241,7 +252,7 @@ def _describe_missing_gguf(sizes: Mapping[str, int], where: str) -> str:
 def _format_model(model: RepositoryModel) -> str:
     file_count = f", {model.count} files" if model.count > 1 else ""
     stem = model.name.rpartition("/")[2]
-    return f"{stem}{'-*' if model.count > 1 else ''}{SUFFIX} ({model.size / GIB:.1f} GiB{file_count})"
+    return f"{stem}{'-*' if model.count > 1 else ''}{SUFFIX} ({model.size_bytes / GIB:.1f} GiB{file_count})"
 
 
 def _format_patterns(patterns: Sequence[str]) -> str:

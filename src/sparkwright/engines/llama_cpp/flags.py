@@ -1,7 +1,7 @@
-"""The command line of `llama-server`: the flags of a recipe under their own names, and the parser of command lines written elsewhere.
+"""llama.cpp's implementation of engines.flags.Flags, and the import of command lines of `llama-server`.
 
-Seen on b10434 and b11549: the parser accepts `_` for `-`, but no prefixes of names and no `--x=y`; of a repeated flag the last
-one counts. YAML reads a bare `on` or `off` as a boolean, so those are the same here.
+Observed on b10434 and b11549: the parser accepts `_` for `-`, but no prefixes of names and no `--x=y`; the last of repeated flags
+counts. YAML reads `on` and `off` as booleans, so both are accepted here.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ from sparkwright.engines.tasks import TaskFlags
 OLDEST_BUILD, NEWEST_BUILD = 10434, 11549
 MAX_INTEGER = 2**31 - 1
 _INT, _FLOAT = re.compile(r"[+-]?\d{1,10}"), re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.I)
-#: other words for on, off and auto
+#: synonyms, the canonical word first
 ON_WORDS, OFF_WORDS, AUTO_WORDS = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
 
-#: Kinds: switch (on and off), bare (on alone), on (one of its choices, or another word for it), int, float, layers (a number, auto or
-#: all), json, two (words), text. An option's own name is the last of its long names.
-#: Sources: `llama-server --help` of the two builds (tests/data/llama.cpp), and the parser of the newer one, asked with values of every
-#: kind (tests/real_llama/test_flags.py). It reads numbers by C's rules: 128k is 128, and 1.5 is 1.
+#: Kinds: switch (on and off), bare (only on), on (one of its choices or a synonym), int, float, layers (a number, auto or all),
+#: json, two (words), text. The canonical name is the last of an option's long names.
+#: Sources: `llama-server --help` of the two builds (tests/data/llama.cpp), and the newer build, started with values of every kind
+#: (tests/real_llama/test_flags.py). It parses numbers by C's rules: 128k is 128, and 1.5 is 1.
 TABLE = OptionTable(Path(__file__).parent, lambda build: int(build.lstrip("b")), negatable="switch")
-#: options by build
 HISTORY = TABLE.history
 normalize, canonical = TABLE.normalize, TABLE.canonical
 
 
 def exists(name: str, build: int | None) -> bool | None:
-    """Return True if a build has this option; None if not known."""
+    """Return True if a build has this option; None if unknown."""
     return HISTORY.existence(name, f"b{build}" if build else None).exists
 
 
 def format_word(option: Option, value: Any) -> str:
-    """Return the word for a single value. A YAML `on` or `off` arrives here as a boolean."""
+    """Return the word for a single value; a boolean becomes `on` or `off`, which YAML reads as booleans."""
     if option.kind == "on" and isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple) and option.kind != "json":
@@ -52,7 +51,7 @@ def format_word(option: Option, value: Any) -> str:
 
 
 def check_value(name: str, value: Any) -> str:
-    """Return the problem with a value, as "must be a whole number, got '128k'"; "" if nothing is known against it."""
+    """Return the problem with a value, "must be a whole number, got '128k'"; "" if there is none or the option is unknown."""
     option = TABLE.known.get(name)
     if option is None:
         return ""
@@ -60,19 +59,19 @@ def check_value(name: str, value: Any) -> str:
         option, value, READERS, functools.partial(format_word, option), as_word=True
     )
     if not problem and name == SLOTS and parse_integer(value) == 0:
-        return f"must be at least 1, or -1 for as many as it chooses, {option_table.format_value(format_word(option, value))}"
+        return f"must be at least 1, or -1 for the server's choice, {option_table.format_value(format_word(option, value))}"
     return problem
 
 
 def parse_integer(value: Any) -> int | None:
-    """Return a whole number, given as a number or as digits; None for anything else."""
+    """Return an integer from a number or its digits; None for anything else."""
     if isinstance(value, bool) or not _INT.fullmatch(str(value).strip()):
         return None
     return int(str(value))
 
 
 def is_on(value: Any) -> bool | None:
-    """Return True for a value that means on, False for off; None for auto, for none and for any other word."""
+    """Return True for a word that means on, False for off, None for any other value."""
     word = str(value).lower()
     return True if word in ON_WORDS else False if word in OFF_WORDS else None
 
@@ -115,14 +114,12 @@ HOST = "host"
 METRICS = "metrics"
 VERBOSITY = "log-verbosity"
 
-#: the image's own
 ENTRYPOINT: tuple[str, ...] | None = None
-#: no flag sets a share of memory
 MEMORY = ""
 BUDGET = "batch-size"
 MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {"draft": ModelFlag("model-draft")}
-#: b11549, tools/server: `lora` of a request is a list of ids and scales, no model's name selects an adapter, and without it each
-#: request gets all adapters at full scale
+#: b11549, tools/server: a request selects adapters by ids and scales under `lora`, not by a model name; without `lora`, all adapters
+#: apply at full scale
 ADAPTERS: AdapterFlags | None = AdapterFlags(
     "lora",
     named=False,
@@ -131,18 +128,17 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 )
 SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}
 TEMPLATES: tuple[str, ...] = ("chat-template", "chat-template-file")
-#: it reads the sampling from the model's file
 SAMPLING: tuple[str, ...] | None = None
-#: files below the model's mount point
+#: flags with files below the model's mount point
 FILE_FLAGS = (MODEL, "mmproj", "model-draft")
 
-#: flags of every command unless the recipe sets them. The default port will change with a release; a published port needs the
-#: container's address; nothing is downloaded at a start; /metrics has the heartbeat; and the log has the sizes and types of
-#: buffers only at 4
+#: flags of every command unless the recipe sets them. The engine's default port will change with a release; a published port needs
+#: the container's address; the start must not download anything; /metrics has the heartbeat; the log contains sizes and types of
+#: buffers from verbosity 4 on
 DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
-#: default number of slots, which then share one context
+#: slots of a server without the flag; they share one context
 DEFAULT_SLOTS = 4
-#: a slot's context is rounded up to it
+#: a slot's context is a multiple of this
 CONTEXT_STEP_TOKENS = 256
 
 
@@ -152,19 +148,19 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
-    """Return why a flag's value is invalid; "" if nothing is known against it."""
+    """See `check_value`."""
     return check_value(name, value(flags, name))
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
-    return tuple(word for name, given in normalize(flags).items() for word in _flag_words(name, given))
+    """Return the words of these flags, in their order. Flags that are None, and bare switches that are off, have no words."""
+    return tuple(word for name, setting in normalize(flags).items() for word in _flag_words(name, setting))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the flags, their files below the model, and the constant flags (DEFAULT_FLAGS).
+    """Return the words after the image: the flags, with the paths of their files, and DEFAULT_FLAGS.
 
-    model: its folder in the container; the flag MODEL names a file there (the first of its shards).
+    model: folder in the container; the flag MODEL names a file in it (the first shard).
     """
     recipe_flags = normalize(flags)
     files = {name: _path_below(model, recipe_flags[name]) for name in FILE_FLAGS if recipe_flags.get(name) is not None}
@@ -173,8 +169,7 @@ def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def served_name(flags: Mapping[str, Any], model: str) -> str:
-    """Return the name that the server reports: the alphabetically first alias, else the file's name. It answers to any other name
-    too."""
+    """Return the name that the server reports: the alphabetically first alias, else the file's name. Requests may use any name."""
     return served_names(flags, model)[0]
 
 
@@ -187,28 +182,25 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
+    """Return the port on which the server listens in its container. The value must be valid."""
     port_number = None if find_value_problem(flags, PORT) else parse_integer(value(flags, PORT))
     return DEFAULT_PORT if port_number is None else port_number
 
 
 def slots(flags: Mapping[str, Any]) -> int:
-    """Return the number of requests that it serves at a time."""
+    """Return the number of requests that the server processes at a time."""
     count = parse_integer(value(flags, SLOTS))
     return DEFAULT_SLOTS if count is None or count < 1 else count
 
 
 def has_unified_cache(flags: Mapping[str, Any]) -> bool:
-    """Return True if the slots share one context, instead of having a part of it each."""
+    """Return True if the slots share one context, False if it is divided among them."""
     setting = value(flags, "kv-unified")
     return setting if isinstance(setting, bool) else (parse_integer(value(flags, SLOTS)) or -1) < 1
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """Return the context of a slot that the flags set, in tokens; None if they set none.
-
-    A model's trained length may cap it.
-    """
+    """Return the context of a slot in tokens; None if the flags set none. The model's trained length may be lower."""
     total = parse_positive_integer(value(flags, CONTEXT))
     if total is None:
         return None
@@ -221,13 +213,13 @@ def properties() -> dict[str, Any]:
 
 
 def parse_positive_integer(text: Any) -> int | None:
-    """Return a whole number above 0; None for anything else."""
+    """Return a positive integer from a number or its digits; None for anything else."""
     count = parse_integer(text)
     return count if count is not None and count > 0 else None
 
 
 def round_up_context(tokens: int) -> int:
-    """Return tokens rounded up to the step of a context."""
+    """Return a context that the server allocates for this many tokens."""
     return -(-tokens // CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS
 
 
@@ -263,7 +255,7 @@ def _off_word(name: str, option: Option | None) -> str:
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Return the model and the flags of a command: a switch as true or false, a number as a number. Other words are skipped."""
+    """Return the model and the flags of a command, with values as booleans and numbers where possible. Other words are skipped."""
     flags: dict[str, Any] = {}
     remaining = list(words)
     while remaining:
@@ -292,12 +284,12 @@ def _parse_value(option: Option, words: Sequence[str]) -> Any:
 
 
 def _parse_plain(word: str) -> Any:
-    """Return a word as the number or the mapping that it holds, else as text."""
-    plain = parse_word(word)
-    return word if isinstance(plain, list) else plain
+    """Return the number or the mapping that a word contains, else the word."""
+    parsed = parse_word(word)
+    return word if isinstance(parsed, list) else parsed
 
 
-# Other people's ways to start llama-server. Sources: scitrera/oss-spark-run@3190eb7; tools/server/README.md of b11434.
+# Commands from other projects. Sources: scitrera/oss-spark-run@3190eb7; tools/server/README.md of b11434.
 
 IMPORTS = ImportTable(
     image="ghcr.io/ggml-org/llama.cpp:server-cuda13",
@@ -316,8 +308,8 @@ IMPORTS = ImportTable(
 )
 
 
-# Flags with which llama-server embeds and reranks. Sources: b11549, real: without them 501, "Start it with `--embeddings`";
-# with a pooling of none 400, "not OAI compatible".
+# Flags for embedding and reranking. Sources: b11549, real: without them 501, "Start it with `--embeddings`"; with a pooling of
+# none 400, "not OAI compatible".
 
 TASK_FLAGS = TaskFlags(
     needs={"embed": {"embeddings": True}, "rerank": {"reranking": True}},
@@ -325,14 +317,14 @@ TASK_FLAGS = TaskFlags(
 )
 
 
-# Flags of llama-server that cause what a probe finds. Seen on b11549 (tests/real_llama/test_probes.py): any model returns JSON
-# of a schema, tools are refused with --no-jinja, pictures without --mmproj. The rest is from its help text.
+# Flags that cause the problems that probes find. Observed on b11549 (tests/real_llama/test_probes.py): any model returns JSON
+# that fits a schema, tools are refused with --no-jinja, pictures without --mmproj. The other causes are from its help text.
 
-TEMPLATE_CAUSE = "--no-jinja, or --chat-template is not that of this model"
+TEMPLATE_CAUSE = "--no-jinja, or --chat-template is for another model"
 REASONING_FORMAT_CAUSE = (
-    "--reasoning-format none leaves the thinking in the content, or --chat-template is not that of this model"
+    "--reasoning-format none leaves the thinking in the content, or --chat-template is for another model"
 )
-#: llama-server's error for a template that it can't render; its template engine is not Python's (b11549, minja)
+#: llama-server's error for a template that it can't render; its template engine is minja, not Jinja (b11549)
 RENDER_ERRORS = (
     r"not callable|at row \d+, column \d+|[Tt]emplate|roles must alternate|[Uu]nknown (?:filter|function|test|method)"
 )
@@ -341,30 +333,30 @@ PROBE_FLAGS = ProbeFlags(
         (r"tools? param requires --jinja", "--no-jinja turns tools off"),
         (
             r"instead of `message_start`",
-            "the build: b11549 leaves `message_start` out of some streams, see docs/llama-cpp.md",
+            "the build: b11549 omits `message_start` in some streams, see docs/llama-cpp.md",
         ),
         (r"hint: .{0,80}mmproj", "--mmproj is missing (`model.mmproj`)"),
         (
             RENDER_ERRORS,
-            "the chat template is not one that llama.cpp can render: --chat-template-file with a template made for it",
+            "llama.cpp cannot render the chat template: set --chat-template-file to a template made for llama.cpp",
         ),
     ),
     causes={
-        "tools refused": "--chat-template-file with a template made for llama.cpp: the model's own does not take tools here",
+        "tools refused": "the model's own template does not support tools here: set --chat-template-file to a template made for llama.cpp",
         "tool call as text": f"{TEMPLATE_CAUSE}; --skip-chat-parsing leaves calls in the text",
         "tool call in the thinking": REASONING_FORMAT_CAUSE,
         "tool call with bad arguments": TEMPLATE_CAUSE,
         "no tool call": TEMPLATE_CAUSE,
-        "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says",
-        "only without stream": "--chat-template is not that of this model, or --reasoning-format; its streaming is broken in this build",
-        "content null": "--reasoning-budget or --chat-template is not that of this model: all of the text counted as thinking",
+        "tool choice ignored": "--chat-template writes the tools into the prompt and ignores `tool_choice`",
+        "only without stream": "--chat-template is for another model, or streaming with this --reasoning-format is broken in this build",
+        "content null": "all of the text counted as thinking: --reasoning-budget, or --chat-template is for another model",
         "thinking in content": REASONING_FORMAT_CAUSE,
         "no thinking apart": "--reasoning off, or --reasoning-format none",
         "not the schema": "--skip-chat-parsing, or a build without grammars",
         "picture refused": "--mmproj is missing (`model.mmproj`)",
-        "picture not seen": "--mmproj is another model's (`model.mmproj`)",
+        "picture not seen": "--mmproj is for another model (`model.mmproj`)",
         "another dimension": "another model, or --pooling none",
-        "garbage": "another quantization than this file's, an uneven --cache-type-k and --cache-type-v, or --chat-template of another model",
-        "another language": "--chat-template is another model's, or the weights are damaged",
+        "garbage": "a bad quantization, --cache-type-k and --cache-type-v that differ, or --chat-template is for another model",
+        "another language": "--chat-template is for another model, or the weights are damaged",
     },
 )

@@ -1,7 +1,7 @@
-"""Parser of the header of a GGUF file, which describes the model before its weights. Bytes in, values out.
+"""Parser of the header of a GGUF file, which describes the model.
 
-Source: ggml/docs/gguf.md. Little-endian: magic, version (2 or 3), the counts of tensors and of key-value pairs, the pairs.
-Everything is bounded: the bytes are untrusted. Long arrays (a vocabulary) are skipped, not kept.
+Format (ggml/docs/gguf.md), little-endian: magic, version (2 or 3), number of tensors, number of key-value pairs, the pairs.
+The bytes are untrusted: all sizes are limited. Long arrays, such as a vocabulary, are skipped.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ from sparkwright.units import MIB
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-#: bytes of a file to read: the vocabulary and the merges of the largest have some 15 MiB
+#: bytes to read from a file; the largest known vocabularies with their merges have about 15 MiB
 HEADER_BYTES = 64 * MIB
 MAX_PAIRS, MAX_TENSORS, MAX_KEY_BYTES, MAX_TEXT_BYTES = 4096, 1 << 20, 256, 4 * MIB
 MAX_ARRAY_ITEMS, MAX_KEPT_ARRAY_ITEMS = 1 << 22, 1024
-#: limits for all lists together: items that are kept, and texts that are skipped one by one; a vocabulary of 262,000 tokens and
-#: its merges are 800,000
+#: limits for all arrays together. A vocabulary of 262,000 tokens and its merges are 800,000 texts, skipped one after another
 MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS = 1 << 16, 1 << 21
 
 TEXT_TYPE, ARRAY_TYPE = 8, 9
-#: the formats of the plain types, by their number
+#: formats for struct.unpack, by type number
 SCALAR_FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
 
 class NotGguf(ValueError):
-    """The bytes are not a GGUF header; the message is the end of a sentence: "does not begin as a GGUF file"."""
+    """The bytes are not a GGUF header. The message is a predicate for the file's name: "does not begin as a GGUF file"."""
 
 
 ARCHITECTURE_KEY = "general.architecture"
 TEMPLATE_KEY = "tokenizer.chat_template"
-#: by the names of a request. source: llama.cpp pull request 17120 (merged November 2025); llama-server uses them unless a flag
-#: or a request sets another value
+#: keys below general.sampling, by the names in requests: llama-server's defaults unless flags or requests set other values.
+#: Source: llama.cpp pull request 17120 (merged November 2025)
 SAMPLING_KEYS = {
     "temperature": "temp",
     "top_p": "top_p",
@@ -43,9 +42,9 @@ SAMPLING_KEYS = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-#: decimal places kept of a number that is stored with 32 bits
+#: precision of the 32-bit numbers in a file, in decimal places
 SAMPLING_DIGITS = 6
-#: keys that determine the KV cache's size, below the architecture's name
+#: keys below the architecture's name that determine the size of the KV cache
 SHAPE_KEYS = (
     *("context_length", "block_count", "embedding_length", "attention.head_count", "attention.head_count_kv"),
     *("attention.key_length", "attention.value_length"),
@@ -53,7 +52,7 @@ SHAPE_KEYS = (
 
 
 def is_integer(value: Any) -> bool:
-    """Return True for a whole number, or a list of whole numbers (one per layer)."""
+    """Return True for an integer, or a list of integers that is not empty."""
     items = value if isinstance(value, list) else [value]
     return bool(items) and all(type(item) is int for item in items)
 
@@ -62,30 +61,30 @@ def is_integer(value: Any) -> bool:
 class Header:
     """The header of a GGUF file."""
 
-    #: of the format
+    #: of the file format
     version: int
     #: number of tensors
     tensors: int
-    #: by key; None for a long array
+    #: by key; None for a long array, which is skipped
     values: dict[str, Any]
-    #: all values were read
+    #: False if the bytes ended within the header
     complete: bool = True
 
     @property
     def architecture(self) -> str:
-        """The architecture, as `llama` or `qwen3moe`; empty if the header has none."""
+        """The architecture, such as `llama` or `qwen3moe`; empty if the header has none."""
         value = self.values.get(ARCHITECTURE_KEY)
         return value if isinstance(value, str) else ""
 
     @property
     def template(self) -> str:
-        """The chat template that llama-server renders; empty for none."""
+        """The chat template that llama-server uses by default; empty if the header has none."""
         value = self.values.get(TEMPLATE_KEY)
         return value if isinstance(value, str) else ""
 
     @property
     def sampling(self) -> dict[str, float]:
-        """The sampling defaults of the model's makers, by the names of a request."""
+        """The sampling defaults set by the model's authors, by the names in requests."""
         defaults = {name: self.values.get(f"general.sampling.{key}") for name, key in SAMPLING_KEYS.items()}
         return {
             name: round(value, SAMPLING_DIGITS)
@@ -94,51 +93,45 @@ class Header:
         }
 
     def architecture_value(self, key: str) -> Any:
-        """Return a value of its architecture, as `block_count`; None if the header has none."""
+        """Return a value by its key below the architecture's name, such as `block_count`; None if it is missing."""
         return self.values.get(f"{self.architecture}.{key}")
 
 
-def parse_header(data: bytes) -> Header:
-    """Return the header at the beginning of these bytes. Raises NotGguf, also if the header continues beyond them."""
-    try:
-        return _read_header(_ByteReader(data))
-    except (struct.error, UnicodeDecodeError):
-        raise NotGguf("ends within its header, or is damaged") from None
+def parse_header(data: bytes, *, partial: bool = False) -> Header:
+    """Return the header at the beginning of a file.
 
+    Args:
+        data: the beginning of the file.
+        partial: accept data that end within the header. The model's shape comes before its vocabulary.
 
-def parse_partial_header(data: bytes) -> Header:
-    """Return the part of the header in these bytes: the model's shape comes before its vocabulary.
-
-    Raises NotGguf if the bytes are not a header.
+    Raises:
+        NotGguf: data is not a GGUF header, or ends within it although `partial` is false.
     """
+    reader = _ByteReader(data)
     try:
-        return _read_header(_ByteReader(data), to_end=False)
+        if reader.read_bytes(4) != MAGIC:
+            raise NotGguf("does not begin as a GGUF file")
+        version = reader.scalar("<I")
+        if version not in VERSIONS:
+            raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are supported")
+        tensors = reader.count("<Q", MAX_TENSORS, "tensors")
+        values: dict[str, Any] = {}
+        complete = True
+        try:
+            for _ in range(reader.count("<Q", MAX_PAIRS, "values")):
+                key = reader.text(MAX_KEY_BYTES)
+                values[key] = reader.value(reader.scalar("<I"))
+        except struct.error:
+            if not partial:
+                raise
+            complete = False
     except (struct.error, UnicodeDecodeError):
         raise NotGguf("ends within its header, or is damaged") from None
-
-
-def _read_header(reader: _ByteReader, *, to_end: bool = True) -> Header:
-    if reader.read_bytes(4) != MAGIC:
-        raise NotGguf("does not begin as a GGUF file")
-    version = reader.scalar("<I")
-    if version not in VERSIONS:
-        raise NotGguf(f"is GGUF version {version}; {' and '.join(map(str, VERSIONS))} are known")
-    tensors = reader.count("<Q", MAX_TENSORS, "tensors")
-    values: dict[str, Any] = {}
-    complete = True
-    try:
-        for _ in range(reader.count("<Q", MAX_PAIRS, "values")):
-            key = reader.text(MAX_KEY_BYTES)
-            values[key] = reader.value(reader.scalar("<I"))
-    except struct.error:
-        if to_end:
-            raise
-        complete = False
     return Header(version, tensors, values, complete)
 
 
 class _ByteReader:
-    """A forward reader of bytes; raises struct.error at their end."""
+    """A sequential reader; raises struct.error at the end of the bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -190,9 +183,9 @@ class _ByteReader:
         self._texts_to_skip -= items
         if self._texts_to_skip < 0:
             raise NotGguf(f"has lists of more than {MAX_SKIPPED_TEXTS} texts together")
-        size_of, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
+        unpack_size, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
         for _ in range(items):
-            size = size_of(data, position)[0]
+            size = unpack_size(data, position)[0]
             position += 8 + size
             if size > MAX_TEXT_BYTES:
                 raise NotGguf(f"claims {size} bytes of one text, more than any model has")

@@ -1,7 +1,7 @@
-"""llama-server's HTTP interface. Seen on builds b10434 and b11549; tests/real_llama tests it against the latter.
+"""llama-server's HTTP interface, as observed on builds b10434 and b11549; tests/real_llama tests it against the latter.
 
-Its port is open before the model is loaded; every path answers 503 until then. A request's "model" is not checked. /v1/models
-needed no key in b10434 and needs one in b11549, so it counts as protected. A context that is too short for a prompt is 400
+The port is open before the model is loaded; every path answers 503 until then. The "model" of requests is not checked. /v1/models
+needed no key in b10434 and needs one in b11549, so it counts as protected. A prompt longer than the context is answered with 400
 `exceed_context_size_error`; unknown fields are ignored.
 """
 
@@ -12,24 +12,24 @@ from typing import Any
 
 from sparkwright.engines import http
 from sparkwright.engines.api_paths import COUNT_TOKENS, MESSAGES, OPENAI_PATHS, ApiPath
-from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usage, format_key_line, parse_key_lines
+from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usage
 from sparkwright.trust.bounds import count_or_none
 
 PORT = 8080
-#: the flag, and the variable, that would hold the key itself
+#: flag and variable with the key itself, readable by every user of the host
 KEY_FLAG = "api-key"
 KEY_VARIABLE = "LLAMA_API_KEY"
 
 
 def parse_build(props: Any) -> str:
-    """Return the build in an answer of /props, "b11549-7e4c0a9"; empty if it has none."""
+    """Return the build in an answer of /props, "b11549-7e4c0a9"; empty if there is none."""
     return str(props.get("build_info") or "") if isinstance(props, dict) else ""
 
 
 def parse_settings(props: Any) -> dict[str, Any]:
-    """Return the settings that /props reports, without those that it does not: context and slots as they are, not as requested.
+    """Return the settings in an answer of /props; missing ones are omitted.
 
-    max_model_len: tokens of one slot. max_concurrency: slots.
+    max_model_len: tokens per slot. max_concurrency: slots. Both may differ from the flags.
     """
     if not isinstance(props, dict):
         return {}
@@ -44,9 +44,9 @@ def parse_settings(props: Any) -> dict[str, Any]:
     return {name: value for name, value in reported.items() if value is not None}
 
 
-def slot_context(row: Mapping[str, Any]) -> Any:
-    """Return the context of one slot in tokens, from a row of /v1/models; None if it has none."""
-    meta = row.get("meta")
+def slot_context(model: Mapping[str, Any]) -> Any:
+    """Return the context of a slot in tokens from a model in /v1/models; None if it is missing."""
+    meta = model.get("meta")
     return meta.get("n_ctx") if isinstance(meta, dict) else None
 
 
@@ -57,7 +57,7 @@ HTTP = Http(
     port=PORT,
     roles={
         http.GENERATED: MetricSample("llamacpp:tokens_predicted_total"),  # added when a request ends
-        http.HEARTBEAT: MetricSample("llamacpp:n_decode_total"),  # every step; not those of a draft model
+        http.HEARTBEAT: MetricSample("llamacpp:n_decode_total"),  # counts every step, except a draft model's
         http.RUNNING: MetricSample("llamacpp:requests_processing"),
         http.WAITING: MetricSample("llamacpp:requests_deferred"),
         http.PREFIX_QUERIES: MetricSample("llamacpp:prompt_tokens_total"),
@@ -78,7 +78,7 @@ HTTP = Http(
     thinking={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
     counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
-    # a stream ends with `timings`, also where its client did not ask for `usage`
+    # a stream ends with `timings`, even if its client did not request `usage`
     usages=(*USAGES, Usage("timings", ("prompt_n", "cache_n"), "predicted_n")),
     public=frozenset(("/health",)),
     render=("/apply-template",),
@@ -99,21 +99,13 @@ HTTP = Http(
 )
 
 
-# llama-server's API key in a file of keys, one per line, so that no argument and no environment variable holds it.
+# The API key is passed in a file with one key per line, so that it is in no argument and no environment variable.
 #
-# Seen on b11549 (tests/real_llama/test_http.py): 401 without the key, and the key is not in the log. /health needs no
-# key.
-
-
-KEY_FILE_FLAG = "api-key-file"
-#: path of the file in the container
-KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
-render_key_file, parse_key_file = format_key_line, parse_key_lines
-
+# Observed on b11549 (tests/real_llama/test_http.py): 401 without the key; the key is not in the log; /health needs no key.
 SERVER_KEY = ServerKey(
     flag=KEY_FLAG,
     variable=KEY_VARIABLE,
-    option=KEY_FILE_FLAG,
-    mount=KEY_FILE_MOUNT,
-    alone="llama-server reads one file of keys, which holds this one",
+    option="api-key-file",
+    mount="/run/sparkwright/engine.key",
+    alone="llama-server reads a single file of keys, which contains this one",
 )

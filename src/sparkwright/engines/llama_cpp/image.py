@@ -1,4 +1,4 @@
-"""Readers of the build and the options of the llama-server in an image. Never guessed from the tag."""
+"""Build and options of the llama-server in an image, from its own output; the tag is not used."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _REMOVED = "the argument has been removed"
 class ListedOption:
     """An option in the help text."""
 
-    #: its own name, the last of the long ones
+    #: canonical name: the last of the long ones
     name: str
-    #: all words that switch it on, with dashes
+    #: spellings that switch it on, with dashes
     words: tuple[str, ...]
-    #: all words that switch it off, with dashes
+    #: spellings that switch it off, with dashes
     off: tuple[str, ...] = ()
-    #: number of words that follow
+    #: number of values that follow
     takes: int = 0
-    #: the full list of allowed words, empty for anything
+    #: allowed values; empty if all are allowed
     choices: tuple[str, ...] = ()
     #: environment variable with the same effect
     variable: str = ""
 
 
 def parse_help(text: str) -> dict[str, ListedOption]:
-    """Return the options by their own names; empty if the text is not a list of options. Removed options are left out."""
+    """Return the options in a help text by canonical name, without removed ones; empty if the text is not a list of options."""
     options: dict[str, ListedOption] = {}
     for entry in re.split(r"\n(?=-[A-Za-z-])", "\n" + text[:MAX_HELP_CHARS]):
         option = _parse_option(entry.strip("\n"))
@@ -51,78 +51,74 @@ def _parse_option(entry: str) -> ListedOption | None:
     head, _, further_lines = entry.partition("\n")
     columns = re.split(r"\s{2,}", re.sub(r",\s+", ", ", head), maxsplit=1)
     description = " ".join([*columns[1:], further_lines])
-    words, values = _split_head(columns[0])
-    long = [word for word in words if word.startswith("--")]
-    if not long or _REMOVED in description:
+    words, placeholders = _split_head(columns[0])
+    if not any(word.startswith("--") for word in words) or _REMOVED in description:
         return None
     off = _off_words(words)
     on = tuple(word for word in words if word not in off)
     name = [word for word in on if word.startswith("--")][-1].removeprefix("--")
     variable = _VARIABLE.search(description)
-    return ListedOption(
-        name, on, off, len(values), _parse_choices(values, description), variable[1] if variable else ""
-    )
+    choices = _parse_choices(placeholders, description)
+    return ListedOption(name, on, off, len(placeholders), choices, variable[1] if variable else "")
 
 
 def _off_words(words: list[str]) -> tuple[str, ...]:
     """Return the words that switch the option off: those after the last long word that switches it on."""
-    long = [at for at, word in enumerate(words) if word.startswith("--")]
-    on = [at for at in long if not words[at].startswith("--no-")]
+    long = [index for index, word in enumerate(words) if word.startswith("--")]
+    on = [index for index in long if not words[index].startswith("--no-")]
     return tuple(words[max(on) + 1 :]) if on and len(on) < len(long) else ()
 
 
 def _split_head(head: str) -> tuple[list[str], list[str]]:
-    """Return the option's words, and its values' placeholders."""
-    parts = head.split(" ")
-    position = 0
-    while position < len(parts) and _WORD.fullmatch(parts[position].rstrip(",")):
-        position += 1
-    return [part.rstrip(",") for part in parts[:position]], _placeholders(" ".join(parts[position:]))
+    """Return the option's spellings, and the placeholders of its values."""
+    words = head.split(" ")
+    count = 0
+    while count < len(words) and _WORD.fullmatch(words[count].rstrip(",")):
+        count += 1
+    rest = " ".join(words[count:])
+    placeholders = [rest] if rest[:1] in tuple("<[{") else words[count:]
+    return [word.rstrip(",") for word in words[:count]], placeholders
 
 
-def _placeholders(text: str) -> list[str]:
-    return [] if not text else [text] if text[0] in "<[{" else text.split(" ")
-
-
-def _parse_choices(values: list[str], description: str) -> tuple[str, ...]:
+def _parse_choices(placeholders: list[str], description: str) -> tuple[str, ...]:
     allowed = _ALLOWED.search(re.sub(r"\s+", " ", description))
-    braced = _BRACED.fullmatch(values[0]) if len(values) == 1 else None
-    if allowed and values:
+    braced = _BRACED.fullmatch(placeholders[0]) if len(placeholders) == 1 else None
+    if allowed and placeholders:
         return tuple(allowed[1].replace("default", "").replace(" ", "").strip(",").split(","))
     return tuple(re.split(r"[|,]", braced[1] or braced[2])) if braced else ()
 
 
-#: the official image's entrypoint
+#: entrypoint of the official image
 PROGRAM = "/app/llama-server"
 ASK_VERSION = (PROGRAM, "--version")
 ASK_OPTIONS = (PROGRAM, "--help")
 REFERENCE_BUILD = f"b{flags.NEWEST_BUILD}"
-#: "version: 10434 (7e4c0a9)", and later "version: 0.1.0-dev (build 10434, commit 7e4c0a9)"
+#: "version: 10434 (7e4c0a9)"; in later builds "version: 0.1.0-dev (build 10434, commit 7e4c0a9)"
 _VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """Return None: the image's labels and variables do not name the build."""
+    """Return None: no label or variable of the images contains the build."""
     return None
 
 
 def parse_version(text: str) -> str | None:
-    """Return the build in the output of `llama-server --version`, as b11549."""
+    """Return the build in the output of `llama-server --version`, "b11549"; None if there is none."""
     match = _VERSION.search(text)
     return f"b{match[1]}" if match else None
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Return the options in a help text with the number of words that each takes; empty if it is not a list of options."""
+    """Return the number of values of each option in a help text; empty if it is not a list of options."""
     return {name: str(option.takes) for name, option in parse_help(text).items()}
 
 
 @lru_cache(maxsize=1)
 def reference_shapes() -> Mapping[str, str]:
-    """Return the options of the newest build in options.json, with the number of words that each takes."""
-    takes = {"switch": "0", "bare": "0", "two": "2"}
+    """Return the number of values of each option of the newest build in options.json."""
+    value_counts = {"switch": "0", "bare": "0", "two": "2"}
     return {
-        name: takes.get(option.kind, "1")
+        name: value_counts.get(option.kind, "1")
         for name, option in flags.TABLE.known.items()
         if flags.exists(name, flags.NEWEST_BUILD)
     }

@@ -1,4 +1,8 @@
-"""llama-server's log: the reasons why it did not start or failed, its tables, and the causes of slowness that only llama.cpp has."""
+"""llama-server's log: its failures, the format for the reader, and the causes of slowness specific to llama.cpp.
+
+Rows marked "real" are from logs in tests/data: CPU builds b10068 and b11549, and b10434 up to the point where it computes. Rows
+marked "source" are from llama.cpp's source. Most lines of a start appear only with `-lv 4`; without it their readings are unknown.
+"""
 
 from __future__ import annotations
 
@@ -39,25 +43,17 @@ FAILURES: tuple[FailurePattern, ...] = (
         "the engine refuses {0}: {1}.",
     ),
     failure_pattern(
-        "error: the supplied chat template is not supported", "", "it cannot use the chat template of chat-template."
+        "error: the supplied chat template is not supported", "", "it does not support the template in chat-template."
     ),
-    # settings that exclude each other; b10434 has another message for the first
-    failure_pattern(
-        "V cache quantization requires flash_attn",
-        "",
-        "a quantized V cache (cache-type-v) needs flash-attn, which is off.",
-        "never",
-    ),
-    failure_pattern(
-        "quantized V cache requires flash_attn",
-        "",
-        "a quantized V cache (cache-type-v) needs flash-attn, which is off.",
-        "never",
+    # settings that exclude each other; the first two are messages of different builds
+    *(
+        failure_pattern(needle, "", "a quantized V cache (cache-type-v) needs flash-attn, which is off.", "never")
+        for needle in ("V cache quantization requires flash_attn", "quantized V cache requires flash_attn")
     ),
     failure_pattern(
         "n_seq_max must be <= ",
         r"n_seq_max must be <= (\d+)",
-        "parallel is more than the {0} slots that it can have.",
+        "parallel is more than the maximum of {0} slots.",
         "never",
     ),
     # the model's files
@@ -68,7 +64,7 @@ FAILURES: tuple[FailurePattern, ...] = (
         "never",
     ),
     failure_pattern(
-        "data is not within the file bounds", "", "the model's file is cut off: a tensor lies beyond its end.", "never"
+        "data is not within the file bounds", "", "the model's file is truncated: a tensor lies beyond its end.", "never"
     ),
     failure_pattern(
         "unknown model architecture: '",
@@ -79,18 +75,18 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "unknown pre-tokenizer type: '",
         r"unknown pre-tokenizer type: '([^']+)'",
-        "this engine does not know the model's tokenizer ({0}): it is too old for it.",
+        "this engine is too old for the model's tokenizer ({0}).",
         "never",
     ),
-    failure_pattern("invalid magic characters", "", "the model's file is no GGUF file.", "never"),
+    failure_pattern("invalid magic characters", "", "the model's file is not a GGUF file.", "never"),
     failure_pattern("failed to read magic", "", "the model is a folder or an empty file, not a GGUF file.", "never"),
     failure_pattern(
         "gguf_init_from_reader: failed to read ",
         r"gguf_init_from_reader: failed to read (.+?)\.?$",
-        "the model's file is cut off or damaged: its {0} cannot be read.",
+        "the model's file is truncated or damaged: its {0} cannot be read.",
         "never",
     ),
-    # memory; CUDA's words: source
+    # memory; CUDA's messages: source
     failure_pattern(
         "cudaMalloc failed: out of memory",
         r"allocating ([\d.]+) MiB on device",
@@ -108,14 +104,14 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "couldn't bind HTTP server socket",
         r"hostname: (\S+), port: (\d+)",
-        "it cannot listen on {0}, port {1}: the port is in use, or the address is not the container's.",
+        "it cannot listen on {0}, port {1}: the port is in use, or the container does not have this address.",
     ),
     *HOST_FAILURES,
     *IMAGE_FAILURES,
     failure_pattern(
         "error while loading shared libraries: ",
         r"error while loading shared libraries: ([^:]+):",
-        "its image lacks {0}.",
+        "the image lacks {0}.",
     ),
     failure_pattern("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}.", "always"),
     failure_pattern(
@@ -124,7 +120,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(  # issue 24324
         ": fatal error",
         r"(?:^|/)([\w.-]{1,80}\.(?:cu|cuh|c|cpp):\d{1,6}): fatal error$",
-        "it ended with a fatal error of its own ({0}).",
+        "it ended with a fatal error ({0}).",
         "always",
     ),
     # consequences of a cause
@@ -137,7 +133,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "failed to initialize the context: ",
         r"failed to initialize the context: (.+?)\.?$",
-        "it cannot make its context: {0}.",
+        "it cannot create its context: {0}.",
         "never",
     ),
     failure_pattern(
@@ -151,57 +147,50 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "failed to load model, '", r"load_model: failed to load model, '([^']+)'", "it cannot load the model {0}."
     ),
-    failure_pattern("failed to create context with model '", "", "it cannot make its context."),
-    failure_pattern("failed to create_context with model '", "", "it cannot make its context."),
+    failure_pattern("failed to create context with model '", "", "it cannot create its context."),
+    failure_pattern("failed to create_context with model '", "", "it cannot create its context."),
     failure_pattern("exiting due to ", r"(?:llama_server|init|main): exiting due to (.+?)\.?$", "it ended: {0}."),
     *CRASH_FAILURES,
 )
 
 
-# llama-server's log: its tables.
-#
-# real: logs in tests/data of builds for the CPU: b10068, b11549, and of b10434 what it says before it computes.
-# source: its own. Much of a start is told only with `-lv 4`; without it the readings of those lines are unknown. Each
-# line begins with minutes.seconds.ms.us since the process began and a letter for its level; what refuses arguments
-# has no prefix.
-
-
+#: minutes.seconds.ms.us since the start of the process; a letter for the level follows. Errors about arguments have no prefix
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
-#: function that logs the server's events. real: the first until b10434, the second in b11549.
+#: functions that log the server's events. real: the first until b10434, the second in b11549
 _LOGGED_BY = r"(?:llama_server|init): "
 
-#: only with -lv 4. real.
+#: only with -lv 4. real
 BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
 #: b11549
 BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
 VERBOSITY = line("common_params_print_info: verbosity = ")
-#: before any other line. real.
+#: before any other line. real
 ARGUMENT_ERRORS = (
     line("error: invalid argument: ", r"^error: invalid argument: "),
     line("error while handling argument ", r"^error while handling argument "),
 )
 SLOTS = line("load_model: initializing, n_slots = ", r"initializing, n_slots = (\d+)")
-#: the address follows. real.
+#: the address follows. real
 LISTENING = line(": listening on ", _LOGGED_BY + "listening on ")
-#: a device of its own; `CUDA_Host` is the host's side
+#: buffers of the GPU; `CUDA_Host` is memory of the host
 _GPU_DEVICE = r"(?:CUDA|Vulkan|ROCm)\d+ "
-#: a model with sliding windows has two caches, and a draft model one of its own: a line for each. real.
+#: one line per cache: a model with sliding windows has two, a draft model one more. real
 KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) MiB")
 CONTEXT_CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
 )
-#: -fit shrank a context that no flag sets, to leave memory free. source; only with -lv 4.
+#: `fit` reduced a context that no flag sets, to leave memory free. source; only with -lv 4
 CONTEXT_REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
 
 
 def _format_build(text: str) -> str:
-    """Return the build as /props writes it: b10434-7e4c0a9."""
+    """Return the build in the format of /props: b10434-7e4c0a9."""
     return text if text.startswith("b") else "b" + text.replace(" (", "-").rstrip(")")
 
 
 def _merge_cache_types(text: str) -> str:
-    """Return the type of keys and values if they have the same, else both types."""
+    """Return the common type of keys and values, else "K f16, V q8_0"."""
     keys, values = re.findall(r"[KV] \((\w+)\)", text)
     return keys if keys == values else f"K {keys}, V {values}"
 
@@ -218,7 +207,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (LISTENING,)),
 )
 
-#: later lines win. real; all but the line of the slots only with -lv 4.
+#: later lines win. real; only with -lv 4, except the line of the slots
 VALUES: tuple[tuple[str, Line], ...] = (
     ("version", BUILD),
     ("version", BUILD_INFO),
@@ -228,11 +217,11 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
     ("kv_cache_mib", KV_CACHE),
     ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
-    # no evidence of the device: printed without any GPU too
+    # not evidence of a GPU: printed without one too. real
     ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
     ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
     ("gpu_weights_mib", line(" model buffer size = ", _GPU_DEVICE + r"model buffer size = +([\d.]+) MiB")),
-    # compute buffers, and the state of recurrent layers. real for a CPU; seen for a GPU, b8467 to b11549
+    # real for a CPU; observed for a GPU, b8467 to b11549
     ("gpu_compute_mib", line(" compute buffer size = ", _GPU_DEVICE + r"compute buffer size = +([\d.]+) MiB")),
     ("recurrent_mib", line("llama_memory_recurrent: size = ", r"llama_memory_recurrent: size = +([\d.]+) MiB")),
     ("slots", SLOTS),
@@ -241,24 +230,24 @@ VALUES: tuple[tuple[str, Line], ...] = (
 )
 
 
-#: readings of sizes, each the sum of its lines
+#: readings that are the sum of their lines
 SIZE_READINGS = ("kv_cache_mib", "recurrent_mib", "cpu_weights_mib", "gpu_weights_mib", "gpu_compute_mib")
 
 
 def _normalize_flash_attention(value: Any) -> Any:
-    """Return the value of flash-attn in the log's words; "auto" stays."""
+    """Return the log's word for a value of flash-attn; other values, such as "auto", are unchanged."""
     return {"on": "enabled", "1": "enabled", "off": "disabled", "0": "disabled"}.get(str(value).casefold(), value)
 
 
 LOG = LogFormat(
-    # answers of the model, with whole exceptions in them, and lines of each request
+    # answers of the model, which may quote exceptions, and lines of each request
     noise=("unparsed ", "got exception: ", "print_timing: "),
     banners=(BUILD, BUILD_INFO),
     arguments=VERBOSITY,
     later_refusals=ARGUMENT_ERRORS,
     stages=STAGES,
     values=VALUES,
-    # "flash_attn = auto" is settled later. real.
+    # later lines resolve "flash_attn = auto". real
     kernel_readings=(
         ("flash attention", "flash_attention"),
         ("GPU layers", "gpu_layers"),
@@ -285,7 +274,7 @@ LOG = LogFormat(
     always={
         "chunked_prefill": (
             True,
-            "llama-server always reads a prompt in batches (-b, -ub); there is no flag to turn it off",
+            "llama-server always processes prompts in batches (-b, -ub); no flag turns that off",
         )
     },
     unmet=(CONTEXT_CAPPED,),
@@ -299,34 +288,37 @@ LOG = LogFormat(
     ),
     failures=FAILURES,
     harmless=re.compile(_PREFIX + "[DIWT] "),
-    # after SIGTERM; a start that fails prints it too, after the reason
+    # after SIGTERM; a failed start prints it after the reason
     stopping_when_ready=(line("cleaning up before exit..."),),
     prefix=re.compile(_PREFIX + r"[DIWET] (?:\w{3,4} )? *"),
     clock=re.compile(r"^(?P<minute>\d{1,6})\.(?P<second>\d\d)\.(?P<milli>\d{3})\.\d{3} "),
-    # "offloaded 5/5 layers to GPU" is no evidence: it is printed without any GPU. real.
     on_gpu=(line(" model buffer size = ", r"load_tensors: +(?:CUDA|Vulkan|ROCm)\d+ model buffer size = +[\d.]+ MiB"),),
     on_cpu=(line("CPU_Mapped model buffer size = ", r"load_tensors: +CPU_Mapped model buffer size = +[\d.]+ MiB"),),
 )
 
 
-# Causes of slowness that only llama.cpp has, read from its log. Pure.
+# Causes of slowness specific to llama.cpp, from its log.
 #
-# Sources: llama.cpp b11549, llama-model.cpp ("offloaded N/M layers to GPU", the size of each buffer) and llama-kv-
-# cache.cpp (types of K and V); without `flash-attn` or with unlike types the attention kernels of CUDA fall back.
+# Sources: llama.cpp b11549, llama-model.cpp ("offloaded N/M layers to GPU", the size of each buffer) and llama-kv-cache.cpp (types
+# of K and V). Without flash attention, or with different types of K and V, CUDA uses slower attention kernels.
 
 
 def detect_layers_on_cpu(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause that n-gpu-layers, or `fit`, left layers on the CPU."""
+    """Yield the cause "layers on the CPU", found or excluded: n-gpu-layers or `fit` may have put them there."""
     offloaded, line = evidence.find_in_log("gpu_layers")
     if not offloaded:
         return
     on_gpu, layers = (int(number) for number in str(offloaded).split(" of "))
-    name = f"{layers - on_gpu} of {layers} layers are on the CPU"
-    if on_gpu < layers:
-        share = _describe_cpu_share(evidence)
-        yield Cause(name, "found", f"{line}{share}", "n-gpu-layers: all", weight=130)
-    else:
+    if on_gpu == layers:
         yield Cause("layers on the CPU", "excluded", line)
+        return
+    sizes = [evidence.find_in_log(name)[0] for name in ("cpu_weights_mib", "gpu_weights_mib")]
+    share = ""
+    if all(sizes):
+        cpu_gib, gpu_gib = (float(size) / 1024 for size in sizes)
+        share = f"; {cpu_gib:.1f} of {cpu_gib + gpu_gib:.1f} GiB of its weights"
+    name = f"{layers - on_gpu} of {layers} layers are on the CPU"
+    yield Cause(name, "found", f"{line}{share}", "n-gpu-layers: all", weight=130)
 
 
 def detect_flash_attention_off(evidence: SlownessEvidence) -> Iterator[Cause]:
@@ -335,22 +327,12 @@ def detect_flash_attention_off(evidence: SlownessEvidence) -> Iterator[Cause]:
         yield Cause("flash attention is off", "found", line, "flash-attn: true", weight=35)
 
 
-def detect_unlike_cache_types(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause of unlike KV cache types: CUDA's flash attention is built for equal types unless GGML_CUDA_FA_ALL_QUANTS
-    was set."""
+def detect_mixed_cache_types(evidence: SlownessEvidence) -> Iterator[Cause]:
+    """Yield the cause "different types of K and V": by default CUDA's flash attention is built only for equal types
+    (GGML_CUDA_FA_ALL_QUANTS)."""
     types, line = evidence.find_in_log("kv_cache_dtype")
     if types and "," in str(types):
         fix = "the same type for cache-type-k and cache-type-v"
-        yield Cause("its K and V caches have unlike types", "found", line, fix, weight=45)
+        yield Cause("its K and V caches have different types", "found", line, fix, weight=45)
 
-
-def _describe_cpu_share(evidence: SlownessEvidence) -> str:
-    """Return the bytes of the weights on either side, if the log tells them."""
-    sizes = [evidence.find_in_log(name)[0] for name in ("cpu_weights_mib", "gpu_weights_mib")]
-    if not all(sizes):
-        return ""
-    cpu, gpu = (float(size) / 1024 for size in sizes)
-    return f"; {cpu:.1f} of {cpu + gpu:.1f} GiB of its weights"
-
-
-DETECTORS = (detect_layers_on_cpu, detect_flash_attention_off, detect_unlike_cache_types)
+DETECTORS = (detect_layers_on_cpu, detect_flash_attention_off, detect_mixed_cache_types)

@@ -136,6 +136,13 @@ class Probe:
         return self.rule(reply)
 
 
+#: row of ProbeFlags.by_message for Jinja's errors, and those of a template's raise_exception, about a conversation
+TEMPLATE_REFUSAL = (
+    r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported",
+    "the model's chat template refuses this conversation: set --chat-template to another template",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeFlags:
     """An engine's flags whose absence or value causes faults."""

@@ -10,16 +10,16 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines.advice import (
-    EXPECTED_RULE,
     Decision,
     Effective,
     ImpossiblePolicy,
     PrefillExpectation,
     ServerRequest,
     UnknownKind,
+    decide_enabled,
 )
-from sparkwright.engines.findings import Finding, Way
-from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, MemoryPart, sum_weights
+from sparkwright.engines.findings import Finding
+from sparkwright.engines.memory import HOST_SIDE_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
 from sparkwright.engines.sglang import flags as sglang_flags
 from sparkwright.engines.sglang import rules
 from sparkwright.trust.bounds import count_or_none
@@ -28,33 +28,31 @@ from sparkwright.units import MIB
 CHUNKED_PREFILL = sglang_flags.CHUNK_SIZE
 RULES = (rules.RULES,)
 CHUNKING_OFF = -1
-#: its default chunk size on 90 to 160 GB. source 0.5.23
+#: default chunk size on GPUs with 90 to 160 GB (source of 0.5.23)
 DEFAULT_CHUNK_TOKENS = 8192
-#: in its rule for a share: least tokens of a chunk, tokens without chunks, requests of CUDA graphs on 90 to 160 GB. source 0.5.9
+#: in SGLang's formula for the memory of computation (source of 0.5.9): the minimum for a chunk, the default of
+#: max-prefill-tokens, and the requests in CUDA graphs on GPUs with 90 to 160 GB
 MIN_CHUNK_TOKENS, DEFAULT_PREFILL_TOKENS, MAX_GRAPH_REQUESTS = 2048, 16384, 256
 GRAPHS_OFF = "disable-cuda-graph"
-#: rows and width of a table of n-gram embeddings, as config.json names them
+#: keys of config.json with the rows and the width of a table of n-gram embeddings
 NGRAM_TABLE_KEYS = ("ngram_vocab_size_base", "ple_embed_dim")
-WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 MAX_TEXT_CHARS = 200
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
 
 
 def version(text: str | None) -> Version | None:
-    """Return the release in a text, as 0.5.23 of "v0.5.23-cu130"; None if it holds none."""
+    """Return the release in a text, 0.5.23 for "v0.5.23-cu130"; None if there is none."""
     match = _VERSION.search((text or "")[:MAX_TEXT_CHARS])
     return Version(match[1]) if match else None
 
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
-    """Return an unknown kind."""
-    return UnknownKind(
-        "a model whose kind is not known for SGLang", count_or_none(model.get("max_position_embeddings"))
-    )
+    """Return an unknown kind, with the longest sequence."""
+    return UnknownKind("a model whose kind is unknown for SGLang", count_or_none(model.get("max_position_embeddings")))
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the longest sequence, and the size of a table of n-gram embeddings, if the config has them."""
+    """Return the config's keys for the longest sequence and the table of n-gram embeddings."""
     text_config = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     sizes = {
         name: count_or_none((text_config or {}).get(name)) for name in ("max_position_embeddings", *NGRAM_TABLE_KEYS)
@@ -70,19 +68,16 @@ def decide(
     impossible: ImpossiblePolicy,
 ) -> Decision:
     """Return the decision about chunked prefill, which is on by default; a chunk size of -1 turns it off."""
-    size = sglang_flags.chunk_size(sglang_flags.normalize(request.flags))
     if wanted == "disabled":
         other_flags = {
-            name: given
-            for name, given in request.flags.items()
+            name: setting
+            for name, setting in request.flags.items()
             if sglang_flags.canonical(name) != sglang_flags.CHUNK_SIZE
         }
         return Decision({**other_flags, sglang_flags.CHUNK_SIZE: CHUNKING_OFF}, "disabled")
-    if wanted == "enabled" and size == 0:
-        sentence = "the recipe expects chunked prefill on, and its flags turn it off."
-        way = Way("leave it on", {sglang_flags.CHUNK_SIZE: None})
-        finding = Finding("error", sentence, (way,), "the recipe", sglang_flags.CHUNK_SIZE, rule=EXPECTED_RULE)
-        return Decision(request.flags, "enabled", "", finding)
+    if wanted == "enabled":
+        is_off = sglang_flags.chunk_size(sglang_flags.normalize(request.flags)) == 0
+        return decide_enabled(request, sglang_flags.CHUNK_SIZE, is_off=is_off)
     return Decision(request.flags, wanted)
 
 
@@ -100,13 +95,13 @@ def check(
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """Return the settings that the flags set; SGLang's own choices are known once it serves."""
+    """Return the settings in the flags; those that SGLang chooses are unknown before it runs."""
     flags = sglang_flags.normalize(request.flags)
-    size = sglang_flags.chunk_size(flags)
+    chunk_tokens = sglang_flags.chunk_size(flags)
     return Effective(
-        chunked_prefill=None if size is None else size > 0,
+        chunked_prefill=None if chunk_tokens is None else chunk_tokens > 0,
         prefix_caching=sglang_flags.value(flags, sglang_flags.RADIX_OFF) is not True,
-        budget=size or None,
+        budget=chunk_tokens or None,
         max_num_seqs=sglang_flags.parse_integer(sglang_flags.value(flags, sglang_flags.SLOTS)) or 0,
         max_model_len=sglang_flags.context(flags),
         memory_utilization=sglang_flags.memory_share(flags) or None,
@@ -114,34 +109,31 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Return the share for weights and KV cache, and the memory for computation on top; unknown if the flags leave the share to
-    SGLang.
+    """Return the share for weights and KV cache, and the memory for computation on top of it; unknown without a share in the flags.
 
-    The share is of the memory that is free before it loads; all memory is counted here, which is the most. `mem-fraction-static`
-    is for weights and KV cache alone; memory for computation is outside of it, whoever chose the share. Its size follows the rule
-    with which SGLang chooses a share (source 0.5.9 server_args.py, 0.5.23 arg_groups/memory_hook.py): 512 MiB, 1.5 MiB per token
-    computed at once, 2 MiB per request of the largest CUDA graph. Prompts that are not chunked are computed `max-prefill-tokens`
-    at once.
+    SGLang applies the share to the memory that is free at its start. Here it applies to all memory, the upper bound. The memory
+    for computation is estimated with the formula by which SGLang chooses a share (source of 0.5.9 server_args.py, 0.5.23
+    arg_groups/memory_hook.py): 512 MiB, 1.5 MiB per token of a chunk, 2 MiB per request of the largest CUDA graph. Without
+    chunked prefill, `max-prefill-tokens` counts as the chunk.
     """
     flags = sglang_flags.normalize(flags)
     share = sglang_flags.memory_share(flags)
     if not share:
         return Memory()
-    chunk = sglang_flags.chunk_size(flags)
-    prefill = (
-        sglang_flags.parse_integer(sglang_flags.value(flags, sglang_flags.MAX_PREFILL_TOKENS)) or DEFAULT_PREFILL_TOKENS
-    )
-    tokens = max(MIN_CHUNK_TOKENS, DEFAULT_CHUNK_TOKENS if chunk is None else chunk or prefill)
-    graphs = 0 if sglang_flags.value(flags, GRAPHS_OFF) is True else MAX_GRAPH_REQUESTS
-    compute_bytes = 512 * MIB + tokens * MIB * 3 // 2 + graphs * 2 * MIB
-    token_source = f"{tokens} tokens of prompts in one piece" if chunk == 0 else f"{tokens} tokens of a chunk"
+    chunk_tokens = sglang_flags.chunk_size(flags)
+    max_prefill_tokens = sglang_flags.parse_integer(sglang_flags.value(flags, sglang_flags.MAX_PREFILL_TOKENS))
+    unchunked_tokens = max_prefill_tokens or DEFAULT_PREFILL_TOKENS
+    tokens = max(MIN_CHUNK_TOKENS, DEFAULT_CHUNK_TOKENS if chunk_tokens is None else chunk_tokens or unchunked_tokens)
+    graph_requests = 0 if sglang_flags.value(flags, GRAPHS_OFF) is True else MAX_GRAPH_REQUESTS
+    compute_bytes = 512 * MIB + tokens * MIB * 3 // 2 + graph_requests * 2 * MIB
+    step = f"{tokens} tokens of unchunked prompts" if chunk_tokens == 0 else f"{tokens} tokens of a chunk"
     table_bytes = _ngram_table_bytes(flags, locked.get("config") or {})
-    source = f"by SGLang's own rule: {token_source}, CUDA graphs of {graphs} requests"
+    source = f"by SGLang's own formula: {step}, CUDA graphs of {graph_requests} requests"
     return Memory(
         share=share,
         bytes=compute_bytes,
-        weights_bytes=max(0, sum_weights(locked, WEIGHT_SUFFIXES) - table_bytes),
-        weights_source="spark.lock" + (", less its n-gram table, which stays in a file" if table_bytes else ""),
+        weights_bytes=max(0, sum_weights(locked, PYTORCH_WEIGHT_SUFFIXES) - table_bytes),
+        weights_source="spark.lock" + (", without the n-gram table, which stays in a file" if table_bytes else ""),
         parts=(MemoryPart("computation", compute_bytes, source, assumed=True),),
         flag=sglang_flags.MEMORY,
         value=share,
@@ -151,8 +143,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 
 
 def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> int:
-    """Return the bytes of the model's table of n-gram embeddings if the flags leave it in a file, at the minimum of one byte per
-    number."""
+    """Return the size of the table of n-gram embeddings if the flags leave it in a file, else 0: at least one byte per element."""
     if (
         sglang_flags.value(flags, "ple-offload-embedding") is not True
         or sglang_flags.value(flags, "ple-offload-backend") != "file"
@@ -165,7 +156,6 @@ def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> in
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the recipe's chunk size, or the default one, for on, and -1 for off."""
-    return {sglang_flags.CHUNK_SIZE: sglang_flags.chunk_size(sglang_flags.normalize(flags)) or DEFAULT_CHUNK_TOKENS}, {
-        sglang_flags.CHUNK_SIZE: CHUNKING_OFF
-    }
+    """Return the recipe's chunk size, or SGLang's default, for on, and -1 for off."""
+    chunk_tokens = sglang_flags.chunk_size(sglang_flags.normalize(flags)) or DEFAULT_CHUNK_TOKENS
+    return {sglang_flags.CHUNK_SIZE: chunk_tokens}, {sglang_flags.CHUNK_SIZE: CHUNKING_OFF}

@@ -1,7 +1,7 @@
-"""The command line of `sglang serve`: the flags of a recipe under their own names, and the parser of command lines written elsewhere.
+"""SGLang's implementation of engines.flags.Flags, and the import of command lines of `sglang serve`.
 
-Read in the source of 0.5.23: argparse, so it accepts `--x=y` and prefixes of names, but not `_` for `-`; names have dashes here. Of
-a repeated flag the last one counts.
+Source of 0.5.23: its parser is argparse, which accepts `--x=y` and prefixes of names, but not `_` for `-`. The last of repeated
+flags counts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from packaging.version import Version
 from sparkwright.engines import option_table
 from sparkwright.engines.flags import AdapterFlags, Command, ImportTable, ModelFlag, ModelRole, group_words, parse_word
 from sparkwright.engines.option_table import SWITCH_KINDS, Option, OptionTable, format_word
-from sparkwright.engines.probes.probe import ProbeFlags
+from sparkwright.engines.probes.probe import TEMPLATE_REFUSAL, ProbeFlags
 from sparkwright.engines.sglang import http
 from sparkwright.engines.sglang.http import PORT as DEFAULT_PORT
 from sparkwright.engines.tasks import TaskFlags
 
-#: words of a successor that mean what others meant: (old name, old word) to the new word. The help of 0.5.19
+#: values that were renamed together with their option: (old name, old value) to the new value. Source: the help of 0.5.19
 SUCCESSOR_VALUES: Mapping[tuple[str, str], str] = {
     (name, old): new
     for name in ("prefill-cp-mode", "dsa-prefill-cp-mode", "nsa-prefill-cp-mode")
@@ -34,25 +34,24 @@ _FLOAT = re.compile(r"[+-]?(\d{1,12}\.?\d{0,20}|\.\d{1,20})(e[+-]?\d{1,3})?", re
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(k|M|G|T)|(\d{1,12})(Ki|Mi|Gi|Ti)")
 _UNITS = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
-#: Kinds: switch (on alone), both (`--x` and `--no-x`), int, size (a number, or 128k and 1Mi), float, json, list (words), text. Backends
-#: have no choices, because each release adds some.
+#: Kinds: switch (only on), both (`--x` and `--no-x`), int, size (a number, also as 128k or 1Mi), float, json, list (words), text.
+#: Options for backends have no choices in the table, because each release adds some.
 #: Source: the argument groups of the release, and its parser, run without a GPU (tests/engine_options).
 TABLE = OptionTable(Path(__file__).parent, Version, "both", SUCCESSOR_VALUES)
-#: options by release
 HISTORY = TABLE.history
-#: the release that was read
+#: the release that the table describes
 SOURCE_RELEASE = TABLE.release
 normalize, canonical = TABLE.normalize, TABLE.canonical
 
 
 def option_kind(name: str) -> str:
-    """Return the kind of an option of any release; "" for an unknown option."""
+    """Return the kind of an option in any release; "" if it is unknown."""
     option = TABLE.known.get(name)
     return option.kind if option else ""
 
 
 def parse_integer(value: Any) -> int | None:
-    """Return a whole number, given as a number, as digits or as SGLang's 128k; None for anything else."""
+    """Return an integer from a number, its digits, or a size such as 128k; None for anything else."""
     text = "" if isinstance(value, bool) else str(value).strip()
     if _INT.fullmatch(text):
         return int(text)
@@ -81,7 +80,7 @@ def _to_float(word: str) -> float:
 
 READERS: option_table.Readers = {
     "int": (_to_integer, "a whole number"),
-    "size": (_to_size, "a whole number, as 131072 or 128Ki"),
+    "size": (_to_size, "a whole number, such as 131072 or 128Ki"),
     "float": (_to_float, "a number"),
     "json": (json.loads, "a mapping, as YAML or as JSON"),
 }
@@ -101,7 +100,6 @@ SLEEP_ON_IDLE = "sleep-on-idle"
 MEMORY = "mem-fraction-static"
 BUDGET = CHUNK_SIZE
 
-#: the images do not start a server themselves
 ENTRYPOINT: tuple[str, ...] | None = ("sglang", "serve")
 SET_BY: Mapping[str, str] = {MODEL: "model.mount"}
 TEMPLATES: tuple[str, ...] = ("chat-template",)
@@ -110,8 +108,8 @@ MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {
     "draft": ModelFlag("speculative-draft-model-path", needs="speculative-algorithm"),
     "tokenizer": ModelFlag("tokenizer-path"),
 }
-#: arg_groups/fields/lora.py, lora/lora_manager.py and entrypoints/openai/serving_base.py of 0.5.23: a request's model is
-#: split at a colon into the served name and the adapter's; under the adapter's name alone the base model answers
+#: Source: arg_groups/fields/lora.py, lora/lora_manager.py and entrypoints/openai/serving_base.py of 0.5.23. A request names an
+#: adapter as SERVED NAME:ADAPTER; with the adapter's name alone it gets the base model
 ADAPTERS: AdapterFlags | None = AdapterFlags(
     "lora-paths",
     enable="enable-lora",
@@ -123,7 +121,7 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
     unsupported_keys=("use_dora",),
     source="SGLang 0.5.23, lora/lora_manager.py and entrypoints/openai/serving_base.py",
 )
-#: flags of every command unless the recipe sets them. By default it listens on the container's loopback, and /metrics is off
+#: flags of every command unless the recipe sets them. The engine's defaults are the container's loopback and no /metrics
 DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
 
 
@@ -133,18 +131,18 @@ def value(flags: Mapping[str, Any], name: str) -> Any:
 
 
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
-    """Return why a flag's value is invalid; "" if nothing is known against it."""
+    """Return why a flag's value is invalid; "" if it is valid or the option is unknown."""
     option = TABLE.known.get(name)
     return option_table.find_value_problem(option, value(flags, name), READERS, format_word) if option else ""
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of these flags, in their order. None is left out, as is a switch that can only be on and is off."""
-    return tuple(word for name, given in normalize(flags).items() for word in _flag_words(name, given))
+    """Return the words of these flags, in their order. Flags that are None, and switches that are off, have no words."""
+    return tuple(word for name, setting in normalize(flags).items() for word in _flag_words(name, setting))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the model's folder, the constant flags (DEFAULT_FLAGS), the flags."""
+    """Return the words after the image: the model's folder, DEFAULT_FLAGS, the flags."""
     recipe_flags = normalize(flags)
     defaults = {name: value for name, value in DEFAULT_FLAGS.items() if recipe_flags.get(name) is None}
     return argv({MODEL: model, **defaults, **recipe_flags})
@@ -161,7 +159,7 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """Return the port on which the server listens inside its container. An invalid value must be refused before."""
+    """Return the port on which the server listens in its container. The value must be valid."""
     port_number = None if find_value_problem(flags, PORT) else parse_integer(value(flags, PORT))
     return DEFAULT_PORT if port_number is None else port_number
 
@@ -172,13 +170,13 @@ def context(flags: Mapping[str, Any]) -> int | None:
 
 
 def memory_share(flags: Mapping[str, Any]) -> float:
-    """Return the share of memory for weights and KV cache, 0 to 1; 0 if the flags don't set it."""
+    """Return the share of memory for weights and KV cache, 0 to 1; 0 if it is not set or invalid."""
     setting = value(flags, MEMORY)
     return 0.0 if setting is None or find_value_problem(flags, MEMORY) else float(setting)
 
 
 def chunk_size(flags: Mapping[str, Any]) -> int | None:
-    """Return the tokens of a prefill chunk, 0 if prompts are not chunked; None if SGLang chooses."""
+    """Return the tokens per prefill chunk; 0 if chunked prefill is off, None if the flags set no size."""
     tokens = parse_integer(value(flags, CHUNK_SIZE))
     return None if tokens is None else max(tokens, 0)
 
@@ -205,23 +203,23 @@ def _flag_words(name: str, setting: Any) -> list[str]:
     return [f"--{name}", format_word(setting)]
 
 
-#: words before the flags in a command; older guides start the module
+#: words before the model in a command; older guides run the Python module
 PROGRAM_WORDS = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
 
 
 def parse_command(words: Sequence[str]) -> Command:
-    """Return the model and the flags of a command: a switch as true or false, a number as a number, several words as a list.
+    """Return the model and the flags of a command. Switches become booleans, digits numbers, and several words a list.
 
-    0.5.23 also takes the model as the first word.
+    The model may also be the first word, as 0.5.23 accepts it.
     """
     flags: dict[str, Any] = {}
-    model = ""
+    first_word = ""
     for flag, values in group_words(words):
         if flag:
             flags |= normalize({flag: _parse_value(canonical(flag), values)})
         else:
-            model = next((word for word in values if word.rpartition("/")[2] not in PROGRAM_WORDS), "")
-    return Command(str(flags.pop(MODEL, "") or model), flags)
+            first_word = next((word for word in values if word.rpartition("/")[2] not in PROGRAM_WORDS), "")
+    return Command(str(flags.pop(MODEL, "") or first_word), flags)
 
 
 def _parse_value(name: str, words: list[str]) -> Any:
@@ -234,15 +232,15 @@ def _parse_value(name: str, words: list[str]) -> Any:
     return words[0] if kind == "text" else parse_word(words[0])
 
 
-# Other people's ways to start SGLang. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7;
-# server_args.py of 0.5.23.
+# Commands from other projects. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7; server_args.py of
+# 0.5.23.
 
-#: prefixes of names that argparse completes, as guides write them
+#: prefixes in common use, which argparse completes
 ABBREVIATIONS = {"--tp": "--tp-size", "--pp": "--pp-size", "--dp": "--dp-size"}
 
 
 def expand_abbreviations(words: Sequence[str]) -> list[str]:
-    """Return the words with long names, as `--tp-size 2` for `--tp 2`."""
+    """Return the words with full names: `--tp-size 2` for `--tp 2`."""
     return [ABBREVIATIONS.get(word, word) for word in words]
 
 
@@ -266,7 +264,7 @@ IMPORTS = ImportTable(
 )
 
 
-# Flags with which SGLang embeds and reranks: `is-embedding`. Source: 0.5.23's server_args.py; read, not run.
+# The flag for embedding and reranking. Source: server_args.py of 0.5.23; not tested with a real server.
 
 TASK_FLAGS = TaskFlags(
     needs={"embed": {"is-embedding": True}, "rerank": {"is-embedding": True}},
@@ -274,35 +272,31 @@ TASK_FLAGS = TaskFlags(
 )
 
 
-# Flags of SGLang that cause what a probe finds. Read in the source of 0.5.23, not tested with a real server.
+# Flags that cause the problems that probes find. Source: 0.5.23; not tested with a real server.
 
-TOOL_PARSER_CAUSE = "--tool-call-parser is missing, or not that of this model"
-REASONING_PARSER_CAUSE = "--reasoning-parser is missing, or not that of this model"
-#: error messages of Jinja and of templates' raise_exception about a conversation that they refuse
-RENDER_ERRORS = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
+TOOL_PARSER_CAUSE = "--tool-call-parser is missing or for another model"
+REASONING_PARSER_CAUSE = "--reasoning-parser is missing or for another model"
 PROBE_FLAGS = ProbeFlags(
-    by_message=(
-        (RENDER_ERRORS, "the model's chat template does not take this conversation: --chat-template with another one"),
-    ),
+    by_message=(TEMPLATE_REFUSAL,),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs={"tool_call": ("tool-call-parser",)},
     causes={
         "tools refused": TOOL_PARSER_CAUSE,
         "tool call as text": TOOL_PARSER_CAUSE,
-        "tool call in the thinking": f"{REASONING_PARSER_CAUSE}: it takes the call for thinking",
+        "tool call in the thinking": f"{REASONING_PARSER_CAUSE}: the call counts as thinking",
         "tool call with bad arguments": TOOL_PARSER_CAUSE,
-        "no tool call": "--chat-template, or the model's own template, leaves the tools out",
-        "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says",
-        "only without stream": "--tool-call-parser or --reasoning-parser is not that of this model, or its streaming is broken in this release",
-        "content null": "--reasoning-parser is not that of this model: it took all of the text",
+        "no tool call": "--chat-template, or the model's own template, omits the tools",
+        "tool choice ignored": "--chat-template writes the tools into the prompt and ignores `tool_choice`",
+        "only without stream": "--tool-call-parser or --reasoning-parser is for another model, or its streaming is broken in this release",
+        "content null": "--reasoning-parser is for another model: all of the text counted as thinking",
         "thinking in content": REASONING_PARSER_CAUSE,
         "no thinking apart": f"{REASONING_PARSER_CAUSE}, or --default-chat-template-kwargs turns thinking off",
         "not the schema": "--grammar-backend is none, or --reasoning-parser is missing",
-        "picture refused": "--enable-multimodal is missing, or the model reads no pictures",
+        "picture refused": "--enable-multimodal is missing, or the model supports no pictures",
         "picture not seen": "--chat-template, or the weights of the vision part",
-        "another dimension": "another model, or --json-model-override-args cuts its vectors",
+        "another dimension": "another model, or --json-model-override-args shortens its vectors",
         "garbage": "a kernel for FP4 weights or experts that fails on this GPU: try another --moe-runner-backend and --attention-backend, "
         "another quantization of the model, or see --chat-template",
-        "another language": "--chat-template is another model's, or the weights are damaged",
+        "another language": "--chat-template is for another model, or the weights are damaged",
     },
 )

@@ -1,4 +1,4 @@
-"""vLLM's implementation of engines.advice.Advice: its rules, expectations and predictions."""
+"""vLLM's implementation of engines.advice.Advice."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from typing import Any
 from packaging.version import Version
 
 from sparkwright.engines import advice
-from sparkwright.engines.advice import EXPECTED_RULE, Decision, Effective, ImpossiblePolicy, PrefillExpectation
+from sparkwright.engines.advice import (
+    EXPECTED_RULE,
+    Decision,
+    Effective,
+    ImpossiblePolicy,
+    PrefillExpectation,
+    decide_enabled,
+)
 from sparkwright.engines.findings import Finding, Rules, Way
-from sparkwright.engines.memory import HOST_SIDE_BYTES, Memory, MemoryPart, sum_weights
+from sparkwright.engines.memory import HOST_SIDE_BYTES, PYTORCH_WEIGHT_SUFFIXES, Memory, MemoryPart, sum_weights
 from sparkwright.engines.model import architecture
 from sparkwright.engines.model.architecture import Architecture
 from sparkwright.engines.vllm import flags as vllm_flags
@@ -23,16 +30,16 @@ from sparkwright.units import GIB
 
 CHUNKED_PREFILL = vllm_flags.CHUNKED_PREFILL
 RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLITS)
-#: with chunked prefill off a step takes a whole prompt: more than this makes a start take memory and minutes for nothing
+#: limit of the context without chunked prefill: a step is then as long as the context, and a longer one needs minutes and memory
+#: at the start
 MAX_UNCHUNKED_TOKENS = 32768
-#: suffixes of weights; of several kinds vLLM loads the first
-WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
-#: memory in addition to weights and a cache of a given size, until a start was measured
+#: assumed memory in addition to weights and a KV cache of fixed size, until a start is measured
 COMPUTE_BYTES = 4 * GIB
+SOURCE = "vLLM's VllmConfig; real starts of 0.32.0"
 
 
 def version(text: str | None) -> Version | None:
-    """Return the PEP 440 version in a text; None if it holds none."""
+    """See `versions.parse`."""
     return versions.parse(text)
 
 
@@ -53,8 +60,29 @@ def decide(
     wanted: PrefillExpectation,
     impossible: ImpossiblePolicy,
 ) -> Decision:
-    """See `decide_chunked_prefill`."""
-    return decide_chunked_prefill(_to_vllm_request(request), kind(model), version, wanted, impossible)
+    """Return the flags for the wanted chunked prefill, or the reason why it is impossible.
+
+    `disabled` is impossible up to 0.11.0, which ignores the flag, and for prefix caching on a recurrent hybrid, which needs
+    chunked prefill.
+    """
+    vllm_request, model_kind = _to_vllm_request(request), kind(model)
+    flags = vllm_request.flags
+    if wanted == "any" or request.platform == "ascend":
+        return Decision(flags, wanted)
+    if wanted == "enabled":
+        return decide_enabled(vllm_request, CHUNKED_PREFILL, is_off=vllm_request.flag(CHUNKED_PREFILL) is False)
+    wants_prefix_caching = vllm_request.flag(vllm_flags.PREFIX_CACHING) is True
+    if model_kind.kind == "unknown" and wants_prefix_caching and impossible == "report":
+        return Decision(flags, "any", "not decided: the kind of model is unknown until it is pinned")
+    obstacle = _find_obstacle(vllm_request, model_kind, version)
+    if obstacle is None:
+        return Decision(_turn_chunked_prefill_off(vllm_request, model_kind), "disabled")
+    sentence, ways, note = obstacle
+    finding = Finding("error", sentence, ways, SOURCE, CHUNKED_PREFILL, rule=EXPECTED_RULE)
+    if impossible == "refuse":
+        return Decision(flags, "disabled", "", finding)
+    finding = replace(finding, severity="info", sentence=f"{sentence} The server starts with it {note}.")
+    return Decision({name: flags[name] for name in flags if name != CHUNKED_PREFILL}, "any", note, finding)
 
 
 def check(
@@ -70,12 +98,12 @@ def effective(request: advice.ServerRequest, model: Mapping[str, Any], version: 
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Return the share of memory, which vLLM fills whatever the model; with kv-cache-memory-bytes, weights and cache.
+    """Return the share of memory, which vLLM fills for any model; with kv-cache-memory-bytes, the sum of weights and cache.
 
-    Its check at the start needs the share to be available in both cases (source 0.32.0, v1/worker/utils.py `request_memory`).
+    In both cases vLLM checks at its start that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`).
     """
     flags = vllm_flags.normalize(flags)
-    share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(locked, WEIGHT_SUFFIXES)
+    share, weight_bytes = vllm_flags.memory_utilization(flags), sum_weights(locked, PYTORCH_WEIGHT_SUFFIXES)
     compiles = vllm_flags.value(flags, vllm_flags.EAGER) is not True
     base = Memory(weights_bytes=weight_bytes, host_bytes=HOST_SIDE_BYTES, compiles=compiles)
     kv = vllm_flags.parse_positive_integer(vllm_flags.value(flags, vllm_flags.KV_BYTES) or "")
@@ -85,7 +113,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
         MemoryPart(
             "weights", weight_bytes, "spark.lock" if weight_bytes else "not pinned yet", assumed=not weight_bytes
         ),
-        MemoryPart("KV cache", kv, f"{vllm_flags.KV_BYTES}"),
+        MemoryPart("KV cache", kv, vllm_flags.KV_BYTES),
         MemoryPart("computation", COMPUTE_BYTES, "not measured: activations and CUDA graphs", assumed=True),
     )
     size = sum(part.size_bytes for part in parts)
@@ -126,83 +154,29 @@ def _to_vllm_request(request: advice.ServerRequest) -> VllmRequest:
     return VllmRequest(**values)
 
 
-# Flags for the chunked prefill that a recipe expects with this model and engine, or a refusal.
-#
-# `disabled` is not always possible: prefix caching on a recurrent hybrid needs chunked prefill, and releases until 0.11.0
-# ignore the flag.
-
-CHUNKED_PREFILL_FLAG = "enable-chunked-prefill"
-PREFIX_CACHING_FLAG = "enable-prefix-caching"
-SOURCE = "vLLM's VllmConfig; real starts of 0.32.0"
-
-
-def decide_chunked_prefill(
-    request: VllmRequest,
-    architecture: Architecture,
-    version: Version | None,
-    wanted: PrefillExpectation,
-    when_impossible: ImpossiblePolicy,
-) -> Decision:
-    """Return the flags that give the wanted chunked prefill, or the reason why that is impossible."""
-    if wanted == "any" or request.platform == "ascend":
-        return Decision(request.flags, wanted)
-    if wanted == "enabled":
-        return _decide_enabled(request)
-    if architecture.kind == "unknown" and request.flag(PREFIX_CACHING_FLAG) is True and when_impossible == "report":
-        return Decision(request.flags, "any", "not decided: what kind of model this is is known once it is pinned")
-    obstacle = _find_obstacle(request, architecture, version)
-    if obstacle is None:
-        return Decision(_turn_chunked_prefill_off(request, architecture), "disabled")
-    sentence, ways, note = obstacle
-    if when_impossible == "refuse":
-        return Decision(
-            request.flags,
-            "disabled",
-            "",
-            Finding("error", sentence, ways, SOURCE, CHUNKED_PREFILL_FLAG, rule=EXPECTED_RULE),
-        )
-    remaining_flags = {name: message for name, message in request.flags.items() if name != CHUNKED_PREFILL_FLAG}
-    finding = Finding("info", f"{sentence} It goes on: {note}.", ways, SOURCE, CHUNKED_PREFILL_FLAG, rule=EXPECTED_RULE)
-    return Decision(remaining_flags, "any", note, finding)
-
-
-def _decide_enabled(request: VllmRequest) -> Decision:
-    if request.flag(CHUNKED_PREFILL_FLAG) is not False:
-        return Decision(request.flags, "enabled")
-    sentence = "the recipe expects chunked prefill on, and its flags turn it off."
-    way = Way("leave it on", {CHUNKED_PREFILL_FLAG: None})
-    return Decision(
-        request.flags,
-        "enabled",
-        "",
-        Finding("error", sentence, (way,), "the recipe", CHUNKED_PREFILL_FLAG, rule=EXPECTED_RULE),
-    )
-
-
 def _find_obstacle(
     request: VllmRequest, architecture: Architecture, version: Version | None
 ) -> tuple[str, tuple[Way, ...], str] | None:
     if at_least(version, prediction.CHUNKED_PREFILL_OPTIONAL_SINCE) is False:
         sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
-        return sentence, (Way("take an image with vLLM 0.12 or newer"),), "on, as it always is there"
-    wants_prefix = architecture.kind == "recurrent" and request.flag(PREFIX_CACHING_FLAG) is True
+        return sentence, (Way("use an image with vLLM 0.12 or newer"),), "on, as always in this release"
+    wants_prefix_caching = architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is True
     caches_by_block = (
         architecture.name not in CACHE_MODE_ALL or at_least(version, prediction.ALIGN_ONLY_SINCE) is not False
     )
-    if not wants_prefix or not caches_by_block:
+    if not wants_prefix_caching or not caches_by_block:
         return None
     ways = (
-        Way("give up prefix caching", {PREFIX_CACHING_FLAG: False}),
-        Way("leave chunked prefill on: `expect.chunked_prefill: any`, with the throughput gate as the judge"),
+        Way("turn prefix caching off", {vllm_flags.PREFIX_CACHING: False}),
+        Way("leave chunked prefill on: `expect.chunked_prefill: any`, and let the throughput gate decide"),
     )
-    sentence = "chunked prefill can't be off here: prefix caching on a recurrent model needs it, and the recipe wants prefix caching."
+    sentence = "chunked prefill can't be off here: prefix caching on a recurrent model needs it, and the recipe turns prefix caching on."
     return sentence, ways, "on, required by prefix caching"
 
 
 def _turn_chunked_prefill_off(request: VllmRequest, architecture: Architecture) -> dict[str, Any]:
-    """Return the flags with `--no-enable-chunked-prefill`, which every release takes; from 0.28 on a hybrid's prefix caching must
-    be off too."""
-    flags = {**request.flags, CHUNKED_PREFILL_FLAG: False}
-    if architecture.kind == "recurrent" and request.flag(PREFIX_CACHING_FLAG) is None:
-        flags[PREFIX_CACHING_FLAG] = False
+    """Return the flags with `--no-enable-chunked-prefill`, and without a recurrent model's prefix caching, the default from 0.28 on."""
+    flags = {**request.flags, CHUNKED_PREFILL: False}
+    if architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is None:
+        flags[vllm_flags.PREFIX_CACHING] = False
     return flags

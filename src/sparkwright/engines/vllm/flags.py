@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.flags import AdapterFlags, Command, ImportTable, ModelFlag, ModelRole, group_words, parse_word
 from sparkwright.engines.option_table import Option
-from sparkwright.engines.probes.probe import ProbeFlags
+from sparkwright.engines.probes.probe import TEMPLATE_REFUSAL, ProbeFlags
 from sparkwright.engines.tasks import TaskFlags
 from sparkwright.engines.vllm import option_values, options
 
@@ -265,14 +265,7 @@ IMPORTS = ImportTable(
     key=("api-key",),
     tensor=TENSOR,
     pipeline=PIPELINE,
-    backends=(
-        BACKEND,
-        MEMBERS,
-        RANK,
-        HEAD_ADDRESS,
-        MASTER_PORT,
-        HEADLESS,
-    ),
+    backends=(BACKEND, MEMBERS, RANK, HEAD_ADDRESS, MASTER_PORT, HEADLESS),
     replicas=("data-parallel-size",),
     revisions=("revision",),
     files=("chat-template", "reasoning-parser-plugin", "tool-parser-plugin", "config"),
@@ -309,38 +302,35 @@ TASK_FLAGS = TaskFlags(
 # --tool-call-parser`, vllm/entrypoints/openai; vllm issues 41902 and 41477 (a wrong parser: content null). The thinking is in
 # `reasoning`, before 0.16 or so in `reasoning_content`.
 
-TOOL_PARSER_CAUSE = "--tool-call-parser is not that of this model"
-REASONING_PARSER_CAUSE = "--reasoning-parser is missing, or not that of this model"
-TEMPLATE_CAUSE = "--chat-template, or the model's own template, leaves the tools out"
-#: error messages of Jinja and of templates' raise_exception about a conversation that they refuse
-RENDER_ERRORS = r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported"
+TOOL_PARSER_CAUSE = "--tool-call-parser is for another model"
+REASONING_PARSER_CAUSE = "--reasoning-parser is missing or for another model"
 PROBE_FLAGS = ProbeFlags(
     by_message=(
         (
             r"requires --enable-auto-tool-choice|requires --tool-call-parser",
             "--enable-auto-tool-choice and --tool-call-parser are needed",
         ),
-        (RENDER_ERRORS, "the model's chat template does not take this conversation: --chat-template with another one"),
+        TEMPLATE_REFUSAL,
     ),
     promises={"tool_call": "tool-call-parser", "reasoning": "reasoning-parser"},
     needs=dict.fromkeys(("tool_call", "messages", "responses"), ("enable-auto-tool-choice", "tool-call-parser")),
     causes={
-        "tools refused": "--chat-template or the model's own template does not take tools; see the server's words",
+        "tools refused": "--chat-template, or the model's own template, does not support tools; see the server's message",
         "tool call as text": TOOL_PARSER_CAUSE,
-        "tool call in the thinking": f"{REASONING_PARSER_CAUSE}: it takes the call for thinking",
+        "tool call in the thinking": f"{REASONING_PARSER_CAUSE}: the call counts as thinking",
         "tool call with bad arguments": TOOL_PARSER_CAUSE,
-        "no tool call": TEMPLATE_CAUSE,
-        "tool choice ignored": "--chat-template writes the tools into the prompt whatever `tool_choice` says (--exclude-tools-when-tool-choice-none)",
-        "only without stream": "--tool-call-parser or --reasoning-parser is not that of this model, or its streaming is broken in this release",
-        "content null": "--reasoning-parser or --tool-call-parser is not that of this model: it took all of the text",
+        "no tool call": "--chat-template, or the model's own template, omits the tools",
+        "tool choice ignored": "--chat-template writes the tools into the prompt and ignores `tool_choice` (--exclude-tools-when-tool-choice-none)",
+        "only without stream": "--tool-call-parser or --reasoning-parser is for another model, or its streaming is broken in this release",
+        "content null": "--reasoning-parser or --tool-call-parser is for another model: all of the text counted as thinking or as a call",
         "thinking in content": REASONING_PARSER_CAUSE,
         "no thinking apart": f"{REASONING_PARSER_CAUSE}, or --default-chat-template-kwargs turns thinking off",
-        "not the schema": "--structured-outputs-config chooses a backend that does not hold the schema, or --reasoning-parser is missing",
-        "picture refused": "--language-model-only or --limit-mm-per-prompt leaves pictures out, or the model reads none",
+        "not the schema": "--structured-outputs-config selects a backend that does not enforce the schema, or --reasoning-parser is missing",
+        "picture refused": "--language-model-only or --limit-mm-per-prompt turns pictures off, or the model supports none",
         "picture not seen": "--mm-processor-kwargs, --chat-template, or the weights of the vision part",
-        "another dimension": "another model, or --hf-overrides and --pooler-config cut its vectors",
+        "another dimension": "another model, or --hf-overrides and --pooler-config shorten its vectors",
         "garbage": "a kernel for FP4 weights or experts that fails on this GPU: try --moe-backend marlin and --linear-backend marlin, "
         "another quantization of the model, or see --chat-template",
-        "another language": "--chat-template is another model's, or the weights are damaged",
+        "another language": "--chat-template is for another model, or the weights are damaged",
     },
 )
