@@ -77,9 +77,9 @@ def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
     ("version", "says", "fix"),
     [
         ("0.11.0", "turns it off for recurrent models", "from 0.26"),
-        ("0.14.0", "only Mamba's family", "from 0.15.0"),
-        ("0.17.1", "issue 36493", "from 0.26.0 prefix-match-unit"),
-        ("0.32.0", "issue 36493", "prefix-match-unit lets"),
+        ("0.14.0", "only for Mamba models", "from 0.15.0"),
+        ("0.17.1", "issue 36493", "from 0.26.0 on, prefix-match-unit"),
+        ("0.32.0", "issue 36493", "prefix-match-unit allows"),
     ],
 )
 def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str, says: str, fix: str) -> None:

@@ -165,7 +165,8 @@ def test_settings_follow_from_flags() -> None:
 def test_the_key_is_in_a_file_that_the_server_reads() -> None:
     key = "0123456789abcdef"
     assert is_valid_key(key)
-    assert http.parse_key_file("# keys\n\n" + http.render_key_file(key)) == key
-    assert http.parse_key_file("") == ""
-    assert engine.get_engine("llama_cpp").key is http.SERVER_KEY
-    assert flags.argv({http.KEY_FILE_FLAG: http.KEY_FILE_MOUNT}) == http.SERVER_KEY.words
+    server_key = http.SERVER_KEY
+    assert server_key.key_of("# keys\n\n" + server_key.text(key)) == key
+    assert server_key.key_of("") == ""
+    assert engine.get_engine("llama_cpp").key is server_key
+    assert flags.argv({server_key.option: server_key.mount}) == server_key.words

@@ -33,7 +33,7 @@ FAILURES = {
     "missing-value": "-c needs a value.",
     "not-gguf": "the model's file is not a GGUF file.",
     "other-engines-flag": "the engine does not know: --max-model-len.",
-    "port-in-use": "it cannot listen on 127.0.0.1, port 18112: the port is in use, or the address is not the container's.",
+    "port-in-use": "it cannot listen on 127.0.0.1, port 18112: the port is in use, or the container does not have this address.",
     "quantized-v-without-fa": "a quantized V cache (cache-type-v) needs flash-attn, which is off.",
     "unknown-architecture": "this engine cannot load llamx.",
     "unknown-flag": "the engine does not know: --no-such-flag.",
@@ -110,7 +110,7 @@ def test_two_types_of_the_cache_are_both_named() -> None:
 
 def test_chunked_prefill_is_on_and_says_where_that_is_known_from() -> None:
     reading = read_state("ready").reading("chunked_prefill")
-    assert (reading.value, "there is no flag to turn it off" in reading.evidence) == (True, True)
+    assert (reading.value, "no flag turns that off" in reading.evidence) == (True, True)
     assert read_log("nothing of an engine\n", LOG).value("chunked_prefill") is None
 
 

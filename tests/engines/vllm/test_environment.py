@@ -11,10 +11,10 @@ from sparkwright.engines.vllm.rules.rule import Example
 @pytest.mark.parametrize(
     ("name", "version", "why", "instead"),
     [
-        ("VLLM_ATTENTION_BACKEND", "0.26.0", "it is read by no vLLM from 0.15.0 on", "attention-backend"),
-        ("VLLM_USE_FLASHINFER_MOE_FP4", "0.32.0", "it is read by no vLLM from 0.24.0 on", "moe-backend"),
+        ("VLLM_ATTENTION_BACKEND", "0.26.0", "vLLM does not read it from 0.15.0 on", "attention-backend"),
+        ("VLLM_USE_FLASHINFER_MOE_FP4", "0.32.0", "vLLM does not read it from 0.24.0 on", "moe-backend"),
         ("VLLM_CACHE_ROTT", "0.32.0", "vLLM 0.32.0 reads no such variable", "VLLM_CACHE_ROOT"),
-        ("VLLM_ATTENTION_BACKEND", None, "it is read by no vLLM from 0.15.0 on", "attention-backend"),
+        ("VLLM_ATTENTION_BACKEND", None, "vLLM does not read it from 0.15.0 on", "attention-backend"),
     ],
 )
 def test_a_variable_that_is_not_read_is_named_with_what_took_over(

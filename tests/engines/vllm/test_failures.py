@@ -76,7 +76,7 @@ def test_a_failure_without_a_known_cause_names_the_speculation_that_may_be_it() 
     ).failure.value
     assert failed == (
         "its engine failed while it served a request: KeyError: 'x'. "
-        "Speculation is on (mtp): `bench.ab` without speculative-config tells whether that is the cause."
+        "Speculation is on (mtp): run `bench.ab` without speculative-config to see whether it is the cause."
     )
     failure = read_log(ready + end + "RuntimeError: CUDA error: no kernel image is available\n", LOG).failure.value
     assert failure == "its kernels are not for this GPU."

@@ -64,7 +64,10 @@ FAILURES: tuple[FailurePattern, ...] = (
         "never",
     ),
     failure_pattern(
-        "data is not within the file bounds", "", "the model's file is truncated: a tensor lies beyond its end.", "never"
+        "data is not within the file bounds",
+        "",
+        "the model's file is truncated: a tensor lies beyond its end.",
+        "never",
     ),
     failure_pattern(
         "unknown model architecture: '",
@@ -334,5 +337,6 @@ def detect_mixed_cache_types(evidence: SlownessEvidence) -> Iterator[Cause]:
     if types and "," in str(types):
         fix = "the same type for cache-type-k and cache-type-v"
         yield Cause("its K and V caches have different types", "found", line, fix, weight=45)
+
 
 DETECTORS = (detect_layers_on_cpu, detect_flash_attention_off, detect_mixed_cache_types)

@@ -1,4 +1,4 @@
-"""Rules that find errors in a recipe for llama.cpp before llama-server reports them."""
+"""Rules about recipes for llama.cpp: errors that llama-server reports late or not at all."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def rule(
     return RULES.rule(name, sources=sources, example=case)
 
 
-__all__ = ["RULES", "Case"]
-
-#: smallest number that is commonly used for "all" (99, 999); no current model has as many layers
+#: smallest number in common use for "all layers" (99, 999); no current model has as many
 MIN_ALL_LAYERS = 99
 OFFICIAL_IMAGE = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
@@ -76,13 +74,13 @@ OVERRIDES = "override-kv"
 )
 def model_file(case: Case) -> Iterator[Finding]:
     """llama.cpp needs a GGUF file instead of a folder.
-    A repository often contains a dozen quantisations of a model. `model.file` in the recipe selects one by a pattern; sparkwright passes
+    A repository often contains a dozen quantizations of a model. `model.file` in the recipe selects one by a pattern; sparkwright passes
     it, or its first shard, as --model.
     """
     model = case.flag(flags.MODEL)
     if model is None:
         way = Way("name it in the recipe, e.g. `model.file: NAME-Q4_K_M.gguf`")
-        yield Finding("error", "model names no GGUF file to serve.", (way,), HELP, flags.MODEL)
+        yield Finding("error", "the recipe names no GGUF file.", (way,), HELP, flags.MODEL)
         return
     shard = re.search(r"-(\d{5})-of-\d{5}\.gguf$", str(model))
     if not str(model).lower().endswith(SUFFIX):
@@ -101,7 +99,7 @@ DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-ur
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that llama-server downloads at startup is not pinned.
-    -hf and similar flags fetch the current file at every start, without checking spark.lock's hashes and the memory that it needs.
+    -hf and similar flags fetch the current file at every start; its hash is not checked against spark.lock, nor its memory planned.
     """
     names = case.request.flags
     presets = [name for name in names if name.endswith("-default") and name != "spec-default"]
@@ -113,7 +111,7 @@ def downloads(case: Case) -> Iterator[Finding]:
             yield Finding("error", sentence, (way,), HELP, name)
 
 
-#: values of --spec-type, and whether they need a second model. Source: the help of b10434 and b11549, which agree
+#: True for the values of --spec-type that need a second model. Source: the help of b10434 and b11549, which agree
 SPEC_TYPES: dict[str, bool] = {
     "none": False,
     "draft-simple": True,
@@ -205,8 +203,8 @@ def flag_value(case: Case) -> Iterator[Finding]:
 )
 def fit_shrinks(case: Case) -> Iterator[Finding]:
     """llama-server silently reduces ctx-size and n-gpu-layers to fit into memory.
-    `fit` is on by default: if memory is short at startup, llama-server shortens the context or leaves layers on the CPU, which only a
-    verbose log shows. If both flags are set, or `fit: off`, it fails to start instead.
+    `fit` is on by default: if memory is short at startup, llama-server shortens the context or leaves layers on the CPU, and reports it
+    only in a verbose log. With both flags set, or `fit: off`, it fails to start instead.
     """
     if flags.is_on(case.flag(flags.FIT)) is False:
         return
@@ -248,8 +246,8 @@ def layers_on_cpu(case: Case) -> Iterator[Finding]:
     ),
 )
 def experts_per_token(case: Case) -> Iterator[Finding]:
-    """The number of experts per token should be the number that the model was trained with.
-    More experts are slower but no better: expert weights are scaled to a sum of 1, so each of the trained number counts less.
+    """The number of experts per token should be the one that the model was trained with.
+    More experts are slower but not better: the weights of the selected experts are scaled to a sum of 1, so the best ones count less.
     """
     overrides = str(case.flag(OVERRIDES) or "")
     if "expert_used_count=" in overrides:
@@ -262,15 +260,15 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
     sources=("b10434 and b11549: quantized V cache requires flash_attn to be enabled, exit code 1",),
     example=ServerRequest({"model": "a.gguf", "ctv": "q8_0", "fa": False}),
 )
-def quantised_v_cache(case: Case) -> Iterator[Finding]:
-    """A quantised V cache needs flash attention.
+def quantized_v_cache(case: Case) -> Iterator[Finding]:
+    """A quantized V cache needs flash attention.
     With `flash-attn: off`, llama-server loads the model and then exits with code 1.
     """
-    kind = case.flag("cache-type-v")
-    if kind in (None, "f32", "f16", "bf16") or flags.is_on(case.flag("flash-attn")) is not False:
+    cache_type = case.flag("cache-type-v")
+    if cache_type in (None, "f32", "f16", "bf16") or flags.is_on(case.flag("flash-attn")) is not False:
         return
     ways = (Way("remove flash-attn: off", {"flash-attn": None}), Way("use an f16 V cache", {"cache-type-v": None}))
-    sentence = f"cache-type-v {kind} requires flash attention, which is off: llama-server refuses to start."
+    sentence = f"cache-type-v {cache_type} requires flash attention, which is off: llama-server refuses to start."
     yield Finding("error", sentence, ways, "a real start of b11549", "cache-type-v")
 
 
@@ -281,15 +279,15 @@ def quantised_v_cache(case: Case) -> Iterator[Finding]:
 )
 def slot_context(case: Case) -> Iterator[Finding]:
     """ctx-size is divided among all slots.
-    With `parallel: 4`, each request gets a quarter of it, rounded up to 256 tokens. With `kv-unified`, all slots share it instead.
+    With `parallel: 4`, each request gets a quarter of it, rounded up to a multiple of 256 tokens. With `kv-unified`, all slots share it.
     """
     total, slots = flags.parse_positive_integer(case.flag(flags.CONTEXT)), flags.slots(case.request.flags)
-    slot = flags.context(case.request.flags)
-    if total is None or slot is None or slots < 2 or flags.has_unified_cache(case.request.flags):
+    slot_tokens = flags.context(case.request.flags)
+    if total is None or slot_tokens is None or slots < 2 or flags.has_unified_cache(case.request.flags):
         return
-    uneven = "" if slot * slots == total else f"; together they take {slot * slots}"
+    rounded = "" if slot_tokens * slots == total else f" ({slot_tokens * slots} in total)"
     way = Way(f"for {total} tokens per request, set ctx-size to {total * slots}")
-    sentence = f"ctx-size {total} over {slots} slots gives each request {slot} tokens{uneven}."
+    sentence = f"ctx-size {total} over {slots} slots gives each request {slot_tokens} tokens{rounded}."
     yield Finding("info", sentence, (way,), "b11549, /props", flags.CONTEXT)
 
 
@@ -300,7 +298,7 @@ def slot_context(case: Case) -> Iterator[Finding]:
 )
 def cuda12(case: Case) -> Iterator[Finding]:
     """A GB10 needs an image built with CUDA 13.
-    Its compute capability is 12.1. `server-cuda` is built with CUDA 12.8, which has no code for it; `server` has no GPU code at all.
+    Its compute capability is 12.1. `server-cuda` is built with CUDA 12.8, which does not support it; `server` has no GPU code.
     """
     match = OFFICIAL_IMAGE.match(case.request.image)
     if case.request.platform != "gb10" or match is None or "cuda13" in match["tag"]:

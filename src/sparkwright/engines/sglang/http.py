@@ -1,7 +1,8 @@
-"""SGLang's HTTP interface. Read in the source of 0.5.9 to 0.5.23, not tested with a real server.
+"""SGLang's HTTP interface, from the source of 0.5.9 to 0.5.23; not tested with a real server.
 
-/health generates a token unless another request's token just came, and answers 503 while it starts, while it stops, and if none
-came within 20 s. /server_info (older: /get_server_info) has every argument as it was resolved. /metrics needs --enable-metrics.
+/health generates a token unless the server generated one for another request just before. It answers 503 during start and stop,
+and if no token comes within 20 s. /server_info (formerly /get_server_info) returns the resolved arguments. /metrics needs
+--enable-metrics.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ PORT = 30000
 #: SGLANG_HEALTH_CHECK_TIMEOUT, seconds
 HEALTH_TIMEOUT_S = 20.0
 MAX_TEXT_CHARS = 200
-#: default tokens per page: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py).
-#: Some attention backends and models take 16 to 256, and /server_info has what was resolved
+#: default tokens per page: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py). With some attention
+#: backends and models it is 16 to 256; /server_info has the resolved value
 PAGE_TOKENS = 1
-#: a recurrent model's states are kept at ends of its chunks: 64, or its config's mamba_chunk_size, of Mamba 2 up to 256
+#: a recurrent model's states are cached at chunk ends: every 64 tokens, or the config's mamba_chunk_size, up to 256 for Mamba 2
 STATE_CHUNK_TOKENS = 256
 
 
 def parse_version(info: Any) -> str:
-    """Return the release in an answer of /server_info; empty if it has none."""
+    """Return the release in an answer of /server_info; empty if there is none."""
     return (_text_or_none(info.get("version")) or "") if isinstance(info, dict) else ""
 
 
 def parse_settings(info: Any) -> dict[str, Any]:
-    """Return the settings that /server_info reports, without those that it does not report.
+    """Return the settings in an answer of /server_info; missing ones are omitted.
 
-    max_model_len: only if it was set, else /v1/models has it. slots: concurrent requests. mem_fraction_static: share of all
-    memory, for weights and KV cache.
+    max_model_len: only if a flag sets it; /v1/models has it in any case. slots: concurrent requests. mem_fraction_static: share of
+    all memory for weights and KV cache.
     """
     if not isinstance(info, dict):
         return {}
@@ -64,9 +65,9 @@ def parse_settings(info: Any) -> dict[str, Any]:
     return {name: value for name, value in reported.items() if value is not None}
 
 
-def context_length(row: Mapping[str, Any]) -> Any:
-    """Return the longest sequence in tokens, from a row of /v1/models; None if it has none."""
-    return row.get("max_model_len")
+def context_length(model: Mapping[str, Any]) -> Any:
+    """Return the longest sequence in tokens from a model in /v1/models; None if it is missing."""
+    return model.get("max_model_len")
 
 
 def _text_or_none(value: Any) -> str | None:
@@ -77,7 +78,7 @@ def _number_or_none(value: Any) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else parse_number(repr(value))
 
 
-#: the routes of 0.5.6 to 0.5.23, read off their packages
+#: routes in the packages of 0.5.6 to 0.5.23
 PATHS = (
     *OPENAI_PATHS,
     ApiPath(MESSAGES, since="0.5.9"),
@@ -101,7 +102,7 @@ HTTP = Http(
         http.KV_CACHE_USED: MetricSample("sglang:token_usage"),
     },
     unlike={http.HEARTBEAT: MetricSample("sglang:prompt_tokens_total")},  # added when a request ends
-    # MOVES are written every decode-log-interval (40) steps: so long at 1.5 steps a second
+    # the heartbeat changes every decode-log-interval (40) steps: every 27 s at 1.5 steps per second
     still_s=27,
     loading=(503,),
     any_name=True,

@@ -1,4 +1,4 @@
-"""Readers of the version and the options of the SGLang in an image. Never guessed from the tag. Read in the source, not run."""
+"""Version and options of the SGLang in an image, from its own output; the tag is not used. Source: 0.5.23; not tested with a real image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.engines.sglang import flags
 ASK_VERSION = ("sglang", "version")
 ASK_OPTIONS = ("sglang", "serve", "--help")
 MAX_HELP_CHARS = 1 << 21
-#: a real list has hundreds of options; a shorter one is from another program
+#: SGLang's list has hundreds of options; a shorter one is from another program
 MIN_OPTIONS = 100
 _VERSION = re.compile(r"^sglang version: (\d[\w.+-]{0,40})\s*$", re.M)
 _ROW = re.compile(r"^  (--[\w-]+)((?:[ ,].*)?)$", re.M)
@@ -21,24 +21,23 @@ _NAME = re.compile(r"(?:^|, )--([\w-]+)")
 
 
 def version_of(config: Mapping[str, Any]) -> str | None:
-    """Return None: no label or variable of its images is known to hold the version."""
+    """Return None: no label or variable of the images is known to contain the version."""
     return None
 
 
 def parse_version(text: str) -> str | None:
-    """Return the version in the output of `sglang version`, among whatever else its imports print."""
+    """Return the version in the output of `sglang version`, which may include output of its imports; None if there is none."""
     match = _VERSION.search(text[:MAX_HELP_CHARS])
     return match[1] if match else None
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Return the options in a help text with the number of words that each takes, 0 or 1 or more; empty if it is not a list of
-    options.
+    """Return the options in a help text with "0" for switches and "1" for others; empty if it is not a list of options.
 
-    The help for language models comes first, then the one for images and video, with other options.
+    The text begins with the options for language models. Those for image and video models follow, and are ignored.
     """
     text = text[:MAX_HELP_CHARS]
-    options = {"model-type": "1"} if "--model-type" in text else {}  # in the text around the list, not in it
+    options = {"model-type": "1"} if "--model-type" in text else {}  # only mentioned outside of the list
     for row in _ROW.finditer("usage: ".join(text.split("usage: ", 2)[:2])):
         invocation = row[1] + row[2].partition("   ")[0]
         names = [name for name in _NAME.findall(invocation) if not name.startswith("no-")]
@@ -49,7 +48,7 @@ def parse_options(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def reference_shapes() -> Mapping[str, str]:
-    """Return the options of the release in options.json, with the number of words that each takes."""
+    """Return the options of the release in options.json, in the format of `parse_options`."""
     return {name: "0" if option.kind in SWITCH_KINDS else "1" for name, option in flags.TABLE.newest.items()}
 
 

@@ -1,7 +1,6 @@
-"""SGLang's log: its tables.
+"""The format of SGLang's log, from the source of 0.5.9 and 0.5.23; not tested with a real log.
 
-Nothing here was seen in a real log: all of it was read in the source of the versions named (0.5.9, 0.5.23). Lines begin with
-"[2026-11-21 00:07:43 TP0] ", with the rank only if there are several.
+Lines begin with "[2026-11-21 00:07:43 TP0] "; the rank is omitted if there is only one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ USAGE = line("usage: ", r"^usage: (?:sglang serve|launch_server\.py) ")
 ARGPARSE = line("error: ", r"^(?:sglang serve|launch_server\.py): error: ")
 LOADED = line("Load weight end.", r"Load weight end\. elapsed=([\d.]+) s")
 KV_CACHE = line("KV Cache is allocated. ", r"KV Cache is allocated\. .{0,80}?#tokens: ([\d,]+)")
-#: managers/scheduler.py: one line with all of these
+#: managers/scheduler.py: a line with several settings
 SCHEDULER = "max_total_num_tokens="
 GRAPHS_BEGIN = line("uda graph begin", r"[Cc]apture cuda graph begin")
 GRAPHS_BEGIN_NEW = line("CUDA graph begin", r"Capture .{0,80}?CUDA graph begin")
@@ -42,7 +41,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (READY,)),
 )
 
-#: the scheduler's line comes last and wins. chunked_prefill_size is -1 when it is off.
+#: later lines win, and the scheduler's line is the last. Its chunked_prefill_size is -1 if chunked prefill is off
 VALUES: tuple[tuple[str, Line], ...] = (
     ("weights_s", LOADED),
     ("weights_gib", line(LOADED.needle, r"mem usage=([\d.]+\d) GB")),
@@ -50,7 +49,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("kv_cache_keys_gib", line(KV_CACHE.needle, r"K size: ([\d.]+) GB")),
     ("kv_cache_values_gib", line(KV_CACHE.needle, r"V size: ([\d.]+) GB")),
     ("graphs_gib", line("graph end.", r"[Gg]raph end\. .{0,200}?mem usage=([\d.]+\d) GB")),
-    # 0.5.9 names no dtype here
+    # without the dtype in 0.5.9
     ("kv_cache_dtype", line(KV_CACHE.needle, r"KV Cache is allocated\. dtype: (?:torch\.)?(\w+)")),
     ("kv_cache_dtype", line("Post-capture KV sizing: KV cache allocated.", r"allocated\. dtype: (?:torch\.)?(\w+)")),
     ("kv_cache_tokens", _scheduler_line("max_total_num_tokens")),
@@ -59,17 +58,17 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("slots", _scheduler_line("max_running_requests")),
     ("prefix_caching", line(ARGUMENTS.needle, r"\bdisable_radix_cache(?:=|': )(True|False)")),
     ("quantization", line(ARGUMENTS.needle, r"\bquantization(?:=|': )'?([\w-]+)")),
-    # as resolved: choices are logged before this line, which begins a start. 0.5.9: None if chosen later
+    # resolved before this line is logged, but None in 0.5.9 if it is chosen later
     ("attention_backend", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(\w+)'")),
     ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
 )
 
-#: managers/scheduler.py, after the scheduler's line, which still has the requested size. source 0.5.23
+#: managers/scheduler.py of 0.5.23: logged after the scheduler's line, which has the requested size
 FIXED: tuple[tuple[str, Line, Any], ...] = (
     ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
 )
 
-#: sizes of what it took, in GiB that it calls GB; see `log.state.gpu_memory`
+#: sizes in GiB, although the log calls them GB; see `log.state.gpu_memory`
 MEMORY_READINGS = ("weights_gib", "kv_cache_keys_gib", "kv_cache_values_gib", "graphs_gib")
 
 FAILURES: tuple[FailurePattern, ...] = (
@@ -79,7 +78,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "error: ", r"^(?:sglang serve|launch_server\.py): error: (.+?)\.?$", "the engine refuses its arguments: {0}."
     ),
-    # raise the share, don't lower it: it holds weights and KV cache
+    # the share includes the weights, so it must be raised, not lowered
     failure_pattern(
         "Not enough memory. Please try to increase",
         r"mem_fraction_static=([\d.]+\d)",
@@ -100,8 +99,8 @@ FAILURES: tuple[FailurePattern, ...] = (
         r"Model architectures \[?'?(\w{1,200}+)'?[^\]]{0,500}\]? are not supported",
         "this engine cannot load {0}.",
     ),
-    failure_pattern("Prefill out of memory.", "", "it ran out of memory while it read a prompt.", "always"),
-    failure_pattern("Decode out of memory.", "", "it ran out of memory while it generated.", "always"),
+    failure_pattern("Prefill out of memory.", "", "it ran out of memory during prefill.", "always"),
+    failure_pattern("Decode out of memory.", "", "it ran out of memory during decoding.", "always"),
     failure_pattern("CUDA out of memory", "", "it ran out of memory."),
     *HOST_FAILURES,
     *IMAGE_FAILURES,
@@ -114,12 +113,12 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(  # issue 18203, on a Spark
         "Could not load any common_ops library",
         "",
-        "its compiled kernels (sgl_kernel) do not load: they were built for another CUDA, PyTorch or GPU; take another image.",
+        "its compiled kernels (sgl_kernel) cannot be loaded: they were built for another CUDA, PyTorch or GPU; use another image.",
     ),
     failure_pattern(  # issues 3752 and 5862; "Scheduler watchdog timeout" in newer releases
         "atchdog timeout (",
         r"[Ww]atchdog timeout \(self\.watchdog_timeout=(\d+)",
-        "a step of its scheduler took longer than watchdog-timeout ({0} s): it hung, and ended itself.",
+        "a step of its scheduler took longer than watchdog-timeout ({0} s): it hung and shut down.",
         "always",
     ),
     failure_pattern("CUDA error: ", r"CUDA error: (.+?)\.?$", "CUDA failed: {0}."),
@@ -129,59 +128,57 @@ FAILURES: tuple[FailurePattern, ...] = (
         "a process of its engine was OOM-killed.",
     ),
     failure_pattern(
-        "Exit code: -9", r"Exit code: -9$", "its scheduler was killed, as the kernel does when memory runs out."
+        "Exit code: -9", r"Exit code: -9$", "its scheduler was killed, probably by the kernel's OOM killer."
     ),
     *CRASH_FAILURES,
     failure_pattern(
         "scheduler died during initialization",  # words: data
         r"Rank (\d+) scheduler died during initialization \(exit code: (-?\d+)\)",  # words: data
-        "its scheduler {0} ended with exit code {1}.",
+        "its scheduler {0} exited with code {1}.",
         kind="consequence",
     ),
     failure_pattern(
         "scheduler is dead",  # words: data
         r"Rank (\d+) scheduler is dead",  # words: data
-        "its scheduler {0} ended.",
+        "its scheduler {0} exited.",
         kind="consequence",
     ),
     failure_pattern("Scheduler hit an exception", "", "its scheduler failed.", "always", "consequence"),
     failure_pattern(
         "crashed with exit",
         r"Subprocess (\S+) .{0,80}?crashed with exit code (-?\d+)",
-        "its process {0} ended with exit code {1}.",
+        "its process {0} exited with code {1}.",
         "always",
         "consequence",
     ),
     failure_pattern(
         "Initialization failed. warmup error:", r"warmup error: (.+?)\.?$", "its first request failed: {0}."
     ),
-    # the consequence, not the cause
-    failure_pattern("SIGQUIT received. ", "", "a process of its engine failed.", "always", "consequence"),
-    # "proces." in some releases
-    failure_pattern(
-        "Received sigquit from a child proces", "", "a process of its engine failed.", "always", "consequence"
+    *(
+        failure_pattern(needle, "", "a process of its engine failed.", "always", "consequence")
+        for needle in ("SIGQUIT received. ", "Received sigquit from a child proces")  # "proces." in some releases
     ),
 )
 
-#: exceptions of a process that ends because another did
+#: exceptions of a process that exits because another did
 CONSEQUENCES = re.compile(
     r"^(?:KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
     r"|gloo/transport/tcp/pair\.cc.{0,80}?Connection closed|Initialization failed"
 )
 
-#: backends as resolved, if the log names them. source 0.5.9, 0.5.23
+#: backends after resolution (source of 0.5.9 and 0.5.23)
 KERNELS: tuple[tuple[str, Line], ...] = (
     ("attention", line(ARGUMENTS.needle, r"\battention_backend(?:=|': )'(?!auto')(\w+)'")),
     ("attention", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
     ("MoE", line(ARGUMENTS.needle, r"\bmoe_runner_backend(?:=|': )'(?!auto')(\w+)'")),
     ("linear", line(ARGUMENTS.needle, r"\bfp[48]_gemm(?:_runner)?_backend(?:=|': )'(?!auto')(\w+)'")),
 )
-#: settings of a dump that differ at each start, or are secret
+#: settings that are omitted: they differ at each start, or are secret
 HIDDEN_SETTINGS = re.compile(r"key|token|password|secret|random_seed|_port$|^port$|^host$")
 
 
 def parse_settings_line(text: str) -> dict[str, str] | None:
-    """Return the settings of a line that dumps all of them, without secrets; None for any other line."""
+    """Return the settings in the line that contains all of them, without HIDDEN_SETTINGS; None for other lines."""
     match = ARGUMENTS.match(text)
     if not match:
         return None
@@ -189,7 +186,7 @@ def parse_settings_line(text: str) -> dict[str, str] | None:
     return {name: value for name, value in resolution.parse_pairs(inside) if not HIDDEN_SETTINGS.search(name)}
 
 
-#: source 0.5.23, server_args.py: printed after it resolved them
+#: server_args.py of 0.5.23: the arguments are printed after they were resolved
 RESOLUTION = Resolution(
     readings={"attention-backend": "attention_backend"},
     ignored=frozenset(

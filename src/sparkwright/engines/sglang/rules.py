@@ -1,4 +1,4 @@
-"""Rules that find errors in a recipe for SGLang which SGLang reports late or not at all."""
+"""Rules about recipes for SGLang: errors that SGLang reports late or not at all."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SOURCE = f"SGLang {flags.SOURCE_RELEASE}, source"
 #: flags whose value SGLang downloads from the hub unless it is a path
 FETCHED_FLAGS: Mapping[str, ModelRole] = {"speculative-draft-model-path": "draft", "tokenizer-path": "tokenizer"}
 ADAPTERS = "lora-paths"
-#: former names of options; newer releases accept both names, older ones only the former
+#: former names of options, by the new name. Newer releases accept both
 FORMER_NAMES: Mapping[str, str] = {
     "grpc-http-sidecar-port": "smg-http-sidecar-port",
     "hierarchical-sparse-attention-extra-config": "hisparse-config",
 }
-#: worked on a GB10 with CUDA graphs, where 0.75 led to swapping (sglang #34872)
+#: works on a GB10 with CUDA graphs; 0.75 led to swapping (sglang #34872)
 SUGGESTED_MEMORY_SHARE = 0.7
-#: all tags except those of releases
+#: images with any tag except a release's
 MOVING_TAG = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
 #: allows a context longer than the model's, at the user's risk
 LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
@@ -57,11 +57,11 @@ class Case(OptionCase):
         return name, FORMER_NAMES.get(name, name)
 
     def is_before(self, release: str) -> bool:
-        """Return True if this engine is older than a release, or of unknown age. "" means the oldest release."""
+        """Return True if this engine is older than a release, or its release is unknown. False for an empty release."""
         return bool(release) and (self.release is None or Version(self.release) < Version(release))
 
     def is_after(self, release: str) -> bool:
-        """Return True if this engine is known to be newer than a release. "" means older than all releases."""
+        """Return True if this engine is known to be newer than a release. Any known engine is newer than an empty release."""
         return self.release is not None and (not release or Version(self.release) > Version(release))
 
 
@@ -86,7 +86,7 @@ def rule(
     version: str = flags.SOURCE_RELEASE,
     longest: int | None = None,
 ) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule; see `Rules.rule`. `version` and `longest` belong to its example."""
+    """Register a rule; see `Rules.rule`. `version` and `longest` belong to its example, and have the meaning of Case's fields."""
     case = Case(replace(example, flags=flags.normalize(example.flags)), version, longest=longest)
     return RULES.rule(name, sources=sources, example=case)
 
@@ -120,9 +120,9 @@ def flag_value(case: Case) -> Iterator[Finding]:
 @rule("memory-unset", sources=(SOURCE,), example=ServerRequest({"sleep-on-idle": True}))
 def memory_unset(case: Case) -> Iterator[Finding]:
     """Without mem-fraction-static, SGLang's memory use cannot be checked before a start.
-    SGLang then chooses a share from the memory that is free when it starts. The share applies to all memory, for weights and KV cache
-    together: if SGLang fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the
-    weights, and lowering it does not help.
+    SGLang then chooses a share, depending on the memory that is free at its start. The share includes weights and KV cache: if SGLang
+    fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the weights, and must be
+    raised.
     """
     if case.flag(flags.MEMORY) is None:
         way = Way(
@@ -160,13 +160,13 @@ def downloads(case: Case) -> Iterator[Finding]:
     for name in FETCHED_FLAGS:
         model = case.flag(name)
         if model is not None and not str(model).startswith("/"):
-            way = Way("mount its folder (`container.volumes`) and give the path in the container", {name: None})
+            way = Way("mount its folder (`container.volumes`) and write the path in the container", {name: None})
             ways = (Way(pin_model_fix(FETCHED_FLAGS[name], one_line(str(model), max_chars=80)), {name: None}), way)
-            sentence = f"{name} {model} is downloaded when it starts, and spark.lock does not pin it."
+            sentence = f"{name} {model} is downloaded at startup, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, SOURCE, name)
     for name, adapter in parse_adapters(case.flag(ADAPTERS)):
         if not adapter.startswith("/"):
-            sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
+            sentence = f"{ADAPTERS} {adapter} is downloaded at startup, and spark.lock does not pin it."
             fix = Way(pin_adapter_fix(name, one_line(adapter, max_chars=80)))
             yield Finding("error", sentence, (fix,), SOURCE, ADAPTERS)
 
@@ -175,12 +175,12 @@ def downloads(case: Case) -> Iterator[Finding]:
 class Algorithm:
     """A value of speculative-algorithm.
 
-    Only some releases were read, so it is unknown which release between `absent_in` and `present_in` added the algorithm.
+    It was added after `absent_in`, and at the latest in `present_in`: only some releases have been reviewed.
     """
 
-    #: newest release that was read and lacks the algorithm
+    #: newest reviewed release without the algorithm; empty if all have it
     absent_in: str = ""
-    #: oldest release that was read and has the algorithm
+    #: oldest reviewed release with the algorithm; empty if all have it
     present_in: str = ""
     #: True if it needs speculative-draft-model-path; None if that depends on the model
     needs_drafter: bool | None = None
@@ -237,7 +237,7 @@ def speculation(case: Case) -> Iterator[Finding]:
         yield from _unavailable_algorithm(case, name, algorithm)
     elif algorithm.needs_drafter and case.flag(DRAFT) is None:
         sentence = f"{ALGORITHM} {name} needs {DRAFT}: SGLang refuses to start."
-        yield Finding("error", sentence, (Way("mount a drafter and name its path there"),), SOURCE, ALGORITHM)
+        yield Finding("error", sentence, (Way(f"mount a drafter and set {DRAFT} to its path"),), SOURCE, ALGORITHM)
     needs_steps = [flag for flag in FLAGS_WITH_STEPS if case.flag(flag) is not None]
     has_steps = case.flag(STEPS) is not None or case.flag("speculative-adaptive")
     if name in ALGORITHMS_WITH_STEPS and needs_steps and not has_steps:
@@ -246,7 +246,7 @@ def speculation(case: Case) -> Iterator[Finding]:
 
 
 def _unavailable_algorithm(case: Case, name: str, algorithm: Algorithm | None) -> Iterator[Finding]:
-    """Yield the finding about an algorithm that the release lacks, or may lack."""
+    """Yield the finding about an algorithm that the release does not or may not have."""
     if algorithm is not None:
         is_certain = case.release is not None and not case.is_after(algorithm.absent_in)
         severity: Severity = "error" if is_certain else "warning"
@@ -310,14 +310,14 @@ def image_kernels(case: Case) -> Iterator[Finding]:
 
 @rule(
     "model-length",
-    sources=("srt/configs/model_config.py of 0.5.9 and 0.5.23: a ValueError that names the variable",),
+    sources=("srt/configs/model_config.py of 0.5.9 and 0.5.23: the ValueError mentions the variable",),
     example=ServerRequest({flags.CONTEXT: 200000}),
     longest=131072,
 )
 def model_length(case: Case) -> Iterator[Finding]:
     """context-length must not exceed the model's maximum context.
     SGLang derives the maximum from the model's config and refuses a larger value, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is
-    set to 1. Output beyond the maximum is garbage, or the GPU fails.
+    set to 1. Beyond the maximum, the output is garbage or a GPU kernel fails.
     """
     requested = flags.context(case.request.flags)
     if case.longest is None or requested is None or requested <= case.longest or case.flag("json-model-override-args"):

@@ -1,7 +1,7 @@
-"""Releases of vLLM that load an architecture: all in a registry from 0.10.2 to 0.33.0, and some that are in none.
+"""Model architectures that vLLM loads, by release: those in a registry from 0.10.2 to 0.33.0, and some that are in none.
 
-Source: the registries in releases.json, read from each release's wheel; Qwen3.5 came with 0.17.0 (merged 2026-02-09,
-0.16.0 lacks it). Between two releases that were read it is not known when a name came or went.
+Source: the registries in releases.json, from each release's wheel; Qwen3.5 was added in 0.17.0 (merged 2026-02-09, not in 0.16.0).
+An architecture may have been added or removed in any release between two of these.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sparkwright.engines.vllm.releases import Run
 from sparkwright.engines.vllm.versions import parse
 
 RELEASES = releases.release_names()
-#: the newest release whose registry was read
+#: newest release in the tables
 NEWEST = RELEASES[-1]
-#: architectures whose first release is known, though it lies between two that were read
+#: first releases that are not in the tables
 FIRST_RELEASES = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
 #: recurrent architectures in none of these registries
 UNSUPPORTED = (
@@ -30,14 +30,13 @@ UNSUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The releases that load an architecture. None: not known; for `until` and `gone` also that the newest release still loads
-    it."""
+    """The releases that load an architecture."""
 
-    since: str | None = None  # the oldest release known to load it
-    until: str | None = None  # the last release known to load it
-    lacking: str | None = None  # the newest release known not to load it, before `since`
-    gone: str | None = None  # the oldest release known to have dropped it
-    #: releases between, which lack it: the last one that has it, and the first that has it again
+    since: str | None = None  # oldest release known to load it; None if unknown
+    until: str | None = None  # newest release known to load it; None if unknown, or if it was not removed
+    lacking: str | None = None  # newest release known not to load it, before `since`; None if unknown
+    gone: str | None = None  # oldest release known to have removed it; None if it was not removed
+    #: temporary removals: the last release with it before, and the first one after
     gaps: tuple[tuple[str, str], ...] = ()
 
 
@@ -56,17 +55,17 @@ def _build_support(name: str, runs: Sequence[Run]) -> Support:
 SUPPORT: dict[str, Support] = {
     **{name: _build_support(name, runs) for name, runs in releases.release_runs("architectures").items()},
     **dict.fromkeys(UNSUPPORTED, Support(lacking=NEWEST)),
-    # before the oldest of these releases
+    # removed before the oldest release in the tables
     "Phi3SmallForCausalLM": Support(until="0.9.2", gone=RELEASES[0]),
 }
 
 
 def is_supported(name: str, version: str) -> bool | None:
-    """Return True if this release of vLLM loads the architecture; None if that is not known (then ask the engine).
+    """Return True if this release of vLLM loads the architecture; None if unknown.
 
     Args:
-        name: architectures[0].
-        version: as the engine reports it; a build of its own (+cu130, .post1) counts as its release.
+        name: architectures[0] of config.json.
+        version: as the engine reports it. Suffixes such as +cu130 and .post1 are ignored.
     """
     support = SUPPORT.get(name)
     release = _parse_release(version)
@@ -82,7 +81,7 @@ def is_supported(name: str, version: str) -> bool | None:
 
 
 def describe_support(name: str) -> str:
-    """Return the releases in words; "" if nothing is known."""
+    """Return the releases that load an architecture as text, "0.17.0 and newer; none up to 0.16.0"; "" if unknown."""
     support = SUPPORT.get(name)
     if support is None:
         return ""
@@ -91,7 +90,7 @@ def describe_support(name: str) -> str:
     if support.until:
         return f"up to {support.until}, not since"
     if support.since:
-        older = f"none up to {support.lacking}" if support.lacking else "older ones were not checked"
+        older = f"none up to {support.lacking}" if support.lacking else "older ones unknown"
         return f"{support.since} and newer; {older}"
     return f"none up to {support.lacking}"
 

@@ -1,16 +1,16 @@
-"""Compile caches of vLLM, and the variables that set their location.
+"""Compile caches of vLLM with the variables that set their location, and explanations of a prefix cache without hits.
 
-source: read in 0.32.0 (envs.py, compilation/backends.py and compiler_interface.py, env_override.py, model_executor/warmup) and in
-FlashInfer (jit/env.py) and PyTorch (_inductor/runtime/cache_dir_utils.py). seen: on 0.32.0 on a CPU, graphs and
-kernels lie below these folders after a start (docs/caches.md has figures).
+Sources: 0.32.0 (envs.py, compilation/backends.py and compiler_interface.py, env_override.py, model_executor/warmup), FlashInfer
+(jit/env.py) and PyTorch (_inductor/runtime/cache_dir_utils.py). After a start of 0.32.0 on a CPU, graphs and kernels were below
+these folders (docs/caches.md has figures).
 
-VLLM_CACHE_ROOT                    torch.compile's graphs, what Inductor and Triton made for them, FlashInfer's tuned configurations
-TORCHINDUCTOR_CACHE_DIR            Inductor, for what is compiled outside of vLLM's own graphs; else /tmp, which goes with the container
-TRITON_CACHE_DIR                   Triton's kernels; vLLM keeps what the caller gives. Their autotuning too (TRITON_CACHE_AUTOTUNING)
-FLASHINFER_WORKSPACE_BASE          FlashInfer's kernels, in .cache/flashinfer below it
-CUDA_CACHE_PATH                    what the driver compiles of PTX for a GPU that the image has no code for (CUDA's manual)
-/tmp/torchinductor_root            Inductor's precompiled C++ header, 149 MB on a CPU: codecache.py takes the temporary folder and the
-                                   user's name on purpose, whatever TORCHINDUCTOR_CACHE_DIR says. The user of vLLM's images is root
+VLLM_CACHE_ROOT                    torch.compile's graphs with code from Inductor and Triton, FlashInfer's tuned configurations
+TORCHINDUCTOR_CACHE_DIR            Inductor's code outside of vLLM's graphs; by default in /tmp, which is deleted with the container
+TRITON_CACHE_DIR                   Triton's kernels and their autotuning (TRITON_CACHE_AUTOTUNING); vLLM does not override it
+FLASHINFER_WORKSPACE_BASE          FlashInfer's kernels, in the subfolder .cache/flashinfer
+CUDA_CACHE_PATH                    code that the driver compiles from PTX if the image has none for the GPU (CUDA's manual)
+/tmp/torchinductor_root            Inductor's precompiled C++ header, 149 MB on a CPU. codecache.py always uses the temporary folder and the
+                                   user's name, and ignores TORCHINDUCTOR_CACHE_DIR; the user in vLLM's images is root
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CACHES = CompileCaches(
     },
     places={"/tmp/torchinductor_root": "inductor_headers"},
     usual=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
-    # about the HTTP server, its log and its answers. All other flags matter: an empty cache costs a slow start, a wrong one more
+    # flags of the HTTP server, the log and the answers. Others may affect the cache: a slow start is better than a wrong cache
     indifferent=frozenset(
         (
             *("host", "port", "uds", "root-path", "api-key", "served-model-name", "config"),
@@ -48,52 +48,57 @@ CACHES = CompileCaches(
 )
 
 
-# vLLM's reports about its prefix cache, and reasons why a recurrent model may never hit it.
+# The prefix cache: settings in /metrics, and reasons why a recurrent model may never have a hit.
 #
-# Sources: vLLM 0.11 to 0.33 as docs/measuring.md and the rows name them; 0.32.0's own /metrics.
+# Sources: vLLM 0.11 to 0.33 (see docs/measuring.md and the rows); /metrics of 0.32.0.
 
 ISSUE = "vllm issue 36493"
 
-#: (from, until, what it means for a recurrent hybrid)
+#: limits for recurrent hybrids: first release, first release without the limit, and the limit
 HYBRID_LIMITS: tuple[tuple[str, str, str], ...] = (
-    ("", "0.11.1", "this engine turns it off for recurrent models; 0.15 is the first with it for Gated DeltaNet"),
-    ("0.11.1", "0.15.0", "only Mamba's family has it here; 0.15 is the first with it for Gated DeltaNet"),
-    ("0.15.0", "", "a recurrent layer's state is kept at the ends of whole blocks only, and of few of them"),
+    ("", "0.11.1", "this release turns it off for recurrent models; Gated DeltaNet has it from 0.15 on"),
+    ("0.11.1", "0.15.0", "this release supports it only for Mamba models; Gated DeltaNet has it from 0.15 on"),
+    ("0.15.0", "", "a recurrent layer's state is cached only at block ends, and only at a few of them"),
 )
 
-#: (from, what helps a recurrent hybrid there, its source)
+#: remedies for recurrent hybrids: first release, remedy, and source
 REMEDIES: tuple[tuple[str, str, str], ...] = (
     ("0.15.0", "an unquantized KV cache (kv-cache-dtype auto) halves the block", "the formula of its block"),
-    ("0.24.0", "states are admitted by their use", "#37898"),
-    ("0.26.0", "prefix-match-unit lets a part of a block hit", "#46384"),
+    ("0.24.0", "states are cached according to their use", "#37898"),
+    ("0.26.0", "prefix-match-unit allows hits within a block", "#46384"),
 )
 
 
 def block_tokens(cache: Mapping[str, str]) -> int:
-    """Return the block size in which prefixes hit, from /metrics; 0 if it has none. 0.18 to 0.22 report too small a block for
-    hybrids."""
+    """Return the tokens per block of the prefix cache; 0 if unknown. For hybrids, 0.18 to 0.22 report a block that is too small.
+
+    cache: cache settings in /metrics.
+    """
     sizes = (cache.get(name, "") for name in ("block_size", "effective_attention_block_size"))
-    return max([0, *(int(item) for item in sizes if item.isdigit())])
+    return max([0, *(int(size) for size in sizes if size.isdigit())])
 
 
 def is_off(cache: Mapping[str, str]) -> bool | None:
-    """Return True if the engine reports that prefix caching is off; None if it reports nothing."""
+    """Return True if the engine reports that prefix caching is off; None if the settings lack it."""
     setting = cache.get("enable_prefix_caching")
     return None if setting not in ("True", "False") else setting == "False"
 
 
 def is_hybrid(cache: Mapping[str, str]) -> bool:
-    """Return True if the cache holds recurrent states too."""
+    """Return True if the cache also stores recurrent states."""
     padded, mode = cache.get("mamba_page_size_padded", "None"), cache.get("mamba_cache_mode", "none")
     return padded != "None" or mode not in ("none", "None", "")
 
 
 def why(version: Version | None) -> tuple[str, str]:
-    """Return why a recurrent model may not hit, and what helps on this engine or from which release on."""
+    """Return the reason why a recurrent model may have no hits, and the remedies in this release and later ones."""
     reason = next((text for since, until, text in HYBRID_LIMITS if within(version, since, until)), HYBRID_LIMITS[-1][2])
-    available = [f"{text} ({source})" for since, text, source in REMEDIES if at_least(version, since)]
-    later = [
-        f"from {since} {text} ({source})" for since, text, source in REMEDIES if at_least(version, since) is not True
+    # remedies of this release come first
+    remedies = sorted(REMEDIES, key=lambda remedy: at_least(version, remedy[0]) is not True)
+    fixes = [
+        f"{'' if at_least(version, since) else f'from {since} on, '}{text} ({source})"
+        for since, text, source in remedies
     ]
-    fix = "; ".join([*available, *later, "prompts shorter than a block can never hit"])
-    return f". A recurrent hybrid ({ISSUE}): {reason}", fix
+    return f". A recurrent hybrid ({ISSUE}): {reason}", "; ".join(
+        [*fixes, "prompts shorter than a block never have hits"]
+    )

@@ -1,7 +1,7 @@
-"""Environment variables that vLLM reads, by release, and the flags that replaced removed ones.
+"""Environment variables of vLLM by release, and the flags that replaced removed ones.
 
-Source: `environment_variables` in vllm/envs.py of the releases in releases.json. From 0.17 on the
-engine logs "Unknown vLLM environment variable detected"; before, such a variable silently has no effect.
+Source: `environment_variables` in vllm/envs.py of the releases in releases.json. For an unknown variable the engine logs "Unknown
+vLLM environment variable detected" from 0.17 on; older releases silently ignore it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkwright.engines.vllm.versions import at_least, within
 PREFIX = "VLLM_"
 #: set by images, but not read by vLLM
 IMAGE_VARIABLES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
-#: the first release whose variables are not all known
+#: this release and later ones have not been reviewed
 FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 
@@ -27,12 +27,12 @@ class UnreadVariable:
     """A variable that a release does not read."""
 
     name: str
-    why: str  # half a sentence
+    why: str  # clause, such as "vLLM 0.32.0 reads no such variable"
     certain: bool
-    instead: str = ""  # the replacement, a flag as "attention-backend" or another variable
+    instead: str = ""  # the replacement: a flag without dashes, or another variable; "" if unknown
 
 
-#: flags that replaced variables, by name without VLLM_.
+#: flags that replaced variables, by the variable's name without VLLM_.
 #: Sources: the help of 0.33.0, and the removals of 0.15.0, 0.16.0, 0.24.0 and 0.31.0
 SUCCESSOR_FLAGS = {
     name: flag
@@ -62,36 +62,34 @@ SUCCESSOR_FLAGS = {
 
 @cache
 def variable_histories() -> dict[str, tuple[str, str]]:
-    """Return by name without VLLM_ the first release that reads a variable ("" for the oldest that was read, or before), and the
-    first that no longer does ("" if the newest does)."""
+    """Return the first release with each variable and the first one without it, by name without VLLM_.
+
+    "" instead of the first if the oldest release in the tables has the variable, and instead of the second if the newest has it.
+    """
     newest = len(releases.release_names()) - 1
-    return {
-        name.removeprefix(PREFIX): _release_bounds(runs[0][0], runs[-1][1], newest)
-        for name, runs in releases.release_runs("variables").items()
-    }
-
-
-def _release_bounds(first: int, last: int, newest: int) -> tuple[str, str]:
-    since = releases.find_introduction(first) if first else ""
-    return since, releases.find_introduction(last + 1) if last < newest else ""
+    histories = {}
+    for name, runs in releases.release_runs("variables").items():
+        first, last = runs[0][0], runs[-1][1]
+        since = releases.find_introduction(first) if first else ""
+        removed = releases.find_introduction(last + 1) if last < newest else ""
+        histories[name.removeprefix(PREFIX)] = (since, removed)
+    return histories
 
 
 def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
-    """Return why a release does not read a variable; None if it does, or the variable is not vLLM's.
+    """Return a variable's problem; None if the release reads it, or the variable is not vLLM's.
 
-    Args:
-        name: the variable, as in the recipe.
-        version: of the engine; None while it is not known, and then nothing is certain.
+    version: of the engine. None if unknown; a removed variable is then reported as uncertain.
     """
     if not name.startswith(PREFIX):
         return None
-    short = name.removeprefix(PREFIX)
-    if short in IMAGE_VARIABLES:
+    short_name = name.removeprefix(PREFIX)
+    if short_name in IMAGE_VARIABLES:
         return None
-    history = variable_histories().get(short)
+    history = variable_histories().get(short_name)
     engine = f"vLLM {version}" if version else "vLLM 0.33.0"
     if history is None:
-        similar = difflib.get_close_matches(short, variable_histories(), 1, 0.85)
+        similar = difflib.get_close_matches(short_name, variable_histories(), 1, 0.85)
         is_certain = at_least(version, FIRST_UNKNOWN_RELEASE) is False
         return UnreadVariable(
             name, f"{engine} reads no such variable", is_certain, f"{PREFIX}{similar[0]}" if similar else ""
@@ -99,7 +97,7 @@ def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
     since, removed = history
     if within(version, since, removed) or (version is None and not removed):
         return None
-    replacement = SUCCESSOR_FLAGS.get(short, "")
+    replacement = SUCCESSOR_FLAGS.get(short_name, "")
     if removed and at_least(version, removed) is not False:
-        return UnreadVariable(name, f"it is read by no vLLM from {removed} on", version is not None, replacement)
-    return UnreadVariable(name, f"it is read by vLLM {since} and newer, not by {version}", True)
+        return UnreadVariable(name, f"vLLM does not read it from {removed} on", version is not None, replacement)
+    return UnreadVariable(name, f"vLLM reads it from {since} on, not in {version}", True)

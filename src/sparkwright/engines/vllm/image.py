@@ -1,4 +1,4 @@
-"""The vLLM version of an image, from its labels, variables or `vllm --version`. The tag is not used."""
+"""Version and options of the vLLM in an image: from its labels, variables or output. The tag is not used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from sparkwright.engines.vllm import option_values, versions
 
-#: labels and variables with the engine's version, by preference.
-#: Sources: NGC images set VLLM_VERSION; sparkwright's test images set the label.
+#: labels and variables with the engine's version: NGC images set VLLM_VERSION, sparkwright's test images the label
 VERSION_LABELS = ("ai.vllm.version",)
 VERSION_VARIABLES = ("VLLM_VERSION",)
 MAX_VERSION_CHARS = 80

@@ -1,4 +1,4 @@
-"""vLLM's log format, the parser of its config dump, and causes of slowness that are specific to vLLM."""
+"""The format of vLLM's log, the parser of its config dump, and causes of slowness specific to vLLM."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sparkwright.engines.vllm import flags, log_lines
 from sparkwright.engines.vllm.failures import CONSEQUENCES, FAILURES
 from sparkwright.engines.vllm.versions import at_least, parse
 
-#: flags that have another name in the dump. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
+#: names in the dump that differ from the flag's. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
 SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
     "max-model-len": ("max_seq_len",),
 }
-#: settings that are paths, which differ between starts without an effect on behaviour
+#: paths that differ between starts without an effect on behaviour
 VOLATILE_SETTINGS = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 
@@ -30,47 +30,45 @@ def parse_settings_line(line: str) -> dict[str, str] | None:
     return dict(resolution.parse_pairs(VOLATILE_SETTINGS.sub("", match.group("config")))) if match else None
 
 
-# The kernels and backends that appear in vLLM's log, and the settings to compare its flags with.
+# Kernels and backends in vLLM's log, and the comparison of flags with resolved settings.
 #
-# Sources: the log calls of 25 releases, 0.10 to 0.33, read from their packages, with the first and last release of each
-# wording. real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.
+# Sources: the log calls in the packages of 25 releases, 0.10 to 0.33; comments name the first and last release of each wording.
+# real: in logs of 0.32.0 for the CPU, tests/data/vllm-0.32.0.
 
 ATTENTION, MOE, LINEAR = "attention", "MoE", "linear"
 _FORMATS = r"(?:Fp8|Int8|WNA16|Mxfp4|MxFp8|NvFp4|Unquantized|W4A8(?: Int8)?)"
 
 KERNELS: tuple[tuple[str, Line], ...] = (
-    # 0.12 to 0.33; the enumeration's own text 0.11 to 0.33; words of 0.10
+    # 0.12 to 0.33; with the enumeration's name 0.11 to 0.33; other wording in 0.10
     (ATTENTION, line(" attention backend", r"Using (\w{1,60}) attention backend")),
     (ATTENTION, line("Using AttentionBackendEnum.", r"Using AttentionBackendEnum\.(\w{1,60}) backend")),
     (ATTENTION, line(" backend on V1 engine", r"Using ([\w ]{1,40}) backend on V1 engine")),
     ("MLA prefill", line(" MLA prefill backend", r"Using (\w{1,60}) MLA prefill backend")),  # 0.21 to 0.33
     # oracle/*.py, 0.15 to 0.33. real: CPU Unquantized
     (MOE, line(" MoE backend", rf"Using '?(\w{{1,60}})'? {_FORMATS} MoE backend")),
-    # 0.14 to 0.19; 0.11 to 0.13 in words
+    # 0.14 to 0.19; several words in 0.11 to 0.13
     (MOE, line(" backend for ", r"Using ([\w ]{1,40}?) backend for (?:FP8|NvFp4|Unquantized) MoE")),
     # mxfp4.py, 0.10 to 0.18
     (MOE, line("Using ", r"Using (Marlin|Triton|FlashInfer MXFP4 [\w ]{1,30}?) backend(?: for SM\d|\s*$)")),
     (MOE, line(" for MXFP4 MoE", r"Using (\w{1,60}) for MXFP4 MoE")),  # 0.20 to 0.33
-    # 0.20 to 0.33: weights are widened to 16 bits while it computes
+    # 0.20 to 0.33: weights are converted to 16 bits during the computation
     (MOE, line("EmulationTritonExperts", r"Using (\w{1,60}EmulationTritonExperts) M[Oo]E backend")),
     # kernels/linear/__init__.py 0.20 to 0.33; a backend's name 0.11 to 0.19
     (LINEAR, line(" GEMM", r"Using (?:\w{1,40}\.)?([\w-]{1,60}) (?:backend )?for (?:NVFP4|MXFP4|MXFP6|MXFP8) GEMM")),
     (LINEAR, line("LinearMethod", r"(?:Using|Selected) (\w{1,80}) for \w{1,60}LinearMethod")),  # 0.10 to 0.33
     (LINEAR, line(" for mixed-precision linear", r"Using (\w{1,80}) for mixed-precision linear")),  # 0.31 to 0.33
-    (
-        LINEAR,
-        line("NVFP4 linear falling back to the slow", r"slow and unoptimized (emulation) backend"),
-    ),  # 0.20 to 0.33
+    # 0.20 to 0.33
+    (LINEAR, line("NVFP4 linear falling back to the slow", r"slow and unoptimized (emulation) backend")),
     # 0.17 to 0.33. real: CPU
     ("GDN prefill", line(" GDN prefill kernel", r"Using ([\w/]{1,40}) GDN prefill kernel")),
     ("Mamba", line(" Mamba SSU backend", r"Using (\w{1,60}) Mamba SSU backend")),  # 0.20 to 0.33
 )
 
 
-#: readings that are part of the kernel path, from the config dump and the lines after it
+#: readings that are part of the kernel path, by the title of the kind
 KERNEL_READINGS = (("CUDA graphs", "cudagraph_mode"), ("compile", "compile_mode"))
 
-#: sources of the cost: marlin_utils_fp4.py's own warning ("may degrade performance for compute-heavy workloads")
+#: source of the cost: the warning in marlin_utils_fp4.py ("may degrade performance for compute-heavy workloads")
 WEIGHT_ONLY = (
     re.compile(r"marlin|humming|w4a16|emulation", re.IGNORECASE),
     "decoding is nearly as fast, long prompts and many streams are slower",
@@ -90,15 +88,8 @@ RESOLUTION = Resolution(
     # names, paths, and values that the dump prints in another form
     ignored=frozenset(
         (
-            *(
-                "model",
-                "tokenizer",
-                "served-model-name",
-                "download-dir",
-                "load-format",
-                "revision",
-                "tokenizer-revision",
-            ),
+            *("model", "tokenizer", "served-model-name", "download-dir", "load-format"),
+            *("revision", "tokenizer-revision"),
             *("speculative-config", "kernel-config", "hf-token", "api-key"),
         )
     ),
@@ -136,7 +127,7 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 
 
 def _read_vllm_line(state: EngineState, line: str) -> bool:
-    """Keep the readings of a config dump, and of chunked prefill if its own line is the only source."""
+    """Store the readings of a config dump; and chunked prefill from its separate line, unless another line reported it."""
     dump = log_lines.CONFIG_DUMP.match(line)
     if dump:
         _read_config_dump(state, line, dump)
@@ -201,13 +192,13 @@ LOG = LogFormat(
 
 
 JIT_WARNING = "JIT compilation during inference"
-#: marlin_utils_fp4.py and marlin_utils_fp8.py: "Your GPU does not have native support for FP4 computation but ..."
+#: in warnings of marlin_utils_fp4.py and marlin_utils_fp8.py
 NO_NATIVE_SUPPORT = re.compile(r"native support for (FP\d+) computation")
-#: formats with native arithmetic on a GB10, which a 16-bit kernel wastes
+#: formats with native arithmetic on a GB10, which a 16-bit kernel does not use
 QUANTIZED_FORMATS = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
-#: fused_moe.py: no file of measured tile sizes for this GPU and these experts
+#: fused_moe.py: there is no file with tuned tile sizes for this GPU and these experts
 UNTUNED_WARNING = "Using default MoE config"
-#: the first image of vllm/vllm-openai that is built with CUDA 13
+#: first release of vllm/vllm-openai that is built with CUDA 13
 CUDA_13_SINCE = "0.20.0"
 
 
@@ -234,14 +225,14 @@ def detect_jit_compilation(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause of a weight-only kernel: quantised weights save memory traffic, but no arithmetic."""
+    """Yield the cause of a weight-only kernel: it reads fewer bytes, but computes in 16 bits."""
     line = evidence.find_warning("native support for FP")
-    kind = NO_NATIVE_SUPPORT.search(line)
-    path = (evidence.log or {}).get("kernels") or {}
+    weight_format = NO_NATIVE_SUPPORT.search(line)
+    kernels = (evidence.log or {}).get("kernels") or {}
     pattern, cost = WEIGHT_ONLY
-    kernel_names = [name for kernels in (MOE, LINEAR) for name in path.get(kernels, ())]
+    kernel_names = [name for kind in (MOE, LINEAR) for name in kernels.get(kind, ())]
     if (
-        kind is None
+        weight_format is None
         and kernel_names
         and all(map(pattern.search, kernel_names))
         and QUANTIZED_FORMATS.search(str(evidence.find_in_log("quantization")[0]))
@@ -249,8 +240,8 @@ def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
         name = f"its quantized weights run on a weight-only kernel ({', '.join(kernel_names)}): {cost}"
         fix = "another quantization of the model (FP8), or another moe-backend or linear-backend"
         yield Cause(name, "found", "named in its log", fix, weight=30)
-    if kind:
-        name = f"its {kind[1]} weights run on a weight-only kernel (Marlin): fewer bytes, no {kind[1]} arithmetic"
+    if weight_format:
+        name = f"its {weight_format[1]} weights run on a weight-only kernel (Marlin): fewer bytes, no {weight_format[1]} arithmetic"
         fix = "decoding is nearly as fast, prompts are slower; another quantization of the model (FP8), or an image whose log names another kernel"
         yield Cause(name, "found", line, fix, weight=30)
 
@@ -263,10 +254,10 @@ def detect_untuned_experts(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def detect_missing_kernels(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause of an image with CUDA 12, which has no code for a GB10, unless the version in the log excludes it."""
+    """Yield the cause of an image with CUDA 12, which has no code for a GB10, unless the release in the log excludes it."""
     version, _ = evidence.find_in_log("version")
-    built_with_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
-    if evidence.share is not None and evidence.share < 0.4 and not built_with_13:
+    has_cuda_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
+    if evidence.share is not None and evidence.share < 0.4 and not has_cuda_13:
         fix = "use an image built with CUDA 13 (vllm/vllm-openai from v0.20.0, or NGC)"
         observation = f"{evidence.share:.0%} of the expected rate; images built with CUDA 12 reached 28 %"
         yield Cause("an image without kernels for this GPU (sm_121)", "possible", observation, fix, weight=35)

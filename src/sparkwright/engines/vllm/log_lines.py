@@ -1,6 +1,6 @@
-"""Lines of vLLM's start-up log, with the versions and sources they were read in.
+"""Lines of vLLM's log, with the releases that print them.
 
-real: a start-up log of vLLM 0.32.0 in tests/data. source: vLLM's source of the versions named. seen: in logs of GB10 users.
+real: in a log of vLLM 0.32.0 in tests/data. source: in vLLM's source of these releases. seen: in logs of GB10 users.
 Prefixes such as "(EngineCore pid=16) INFO 11-21 00:07:43 [core.py:133]" change with every release and are never matched.
 """
 
@@ -10,69 +10,68 @@ import re
 
 from sparkwright.engines.log.text import Line, line
 
-#: lines without information, of which there may be a million: access lines (uvicorn), statistics every 10 s, requests with users'
-#: texts in them (source 0.9 to 0.33)
+#: frequent lines without information: access lines (uvicorn), statistics every 10 s, requests with users' prompts (source 0.9 to 0.33)
 NOISE = (" HTTP/1.", "throughput: ", "Received request ")
 
-# -- where a start begins: `docker logs` strings restarts together -------------------------------------------------------
+# -- beginning of a start: `docker logs` contains all restarts -------------------------------------------------------------
 
-#: the version in the logo (real; >= 0.15), or a line of its own (<= 0.14, or without logo; source)
+#: the version, in the logo (real; >= 0.15) or in a separate line (<= 0.14, or without logo; source)
 BANNERS = (
     line(" version ", r"[█▀▄\ufffd]\s+version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
     line("LLM API server version ", r"LLM API server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
     line("LLM server version ", r"LLM server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
-    # a cluster's worker, which prints no arguments. real; source 0.17.1 to 0.33
+    # of a cluster's worker, which does not print its arguments. real; source 0.17.1 to 0.33
     line("Launching vLLM ", r"Launching vLLM \(v([^)\s]{1,100})\) headless multiproc executor"),
 )
-#: the arguments; follows the banner. real; 0.9 to 0.33.
+#: the arguments, after the banner. real; 0.9 to 0.33
 ARGUMENTS = line("non-default args: {")
-#: a process that refuses its arguments prints nothing before that. real.
+#: first line of a process that refuses its arguments. real
 USAGE = line("usage: vllm ", r"^usage: vllm ")
-#: the same, if earlier lines are cut off: a running server never prints it
+#: the same, in a log without its beginning: a running server never prints this line
 ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
 
-# -- lines that tell two things: a value, and that a stage has begun -----------------------------------------------------------
+# -- lines that have a value and also begin a stage -----------------------------------------------------------------------------
 
 KV_CACHE_SIZE = line("KV cache size: ", r"KV cache size: ([\d,]+) tokens")
 WEIGHTS_TOOK = line("Loading weights took ", r"Loading weights took ([\d.]+) s")
 # source 0.9 to 0.33: "takes" until 0.12 or so
 COMPILE_TOOK = line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")
-#: v1/worker/gpu_worker.py: its own sum, after the graphs. source 0.32.0; "for weight" and "for non-torch memory": 0.10 to 0.30
+#: v1/worker/gpu_worker.py: memory in total, after the graphs. source 0.32.0; "for weight" and "for non-torch memory": 0.10 to 0.30
 ACTUAL_USAGE = "Actual usage is "
 GRAPHS_TOOK = line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")
-#: on a CPU no line has the time of compilation, which is between these. real (0.32.0).
+#: on a CPU, no line has the duration of the compilation, which is between these lines. real (0.32.0)
 CPU_COMPILE_STARTS = line("Warming up model for the compilation...")
 CPU_COMPILE_ENDS = line("Warming up done.")
-#: FlashInfer tunes its kernels between these. seen.
+#: FlashInfer tunes its kernels between these lines. seen
 AUTOTUNE_STARTS = line("Autotuning process starts")
 AUTOTUNE_ENDS = line("Autotuning process ends")
-#: number of loaded shards, and of all. real.
+#: real
 LOADING_SHARDS = line("Loading safetensors checkpoint shards")
 SHARDS = line(LOADING_SHARDS.needle, LOADING_SHARDS.pattern + r":\s+\d+% Completed \| (\d{1,6})/(\d{1,6})")
-#: the mode in the first group. source 0.15 to 0.27
+#: source 0.15 to 0.27
 MAMBA_FALLS_BACK = line("Mamba cache 'all' mode: falling", r"falling back to '(\w+)' mode")
 
 # -- settings --------------------------------------------------------------------------------------------------------------
 
-#: the engine's own settings. real. A crash repeats them as "Dumping input data for V1 LLM engine": no start, no value.
+#: all settings of the engine. real. After a crash they are logged again as "Dumping input data for V1 LLM engine", which must not match
 CONFIG_DUMP = line(
     "Initializing a V", r"Initializing a V\d LLM engine \(v(?P<version>[^)]{1,100})\) with config: (?P<config>.*)"
 )
 
-#: fields of the dump. real; chunked_prefill_enabled until 0.11.0, cudagraph_mode in JSON and as numbers until 0.11 (source).
+#: fields of the dump. real; chunked_prefill_enabled until 0.11.0, cudagraph_mode in JSON and as numbers until 0.11 (source)
 DUMP_FIELDS: dict[str, re.Pattern[str]] = {
     "chunked_prefill": re.compile(r"\b(?:enable_chunked_prefill|chunked_prefill_enabled)=(True|False)\b"),
     "prefix_caching": re.compile(r"\benable_prefix_caching=(True|False)\b"),
     "kv_cache_dtype": re.compile(r"\bkv_cache_dtype=([^,\s]{1,200}),"),
     "quantization": re.compile(r"\bquantization=([^,\s]{1,200}),"),
     "max_model_len": re.compile(r"\bmax_seq_len=(\d+),"),
-    # source 0.12 to 0.33; until then a level
+    # source 0.12 to 0.33; a level in older releases
     "compile_mode": re.compile(r"'mode': <CompilationMode\.(\w{1,40}):"),
     "cudagraph_mode": re.compile(
         r"['\"]cudagraph_mode['\"]: ?(?:<CUDAGraphMode\.(?=\w+:))?(\w+(?=[:,])|\[\d, ?\d\])|\benforce_eager=(?P<eager>True),"
     ),
 }
-#: CUDAGraphMode where it is printed as numbers (source 0.11.0), and eager mode, which is no graphs
+#: names of CUDAGraphMode for the numbers in the log of 0.11.0 (source); eager mode counts as "0"
 CUDAGRAPH_NUMBERS = {
     "0": "NONE",
     "1": "PIECEWISE",
@@ -86,7 +85,7 @@ CUDAGRAPH_MODE_CHANGED = line("CUDAGraphMode.", _MODE_CHANGED)
 ATTENTION_BACKEND = line(
     "Using ", r"Using (Flash ?Attention|FlashInfer|Triton(?= backend on)|FlashMLA|[\w ]{0,40}?MLA) backend"
 )
-#: a value in the first group; later lines win, over the dump too. real unless stated otherwise.
+#: later lines win, also over the dump. real unless a comment names another source
 VALUES: tuple[tuple[str, Line], ...] = (
     *(("version", banner) for banner in BANNERS),
     ("speculation", line(ARGUMENTS.needle, r"'speculative_config': \{[^{}]{0,500}?'method': '(\w{1,40})'")),
@@ -107,11 +106,11 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("weights_s", WEIGHTS_TOOK),
     ("compile_s", COMPILE_TOOK),
     ("graphs_s", GRAPHS_TOOK),
-    # source 0.32.0, v1/worker; 0.9 to 0.30 say the same with "GiB and"
+    # source 0.32.0, v1/worker; in 0.9 to 0.30 with "GiB and"
     ("weights_gib", line("Model loading took ", r"Model loading took ([\d.]+) GiB")),
     ("kv_cache_gib", line("Available KV cache memory: ", r"KV cache memory: ([\d.]+) GiB")),
     ("kv_cache_gib", line("GiB memory for KV Cache as specified", r"reserved ([\d.]+) GiB memory for KV Cache")),
-    # real: on a CPU, by --kv-cache-memory-bytes and by its share
+    # real: on a CPU, with --kv-cache-memory-bytes and with a share of memory
     ("kv_cache_gib", line(") GiB for KV cache", r"(?:Explicitly|Auto) set \(([\d.]+)/[\d.]+\) GiB for KV cache")),
     ("graphs_gib", line(GRAPHS_TOOK.needle, r"finished in [\d.]+ s\w*, took ([\d.]+) GiB")),
     ("weights_gib", line(ACTUAL_USAGE, r"Actual usage is (?<![\d.])([\d.]{1,20}) GiB for (?:consumed|weight)")),
@@ -120,14 +119,15 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
 )
 
-#: printed after the dump, and outranks it. chunked prefill: source 0.11.0, 0.33.0; prefix caching: source 0.32.0.
+#: these override the dump, which is printed before them. chunked prefill: source 0.11.0, 0.33.0; prefix caching: source 0.32.0
 FIXED: tuple[tuple[str, Line, bool], ...] = (
     ("chunked_prefill", line("Disabling chunked prefill for model without KVCache"), False),
     ("chunked_prefill", line("Disabling chunked prefill: model has non-causal"), False),
     ("prefix_caching", line("Disabling prefix caching: model has non-causal"), False),
 )
 
-#: only when it is on, and not in every version: in the source of 0.17 to 0.33, in no real log of 0.32.0. Silence is no proof.
+#: printed only if it is on, and not always: it is in the source of 0.17 to 0.33, but in no real log of 0.32.0. Without the line,
+#: chunked prefill is unknown
 CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_tokens=")
 
 # -- stages ----------------------------------------------------------------------------------------------------------------
@@ -145,20 +145,19 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (line("Application startup complete."),)),
 )
 
-#: "11-21 00:07:43" of vLLM's own lines (real); FlashInfer's lines begin with the year
+#: "11-21 00:07:43" in vLLM's lines (real), with the year in FlashInfer's
 CLOCK = re.compile(
     r"\b(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<milli>\d{3}))?"
 )
 
-#: source, time and place; left out if a line is short
-#: without brackets until 0.8
+#: process, level, time and file; the file is without brackets until 0.8
 PREFIX = re.compile(
     r"^.{0,120}?\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]+\]|\w{1,80}\.py:\d{1,6}\]) "
 )
 
-# -- what a person should see ----------------------------------------------------------------------------------------------
+# -- warnings ----------------------------------------------------------------------------------------------------------------
 
-#: source 0.17.1 to 0.33.0: a variable that this release does not read
+#: source 0.17.1 to 0.33.0
 UNREAD_VARIABLE = line("Unknown vLLM environment variable", r"Unknown vLLM environment variable detected: (\w{1,100})")
 
 WARNINGS: tuple[Line, ...] = (
@@ -168,13 +167,11 @@ WARNINGS: tuple[Line, ...] = (
     line("Triton kernel JIT compilation during inference"),
     MAMBA_FALLS_BACK,
     line("--mamba-cache-mode is deprecated"),  # it has no effect from 0.33.0 (source)
-    line("The NVIDIA Driver was not detected."),  # NVIDIA's entrypoint, of an engine that may go on
+    line("The NVIDIA Driver was not detected."),  # from NVIDIA's entrypoint; the engine may start nevertheless
     line("Enforce eager set"),  # real: no torch.compile, no CUDA graphs
-    line(
-        "Compiling model again due to a load failure"
-    ),  # real: the compile cache of an earlier start is there, but unusable
+    line("Compiling model again due to a load failure"),  # real: the compile cache exists, but is unusable
     line("Using default MoE config. Performance might be sub-optimal"),  # source
-    line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 as weight-only
+    line("Your GPU does not have native support for FP"),  # source: FP8 or FP4 weights on a weight-only kernel
     line("Encoder-decoder models do not support chunked prefill nor prefix caching"),  # source 0.10 to 0.33
     # source 0.10 to 0.14
     line("Hybrid or mamba-based model detected", r"Hybrid or mamba-based model detected.{0,500}disabling"),
@@ -182,46 +179,47 @@ WARNINGS: tuple[Line, ...] = (
 
 #: sentence for a failure while serving without a known cause
 SPECULATION_SUSPECTED = (
-    "Speculation is on ({0}): `bench.ab` without speculative-config tells whether that is the cause."
+    "Speculation is on ({0}): run `bench.ab` without speculative-config to see whether it is the cause."
 )
 
 # -- the end ---------------------------------------------------------------------------------------------------------------
 
-#: shutdown was requested: later lines, errors included, are part of it. real.
+#: a requested shutdown; errors after this line are part of it. real
 STOPPING = line("[shutdown] API server: shutdown triggered")
-#: the same in earlier versions (source 0.9 to 0.17) and from uvicorn (real). A start that fails and an engine that failed
-#: print it too, but after the reason: so only for a server that was ready.
+#: the same in older releases (source 0.9 to 0.17) and from uvicorn (real), for a server that was ready: a failed start prints it too,
+#: after the reason
 STOPPING_WHEN_READY = line("Shutting down", r"Shutting down FastAPI HTTP server|\bINFO:\s+Shutting down\s*$")
 
-#: lines of these levels are never last words, whatever they quote
+#: lines of these levels never report a failure, although they may quote one
 HARMLESS = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:")
 
 
-# Lines of vLLM's log about its compute device: evidence where nvidia-smi has none.
+# Lines about the compute device, for hosts where nvidia-smi shows no process.
 #
-# "GPU KV cache size: " is no evidence: versions before 0.32 print it on a CPU too (source).
+# "GPU KV cache size: " is not among them: releases before 0.32 print it on a CPU too (source).
 
 #: in the config dump (source 0.7 to 0.33)
 ON_GPU: tuple[Line, ...] = (line(" device_config=cuda"),)
-#: in the config dump, and next to the cache's size. real (0.32.0).
+#: in the config dump, and in the line of the cache's size. real (0.32.0)
 ON_CPU: tuple[Line, ...] = (
     line(" device_config=cpu"),
     line("CPU KV cache size: ", r"CPU KV cache size: [\d,]+ tokens"),
 )
 
 
-# Lines of a member's log about its group, with the versions and sources they were read in.
+# Lines of a member's log about its cluster.
 #
-# real: a group of two of vLLM 0.32.0 on a CPU, in tests/data. source: vLLM of the versions named, NCCL 2.30. seen: logs of GB10
-# users. NCCL's own lines are only there with NCCL_DEBUG=INFO.
+# real: a cluster of two members with vLLM 0.32.0 on a CPU, in tests/data. source: vLLM of these releases, NCCL 2.30. seen: logs of
+# GB10 users. NCCL logs only with NCCL_DEBUG=INFO.
 
-#: the group exists: printed after the ranks have met. real; 0.11.2 to 0.33, with ever more fields after the second number (source)
+#: printed after the member has joined the group. real; 0.11.2 to 0.33, with more fields after the second number in newer releases
+#: (source)
 RANK_ASSIGNED = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP rank"
-#: the intention of a rank that has not met any other: proves nothing, but names the rank. real; source 0.11.2 to 0.33
+#: the configured rank, printed before the member has joined the group. real; source 0.11.2 to 0.33
 RANK_INTENDED = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
 INTENT_NEEDLE = " local_rank="
 
-#: readings by name, each the first group of a pattern; later lines win
+#: later lines win
 MEMBER_VALUES: tuple[tuple[str, Line], ...] = (
     ("rank", line("DP rank ", RANK_ASSIGNED)),
     ("world_size", line("DP rank ", RANK_ASSIGNED.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),
@@ -234,7 +232,7 @@ MEMBER_VALUES: tuple[tuple[str, Line], ...] = (
     ("network", line("Using network ", r"NCCL INFO Using network (\w{1,40})")),
 )
 
-#: a channel between two members, and its transport. seen
+#: the transport of a channel between two members. seen
 RDMA = line("via NET/IB", r"via NET/IB(?:ext_v\d+)?/\d+")
 SOCKETS = line("via NET/Socket", r"via NET/Socket/\d+")
 NO_ADAPTER = line("NET/IB : No device found")
@@ -246,5 +244,4 @@ MEMBER_FIXED: tuple[tuple[str, Line, bool], ...] = (
     ("adapters_found", NO_ADAPTER, False),
     ("adapters_found", line("NET/IB : Using ", r"NET/IB : Using \[\d+\]\S+:\d+/RoCE"), True),
 )
-#: lines that a person should see
 MEMBER_WARNINGS: tuple[Line, ...] = (SOCKETS, NO_ADAPTER)

@@ -1,8 +1,4 @@
-"""Options of `vllm serve` that were added or removed in a release, with replacement and source.
-
-sure: "read" in that version's source or help; "dates" if derived from the change's merge date and the release dates, or from reports
-about the parser of every tag; "near" if the release may be off by one.
-"""
+"""Existence of the options of `vllm serve` in a release, from a table of added and removed options and from the releases' own lists."""
 
 from __future__ import annotations
 
@@ -16,25 +12,27 @@ from sparkwright.engines.options import find_similar
 from sparkwright.engines.vllm import options, releases
 from sparkwright.engines.vllm.versions import at_least
 
+#: evidence for the release of a change. read: its source or help. dates: the merge date of the change and the release dates, or reports
+#: about the parser. near: the release may be off by one
 Certainty = Literal["read", "dates", "near"]
-#: the oldest supported release, whose options an unknown release is assumed to have
+#: the oldest supported release; an unknown release is assumed to have at least its options
 OLDEST = "0.11.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An option that some release lacks."""
+    """An option that was added or removed."""
 
     flag: str
-    #: first release with it; empty if unknown because it is older than all known releases
+    #: first release with it; empty if older than all releases in the tables
     since: str = ""
-    #: first release without it; empty if never removed
+    #: first release without it; empty if it was not removed
     removed: str = ""
-    #: what to write now
+    #: replacement
     instead: str = ""
     source: str = ""
     sure: Certainty = "dates"
-    #: the release from which it exists again
+    #: release in which it was added again; empty if it was not
     back: str = ""
 
 
@@ -89,7 +87,7 @@ ROWS: tuple[Row, ...] = (
         source="the wheels of 0.10.2 to 0.33.0",
         sure="read",
     ),
-    # came
+    # added
     Row("enable-log-requests", since="0.10.1", source="#21739"),
     Row("structured-outputs-config", since="0.11.0", source="#22772"),
     Row("runner", since="0.10.1"),
@@ -110,35 +108,35 @@ ROWS: tuple[Row, ...] = (
     Row("device-memory-utilization", since="0.31.0", sure="near"),
 )
 ROWS_BY_FLAG = {row.flag: row for row in ROWS}
-#: the releases whose options are fully known, oldest first
+#: releases with a complete list of options, oldest first
 RELEASES = releases.release_names()
 
-#: no release from here on is fully known
+#: for this release and later ones there is no complete list
 FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Existence:
-    """The existence of an option in a release, and the reason."""
+    """The existence of an option in a release."""
 
     #: None if unknown
     exists: bool | None
-    #: clause for a sentence, such as "it was removed in 0.18.0"
+    #: reason as a clause, such as "it was removed in 0.18.0"
     why: str = ""
-    #: what to write instead, if known
+    #: replacement; empty if unknown
     instead: str = ""
     source: str = ""
-    #: a known option with a similar name
+    #: an existing option with a similar name; empty if there is none
     near: str = ""
 
 
 def find_existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
-    """Find out whether an engine has an option.
+    """Return whether an engine has an option, and why.
 
     Args:
         flag: name without leading dashes, optionally with `.field`.
         version: the engine's version; None if unknown.
-        listed: options in the engine's own help. If given, it decides whether the option exists, and the table only explains why.
+        listed: options in the engine's own help. If given, only they decide, and the table adds the reason.
     """
     name = flag.replace("_", "-").partition(".")[0]
     row = ROWS_BY_FLAG.get(name)
@@ -177,14 +175,14 @@ def _find_in_rows(name: str, row: Row | None, version: Version | None) -> Existe
 
 
 def _has_been_added(row: Row, version: Version | None) -> bool | None:
-    """Return True if a release (if version is None: every supported release) has the option; None if unknown."""
+    """Return True if an option is not newer than a release, or than the oldest supported one if the release is unknown."""
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
 
 
 def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
-    """Return the answer according to the releases whose options are fully known.
+    """Return the existence according to the nearest RELEASES.
 
     None if the releases before and after this version differ, or if it is older or newer than all of them.
     """
@@ -196,9 +194,8 @@ def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Ex
         return None
     nearest = {earlier[-1], later[0] if later and version.base_version != earlier[-1] else earlier[-1]}
     matches = [options.complete_name(name, options.release_options(release)) for release in nearest]
-    if any(len(names) > 1 for names in matches):
-        return None
-    if len({len(names) for names in matches}) > 1:
+    counts = {len(names) for names in matches}
+    if counts not in ({0}, {1}):
         return None
     if matches[0]:
         return Existence(True, source=row.source if row else "")
@@ -216,7 +213,7 @@ def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Ex
 
 
 def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
-    """Return the answer according to the anchor releases; None for versions before the first of them."""
+    """Return the existence according to the releases in ANCHORS; None if they do not decide it."""
     matches = [options.complete_name(name, options.anchor_options(release)) for release in options.ANCHORS]
     if len(matches[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(matches[-1])}", matches[-1][0])
@@ -236,19 +233,17 @@ def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
 
 
 def _find_between_anchors(presence: Sequence[bool], version: Version | None) -> Existence:
-    """Return the existence of an option in a release. presence: whether each of ANCHORS has it."""
+    """Return the existence of an option that at least one of ANCHORS has. presence: True for each of ANCHORS that has it."""
     if all(presence):
         return Existence(True)
     version_index = sum(at_least(version, release) is True for release in options.ANCHORS) - 1
-    first_index = presence.index(True) if True in presence else 0
-    introduced_in = options.ANCHORS[first_index]
+    first_index = presence.index(True)
     if version_index >= first_index:
         return Existence(True)
-    lacking = options.ANCHORS[first_index - 1]
+    introduced_in, lacking = options.ANCHORS[first_index], options.ANCHORS[first_index - 1]
     if version is not None and version.release[:2] <= Version(lacking).release[:2]:
-        return Existence(
-            False, f"it came with {introduced_in}" if introduced_in == options.NEWEST else f"it came after {lacking}"
-        )
+        is_newest = introduced_in == options.NEWEST
+        return Existence(False, f"it came with {introduced_in}" if is_newest else f"it came after {lacking}")
     return Existence(None, f"it came after {lacking}, with {introduced_in} at the latest")
 
 

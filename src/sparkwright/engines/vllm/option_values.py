@@ -1,4 +1,4 @@
-"""Validation of values for `vllm serve` like its parser and config classes, and the shapes of options in its help output."""
+"""Validation of values like the parser and the config classes of `vllm serve`, and the shapes of options in its help output."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from sparkwright.visible import join_first, one_line
 _OPTION_LINE = re.compile(r"^  -\S.*", re.M)
 _NAME = re.compile(r"(?:^|, )--([a-zA-Z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}]+)\}(.*)")
+#: after the choices in a shape: several words are accepted; other words are accepted too
 MANY_MARK, OPEN_MARK = "...", "*"
-#: kinds of options that are only in the help: a "word" may have any value
+#: kinds for the shapes of options that are not in the table: a "word" may have any value
 _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?": "text or nothing", "words": "text?+"}
 
 
 def parse_options(help_text: str) -> dict[str, str]:
-    """Return the shape of each option by its full name, without dashes; empty if the text lists no options."""
+    """Return the shapes of the options in a help text by full name, without dashes: "switch", "word", "{auto,fp8}*"; may be empty."""
     rows = (_parse_shape(line.strip()) for line in _OPTION_LINE.findall(help_text))
     return {name: shape for names, shape in rows for name in names}
 
 
 @functools.lru_cache(maxsize=1)
 def reference_shapes() -> Mapping[str, str]:
-    """Return the shapes of the release in the table."""
+    """Return the shapes of the options in the table."""
     shapes = {name: _option_shape(option) for name, option in known_options().items()}
     aliases = (word[2:] for option in known_options().values() for word in option.words[1:] if word.startswith("--"))
     return {**shapes, "help": "bare switch", **{name: shapes[options.aliases()[name]] for name in aliases}}
@@ -44,7 +45,7 @@ def find_option(name: str, shapes: Collection[str]) -> Option | None:
 
     Args:
         name: full name of the option.
-        shapes: shapes in the engine's own help, or only the names that it lists. If empty, the table is used.
+        shapes: shapes of the options in the engine's own help, or only their names. If empty, the table is used.
     """
     known_option = known_options().get(name)
     shape = shapes.get(name) if isinstance(shapes, Mapping) else None
@@ -55,37 +56,35 @@ def find_option(name: str, shapes: Collection[str]) -> Option | None:
     base, choices = known_option or Option(""), _CHOICES.fullmatch(shape)
     if choices is None:
         return replace(base, kind=_KINDS.get(shape, ""), choices=(), names=())
-    words, open_to_more = tuple(choices[1].split(",")), choices[2] == OPEN_MARK
-    kind = (
-        "text?+"
-        if choices[2] == MANY_MARK
-        else known_option.kind
-        if known_option is not None and _plain_shape(known_option) == "word"
-        else "text?"
-    )
-    return replace(base, kind=kind, choices=() if open_to_more else words, names=words if open_to_more else ())
+    kind = "text?"
+    if choices[2] == MANY_MARK:
+        kind = "text?+"
+    elif known_option is not None and _plain_shape(known_option) == "word":
+        kind = known_option.kind
+    words, is_open = tuple(choices[1].split(",")), choices[2] == OPEN_MARK
+    return replace(base, kind=kind, choices=() if is_open else words, names=words if is_open else ())
 
 
 def _parse_shape(line: str) -> tuple[list[str], str]:
     head = re.split(r"\s{2,}", line)[0]
-    names = _NAME.findall(head)
-    own_names = [name for name in names if not name.startswith("no-") or name.removeprefix("no-") not in names]
+    all_names = _NAME.findall(head)
+    names = [name for name in all_names if not name.startswith("no-") or name.removeprefix("no-") not in all_names]
     placeholder = re.split(r", (?=-)", head)[0].partition(" ")[2]
     if not placeholder:
-        return own_names, "switch" if len(names) > 1 else "bare switch"
+        return names, "switch" if len(all_names) > 1 else "bare switch"
     choices = _CHOICES.match(placeholder)
     if choices is None:
-        one_or_none = re.fullmatch(r"\[\w+\]", placeholder)
-        return own_names, "words" if placeholder.endswith("...]") else "word?" if one_or_none else "word"
+        is_optional = re.fullmatch(r"\[\w+\]", placeholder)
+        return names, "words" if placeholder.endswith("...]") else "word?" if is_optional else "word"
     words = ",".join(word for word in choices[1].split(",") if word != "None")
-    more = MANY_MARK if choices[2].endswith("...]") else OPEN_MARK if choices[2] else ""
-    return own_names, f"{{{words}}}{more}"
+    mark = MANY_MARK if choices[2].endswith("...]") else OPEN_MARK if choices[2] else ""
+    return names, f"{{{words}}}{mark}"
 
 
 def _option_shape(option: Option) -> str:
     words = option.choices or (option.names if option.listed else ())
-    more = MANY_MARK if option.takes_many else OPEN_MARK if option.names else ""
-    return f"{{{','.join(words)}}}{more}" if words else _plain_shape(option)
+    mark = MANY_MARK if option.takes_many else OPEN_MARK if option.names else ""
+    return f"{{{','.join(words)}}}{mark}" if words else _plain_shape(option)
 
 
 def _plain_shape(option: Option) -> str:
@@ -106,18 +105,18 @@ _SIZE_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|\b(\d+(?:\.\d+)?[kKmMgGtT])\b')
 
 
 class InvalidValue(NamedTuple):
-    """The problem with a value that an option does not accept."""
+    """A value that an option does not accept."""
 
-    #: kind of limit that the value violates
+    #: the violated limit
     sort: LimitKind
-    #: such as "must be at least 1, got -3"
+    #: problem as a predicate, such as "must be at least 1, got -3"
     why: str
-    #: the value that was probably intended; "" if unknown
+    #: probably intended value; "" if unknown
     near: str = ""
 
 
 def known_options() -> Mapping[str, Option]:
-    """Return the options of the release in the table, by name."""
+    """Return the options in the table by name."""
     return options.TABLE.newest
 
 
@@ -131,7 +130,7 @@ def find_broken_limit(name: str, value: float, version: tuple[int, int, int]) ->
 
 
 def parse_size(text: str) -> int:
-    """Return a whole number as vLLM's `human_readable_int` reads it: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
+    """Parse an integer like vLLM's `human_readable_int`: "32k" is 32,000, "32K" is 32,768. Raises ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         return int(text)
@@ -146,7 +145,7 @@ def is_repeated(name: str) -> bool:
 
 
 def find_misfit(name: str, value: Any, option: Option | None = None) -> InvalidValue | None:
-    """Return the problem with a value, or None. `option` defaults to the one in the table."""
+    """Return the problem with a value; None if it is valid or the option is unknown. `option` defaults to the one in the table."""
     option = option or known_options().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
         return None
@@ -161,7 +160,7 @@ def find_misfit(name: str, value: Any, option: Option | None = None) -> InvalidV
     ):
         return InvalidValue("kind", f"takes one value, got {len(value)}")
     problems = (_check_word(name, word, option) for word in value_words(value, option))
-    return next((item for item in problems if item), None)
+    return next((problem for problem in problems if problem), None)
 
 
 def value_words(value: Any, option: Option | None) -> list[str]:
@@ -185,41 +184,40 @@ def _check_word(name: str, word: str, option: Option) -> InvalidValue | None:
         value = READERS[base_kind][0](word)
     except (ValueError, RecursionError):
         return InvalidValue("kind", f"must be {READERS[base_kind][1]}, {got}")
-    known_as = word.lower().replace("-", "_") if option.folded else str(value)
-    sorts: tuple[tuple[LimitKind, tuple[str, ...]], ...] = (
+    normalized = word.lower().replace("-", "_") if option.folded else str(value)
+    limits: tuple[tuple[LimitKind, tuple[str, ...]], ...] = (
         ("choice", option.choices),
         ("name", option.names if word else ()),
     )
-    for sort, allowed in sorts:
-        if allowed and known_as not in allowed:
+    for limit, allowed in limits:
+        if allowed and normalized not in allowed:
             return InvalidValue(
-                sort, f"must be one of {join_first(allowed, MAX_SHOWN_CHOICES)}, {got}", _find_closest(word, allowed)
+                limit, f"must be one of {join_first(allowed, MAX_SHOWN_CHOICES)}, {got}", _find_closest(word, allowed)
             )
-    outside = option.describe_violation(value)
-    return InvalidValue("range", f"{outside}, got {one_line(word, max_chars=MAX_SHOWN_CHARS)}") if outside else None
+    violation = option.describe_violation(value)
+    return InvalidValue("range", f"{violation}, got {one_line(word, max_chars=MAX_SHOWN_CHARS)}") if violation else None
 
 
 def _find_closest(word: str, allowed: tuple[str, ...]) -> str:
     """Return the allowed value that a word probably misspells, or "".
 
-    Names that share only an ending, such as nemotron_json and qwen3_json, do not count as similar.
+    The part before the first _, - or dot, a parser's model family, must be similar too: qwen3_json does not match nemotron_json.
     """
-    head = _model_family(word)
-    alike = [
-        item for item in allowed if difflib.SequenceMatcher(None, head, _model_family(item)).ratio() >= MIN_SIMILARITY
+    family = _model_family(word)
+    similar = [
+        name for name in allowed if difflib.SequenceMatcher(None, family, _model_family(name)).ratio() >= MIN_SIMILARITY
     ]
-    return next(iter(difflib.get_close_matches(word, alike, n=1, cutoff=MIN_SIMILARITY)), "")
+    return next(iter(difflib.get_close_matches(word, similar, n=1, cutoff=MIN_SIMILARITY)), "")
 
 
 def _model_family(name: str) -> str:
-    """Return the part before the first _, - or dot: a parser's model family."""
     return re.split(r"[_.-]", name.lower(), maxsplit=1)[0]
 
 
 def _looks_like_option(word: str) -> bool:
     """Return True if vLLM's parser treats a word as an option.
 
-    Seen on 0.32.0: a negative integer is a value, but a word with a dot is treated as a key of a mapping, like --config.key.
+    Observed on 0.32.0: a negative integer is a value, but a word with a dot is parsed as a key of a mapping, like --config.key.
     """
     if not word.startswith("-") or len(word) == 1:
         return False
@@ -234,7 +232,7 @@ def _parse_object(word: str) -> Any:
     """Parse a JSON object whose numbers may have units. Raises ValueError."""
     value = json.loads(_SIZE_IN_JSON.sub(lambda seen: str(parse_size(seen[1])) if seen[1] else seen[0], word))
     if not isinstance(value, dict):
-        raise ValueError("no object")
+        raise ValueError("not an object")
     return value
 
 
@@ -243,12 +241,12 @@ def _parse_text_or_json(word: str) -> Any:
 
 
 def _parse_lora_module(word: str) -> Any:
-    """Parse a LoRA module like the option's argparse action. Raises ValueError."""
+    """Parse a LoRA module like vLLM's parser. Raises ValueError."""
     if "=" in word and "," not in word:
         return word
     module = json.loads(word)
     if not isinstance(module, dict) or not {"name", "path"} <= module.keys():
-        raise ValueError("no module")
+        raise ValueError("name or path is missing")
     return module
 
 

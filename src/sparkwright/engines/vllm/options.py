@@ -1,11 +1,11 @@
-"""The options of `vllm serve`: a table of one release, and the names of every release that was read.
+"""Options of `vllm serve`: a table of one release (options.json), and the names in every release in the tables (releases.json).
 
-Kinds of values: `?`: also "" and "None", for none. `+`: several words. size: a whole number, or one with a unit, as 32k or 1.5m or 32K.
-switch: --x and --no-x. bare switch: --x alone. object: a JSON object. module: NAME=PATH, or JSON.
+Kinds: `?` also accepts "" and "None". `+` accepts several words. size: a whole number, also with a unit (32k, 1.5m, 32K). switch: --x
+and --no-x. bare switch: only --x. object: a JSON object. module: NAME=PATH, or JSON.
 
-Sources: kinds, choices and short names: the actions of 0.32.0's own parser (tests/data/vllm-0.32.0/parser.json). The kinds are the
-same in 0.11.2 and 0.22.1 where those have the option. Limits: the `Field` of the config class that a row names, in the release it
-names and all later ones that were read (0.11.2, 0.22.1, 0.32.0).
+Sources: kinds, choices and short names are from the actions of 0.32.0's parser (tests/data/vllm-0.32.0/parser.json); options of 0.11.2
+and 0.22.1 have the same kinds. Limits are from the `Field` of the row's config class, in the row's release and the later ones among
+0.11.2, 0.22.1 and 0.32.0.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def _parse_release(release: str) -> Any:
 TABLE = OptionTable(Path(__file__).parent, _parse_release)
 #: release of the options in the table
 TABLE_RELEASE = TABLE.release
-#: the oldest release that the table was compared with
+#: oldest release that the table was compared with
 OLDEST = "0.11.2"
-#: releases between which an option's existence is certain. Their lists were compared with their own `--help=all` (tests/data, and
-#: the report of 0.33.0 in tests/data/engine-agreement), and 0.22.1's with the options that its image's parser lists
+#: releases whose lists were compared with their own `--help=all` (tests/data, and the report of 0.33.0 in tests/data/engine-agreement)
+#: or, for 0.22.1, with the output of its image's parser
 ANCHORS = OLDEST_ANCHOR, MIDDLE_ANCHOR, NEWEST = "0.22.1", TABLE_RELEASE, "0.33.0"
 
 
 def opposite_switch(name: str) -> str:
-    """Return the other name of a switch of NEWEST, as disable-lora for enable-lora; "" for an option without one."""
+    """Return the opposite of a switch in NEWEST, `disable-lora` for `enable-lora`; "" for other options."""
     if name.startswith("enable-"):
         return name.replace("enable-", "disable-", 1)
     return name.replace("disable-", "enable-", 1) if name.startswith("disable-") else ""
@@ -43,7 +43,7 @@ def opposite_switch(name: str) -> str:
 
 @functools.cache
 def release_options(release: str) -> frozenset[str]:
-    """Return the names of the options of a release that was read in full."""
+    """Return the names of the options of a release in the tables."""
     from sparkwright.engines.vllm import releases
 
     index = releases.release_names().index(release)
@@ -53,7 +53,7 @@ def release_options(release: str) -> frozenset[str]:
 
 @functools.cache
 def anchor_options(release: str) -> frozenset[str]:
-    """Return the names of the options that start a server, in one of ANCHORS."""
+    """Return the names of the options that start a server in a release of ANCHORS."""
     return release_options(release) - {"help"}
 
 
@@ -65,15 +65,14 @@ def all_options() -> frozenset[str]:
 
 @functools.cache
 def aliases() -> Mapping[str, str]:
-    """Return the own name of each option by its short names and its other long ones, without dashes."""
+    """Return the canonical names of options by their other names, short and long, without dashes."""
     return {word.lstrip("-"): option.name for option in TABLE.newest.values() for word in option.words[1:]}
 
 
 def complete_name(name: str, names: Collection[str]) -> list[str]:
-    """Return the options that a name stands for: itself, or all that it is a prefix of; the engine's parser completes an
-    unambiguous prefix.
+    """Return the name if it is an option, else all options that it is a prefix of. The engine accepts an unambiguous prefix.
 
-    Seen: 0.32.0 takes --max-num-seq for --max-num-seqs, and calls --max-num ambiguous.
+    Observed: 0.32.0 completes --max-num-seq to --max-num-seqs, and refuses --max-num as ambiguous.
     """
     if name in names:
         return [name]

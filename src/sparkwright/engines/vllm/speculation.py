@@ -1,7 +1,7 @@
-"""vLLM's speculative decoding as data: its methods and the keys of `speculative-config`, by release.
+"""Methods of vLLM's speculative decoding and the keys of `speculative-config`, by release.
 
-Sources: `SpeculativeConfig` in vllm/config/speculative.py (0.11 to 0.13: the same file) of 0.11.2, 0.12.0, 0.13.0, 0.14.1, 0.15.1,
-0.16.0, 0.17.1, 0.18.1, 0.19.1, 0.20.2, 0.21.0, 0.22.1 and of each minor release to 0.33.0. What 0.11.2 has counts as always there.
+Sources: `SpeculativeConfig` in vllm/config/speculative.py of 0.11.2, 0.12.0, 0.13.0, 0.14.1, 0.15.1, 0.16.0, 0.17.1, 0.18.1, 0.19.1,
+0.20.2, 0.21.0, 0.22.1 and of each minor release to 0.33.0. Methods and keys of 0.11.2 are assumed for every supported release.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: releases from here on are not known
+#: this release and later ones have not been reviewed
 FIRST_UNKNOWN_RELEASE = "0.34.0.dev0"
 
-#: source of a method's drafts: layers of the model itself, a second model, or the text so far
+#: source of a method's drafts: layers of the model itself, a second model, or the text generated so far
 Drafter = Literal["own layers", "second model", "either", "text"]
 
 
@@ -21,13 +21,32 @@ class SpeculationMethod:
     """A value of `method` in `speculative-config`."""
 
     drafter: Drafter
-    #: the first release that has it; "" for every supported release
+    #: first release with it; "" for every supported release
     since: str = ""
-    #: the first release without it; "" for none
+    #: first release without it; "" if it was not removed
     until: str = ""
-    #: the name to write instead of a deprecated one
+    #: current name, for a deprecated one
     now: str = ""
 
+
+#: former names of mtp, by the first release with them; "" for every supported release. The engine accepts them and logs a warning
+FORMER_MTP_NAMES = {
+    "": "deepseek_mtp ernie_mtp glm4_moe_mtp longcat_flash_mtp mimo_mtp pangu_ultra_moe_mtp qwen3_next_mtp",
+    "0.14.0": "exaone_moe_mtp",
+    "0.15.0": "glm4_moe_lite_mtp step3p5_mtp",
+    "0.16.0": "glm_ocr_mtp",
+    "0.17.0": "nemotron_h_mtp qwen3_5_mtp",
+    "0.20.0": "exaone4_5_mtp hy_v3_mtp",
+    "0.21.0": "gemma4_mtp mimo_v2_mtp",
+    "0.24.0": "minimax_m3_mtp",
+    "0.25.0": "bailing_hybrid_mtp",
+    "0.26.0": "inkling_mtp",
+    "0.27.0": "kimi_k3_mtp",
+    "0.28.0": "bailing_hybrid_v3_mtp dots3_note_mtp",
+    "0.29.0": "hy_v4_mtp qwen4_exp_mtp",
+    "0.30.0": "glm5_next_mtp",
+    "0.33.0": "step5_mtp",
+}
 
 METHODS: dict[str, SpeculationMethod] = {
     "mtp": SpeculationMethod("either"),
@@ -43,34 +62,11 @@ METHODS: dict[str, SpeculationMethod] = {
     "mlp_speculator": SpeculationMethod("second model", until="0.33.0"),
     "custom_class": SpeculationMethod("second model", since="0.22.0"),
     "extract_hidden_states": SpeculationMethod("text", since="0.17.0"),
-    # older names of mtp: a warning in the log, and the same method
-    "deepseek_mtp": SpeculationMethod("either", now="mtp"),
-    "ernie_mtp": SpeculationMethod("either", now="mtp"),
-    "glm4_moe_mtp": SpeculationMethod("either", now="mtp"),
-    "longcat_flash_mtp": SpeculationMethod("either", now="mtp"),
-    "mimo_mtp": SpeculationMethod("either", now="mtp"),
-    "pangu_ultra_moe_mtp": SpeculationMethod("either", now="mtp"),
-    "qwen3_next_mtp": SpeculationMethod("either", now="mtp"),
-    "exaone_moe_mtp": SpeculationMethod("either", since="0.14.0", now="mtp"),
-    "glm4_moe_lite_mtp": SpeculationMethod("either", since="0.15.0", now="mtp"),
-    "step3p5_mtp": SpeculationMethod("either", since="0.15.0", now="mtp"),
-    "glm_ocr_mtp": SpeculationMethod("either", since="0.16.0", now="mtp"),
-    "nemotron_h_mtp": SpeculationMethod("either", since="0.17.0", now="mtp"),
-    "qwen3_5_mtp": SpeculationMethod("either", since="0.17.0", now="mtp"),
-    "exaone4_5_mtp": SpeculationMethod("either", since="0.20.0", now="mtp"),
-    "hy_v3_mtp": SpeculationMethod("either", since="0.20.0", now="mtp"),
-    "gemma4_mtp": SpeculationMethod("either", since="0.21.0", now="mtp"),
-    "mimo_v2_mtp": SpeculationMethod("either", since="0.21.0", now="mtp"),
-    "minimax_m3_mtp": SpeculationMethod("either", since="0.24.0", now="mtp"),
-    "bailing_hybrid_mtp": SpeculationMethod("either", since="0.25.0", now="mtp"),
-    "inkling_mtp": SpeculationMethod("either", since="0.26.0", now="mtp"),
-    "kimi_k3_mtp": SpeculationMethod("either", since="0.27.0", now="mtp"),
-    "bailing_hybrid_v3_mtp": SpeculationMethod("either", since="0.28.0", now="mtp"),
-    "dots3_note_mtp": SpeculationMethod("either", since="0.28.0", now="mtp"),
-    "hy_v4_mtp": SpeculationMethod("either", since="0.29.0", now="mtp"),
-    "qwen4_exp_mtp": SpeculationMethod("either", since="0.29.0", now="mtp"),
-    "glm5_next_mtp": SpeculationMethod("either", since="0.30.0", now="mtp"),
-    "step5_mtp": SpeculationMethod("either", since="0.33.0", now="mtp"),
+    **{
+        name: SpeculationMethod("either", since=since, now="mtp")
+        for since, names in FORMER_MTP_NAMES.items()
+        for name in names.split()
+    },
 }
 
 
@@ -80,8 +76,8 @@ class SpeculationKey:
 
     #: int, float, bool, text; "" if any value may be valid
     kind: str
-    #: minimum value; None for no limit
-    least: float | None = None
+    #: None for no limit
+    minimum: float | None = None
     since: str = ""
     until: str = ""
 

@@ -228,18 +228,18 @@ def downloads(case: Case) -> Iterator[Finding]:
             way = Way(f"mount its folder (`container.volumes`) and use its path there, e.g. {path}", {flag: mounted})
             role = MODEL_ROLES.get(name)
             ways = (Way(pin_model_fix(role, one_line(model, max_chars=80))), way) if role else (way,)
-            sentence = f"{name.replace('.', ' ')} {model} is downloaded when it starts, and spark.lock does not pin it."
+            sentence = f"{name.replace('.', ' ')} {model} is downloaded at startup, and spark.lock does not pin it."
             yield Finding("error", sentence, ways, "vLLM 0.32.0", flag)
     for name, adapter in parse_adapters(case.flag(ADAPTERS)):
         if not adapter.startswith("/"):
-            sentence = f"{ADAPTERS} {adapter} is downloaded when it starts, and spark.lock does not pin it."
+            sentence = f"{ADAPTERS} {adapter} is downloaded at startup, and spark.lock does not pin it."
             ways = (Way(pin_adapter_fix(name, one_line(adapter, max_chars=80))),)
             yield Finding("error", sentence, ways, "vLLM 0.32.0", ADAPTERS)
     is_offline = case.request.env.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     has_vocabulary = any(map(case.request.env.get, VOCABULARY_VARIABLES))
     if case.architecture.model_type == "gpt_oss" and is_offline and not has_vocabulary:
         sentence = (
-            "the vocabulary of gpt-oss is downloaded when it starts, even with HF_HUB_OFFLINE: "
+            "the vocabulary of gpt-oss is downloaded at startup, even with HF_HUB_OFFLINE: "
             f"{VOCABULARY_VARIABLES[0]} is not set."
         )
         way = Way(f"mount a folder with o200k_base.tiktoken and set {VOCABULARY_VARIABLES[0]} to its path")

@@ -265,7 +265,7 @@ def _check_key_value(key: speculation.SpeculationKey, value: Any) -> str:
     number = _parse_number(value)
     if number is None or (key.kind == "int" and number != int(number)):
         return "a whole number" if key.kind == "int" else "a number"
-    return f"at least {key.least:g}" if key.least is not None and number < key.least else ""
+    return f"at least {key.minimum:g}" if key.minimum is not None and number < key.minimum else ""
 
 
 def _parse_number(value: Any) -> float | None:
