@@ -219,8 +219,8 @@ def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
     result = classify(wrapped).evidence[0]
     assert result.path == "architectures"
     assert (
-        "attention alone in vLLM's registry" in result.seen
-        and "text_config.layer_types says linear_attention" in result.seen
+        "only attention in vLLM's registry" in result.seen
+        and "text_config.layer_types: linear_attention" in result.seen
     )
 
 

@@ -111,14 +111,14 @@ def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
     assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
     bare = chat_template_tree.read_chat_files({"chat_template.jinja": PLAIN}.get)
     assert dict(chat_template.fact_lines(bare)) == {
-        "template": "reads no field of a request",
-        "sampling": "no generation_config.json: the engine's own defaults are in force",
+        "template": "reads no request fields",
+        "sampling": "no generation_config.json; the engine's own defaults apply",
     }
 
 
 def test_a_model_whose_prompts_are_made_by_code_is_told_as_such() -> None:
     assert dict(chat_template.fact_lines({"template": None, "sampling": {}}))["template"].startswith(
-        "none was read in the model's files: code, or a flag, makes its prompts"
+        "not in the model's files: code or a flag builds its prompts"
     )
 
 
@@ -186,7 +186,7 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
     ("text", "line", "switch"),
     [
         (ON, 'thinking   on by default; per request: "chat_template_kwargs": {"enable_thinking": false}', "enable_thinking: false"),
-        (EFFORT, "thinking   always on, no request turns it off; its effort is set with reasoning_effort", ""),
+        (EFFORT, "thinking   always on, requests cannot turn it off; reasoning_effort sets its effort", ""),
         (PLAIN, "", ""),
         ("", "thinking   unknown: spark.lock has no record", ""),
     ],

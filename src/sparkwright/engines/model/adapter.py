@@ -1,6 +1,6 @@
-"""A LoRA adapter as its files describe it: the model it was made for, its rank, and the sizes of its matrices.
+"""Facts about a LoRA adapter from its files: base model, rank, and sizes of its matrices.
 
-Pure. The author of the files is not trusted: what is kept is bounded, and only what rules read is kept.
+Pure. The files are untrusted: only bounded data that the rules need is kept.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sparkwright.trust import bounds
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 #: the files of an adapter
 FILES = (CONFIG_FILE, WEIGHTS_FILE)
-#: bytes at the beginning of the weights that are read first; the header of most adapters fits
+#: bytes of the weights file that are read first; enough for the header of most adapters
 BEGINNING_BYTES = 1 << 18
-#: an adapter of a mixture with 128 experts in 48 layers has 37,000 tensors, whose header has 6 MB
+#: maximum header size; for a mixture with 128 experts in 48 layers, it has 37,000 tensors and 6 MB
 HEADER_BYTES = 12 << 20
-#: keys whose value changes what an adapter does, beyond a plain LoRA; source: peft's LoraConfig
+#: keys of extensions to a plain LoRA; source: peft's LoraConfig
 EXTRAS = (
     *("use_dora", "bias", "lora_bias", "modules_to_save", "alora_invocation_tokens"),
     *("layer_replication", "use_bdlora", "use_qalora"),
 )
-#: parts of a tensor's path that belong to another model than the language model
+#: beginnings of steps in the paths of tensors outside the language model
 OTHER_PARTS = ("vis", "audio", "image", "mm_", "multi_modal")
 MAX_RANK, MAX_LAYERS, MAX_SIZE, MAX_MODULES = 1 << 16, 10_000, 1 << 30, 64
 MAX_NAME_CHARS = 200
@@ -34,36 +34,34 @@ _LAYER_WORDS = ("layers", "h", "blocks", "layer")
 
 
 def parse_adapter(config: Any, header: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the lock's entry about an adapter; None if its config is none of a LoRA.
+    """Return the lock's entry for an adapter; None if it is not a LoRA.
 
-    Args:
-        config: adapter_config.json.
-        header: of its weights, as `parse_header` returns it; None if it was not read.
+    config: the parsed adapter_config.json. header: the header of its weights; None if it was not read.
     """
     if not isinstance(config, Mapping) or not bounds.count_or_none(config.get("r"), MAX_RANK):
         return None
     pattern = config.get("rank_pattern")
     ranks = [config["r"], *(pattern.values() if isinstance(pattern, Mapping) else ())]
-    rank = max(found for value in ranks if (found := bounds.count_or_none(value, MAX_RANK)) is not None)
+    rank = max(valid for value in ranks if (valid := bounds.count_or_none(value, MAX_RANK)) is not None)
     extras = [name for name in EXTRAS if config.get(name) not in (None, False, "none", [], {})]
     entry = {"base": config.get("base_model_name_or_path"), "rank": rank, "extras": extras}
     return validate_entry({**entry, **(_matrix_sizes(header) if header is not None else {})})
 
 
 def validate_entry(data: Any) -> dict[str, Any] | None:
-    """Return the lock's entry about an adapter, from data of a host or a file; None for invalid data.
+    """Return the lock's entry for an adapter from untrusted data; None for invalid data.
 
-    base: name of the model that it was made for, "" for none. rank: the largest. extras: keys of EXTRAS that are set. layers: the
-    number of the last layer that it changes, counted from 1; None if its weights were not read. sizes: by module, as q_proj, the
-    numbers of its inputs and outputs; 0 where they differ among layers. architecture: of a GGUF file.
+    base: name of the base model, "" if unknown. rank: the largest rank. extras: keys of EXTRAS that are set. layers: number of
+    the last layer that the adapter changes, counted from 1; None if the weights were not read. sizes: [inputs, outputs] by module,
+    such as q_proj; 0 if a size differs between layers. architecture: only from a GGUF file.
     """
     if not isinstance(data, Mapping):
         return None
-    base, extras, sizes = data.get("base"), data.get("extras"), data.get("sizes")
+    extras, sizes = data.get("extras"), data.get("sizes")
     architecture = _to_printable(data.get("architecture"))
     rows = list(sizes.items())[:MAX_MODULES] if isinstance(sizes, Mapping) else []
     entry = {
-        "base": _to_printable(base),
+        "base": _to_printable(data.get("base")),
         "rank": bounds.count_or_none(data.get("rank"), MAX_RANK) or 0,
         "extras": [name for name in EXTRAS if isinstance(extras, list) and name in extras],
         "layers": bounds.count_or_none(data.get("layers"), MAX_LAYERS),
@@ -73,9 +71,10 @@ def validate_entry(data: Any) -> dict[str, Any] | None:
 
 
 def parse_header(beginning: bytes) -> Mapping[str, Any] | int | None:
-    """Return the header of a safetensors file; the bytes that it needs if these end before it; None if it is none.
+    """Return the header at the beginning of a safetensors file.
 
-    source: the format's description: eight bytes with the length of a JSON object, then that.
+    Returns the number of bytes needed if `beginning` is too short, and None for an invalid file. Format: eight bytes with the
+    length of a JSON object, then the object.
     """
     if len(beginning) < 8:
         return None
@@ -92,7 +91,7 @@ def parse_header(beginning: bytes) -> Mapping[str, Any] | int | None:
 
 
 def _matrix_sizes(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `layers` and `sizes` from a header."""
+    """Return `layers` and `sizes` of the lock's entry."""
     layers, sizes = 0, {}  # type: int, dict[str, list[int]]
     for module, layer, side, size in _list_matrices(header):
         layers = max(layers, layer)
@@ -102,9 +101,9 @@ def _matrix_sizes(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_matrices(header: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
-    """Yield module, layer (from 1; 0 for none), side (0: inputs, 1: outputs) and size of each matrix of the language model.
+    """Yield module, layer (from 1; 0 if unknown), side (0 for inputs, 1 for outputs) and size of the language model's matrices.
 
-    A is [rank, inputs], B is [outputs, rank]; those of embeddings and of fused experts have other names or shapes.
+    Matrix A is [rank, inputs], B is [outputs, rank]. Embeddings and fused experts have other names or shapes.
     """
     for name, tensor in header.items():
         path, separator, _ = name.rpartition(".lora_A") if ".lora_A" in name else name.rpartition(".lora_B")
@@ -121,9 +120,9 @@ def _list_matrices(header: Mapping[str, Any]) -> Iterator[tuple[str, int, int, i
 
 
 def _layer_number(steps: list[str]) -> int:
-    """Return the number of the layer in a tensor's path, counted from 1; 0 if there is none."""
-    for before, step in itertools.pairwise(steps):
-        if before in _LAYER_WORDS and step.isdecimal() and len(step) <= 4:
+    """Return the layer number in a tensor's path, counted from 1; 0 if there is none."""
+    for word, step in itertools.pairwise(steps):
+        if word in _LAYER_WORDS and step.isdecimal() and len(step) <= 4:
             return int(step) + 1
     return 0
 
@@ -135,5 +134,5 @@ def _parse_pair(name: Any, pair: Any) -> list[int] | None:
 
 
 def _to_printable(text: Any) -> str:
-    printable = "".join(sign for sign in text if sign.isprintable()) if isinstance(text, str) else ""
+    printable = "".join(character for character in text if character.isprintable()) if isinstance(text, str) else ""
     return printable[:MAX_NAME_CHARS]

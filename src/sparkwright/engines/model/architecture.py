@@ -1,12 +1,12 @@
-"""The kind of model that a config.json describes, with the evidence: recurrent layers decide how an engine must be set.
+"""Classification of a model by its config.json, with evidence. Recurrent layers need other engine settings than attention.
 
-docs/architectures.md explains the rules to users. The authority at run time is the engine's own log.
+docs/architectures.md explains the rules to users. At run time, the engine's log takes precedence.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
@@ -24,19 +24,21 @@ class Classification:
     """The result of one rule."""
 
     kind: Kind
+    #: path of the decisive key in config.json
     path: str
+    #: the key's value, or an explanation of it
     seen: str
-    #: "" if the rule does not tell
+    #: type of the recurrent layers; "" if unknown
     mechanism: str = ""
-    #: number of recurrent layers; None if not known
+    #: number of recurrent layers; None if unknown
     recurrent: int | None = None
     layers: int | None = None
 
 
 def detect_draft(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Return unknown for a draft: it repeats keys of the model it guesses for, and is never served alone."""
+    """Return unknown for a draft model, whose config repeats keys of its target model."""
     name = architecture_name(config)
-    explanation = "a draft, served together with its target: look at that one"
+    explanation = "a draft model, which is served together with its target model: inspect the target"
     if tables.DRAFT_NAMES.search(name):
         return Classification("unknown", "architectures", f"{name}: {explanation}")
     key = next((key for key in tables.DRAFT_KEYS if config.get(key) is not None), None)
@@ -44,20 +46,20 @@ def detect_draft(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Cl
 
 
 def detect_layer_list(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Read an explicit list of layer types. `hybrid` by itself is no evidence: Inkling uses it for layers with attention only."""
+    """Classify by a list of layer types. `hybrid` needs further evidence, since Inkling uses it for layers with only attention."""
     is_recurrent = detect_recurrent_keys(config, parts) or detect_known_name(config, parts)
-    ambiguous = () if is_recurrent else tables.HYBRID_LAYERS
-    matches = (
+    ambiguous_types = () if is_recurrent else tables.HYBRID_LAYERS
+    classifications = (
         _classify_list(part, key)
         for part in parts
         for key in tables.LAYER_LIST_KEYS
-        if not _list_has(part, key, ambiguous)
+        if not any(layer_type in (part.items(key) or ()) for layer_type in ambiguous_types)
     )
-    return next((result for result in matches if result), None)
+    return next(filter(None, classifications), None)
 
 
 def detect_layer_letters(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Read Nemotron-H's format: a letter per layer, M for Mamba2."""
+    """Classify by Nemotron-H's format: a letter per layer, M for Mamba2."""
     for part in parts:
         letters, path = part.word(tables.LAYER_LETTERS_KEY), part.key_path(tables.LAYER_LETTERS_KEY)
         count, layers = letters.count("M"), part.layers or len(letters)
@@ -67,26 +69,23 @@ def detect_layer_letters(config: Mapping[str, Any], parts: tuple[ConfigPart, ...
 
 
 def detect_layer_numbers(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Read MiniMax's format: a number per layer, 0 for lightning attention."""
+    """Classify by MiniMax's format: a number per layer, 0 for lightning attention."""
     for part in parts:
-        numbers = part.items(tables.LAYER_NUMBERS_KEY) or []
+        numbers, path = part.items(tables.LAYER_NUMBERS_KEY) or [], part.key_path(tables.LAYER_NUMBERS_KEY)
         if count := numbers.count(0):
             seen = f"0 (linear) in {count} of {len(numbers)}"
-            return Classification(
-                "recurrent", part.key_path(tables.LAYER_NUMBERS_KEY), seen, tables.LIGHTNING, count, len(numbers)
-            )
+            return Classification("recurrent", path, seen, tables.LIGHTNING, count, len(numbers))
     return None
 
 
 def detect_linear_attention(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Read Kimi's format: the numbers of the KDA layers, or at least their sizes."""
+    """Classify by Kimi's format: the numbers of the KDA layers, or at least their sizes."""
     for part in parts:
         linear = ConfigPart(part.key_path(tables.LINEAR_CONFIG_KEY), part.mapping(tables.LINEAR_CONFIG_KEY) or {})
-        kda = linear.items("kda_layers")
-        if kda:
-            return Classification(
-                "recurrent", linear.key_path("kda_layers"), f"{len(kda)} layers", tables.KDA, len(kda), part.layers
-            )
+        kda_layers = linear.items("kda_layers")
+        if kda_layers:
+            path, count = linear.key_path("kda_layers"), len(kda_layers)
+            return Classification("recurrent", path, f"{count} layers", tables.KDA, count, part.layers)
         for key in ("num_heads", "short_conv_kernel_size"):
             if linear.number(key):
                 return Classification("recurrent", linear.key_path(key), str(linear.number(key)), layers=part.layers)
@@ -94,7 +93,7 @@ def detect_linear_attention(config: Mapping[str, Any], parts: tuple[ConfigPart, 
 
 
 def detect_recurrent_keys(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Find keys that only recurrent layers use."""
+    """Classify by keys that only recurrent layers use."""
     for part in parts:
         for names, mechanism in tables.RECURRENT_KEYS.items():
             if all(part.keys.get(name) is not None for name in names):
@@ -105,38 +104,39 @@ def detect_recurrent_keys(config: Mapping[str, Any], parts: tuple[ConfigPart, ..
 
 
 def detect_known_name(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Find a model_type or an architecture that is known to be recurrent."""
+    """Classify by a model_type or architecture that is known to be recurrent."""
     for part in parts:
-        answer = part.word("model_type")
-        mechanism = _mechanism_by_type(answer, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
+        model_type = part.word("model_type")
+        mechanism = _mechanism_by_type(model_type, tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES)
         if mechanism is not None:
-            return _classify_recurrent(config, part, part.key_path("model_type"), answer, mechanism)
+            return _classify_recurrent(config, part, part.key_path("model_type"), model_type, mechanism)
     name = architecture_name(config)
-    known = tables.RECURRENT_ARCHITECTURES
-    return _classify_recurrent(config, text_part(config), "architectures", name, known[name]) if name in known else None
+    mechanism = tables.RECURRENT_ARCHITECTURES.get(name)
+    if mechanism is None:
+        return None
+    return _classify_recurrent(config, text_part(config), "architectures", name, mechanism)
 
 
 def detect_attention_only(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Find an architecture known to have attention alone, or an encoder with a decoder."""
+    """Classify by an architecture that is known to have only attention, or by an encoder with a decoder."""
     name = architecture_name(config)
     if config.get("is_encoder_decoder") is True:
-        return Classification("dense", "is_encoder_decoder", "true: an encoder and a decoder, both of attention", "", 0)
+        return Classification("dense", "is_encoder_decoder", "true: encoder and decoder have only attention", "", 0)
     if name in tables.GENERATING_ARCHITECTURES or name in tables.DROPPED_ARCHITECTURES:
-        return Classification("dense", "architectures", f"{name}: attention alone", "", 0)
+        return Classification("dense", "architectures", f"{name}: only attention", "", 0)
     if name in tables.POOLING_ARCHITECTURES:
-        return Classification("dense", "architectures", f"{name}: attention alone, for embedding or ranking", "", 0)
+        return Classification("dense", "architectures", f"{name}: only attention, for embedding or ranking", "", 0)
     return None
 
 
 def report_unknown(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification:
-    """Return unknown, for a model that no rule knows; own code (auto_map) can be anything."""
+    """Return unknown, for a model that no other rule classifies."""
     name = architecture_name(config)
     code_path = next((part.key_path("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
     if code_path:
-        return Classification("unknown", code_path, f"the model brings its own code{f' for {name}' if name else ''}")
-    return Classification(
-        "unknown", "architectures", f"{name or 'none named'}: not known, and no key says what its layers are"
-    )
+        return Classification("unknown", code_path, f"the model has its own code{f' for {name}' if name else ''}")
+    reason = f"{name}: unknown architecture" if name else "no architecture"
+    return Classification("unknown", "architectures", f"{reason}, and no key tells the type of the layers")
 
 
 Rule = Callable[[Mapping[str, Any], tuple[ConfigPart, ...]], Classification | None]
@@ -147,49 +147,40 @@ RULES: tuple[Rule, ...] = (
 
 
 def resolve_mechanism(config: Mapping[str, Any], parts: tuple[ConfigPart, ...], classification: Classification) -> str:
-    """Return the type of the recurrent layers: by the architecture's name, else the model_type, else the rule, else the keys."""
-    name = architecture_name(config)
-    by_name = tables.RECURRENT_ARCHITECTURES.get(name)
+    """Return the type of the recurrent layers, by the best available evidence; "linear attention" if there is none."""
     types = tables.HYBRID_TYPES | tables.ATTENTION_FREE_TYPES
-    by_type = (_mechanism_by_type(part.word("model_type"), types) for part in parts)
-    by_key = detect_recurrent_keys(config, parts)
-    original = ((part.mapping("ssm_cfg") or {}).get("layer") for part in parts)  # the format of the mamba_ssm package
+    key_classification = detect_recurrent_keys(config, parts)
     candidates = (
-        by_name,
-        *by_type,
-        *original,
+        tables.RECURRENT_ARCHITECTURES.get(architecture_name(config)),
+        *(_mechanism_by_type(part.word("model_type"), types) for part in parts),
+        *((part.mapping("ssm_cfg") or {}).get("layer") for part in parts),  # the format of the mamba_ssm package
         classification.mechanism,
-        by_key.mechanism if by_key else "",
+        key_classification.mechanism if key_classification else "",
         tables.LINEAR,
     )
-    return next(item for item in candidates if item and isinstance(item, str))
+    return next(mechanism for mechanism in candidates if mechanism and isinstance(mechanism, str))
 
 
 def _classify_list(part: ConfigPart, key: str) -> Classification | None:
-    words = [str(word) for word in part.items(key) or []]
-    count = part.layers or len(words)
-    if key in tables.REPEATING_LIST_KEYS and words:
-        words = (words * (count // len(words) + 1))[:count]
-    recurrent = [word for word in words if word in tables.RECURRENT_LAYERS]
+    layer_types = [str(layer_type) for layer_type in part.items(key) or []]
+    layers = part.layers or len(layer_types)
+    if key in tables.REPEATING_LIST_KEYS and layer_types:
+        layer_types = (layer_types * (layers // len(layer_types) + 1))[:layers]
+    recurrent = [layer_type for layer_type in layer_types if layer_type in tables.RECURRENT_LAYERS]
     if recurrent:
-        seen = f"{', '.join(sorted(set(recurrent)))} in {len(recurrent)} of {len(words)}"
-        has_attention = any(word in tables.ATTENTION_LAYERS or word in tables.HYBRID_LAYERS for word in words)
+        seen = f"{', '.join(sorted(set(recurrent)))} in {len(recurrent)} of {len(layer_types)}"
+        has_attention = not tables.ATTENTION_LAYERS.union(tables.HYBRID_LAYERS).isdisjoint(layer_types)
         kind: Kind = "recurrent" if has_attention else "attention_free"
-        layer_mechanism = tables.RECURRENT_LAYERS[recurrent[0]]
-        return Classification(kind, part.key_path(key), seen, layer_mechanism, len(recurrent), len(words))
-    if words and all(word in tables.ATTENTION_LAYERS | tables.OTHER_LAYERS for word in words):
-        seen = f"{', '.join(sorted(set(words)))} in all {len(words)}"
-        return Classification("dense", part.key_path(key), seen, "", 0, len(words))
+        mechanism = tables.RECURRENT_LAYERS[recurrent[0]]
+        return Classification(kind, part.key_path(key), seen, mechanism, len(recurrent), len(layer_types))
+    if layer_types and tables.ATTENTION_LAYERS.union(tables.OTHER_LAYERS).issuperset(layer_types):
+        seen = f"{', '.join(sorted(set(layer_types)))} in all {len(layer_types)}"
+        return Classification("dense", part.key_path(key), seen, "", 0, len(layer_types))
     return None
 
 
-def _list_has(part: ConfigPart, key: str, words: Iterable[str]) -> bool:
-    listed = part.items(key) or []
-    return any(word in listed for word in words)
-
-
 def _mechanism_by_type(model_type: str, table: Mapping[str, str]) -> str | None:
-    return next((message for pattern, message in table.items() if fnmatchcase(model_type, pattern)), None)
+    return next((mechanism for pattern, mechanism in table.items() if fnmatchcase(model_type, pattern)), None)
 
 
 def _classify_recurrent(
@@ -209,24 +200,24 @@ def _classify_recurrent(
 
 
 def _recurrent_layers(part: ConfigPart, layers: int | None) -> int | None:
-    """Return the number of recurrent layers from the layout of the attention layers; None if the config does not tell."""
+    """Return the number of recurrent layers from the layout of the attention layers; None if unknown."""
     if layers is None:
         return None
     if fnmatchcase(part.word("model_type"), "falcon_h1*"):
         return layers  # every layer has both
-    attention = _attention_layers(part, layers)
-    return None if attention is None or attention > layers else layers - attention
+    attention_layers = _count_attention_layers(part, layers)
+    return None if attention_layers is None or attention_layers > layers else layers - attention_layers
 
 
-def _attention_layers(part: ConfigPart, layers: int) -> int | None:
+def _count_attention_layers(part: ConfigPart, layers: int) -> int | None:
     attention = ConfigPart(part.key_path("attn"), part.mapping("attn") or {})
     lists = (part.items("attn_layer_indices"), part.items("full_attn_idxs"), attention.items("layers"))
-    for listed in (*lists, part.items("attn_layer_idx")):
-        if listed is not None:
-            return len(listed)
-    every = part.number("full_attention_interval", "layer_group_size")
-    if every and layers % every == 0:
-        return layers // every
+    for layer_numbers in (*lists, part.items("attn_layer_idx")):
+        if layer_numbers is not None:
+            return len(layer_numbers)
+    interval = part.number("full_attention_interval", "layer_group_size")
+    if interval and layers % interval == 0:
+        return layers // interval
     period, offset = part.number("attn_layer_period"), part.keys.get("attn_layer_offset")
     if period and isinstance(offset, int):
         return sum(layer % period == offset for layer in range(layers))
@@ -236,7 +227,7 @@ def _attention_layers(part: ConfigPart, layers: int) -> int | None:
     return None
 
 
-#: keys that classify() and block_size.block_size() read; the rest of a config is dropped
+#: keys that classify() and vllm.prediction.block_size() read; the others are dropped
 KEPT_KEYS = (
     *"""
         architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
@@ -254,9 +245,9 @@ KEPT_KEYS = (
     *tables.LENGTH_KEYS,
     *(name for names in tables.RECURRENT_KEYS for name in names),
 )
-#: keys whose presence alone counts
+#: keys whose value is dropped
 PRESENCE_KEYS = ("auto_map", "speculators_config", "dflash_config")
-#: mappings of which only some keys count
+#: subkeys to keep, by key
 KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
     tables.LINEAR_CONFIG_KEY: ("kda_layers", "num_heads", "short_conv_kernel_size"),
     "attn": ("layers",),
@@ -266,66 +257,67 @@ KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
 }
 
 MAX_SEEN_CHARS = 1000
-#: entries kept of a list of hundreds of modules
+#: modules to keep of each list of exceptions, which may have hundreds
 MAX_EXCEPTIONS = 8
 
 
 class Evidence(NamedTuple):
-    """A statement in config.json that decides the kind of a model."""
+    """Evidence in config.json for the kind of a model."""
 
-    #: place in config.json, nested parts with dots
+    #: path of the key, such as "text_config.layer_types"
     path: str
-    #: the value there
+    #: the key's value, or an explanation of it
     seen: str
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model as its config.json describes it."""
+    """The architecture of a model according to its config.json."""
 
-    #: "recurrent" (a hybrid: recurrent layers beside attention), "attention_free", "dense" (attention alone; embedding models and
-    #: encoder-decoders too) or "unknown" (own code, a new name, or a draft, which is served together with another model)
+    #: recurrent: a hybrid of recurrent layers and attention. dense: only attention, including embedding models and
+    #: encoder-decoders. unknown: own code, a new name, or a draft model
     kind: Kind
-    #: architectures[0], "" for none
+    #: architectures[0]; "" if missing
     name: str = ""
-    #: of the whole config
+    #: model_type of the whole config
     model_type: str = ""
-    #: type of the recurrent layers, "" for none
+    #: type of the recurrent layers; "" if there are none
     mechanism: str = ""
-    #: number of recurrent layers; None if not known
+    #: number of recurrent layers; None if unknown
     recurrent_layers: int | None = None
-    #: number of all layers; None if not known
+    #: number of all layers; None if unknown
     layers: int | None = None
-    #: the decisive one first
+    #: the decisive evidence first
     evidence: tuple[Evidence, ...] = ()
-    #: longest sequence in tokens, before any scaling of positions; None if the config leaves it to the model's class
+    #: context length in tokens, without position scaling; None if the config does not contain it
     max_position_embeddings: int | None = None
-    #: the part of the config that describes the language model
+    #: the language model's config
     text: Mapping[str, Any] = field(default_factory=dict, hash=False)
     #: the whole config
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sentence(self) -> str:
-        """The kind of model in half a sentence."""
+        """The architecture as a clause."""
         if self.kind == "unknown":
             return "architecture unknown"
         if self.kind == "dense":
             return f"{self.name or self.model_type} (dense)"
-        of = f"{self.recurrent_layers} of {self.layers} layers" if self.recurrent_layers and self.layers else "layers"
-        return f"{self.name or self.model_type} ({of} recurrent, {self.mechanism or 'mechanism unknown'})"
+        count = (
+            f"{self.recurrent_layers} of {self.layers} layers" if self.recurrent_layers and self.layers else "layers"
+        )
+        return f"{self.name or self.model_type} ({count} recurrent, {self.mechanism or 'mechanism unknown'})"
 
 
 def classify(config: Mapping[str, Any]) -> Architecture:
-    """Return the architecture that a config.json describes. Never raises: a key of the wrong type counts as missing."""
-    parts = config_parts.list_parts(config)
-    inner = config_parts.text_part(config)
-    by_rule = next(classification for rule in RULES if (classification := rule(config, parts)))
-    classification = detect_draft(config, parts) or apply_registry(config, by_rule)
+    """Return the architecture that a config.json describes; keys with invalid values count as missing."""
+    parts, inner = config_parts.list_parts(config), text_part(config)
+    rule_classification = next(classification for rule in RULES if (classification := rule(config, parts)))
+    classification = detect_draft(config, parts) or apply_registry(config, rule_classification)
     is_recurrent = classification.kind in ("recurrent", "attention_free")
     return Architecture(
         kind=classification.kind,
-        name=config_parts.architecture_name(config),
+        name=architecture_name(config),
         model_type=ConfigPart("", config).word("model_type"),
         mechanism=resolve_mechanism(config, parts, classification) if is_recurrent else "",
         recurrent_layers=classification.recurrent,
@@ -341,8 +333,7 @@ def classify(config: Mapping[str, Any]) -> Architecture:
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a config that matters: classify() (but for `text`) and block_size() give the same result for it. Nesting
-    is kept."""
+    """Return the part of a config for the lock. classify() and block_size() return the same for it, except `text` and `config`."""
     return _filter_keys(config, (*KEPT_KEYS, *config_parts.NESTED_KEYS))
 
 
@@ -368,10 +359,13 @@ def _filter_keys(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, A
 
 
 def _exceptions(quantised: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the lists of modules that are not quantised, shortened to the entries about prediction layers."""
-    lists = ((name, held) for name in config_parts.EXCEPTION_KEYS if isinstance(held := quantised.get(name), list))
-    is_prediction = config_parts.is_prediction_name
-    return {name: [entry for entry in held if is_prediction(entry)][:MAX_EXCEPTIONS] for name, held in lists}
+    """Return the lists of modules that are not quantised, reduced to multi-token prediction modules."""
+    lists = {name: quantised.get(name) for name in config_parts.EXCEPTION_KEYS}
+    return {
+        name: [module for module in modules if config_parts.is_prediction_name(module)][:MAX_EXCEPTIONS]
+        for name, modules in lists.items()
+        if isinstance(modules, list)
+    }
 
 
 def _list_hints(parts: tuple[ConfigPart, ...], is_recurrent: bool) -> list[Evidence]:
@@ -389,64 +383,61 @@ def _max_length(inner: ConfigPart) -> int | None:
     return inner.number(tables.OVERRIDING_LENGTH_KEY) or min(lengths, default=None)
 
 
-# vLLM's own registry of architectures, which decides how vLLM runs a model, whatever its config.json lists.
+# vLLM's registry of architectures, which determines how vLLM runs a model, regardless of the other keys in config.json.
 #
-# Source: `ModelRegistry` of 0.32.0, with is_hybrid and is_attention_free of each class (tests/data/vllm-0.32.0/registry.json);
-# the classes of 0.11.0, 0.17.1 and 0.33.0 that differ were read. `ModelConfig.is_hybrid` of 0.17.1 to 0.33.0: one exception.
+# Source: `ModelRegistry` of 0.32.0, with is_hybrid and is_attention_free of each class (tests/data/vllm-0.32.0/registry.json),
+# and the classes of 0.11.0, 0.17.1 and 0.33.0 that differ. The one exception is `ModelConfig.is_hybrid` of 0.17.1 to 0.33.0.
 
 REGISTRY_VERSION = "0.32.0"
-#: a model of a hybrid's class whose layers all have one of these types is not a hybrid (granite-4.0-micro)
+#: the exception: a model of a hybrid class is dense if all of its layers have these types (granite-4.0-micro)
 ATTENTION_ONLY_TYPES = frozenset({"attention", "full_attention"})
 KIND_TITLES: dict[Kind, str] = {
     "recurrent": "a hybrid",
-    "attention_free": "free of attention",
-    "dense": "attention alone",
+    "attention_free": "without attention",
+    "dense": "only attention",
 }
 
 
 def kind_in_vllm(config: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of this model in vLLM; None for a draft, or an architecture in none of the registries that were read."""
+    """Return the kind of a model in vLLM; None for an architecture in no known registry, such as a draft model's."""
     name = architecture_name(config)
     if name in tables.HYBRID_ARCHITECTURES:
         return "dense" if _has_attention_everywhere(config) else "recurrent"
     if name in tables.ATTENTION_FREE_ARCHITECTURES:
         return "attention_free"
-    return (
-        "dense"
-        if name in tables.GENERATING_ARCHITECTURES
-        or name in tables.POOLING_ARCHITECTURES
-        or name in tables.DROPPED_ARCHITECTURES
-        else None
-    )
+    dense = (tables.GENERATING_ARCHITECTURES, tables.POOLING_ARCHITECTURES, tables.DROPPED_ARCHITECTURES)
+    return "dense" if any(name in names for names in dense) else None
 
 
 def apply_registry(config: Mapping[str, Any], classification: Classification) -> Classification:
-    """Return what was found in config.json, unless the registry says otherwise: then the registry's answer, with both as
-    evidence."""
+    """Return the classification, or that of vLLM's registry if it differs, with both as evidence."""
     registry_kind = kind_in_vllm(config)
     if registry_kind is None or registry_kind == classification.kind:
         return classification
     name = architecture_name(config)
-    seen = f"{name}: {KIND_TITLES[registry_kind]} in vLLM's registry ({REGISTRY_VERSION}), which decides; {classification.path} says {classification.seen}"
+    seen = (
+        f"{name}: {KIND_TITLES[registry_kind]} in vLLM's registry ({REGISTRY_VERSION}), which takes precedence over "
+        f"{classification.path}: {classification.seen}"
+    )
     if registry_kind == "dense":
         return Classification(registry_kind, "architectures", seen, "", 0, classification.layers)
     return replace(classification, kind=registry_kind, path="architectures", seen=seen)
 
 
 def _has_attention_everywhere(config: Mapping[str, Any]) -> bool:
-    """Return True if a layer list of the config itself, not of a nested one, has attention in every layer."""
+    """Return True if a layer list at the top level has only attention."""
     lists = (ConfigPart("", config).items(key) for key in tables.LAYER_LIST_KEYS)
-    return any(words and all(word in ATTENTION_ONLY_TYPES for word in words) for words in lists)
+    return any(layer_types and ATTENTION_ONLY_TYPES.issuperset(layer_types) for layer_types in lists)
 
 
 RECURRENT_SUBSTRINGS = ("mamba", "ssm", "deltanet", "state_space", "recurrent")
 
 
 def has_recurrent_substring(config: Mapping[str, Any]) -> bool:
-    """Return True if any of the words occurs anywhere in config.json, in a key or a value, nested parts included, in any case.
+    """Return the verdict of a common rule of thumb: True if one of these words is anywhere in config.json, in any case.
 
-    This is its most generous variant. Another common one looks at the top-level keys alone; it misses Qwen3.5 as well, whose one
-    hit (mamba_ssm_dtype) is in text_config.
+    A stricter variant of the rule considers only top-level keys. Both misclassify Qwen3.5: its only such key
+    (mamba_ssm_dtype) is in text_config.
     """
     config_text = json.dumps(config, default=str).lower()
     return any(word in config_text for word in RECURRENT_SUBSTRINGS)

@@ -1,7 +1,7 @@
-"""Layer types of model families, by the names in their config.json.
+"""Layer types of model families, by names and keys in config.json.
 
-Sources: vLLM's registry and model classes of 0.11.0, 0.17.1, 0.32.0 and 0.33.0 (which class is a hybrid, which is free of
-attention), transformers 5.19.0 (words of layer lists), flash-linear-attention (its own model types).
+Sources: vLLM's registry and model classes of 0.11.0, 0.17.1, 0.32.0 and 0.33.0 (is_hybrid and is_attention_free of each class),
+transformers 5.19.0 (layer types in lists), flash-linear-attention (its model types).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def invert_rows(rows: Mapping[T, str]) -> dict[str, T]:
-    """Return a table by name, from rows that hold many names for one value."""
+    """Return the value of each name, from rows with many names for one value."""
     return {name: value for value, names in rows.items() for name in names.split()}
 
 
@@ -29,17 +29,18 @@ RWKV = "RWKV"
 RG_LRU = "RG-LRU"
 GLA = "gated linear attention"
 
-#: explicit layer lists; block_types repeats until the layers are used up (RecurrentGemma)
+#: keys for a list of layer types
 LAYER_LIST_KEYS = ("layer_types", "layers_block_type", "block_types", "_block_types")
+#: keys for a list that is repeated over all layers (RecurrentGemma)
 REPEATING_LIST_KEYS = ("block_types", "_block_types")
 
-#: other spellings: Nemotron-H's string, MiniMax's list of 0 and 1, Kimi's mapping
+#: other formats: Nemotron-H's string, MiniMax's list of 0 and 1, Kimi's mapping
 LAYER_LETTERS_KEY = "hybrid_override_pattern"
 LAYER_NUMBERS_KEY = "attn_type_list"
 LINEAR_CONFIG_KEY = "linear_attn_config"
 
-#: words of a layer list -> the mechanism they name, "" if they leave it open. Transformers 5 writes linear_attention for
-#: former names of mamba; a hybrid layer has both, side by side (Falcon-H1, Zamba2).
+#: mechanism by layer type, "" if ambiguous. Transformers 5 uses linear_attention for former names of mamba; a hybrid layer
+#: combines recurrence and attention (Falcon-H1, Zamba2).
 RECURRENT_LAYERS: dict[str, str] = invert_rows(
     {
         "": "linear_attention recurrent hybrid hybrid_sliding mamba",
@@ -58,8 +59,8 @@ ATTENTION_LAYERS = frozenset(
 )
 OTHER_LAYERS = frozenset({"moe", "mlp"})
 
-#: keys that only a recurrent layer needs -> its mechanism, "" if the key leaves it open; specific ones first.
-#: Either of a tuple's keys alone proves nothing. mamba_ssm_dtype is a hint and no proof, so it is not here.
+#: mechanism by keys that only recurrent layers need, specific keys first. All keys of a tuple are required. mamba_ssm_dtype is
+#: missing because other models have it too.
 RECURRENT_KEYS: dict[tuple[str, ...], str] = {
     ("linear_conv_kernel_dim",): GDN,
     ("linear_num_value_heads",): GDN,
@@ -78,7 +79,7 @@ RECURRENT_KEYS: dict[tuple[str, ...], str] = {
     ("linear_num_heads",): LINEAR,
 }
 
-#: model_type -> mechanism, for models that keep attention in some layers. Shell patterns, specific ones first.
+#: mechanism of hybrid models by model_type, as shell patterns, specific patterns first
 HYBRID_TYPES: dict[str, str] = invert_rows(
     {
         GDN: "qwen3_next* qwen3_5* qwen4_exp* olmo_hybrid*",
@@ -91,7 +92,7 @@ HYBRID_TYPES: dict[str, str] = invert_rows(
     }
 )
 
-#: model_type -> mechanism, for models without any attention
+#: mechanism of models without attention by model_type, as shell patterns
 ATTENTION_FREE_TYPES: dict[str, str] = {
     "mamba": MAMBA,
     "falcon_mamba": MAMBA,
@@ -101,8 +102,8 @@ ATTENTION_FREE_TYPES: dict[str, str] = {
     "gla": GLA,
 }
 
-#: architectures[0] -> mechanism: the classes that are IsHybrid in one of the releases that were read. "": hybrid in vLLM, and
-#: the config has the mechanism. An architecture beats a model_type: Bailing 2.5 and 3 share theirs.
+#: mechanism by architectures[0], for classes that are IsHybrid in an examined release; "" if the config determines the mechanism.
+#: It takes precedence over the model_type, which Bailing 2.5 and 3 share.
 HYBRID_ARCHITECTURES: dict[str, str] = invert_rows(
     {
         "": """
@@ -130,7 +131,7 @@ HYBRID_ARCHITECTURES: dict[str, str] = invert_rows(
     }
 )
 
-#: the same, of engines other than vLLM, whose classes are built the same way
+#: mechanism of further hybrids, which vLLM does not support
 OTHER_HYBRID_ARCHITECTURES: dict[str, str] = {
     "BailingMoeLinearV2ForCausalLM": LIGHTNING,
     "MiniMaxVL01ForConditionalGeneration": LIGHTNING,
@@ -138,17 +139,17 @@ OTHER_HYBRID_ARCHITECTURES: dict[str, str] = {
     "ZambaForCausalLM": MAMBA,
 }
 
-#: architectures[0] -> mechanism, IsAttentionFree
+#: mechanism by architectures[0], for classes that are IsAttentionFree
 ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {
     "FalconMambaForCausalLM": MAMBA,
     "MambaForCausalLM": MAMBA,
     "Mamba2ForCausalLM": MAMBA2,
 }
 
-#: the same, of engines other than vLLM
+#: mechanism of further models without attention, which vLLM does not support
 OTHER_ATTENTION_FREE_ARCHITECTURES: dict[str, str] = {"RwkvForCausalLM": RWKV, "Rwkv7ForCausalLM": RWKV}
 
-#: architectures known by name to keep a recurrent state
+#: mechanism of all known architectures with recurrent layers
 RECURRENT_ARCHITECTURES: dict[str, str] = {
     **HYBRID_ARCHITECTURES,
     **OTHER_HYBRID_ARCHITECTURES,
@@ -156,15 +157,15 @@ RECURRENT_ARCHITECTURES: dict[str, str] = {
     **OTHER_ATTENTION_FREE_ARCHITECTURES,
 }
 
-#: keys that only the config of a draft has: a small model that guesses ahead for another one
+#: keys that only draft models have
 DRAFT_KEYS = ("speculators_model_type", "speculators_config", "dflash_config", "draft_vocab_size")
 
-#: names of drafts; checked against vLLM 0.32.0's speculative decoding models. Eagle2_5_VL is a vision model, no draft.
+#: architectures of draft models; source: vLLM 0.32.0's speculative decoding models. Eagle2_5_VL is a vision model
 DRAFT_NAMES = re.compile(
     r"MTP|Draft|DSpark|DFlash|Medusa|Speculator|Eagle3|[Pp]-?[Ee]agle|^Eagle(?!2_5)|AssistantModel|^ExtractHiddenStates|XPress"
 )
 
-#: keys that hold the longest sequence; of several the smallest counts, but model_max_length beats them all (vLLM 0.32.0)
+#: keys for the context length; vLLM 0.32.0 uses the smallest value, except that OVERRIDING_LENGTH_KEY takes precedence
 LENGTH_KEYS = tuple(
     """
         max_position_embeddings n_positions max_seq_len seq_length max_target_positions max_sequence_length
@@ -174,11 +175,10 @@ LENGTH_KEYS = tuple(
 OVERRIDING_LENGTH_KEY = "model_max_length"
 
 
-# Architectures that vLLM 0.32.0 or 0.33.0 has and that hold no recurrent layer.
+# Architectures in vLLM 0.32.0 or 0.33.0 without recurrent layers. A name in none of these tables is unknown.
 #
-# Source: the registry of 0.32.0, less the classes that are hybrid or free of attention, less drafts; _NEWER: that of
-# 0.33.0, whose classes were read. Later ones are missing: a name that is neither here nor in architecture_tables is
-# unknown, not recurrent.
+# Source: the registry of 0.32.0 without classes that are hybrid or attention-free and without draft models. _NEWER: classes
+# added in 0.33.0.
 
 _NEWER_GENERATE = """
     Alpamayo2Super BeamForCausalLM DomynEdgeForCausalLM DoryForCausalLM FlintForCausalLM Kolibri1ForCausalLM
@@ -262,7 +262,7 @@ _POOL = """
 
 GENERATING_ARCHITECTURES = frozenset((*_GENERATE.split(), *_NEWER_GENERATE.split()))
 
-#: embedding, reward, reranking and classifying models
+#: embedding, reward, reranking and classification models
 POOLING_ARCHITECTURES = frozenset((*_POOL.split(), *_NEWER_POOL.split()))
 
 _DROPPED = """

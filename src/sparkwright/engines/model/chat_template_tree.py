@@ -1,7 +1,7 @@
-"""Reader of a chat template's syntax tree.
+"""Parser of chat templates, by their syntax tree.
 
-A third-party template is never rendered: its conditions on one switch are evaluated here, over true, false and undefined. What
-the tree does not tell is unknown (None).
+A template is untrusted and never rendered. Instead, its conditions on a switch are evaluated with the values true, false and
+undefined. A property that the tree does not determine is None.
 
 Sources: the templates of Qwen3, Qwen3.5, gpt-oss, DeepSeek-V3.1, Llama 3.1, GLM-4.6 and SmolLM3; transformers'
 apply_chat_template, which passes `chat_template_kwargs` of a request as variables.
@@ -28,46 +28,17 @@ from sparkwright.engines.model.chat_template import (
 )
 from sparkwright.trust.bounds import parse_json
 
-#: the longest real one has 30 kB
+#: real templates have up to 30 kB
 MAX_TEMPLATE_CHARS = 262_144
-#: variables that the engine itself sets, and Jinja's own
+#: variables that are set by the engine or by Jinja
 BUILTIN_VARIABLES = frozenset(
-    (
-        *(
-            "messages",
-            "tools",
-            "add_generation_prompt",
-            "continue_final_message",
-            "bos_token",
-            "eos_token",
-            "unk_token",
-        ),
-        *(
-            "pad_token",
-            "sep_token",
-            "cls_token",
-            "mask_token",
-            "image_token",
-            "video_token",
-            "audio_token",
-            "tokenizer",
-        ),
-        *(
-            "raise_exception",
-            "strftime_now",
-            "range",
-            "loop",
-            "namespace",
-            "dict",
-            "lipsum",
-            "cycler",
-            "joiner",
-            "caller",
-        ),
-        *("varargs", "kwargs", "self", "super", "true", "false", "none", "True", "False", "None"),
-    )
+    """
+        messages tools add_generation_prompt continue_final_message bos_token eos_token unk_token pad_token sep_token
+        cls_token mask_token image_token video_token audio_token tokenizer raise_exception strftime_now range loop
+        namespace dict lipsum cycler joiner caller varargs kwargs self super true false none True False None
+    """.split()
 )
-#: transformers' own block around the assistant's text; plain Jinja does not know it
+#: block around the assistant's text, an extension of transformers
 _GENERATION_TAG = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 _SYSTEM_TEXT = re.compile(r"\b(?:You are\b|Knowledge cutoff|Cutting Knowledge Date|Today'?s? [Dd]ate|Current date)")
 _THINKING_NAMES = frozenset(("reasoning_content", "reasoning", "thinking"))
@@ -77,13 +48,12 @@ TEMPLATE_FILE, TOKENIZER_FILE = "chat_template.jinja", "tokenizer_config.json"
 
 
 def parse_template(text: str) -> ChatTemplate | None:
-    """Return the properties of a template; None for a text that is not a template, or is far too long for one."""
+    """Return the properties of a template; None if it is invalid or too long."""
     if len(text) > MAX_TEMPLATE_CHARS:
         return None
     environment = Environment(extensions=("jinja2.ext.loopcontrols", "jinja2.ext.do"), autoescape=True)
     try:
-        tree = environment.parse(_GENERATION_TAG.sub("", text))
-        return _describe_tree(tree)
+        return _describe_tree(environment.parse(_GENERATION_TAG.sub("", text)))
     except (TemplateError, RecursionError, ValueError):
         return None
 
@@ -91,23 +61,24 @@ def parse_template(text: str) -> ChatTemplate | None:
 def _describe_tree(tree: nodes.Template) -> ChatTemplate:
     names = list(tree.find_all(nodes.Name))
     loaded_names = {node.name for node in names if node.ctx == "load"}
-    fields = sorted(loaded_names - BUILTIN_VARIABLES - _own_names(tree))[:MAX_FIELDS]
+    fields = sorted(loaded_names - BUILTIN_VARIABLES - _local_names(tree))[:MAX_FIELDS]
     texts = list(_list_texts(tree))
     switch = next((name for name in THINKING_SWITCHES if name in fields), "")
-    system = next((text for text in texts if _SYSTEM_TEXT.search(text)), "")
+    system_matches = ((text, match.start()) for text in texts if (match := _SYSTEM_TEXT.search(text)))
+    system_text, start = next(system_matches, ("", 0))
     return ChatTemplate(
         fields=tuple(fields),
         tools="tools" in loaded_names,
         switch=switch,
         thinking=_thinking_default(tree, switch, fields, texts),
-        system_prompt=_find_beginning(system),
+        system_prompt=to_printable(" ".join(system_text[start:].split())),
         dated="strftime_now" in loaded_names,
         keeps_thinking=_keeps_thinking(tree, names),
     )
 
 
-def _own_names(tree: nodes.Template) -> set[str]:
-    """Return the names that a template sets itself. A name set from its own value, or only if undefined, is a request's."""
+def _local_names(tree: nodes.Template) -> set[str]:
+    """Return the variables that a template sets, except those that it only gives a default: a request may set these."""
     set_names = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
     tested = {
@@ -115,26 +86,35 @@ def _own_names(tree: nodes.Template) -> set[str]:
         for test in tree.find_all(nodes.Test)
         if test.name in ("defined", "undefined") and isinstance(test.node, nodes.Name)
     }
-    from_itself = {
+    self_assigned = {
         assign.target.name
         for assign in tree.find_all(nodes.Assign)
         if isinstance(assign.target, nodes.Name)
         and any(node.name == assign.target.name for node in assign.node.find_all(nodes.Name))
     }
     known_fields = {name for name in (*THINKING_SWITCHES, EFFORT_FIELD) if name in tested}
-    defaulted = {name for name in from_itself if _find_default(tree, name) is not _UNSET}
-    return set_names - known_fields - defaulted - _set_where_undefined(tree)
+    defaulted = {name for name in self_assigned if _find_default(tree, name) is not _UNSET}
+    return set_names - known_fields - defaulted - _names_set_if_undefined(tree)
 
 
-def _set_where_undefined(tree: nodes.Template) -> set[str]:
-    defaulted: set[str] = set()
+def _names_set_if_undefined(tree: nodes.Template) -> set[str]:
+    names: set[str] = set()
     for branch in tree.find_all(nodes.If):
         for name in {node.name for node in branch.test.find_all(nodes.Name)}:
-            unset = _evaluate(branch.test, name, _UNDEFINED) is True and _evaluate(branch.test, name, True) is False
-            assigns = [node for part in branch.body for node in (part, *part.find_all(nodes.Assign))]
-            if unset and any(isinstance(node, nodes.Assign) and _is_name(node.target, name) for node in assigns):
-                defaulted.add(name)
-    return defaulted
+            if _runs_if_undefined(branch, name) and any(_list_assignments(branch, name)):
+                names.add(name)
+    return names
+
+
+def _runs_if_undefined(branch: nodes.If, name: str) -> bool:
+    return _evaluate(branch.test, name, _UNDEFINED) is True and _evaluate(branch.test, name, True) is False
+
+
+def _list_assignments(branch: nodes.If, name: str) -> Iterator[nodes.Assign]:
+    for part in branch.body:
+        for node in (part, *part.find_all(nodes.Assign)):
+            if isinstance(node, nodes.Assign) and _is_name(node.target, name):
+                yield node
 
 
 def _is_name(node: nodes.Node, name: str) -> bool:
@@ -145,9 +125,10 @@ def _is_name(node: nodes.Node, name: str) -> bool:
 
 
 class _Mark:
-    """A value that no constant of a template equals."""
+    """A marker that differs from all constants of a template."""
 
 
+#: value of a variable that is not defined; value that cannot be determined; missing default of a variable
 _UNDEFINED, _UNKNOWN, _UNSET = _Mark(), _Mark(), _Mark()
 
 
@@ -156,57 +137,49 @@ def _thinking_default(tree: nodes.Template, switch: str, fields: list[str], text
         return _switch_default(tree, switch)
     if EFFORT_FIELD in fields or any("<|channel|>analysis" in text for text in texts):
         return "always"
-    prompts = [branch for branch in tree.find_all(nodes.If) if "add_generation_prompt" in _find_names(branch.test)]
-    opening_texts = [text for branch in prompts for part in branch.body for text in _list_texts(part)]
-    if any(text.rstrip().endswith("<think>") for text in opening_texts):
+    prompt_branches = [
+        branch for branch in tree.find_all(nodes.If) if "add_generation_prompt" in _find_names(branch.test)
+    ]
+    prompt_texts = [text for branch in prompt_branches for part in branch.body for text in _list_texts(part)]
+    if any(text.rstrip().endswith("<think>") for text in prompt_texts):
         return "always"
-    if (
-        any("think" in text for text in texts)
-        or _find_names(tree) & _THINKING_NAMES
-        or _find_attributes(tree) & _THINKING_NAMES
-    ):
-        return None
-    return "none"
+    mentions_thinking = any("think" in text for text in texts)
+    return None if mentions_thinking or (_find_names(tree) | _find_attributes(tree)) & _THINKING_NAMES else "none"
 
 
 def _switch_default(tree: nodes.Template, switch: str) -> Thinking | None:
-    """Return the default of a switch: its conditions' value when undefined, compared with true and false."""
-    unset: Any = _find_default(tree, switch)
-    unset = _UNDEFINED if unset is _UNSET else unset
+    """Return "on" if a condition on the switch has the same value by default as with true, "off" if the same as with false."""
+    default_value: Any = _find_default(tree, switch)
+    default_value = _UNDEFINED if default_value is _UNSET else default_value
     conditions = [node.test for node in tree.find_all(nodes.If)] + [node.test for node in tree.find_all(nodes.CondExpr)]
     for test in (test for test in conditions if switch in _find_names(test)):
-        default, on, off = (_to_bool(_evaluate(test, switch, value)) for value in (unset, True, False))
+        default, on, off = (_to_bool(_evaluate(test, switch, value)) for value in (default_value, True, False))
         if on != off and default in (on, off) and _UNKNOWN not in (default, on, off):
             return "on" if default == on else "off"
-    if isinstance(unset, bool):
-        return "on" if unset else "off"
+    if isinstance(default_value, bool):
+        return "on" if default_value else "off"
     return None
 
 
 def _find_default(tree: nodes.Template, name: str) -> Any:
-    """Return the constant that a variable gets if a request does not set it."""
-    for template_filter in tree.find_all(nodes.Filter):
-        if (
-            template_filter.name in ("default", "d")
-            and template_filter.node is not None
-            and _is_name(template_filter.node, name)
-        ):
-            value = template_filter.args[0] if template_filter.args else None
-            return value.value if isinstance(value, nodes.Const) else _UNSET
+    """Return a variable's default if it is a constant, otherwise _UNSET."""
+    for node in tree.find_all(nodes.Filter):
+        if node.name in ("default", "d") and node.node is not None and _is_name(node.node, name):
+            default = node.args[0] if node.args else None
+            return default.value if isinstance(default, nodes.Const) else _UNSET
     for branch in tree.find_all(nodes.If):
-        if _evaluate(branch.test, name, _UNDEFINED) is True and _evaluate(branch.test, name, True) is False:
-            for assign in (node for part in branch.body for node in (part, *part.find_all(nodes.Assign))):
-                if isinstance(assign, nodes.Assign) and _is_name(assign.target, name):
-                    return assign.node.value if isinstance(assign.node, nodes.Const) else _UNSET
+        if _runs_if_undefined(branch, name):
+            for assign in _list_assignments(branch, name):
+                return assign.node.value if isinstance(assign.node, nodes.Const) else _UNSET
     return _UNSET
 
 
 def _evaluate(node: nodes.Node, name: str, assumed: Any) -> Any:
-    """Return an expression's value with one known variable and all others unknown."""
+    """Return an expression's value if a variable has an assumed value and all others are unknown."""
     if isinstance(node, nodes.Const):
         return node.value
     if isinstance(node, nodes.Name):
-        # set in a request for an answer
+        # engines set add_generation_prompt
         other_value = True if node.name == "add_generation_prompt" else _UNKNOWN
         return assumed if node.name == name else other_value
     if isinstance(node, nodes.Filter):
@@ -250,11 +223,10 @@ def _to_bool(value: Any) -> Any:
 
 
 def _keeps_thinking(tree: nodes.Template, names: list[nodes.Name]) -> bool | None:
-    """Return True if thinking of earlier turns is rendered: a template that reads it and looks for the last turn drops the
-    others."""
-    reads_thinking = bool(_find_attributes(tree) & _THINKING_NAMES)
-    words = {*_find_attributes(tree), *(node.name for node in names)}
-    if any(map(_LAST_TURN.search, words)):
+    """Return True if thinking of earlier turns is rendered, False if the template looks for the last turn or removes thinking."""
+    attributes = _find_attributes(tree)
+    reads_thinking = bool(attributes & _THINKING_NAMES)
+    if any(map(_LAST_TURN.search, {*attributes, *(node.name for node in names)})):
         return False
     if any(isinstance(const.value, str) and "</think>" in const.value for const in tree.find_all(nodes.Const)):
         return None if reads_thinking else False
@@ -265,20 +237,19 @@ def _keeps_thinking(tree: nodes.Template, names: list[nodes.Name]) -> bool | Non
 
 
 def _find_names(node: nodes.Node) -> set[str]:
-    own = {node.name} if isinstance(node, nodes.Name) else set()
-    return own | {found.name for found in node.find_all(nodes.Name)}
+    root_name = {node.name} if isinstance(node, nodes.Name) else set()
+    return root_name | {child.name for child in node.find_all(nodes.Name)}
 
 
 def _find_attributes(node: nodes.Node) -> set[str]:
-    """Return the attributes and keys that are read: `message.reasoning`, `message['reasoning']`, `'reasoning' in message`."""
-    dotted = {found.attr for found in node.find_all(nodes.Getattr)}
-    return dotted | {
-        const.value for const in node.find_all(nodes.Const) if isinstance(const.value, str) and len(const.value) < 40
-    }
+    """Return attributes and possible keys, for `message.reasoning`, `message['reasoning']` and `'reasoning' in message`."""
+    attributes = {child.attr for child in node.find_all(nodes.Getattr)}
+    constants = {child.value for child in node.find_all(nodes.Const) if isinstance(child.value, str)}
+    return attributes | {constant for constant in constants if len(constant) < 40}
 
 
 def _list_texts(node: nodes.Node) -> Iterator[str]:
-    """Yield the texts of a node in their order: between its tags, and in its expressions."""
+    """Yield a node's text outside of tags and in expressions, in order."""
     if isinstance(node, nodes.TemplateData):
         yield node.data
     elif isinstance(node, nodes.Const) and isinstance(node.value, str):
@@ -287,22 +258,17 @@ def _list_texts(node: nodes.Node) -> Iterator[str]:
         yield from _list_texts(child)
 
 
-def _find_beginning(text: str) -> str:
-    match = _SYSTEM_TEXT.search(text)
-    return to_printable(" ".join(text[match.start() :].split())) if match else ""
-
-
 def find_tokenizer_template(config: Any) -> str:
-    """Return the chat template in a tokenizer_config.json: the default one if there are several; "" for none."""
+    """Return the default chat template in a parsed tokenizer_config.json; "" if there is none."""
     template = config.get("chat_template") if isinstance(config, Mapping) else None
     if isinstance(template, list):
-        named = {row.get("name"): row.get("template") for row in template if isinstance(row, Mapping)}
-        template = named.get("default")
+        templates = {row.get("name"): row.get("template") for row in template if isinstance(row, Mapping)}
+        template = templates.get("default")
     return template if isinstance(template, str) else ""
 
 
 def read_chat_files(read_text: Callable[[str], str | None]) -> dict[str, Any]:
-    """Return the facts in a model's chat files, see `kept`. text_of: a file's text by its name; None for a missing file."""
+    """Return the lock's `chat` entry for a model. read_text: returns the text of a file by name; None if it is missing."""
 
     def load_json(path: str) -> object:
         try:
@@ -320,9 +286,9 @@ def read_chat_files(read_text: Callable[[str], str | None]) -> dict[str, Any]:
 
 
 def read_gguf_chat(template: str, sampling: Mapping[str, float]) -> dict[str, Any]:
-    """Return the chat facts in the header of a GGUF file, see `kept`.
+    """Return the lock's `chat` entry for a GGUF file.
 
-    template: its text; "" for none. sampling: by `SAMPLING`.
+    template: text of the template; "" if the file has none. sampling: sampling defaults in the file's header.
     """
     parsed = parse_template(template) if template else None
     return {
