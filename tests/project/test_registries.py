@@ -21,10 +21,10 @@ from tests.project.importing.forms import EUGR, SPARKRUN_2, VLLM
 def git(folder: Path, *words: str) -> str:
     config_options = [
         "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always", "-c",
-        "init.defaultBranch=main",
+        "init.defaultBranch=main", "-c", "core.fsync=none",
     ]  # fmt: skip
     return subprocess.run(
-        ["git", "-C", folder, *config_options, *words], check=True, capture_output=True, text=True, timeout=30
+        ["git", "-C", folder, *config_options, *words], check=True, capture_output=True, text=True, timeout=120
     ).stdout.strip()
 
 
@@ -252,8 +252,8 @@ def test_a_path_that_no_folder_takes_breaks_no_import(project: Path, work: Path)
     script, recipe = write_blob(work, b"patch x\n"), write_blob(work, SPARKRUN_2.encode())
     paths = (
         f"mods/{'m' * 300}/run.sh",
-        "mods/" + "d/" * 1500 + "run.sh",
-        "mods/" + "d/" * 3000 + "run.sh",
+        "mods/" + "d/" * 1500 + "run.sh",  # deeper than Python recurses
+        "mods/" + f"{'d' * 250}/" * 25 + "run.sh",  # longer than PATH_MAX
         "recipes/tiny-fp8.yaml/run.sh",
     )
     for path in paths:
