@@ -158,7 +158,7 @@ def test_mods_beside_it_are_told_and_names_that_mean_several_refused(project: Pa
     assert refused.returncode == 5 and "mods/patchy (patches files of the image)" in refused.stderr
     assert "@ours/modded" in refused.stderr and "/tmp/sparkwright" not in refused.stderr
     twice = run(project, "recipe.import", "@ours/twice", "--yes")
-    assert twice.returncode == 5 and "means 2 recipes" in twice.stderr
+    assert twice.returncode == 5 and "matches 2 recipes" in twice.stderr
     assert "vllm-node" in run(project, "recipe.import", "@ours/4x/twice", "--yes").stderr
     assert "no recipe 'tinyfp8'" in run(project, "recipe.import", "@ours/tinyfp8", "--yes").stderr
     assert run(project, "recipe.import", "@theirs/tiny", "--yes").returncode == 5

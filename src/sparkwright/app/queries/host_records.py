@@ -235,7 +235,7 @@ def query_reports(selection: Selection, since_s: float, until_s: float) -> list[
 
 
 def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.Host:
-    host = host_requests.parse_answer(answer, lambda event: html.of(name, event, since_s, until_s))
+    host = host_requests.parse_answer(answer, lambda event: html.build_host(name, event, since_s, until_s))
     if isinstance(host, SparkwrightError):
         return html.Host(name, since_s, until_s, error=str(host), error_exit=int(host.exit))
     return host
