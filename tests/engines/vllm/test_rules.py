@@ -97,6 +97,14 @@ def test_a_block_of_2096_tokens_and_a_budget_of_2048(
     assert (None if value == "info" else value) == severity
 
 
+def test_the_budget_for_a_large_block_is_the_one_that_the_change_sets() -> None:
+    model = {**HYBRID_MODEL, "text_config": {**HYBRID_MODEL["text_config"], "head_dim": 64}}
+    findings = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp8"}), classify(model), versions.parse("0.32.0"))
+    (way,) = next(finding.ways_out for finding in findings if finding.rule == "block-over-budget")
+    assert way.changes == {"max-num-batched-tokens": 16384}
+    assert way.text.startswith("raise max-num-batched-tokens to 16384 (at least ")
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "version", "severity"),
     [

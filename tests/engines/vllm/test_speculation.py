@@ -58,6 +58,12 @@ def test_methods_and_keys_have_their_releases(config: Any, version: str | None, 
     assert (finding.severity, text in finding.sentence) == (severity, True), finding.sentence
 
 
+def test_the_current_names_of_methods_are_offered_instead_of_an_unknown_one() -> None:
+    (finding,) = find_speculation({"method": "tomorrow", "num_speculative_tokens": 1})
+    names = finding.ways_out[0].text.removeprefix("choose one of ").split(", ")
+    assert "mtp" in names and "eagle3" in names and "deepseek_mtp" not in names
+
+
 def test_a_slip_gets_the_nearest_name() -> None:
     (method,) = find_speculation({"method": "eagel3", "model": "/d", "num_speculative_tokens": 3})
     assert method.ways_out[0].text == "write method: eagle3"

@@ -122,8 +122,10 @@ def block_over_budget(case: Case) -> Iterator[Finding]:
     if case.within("", "0.17.0") and severity != "warning":
         outcome = "hangs on long requests"
     sentence = f"this model's block is {effective.block_tokens} tokens (predicted) and max-num-batched-tokens is {effective.budget}"
-    change = {"max-num-batched-tokens": _next_power_of_two(effective.block_tokens)}
-    way = Way(f"raise max-num-batched-tokens to 4096 (at least {effective.block_tokens})", change)
+    # the smallest power of two that is large enough, but at least 4096
+    budget = max(4096, 1 << (effective.block_tokens - 1).bit_length())
+    change = {"max-num-batched-tokens": budget}
+    way = Way(f"raise max-num-batched-tokens to {budget} (at least {effective.block_tokens})", change)
     source = "vLLM's validate_block_size; the formula of its hybrid block"
     yield Finding(severity, f"{sentence}: {case.engine} {outcome}.", (way,), source, "max-num-batched-tokens")
 
@@ -207,11 +209,6 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
     way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
     yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
-
-
-def _next_power_of_two(tokens: int) -> int:
-    """Return the smallest power of two that is at least `tokens` and at least 4096."""
-    return max(4096, 1 << (tokens - 1).bit_length())
 
 
 CHUNKED_PREFILL_ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})

@@ -128,7 +128,7 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
         if closest:
             way = Way(f"write method: {closest}", {FLAG: {**config, "method": closest}})
         else:
-            way = Way(f"choose one of {', '.join(name for name, method in METHODS.items() if method.now)}")
+            way = Way(f"choose one of {', '.join(name for name, method in METHODS.items() if not method.now)}")
         yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", way, _is_fully_known(case))
         return
     is_available = within(case.release, method.since, method.until)
