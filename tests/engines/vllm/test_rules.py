@@ -270,7 +270,7 @@ def test_a_server_that_nobody_could_reach_is_refused(
     [
         ({}, []),
         ({"safetensors-load-strategy": "lazy"}, []),
-        ({"safetensors-load-strategy": "eager"}, ["its size twice"]),
+        ({"safetensors-load-strategy": "eager"}, ["twice the file's size"]),
         ({"load-format": "fastsafetensors"}, ["needs fastsafetensors in the image"]),
         ({"load-format": "dummy"}, ["random weights"]),
     ],

@@ -1,4 +1,4 @@
-"""Rules that find errors in a recipe for vLLM before the engine reports them."""
+"""Rules about recipes for vLLM: errors that the engine reports late or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(
     Args:
         request: the settings of the recipe.
         architecture: the model's architecture.
-        version: the engine's version; None if not known yet.
-        listed: the options in the engine's own help. If given, it decides which options exist, and its shapes which values are valid.
+        version: the engine's version; None if unknown.
+        listed: the options in the engine's own help. If given, only they exist, and their shapes decide which values are valid.
     """
     return RULES.check(Case(request, architecture, version, listed))

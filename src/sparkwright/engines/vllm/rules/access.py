@@ -15,7 +15,7 @@ from sparkwright.engines.vllm.rules.rule import Case, Example, rule, severity_of
 from sparkwright.trust import process_option_rules
 from sparkwright.visible import one_line
 
-#: the oldest release whose log is known to mask the key
+#: oldest release whose log is known to mask the key
 LOG_HIDES_KEY_SINCE = "0.32.0"
 
 
@@ -124,9 +124,9 @@ GID_INDEX = "NCCL_IB_GID_INDEX"
 def without_a_cluster(case: Case) -> Iterator[Finding]:
     """A GB10 has one GPU: to split a model over several hosts, use `parallel` instead of vLLM's flags.
     `parallel: {tensor: 2}` splits every layer over two hosts that form a cluster (`cluster` in hosts/groups.yml). A single stream becomes
-    1.2 to 1.4 times faster, less than twice because every layer waits twice for the other host. gpt-oss-120b on two Sparks (one Spark in
-    parentheses) reached 69.0 tok/s with one stream (57.5), 231 tok/s in total with 8 streams (154) and 472 with 32 (319). The number of
-    attention heads must be divisible by the number of hosts.
+    1.2 to 1.4 times faster; it is not twice as fast because every layer waits twice for the other host. gpt-oss-120b on two Sparks (one
+    Spark in parentheses) reached 69.0 tok/s with one stream (57.5), 231 tok/s in total with 8 streams (154) and 472 with 32 (319). The
+    number of attention heads must be divisible by the number of hosts.
 
     `parallel: {pipeline: 2}` puts half of the layers on each host. A single stream is no faster, because each token passes through all
     layers in turn; many streams keep both hosts busy, with little network traffic. It needs vLLM 0.20, and at least as many layers as hosts. Three
@@ -152,7 +152,7 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
             f"write `parallel: {{{keys}}}` instead, and serve it from a group of {hosts} hosts with `cluster`",
             dict.fromkeys(split),
         ),
-        Way("remove it to serve from one host", dict.fromkeys(split)),
+        Way("remove the flags to serve from one host", dict.fromkeys(split)),
     )
     yield Finding("error", sentence, ways, "vLLM's ParallelConfig", next(iter(split)))
 
@@ -160,7 +160,7 @@ def without_a_cluster(case: Case) -> Iterator[Finding]:
 @rule(
     "gid-index",
     sources=(
-        "NCCL's documentation: if unset, NCCL uses the RoCE v2 entry of each adapter's IPv4 address; empty means 0",
+        "NCCL's documentation: if unset, NCCL uses the RoCE v2 entry of each adapter's IPv4 address; an empty value means 0",
         "reports of two Sparks whose index changed from 3 to 4, while running and after a reboot",
     ),
     example=Example(env={GID_INDEX: "3"}),
@@ -192,15 +192,12 @@ PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])
 )
 def tool_calls(case: Case) -> Iterator[Finding]:
     """tool-call-parser and enable-auto-tool-choice must be set together.
-    The parser alone is accepted but never used: requests with tools are refused, or the tool call is returned as text. With the switch
-    alone, the engine refuses to start.
+    With the parser alone, the engine refuses requests with tools or returns tool calls as text. With the switch alone, it refuses to start.
     """
     parser, is_auto = case.flag("tool-call-parser"), case.flag("enable-auto-tool-choice")
     if parser and not is_auto:
         way = Way("add enable-auto-tool-choice", {"enable-auto-tool-choice": True})
-        sentence = (
-            "tool-call-parser without enable-auto-tool-choice: the parser is never used, tool calls come back as text."
-        )
+        sentence = "tool-call-parser without enable-auto-tool-choice: the parser is not used, and tool calls are returned as text."
         yield Finding("warning", sentence, (way,), "vLLM's documentation", "tool-call-parser")
     if is_auto and not parser:
         way = Way("set tool-call-parser to the model's parser, or remove the switch", {"enable-auto-tool-choice": None})
@@ -217,9 +214,9 @@ def tool_calls(case: Case) -> Iterator[Finding]:
     example=Example({"reasoning-parser": "qwen3"}),
 )
 def thinking(case: Case) -> Iterator[Finding]:
-    """A reasoning model spends max_tokens on its reasoning first.
+    """The tokens of the reasoning count against max_tokens.
     With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all the tokens. Clients can turn
-    thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on it can be off by default.
+    thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on it can be turned off by default.
     """
     kwargs = case.flag(THINKING_SWITCH)
     if not case.flag("reasoning-parser") or (isinstance(kwargs, Mapping) and "enable_thinking" in kwargs):
@@ -255,7 +252,7 @@ def parser_of_the_model(case: Case) -> Iterator[Finding]:
             flag = f"{match[1].lower()}-parser-plugin" if match else ""
             if match and case.flag(flag) is None:
                 path = f"{mount}/{name}"
-                sentence = f"the model ships {one_line(name, max_chars=80)}, but {flag} is not set."
+                sentence = f"the model's repository includes {one_line(name, max_chars=80)}, but {flag} is not set."
                 way = Way(f"set {flag} to {one_line(path, max_chars=120)}", {flag: path})
                 yield Finding("warning", sentence, (way,), "spark.lock", flag)
 
@@ -280,7 +277,7 @@ def template_value_as_text(case: Case) -> Iterator[Finding]:
 @rule(
     "config-file-switches",
     sources=(
-        "0.28.0 and 0.32.0, their parsers: a number in that file has an effect, a false has none",
+        "the parsers of 0.28.0 and 0.32.0: a number in that file has an effect, false has none",
         "#51573 fixed it in 0.28, but not for `vllm serve`",
     ),
     example=Example({"config": "/etc/vllm.yaml"}),

@@ -32,7 +32,7 @@ MOVING_TAGS = ("latest", "nightly")
 @rule(
     "cuda13-image",
     sources=(
-        "vLLM #39878: releases are built with CUDA 13.0 from 0.20.0 on, with 12.9 before (-cu130 variants from 0.14 or so)",
+        "vLLM #39878: releases are built with CUDA 13.0 from 0.20.0 on, with 12.9 before (-cu130 variants from about 0.14 on)",
         "vLLM's maintainers on reports from GB10 users: use CUDA 13 on these devices; the cu129 images have no sm_121 target",
     ),
     example=Example(image="vllm/vllm-openai:v0.17.1"),
@@ -52,7 +52,7 @@ def cuda13(case: Case) -> Iterator[Finding]:
         return
     base = tag.replace("-cu129", "").replace("cu129-", "")
     replacement = f"{base}-cu130" if is_old and "cu129" not in variant else base
-    sentence = f"{_image_reference(case)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
+    sentence = f"{without_digest(case.request.image)} is built with CUDA 12.9, which has no code for a GB10 (sm_121)."
     way = Way(f"use vllm/vllm-openai:{replacement}, or release 0.20 or newer")
     yield Finding("error", sentence, (way,), "vLLM #39878")
 
@@ -64,11 +64,12 @@ def cuda13(case: Case) -> Iterator[Finding]:
 )
 def frozen_nightly(case: Case) -> Iterator[Finding]:
     """The tag cu130-nightly has not been updated since April 2026.
-    It was pushed from January to 23 April 2026, and is a build between 0.19 and 0.20, although some guides still recommend it. The
-    CUDA 13 build is now `nightly`.
+    It was pushed from January to 23 April 2026, and is a build between 0.19 and 0.20. Some guides still recommend it. The CUDA 13 build
+    is now `nightly`.
     """
     if FROZEN_TAG.match(_official_tag(case)):
-        sentence = f"{_image_reference(case)} has not been updated since April 2026: it is an old build, not a nightly."
+        image = without_digest(case.request.image)
+        sentence = f"{image} has not been updated since April 2026: it is an old build, not a nightly."
         way = Way("use a release with CUDA 13, e.g. vllm/vllm-openai:v0.32.0")
         yield Finding("warning", sentence, (way,), "vLLM's image pipeline")
 
@@ -102,10 +103,6 @@ def moving_tag(case: Case) -> Iterator[Finding]:
         yield from shared_rules.moving_tag(case.request.image, "the tag of a release", "vLLM's image pipeline")
 
 
-def _image_reference(case: Case) -> str:
-    return without_digest(case.request.image)
-
-
 def _official_tag(case: Case) -> str:
     match = OFFICIAL_IMAGE.match(case.request.image)
     return match["tag"] if match else ""
@@ -125,8 +122,8 @@ CHUNKED_SCHEDULER = {
     example=Example({"enable-prefix-caching": True, **CHUNKED_SCHEDULER}, platform="ascend"),
 )
 def exclusive(case: Case) -> Iterator[Finding]:
-    """On Ascend, chunked prefill cannot be combined with prefix caching or a quantised KV cache.
-    Turn one of them off. Ascend's scheduler disables chunked prefill unless chunked_prefill_enabled is set.
+    """On Ascend, chunked prefill cannot be combined with prefix caching or a quantized KV cache.
+    Turn one of them off. Ascend's scheduler turns chunked prefill off unless chunked_prefill_enabled is set.
     """
     if case.request.platform != "ascend" or case.effective.chunked_prefill is not True:
         return
@@ -138,8 +135,8 @@ def exclusive(case: Case) -> Iterator[Finding]:
         sentence = "chunked prefill and prefix caching exclude each other on Ascend."
         yield Finding("error", sentence, ways, ASCEND_SOURCE, "enable-prefix-caching")
     if str(case.flag("kv-cache-dtype") or "auto") != "auto":
-        ways = (off, Way("use an unquantised KV cache", {"kv-cache-dtype": None}))
-        sentence = "chunked prefill and a quantised KV cache exclude each other on Ascend."
+        ways = (off, Way("use an unquantized KV cache", {"kv-cache-dtype": None}))
+        sentence = "chunked prefill and a quantized KV cache exclude each other on Ascend."
         yield Finding("error", sentence, ways, ASCEND_SOURCE, "kv-cache-dtype")
 
 
@@ -175,7 +172,7 @@ def budget(case: Case) -> Iterator[Finding]:
     ),
 )
 def scheduler(case: Case) -> Iterator[Finding]:
-    """Ascend's own scheduler disables chunked prefill.
+    """Ascend's scheduler turns chunked prefill off.
     If ascend_scheduler_config.enabled is set without chunked_prefill_enabled, --enable-chunked-prefill is ignored.
     """
     if case.request.platform != "ascend" or not prediction.ascend_scheduler(case.request.flags).get(
@@ -189,20 +186,20 @@ def scheduler(case: Case) -> Iterator[Finding]:
         yield Finding("error", sentence, (way,), ASCEND_SOURCE, prediction.ASCEND_CONFIG)
 
 
-#: allows a context longer than the model's, at the user's risk. Source: the engine's error message names it
+#: allows a context longer than the model's, at the user's risk. Source: the engine's error message
 LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 
 SPECULATION_FLAG = speculation.FLAG
 ADAPTERS = "lora-modules"
 OVERRIDES, EXPERTS = "hf-overrides", "num_experts_per_tok"
 PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
-#: variables that name a folder with the vocabulary of gpt-oss; the openai_harmony of vLLM 0.32.0 reads the first
+#: variables with the folder of gpt-oss's vocabulary; openai_harmony in vLLM 0.32.0 reads the first
 VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 #: values of `speculative-config.model` that name a method
 METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
-#: roles of the models that flags and keys name, as in spark.lock
+#: roles in spark.lock of the models in flags and keys
 MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
-#: flags and keys that name a second model, tokenizer or configuration; vLLM 0.32.0, config/model.py and config/speculative.py
+#: flags and keys with a second model, tokenizer or configuration; source: vLLM 0.32.0, config/model.py and config/speculative.py
 FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
 
 
@@ -292,8 +289,8 @@ def plugin_unpinned(case: Case) -> Iterator[Finding]:
 )
 def stretched_context(case: Case) -> Iterator[Finding]:
     """A context beyond the trained length degrades answers.
-    With rope scaling (such as yarn) a model accepts prompts longer than those it was trained on. How well it finds information in
-    them depends on the model; check with a long prompt in `expect.probes`.
+    With rope scaling (such as yarn) a model accepts prompts longer than those it was trained on. How well it uses them depends on the
+    model; check with a long prompt in `expect.probes`.
     """
     trained, context = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
     if trained and context and context > trained:
@@ -313,9 +310,9 @@ def stretched_context(case: Case) -> Iterator[Finding]:
     example=Example({OVERRIDES: {EXPERTS: 16}}, model={**DENSE_MODEL, "num_experts": 128, EXPERTS: 8}),
 )
 def experts_per_token(case: Case) -> Iterator[Finding]:
-    """The number of experts per token should be the number that the model was trained with.
-    More experts are slower but no better: expert weights are scaled to a sum of 1, so each of the trained number counts less. The log
-    does not show the change.
+    """The number of experts per token should be the one that the model was trained with.
+    More experts are slower but not better: the weights of the selected experts are scaled to a sum of 1, so the best ones count less.
+    The log does not show the change.
     """
     overrides = case.flag(OVERRIDES)
     try:
@@ -339,7 +336,7 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
 
 
 def _flag_or_key(case: Case, name: str) -> Any:
-    """Return the value of a flag, or of a key such as "speculative-config.model"."""
+    """Return the value of a flag, or of a key in its JSON such as "speculative-config.model"."""
     flag, _, key = name.partition(".")
     return (speculation.speculative_config(case) or {}).get(key) if key else case.flag(flag)
 
@@ -348,16 +345,16 @@ def _flag_or_key(case: Case, name: str) -> Any:
     "architecture-support",
     sources=(
         "vLLM's model registries from 0.10.2 to 0.33.0, read from their wheels",
-        "#34110: Qwen3.5 is in 0.17.0 and later, 0.16.0 lacks it",
+        "#34110: Qwen3.5 is in 0.17.0 and later, not in 0.16.0",
         "vLLM's registry: for other architectures it tries the implementation in Transformers, which has no recurrent models",
     ),
     example=Example({}, model=HYBRID_MODEL, version="0.16.0"),
 )
 def architecture_support(case: Case) -> Iterator[Finding]:
     """The engine must support the model's architecture.
-    vLLM refuses models that are newer than itself ("Model architectures [...] are not supported"), and a few that later releases
-    dropped. A dense model that vLLM does not implement may still run with the implementation in Transformers, which is slower, if the
-    image's version of Transformers is new enough.
+    vLLM refuses models that are newer than itself ("Model architectures [...] are not supported"), and a few that later releases no
+    longer support. A dense model that vLLM does not implement may still run with the slower implementation in Transformers, if the image's
+    version of Transformers is new enough.
     """
     name = case.architecture.name
     if case.version is None or is_supported(name, str(case.version)) is not False:

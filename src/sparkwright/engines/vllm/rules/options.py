@@ -19,15 +19,15 @@ from sparkwright.engines.vllm.versions import at_least, within
 @rule(
     "unknown-flag",
     sources=(
-        "`vllm serve --help=all` of the image, if it prints it",
-        "otherwise the table in engines/vllm/option_history.py",
+        "`vllm serve --help=all` of the image, if available",
+        "otherwise the tables in engines/vllm/option_history.py and releases.json",
     ),
     example=Example({"swap-space": 4}),
 )
 def unknown_flag(case: Case) -> Iterator[Finding]:
     """vLLM does not start with an unknown option.
-    Options are added, removed and renamed in nearly every release. argparse exits with "unrecognized arguments" and code 2, which a
-    restart policy turns into a crash loop. The rule uses the engine's own help output, or else sparkwright's table of releases.
+    Options are added, removed and renamed in nearly every release. The engine exits with "unrecognized arguments" and code 2, and a
+    restart policy turns that into a crash loop. The rule uses the engine's own help output, or else sparkwright's table of releases.
     """
     for flag, value in case.request.flags.items():
         if value is None:
@@ -85,8 +85,7 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
 )
 def unread_variable(case: Case) -> Iterator[Finding]:
     """An environment variable that vLLM does not read has no effect.
-    Variables are removed, renamed or replaced by flags, and most releases log no warning. vLLM does not report a misspelled variable
-    either.
+    Variables are removed, renamed or replaced by flags. Releases before 0.17 log no warning about an unknown or misspelled variable.
     """
     for name, value in case.request.env.items():
         unread = environment.find_unread(name, case.version)
@@ -157,7 +156,7 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
 )
 def ignored_flag(case: Case) -> Iterator[Finding]:
     """vLLM accepts some flags but ignores them.
-    The running settings then differ from the recipe, which only the engine's config dump shows.
+    The settings of the running engine then differ from the recipe. Only the config dump in its log shows that.
     """
     for ignored in IGNORED_FLAGS:
         value = case.flag(ignored.flag)
@@ -194,14 +193,14 @@ def kv_scales(case: Case) -> Iterator[Finding]:
 COVERED_ELSEWHERE = {("mamba-cache-mode", "all")}
 #: switches without which vLLM does not check a parser's name
 PARSER_SWITCHES = {"tool-call-parser": "enable-auto-tool-choice"}
-#: the release after the last one whose choices are all known
+#: this release and later ones may have other choices than the table
 FIRST_UNKNOWN_RELEASE = "0.33.0.dev0"
 
 
 @rule(
     "flag-value",
     sources=(
-        "`vllm serve --help=all` of the image, if it prints it: choices, switches, lists",
+        "`vllm serve --help=all` of the image, if available: choices, switches, lists",
         "the parser of 0.32.0, for every option; the same options are numbers in 0.11.2, 0.22.1 and 0.32.0",
         "ranges: the fields of vLLM's config classes (listed in engines/vllm/options.json)",
     ),
@@ -232,7 +231,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
 
 
 def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
-    """Return True if the engine validates this value; it ignores or accepts some names that plugins can add."""
+    """Return True if the engine validates this value: not for names that plugins may add, or whose switch is off."""
     if invalid.sort != "name":
         return True
     switch = PARSER_SWITCHES.get(name)
@@ -241,7 +240,7 @@ def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
 
 
 def _is_refused(case: Case, name: str, invalid: InvalidValue) -> bool | None:
-    """Return True if this release refuses the value, None if it may accept it, False if nothing is known about it."""
+    """Return True if this release refuses the value, None if it may refuse it, False if unknown."""
     has_shapes = bool(case.listed) and isinstance(case.listed, Mapping)
     is_table_release = within(case.version, options.TABLE_RELEASE, FIRST_UNKNOWN_RELEASE) is True
     if invalid.sort == "choice":

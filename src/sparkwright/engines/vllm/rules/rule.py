@@ -1,4 +1,4 @@
-"""The input of vLLM's rules and their registry, which `invoke explain` reads too."""
+"""The input of vLLM's rules, and their registry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case:
     architecture: Architecture
     #: the engine's version; None if unknown
     version: Version | None
-    #: options in the engine's own help, mapped to their shapes (flag_shapes) if known; if empty, only the tables apply
+    #: options in the engine's own help, with their shapes if known (see option_values); if empty, only the tables apply
     listed: Collection[str] = ()
 
     @property
@@ -32,7 +32,7 @@ class Case:
 
     @property
     def release(self) -> Version | None:
-        """The engine's version, or else the one in the tag of an official image; only good for which options exist."""
+        """The engine's version, else the one in the tag of an official image. Only for the existence of options."""
         return self.version or versions.parse_image_tag(self.request.image)
 
     @property
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Example(VllmRequest):
-    """A request for which the rule reports a finding; a test checks that."""
+    """A request with a finding of the rule; a test checks that."""
 
     #: the relevant keys of config.json
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def _describe_example(example: Example) -> dict[str, Any]:
     }
 
 
-#: a mismatch of the expected chunked prefill is explained by its most frequent cause
+#: `explain` for an expectation of chunked prefill that cannot be met shows its most frequent cause
 RULES: Rules[Case, Example] = Rules(
     Example.case, _describe_example, {EXPECTED_RULE: "prefix-caching-needs-chunked-prefill"}
 )
@@ -83,12 +83,12 @@ rule = RULES.rule
 
 
 def severity_of(certain: bool | None) -> Severity | None:
-    """Return error if certain, warning if it depends on an unknown engine version, None if it does not apply."""
+    """Return the severity of a refusal: error if certain, warning if that is unknown (None), None if there is no refusal."""
     return "error" if certain else "warning" if certain is None else None
 
 
 def conjunction(*facts: bool | None) -> bool | None:
-    """Return the three-valued conjunction of the facts."""
+    """Return True if all facts are True, False if one is False, else None."""
     return False if False in facts else None if None in facts else True
 
 

@@ -15,7 +15,7 @@ SAFE_MEMORY_SHARE = 0.85
 @rule(
     "memory-utilization",
     sources=(
-        "#38284: the default went from 0.9 to 0.92 in 0.20",
+        "#38284: the default changed from 0.9 to 0.92 in 0.20",
         "DGX Spark forums and playbooks: 0.80 to 0.85; 'Free memory ... is less than desired GPU memory utilization'",
     ),
     example=Example({"max-num-seqs": 8}),
@@ -23,7 +23,7 @@ SAFE_MEMORY_SHARE = 0.85
 def memory_utilization(case: Case) -> Iterator[Finding]:
     """The default of gpu-memory-utilization is too high for memory that CPU and GPU share.
     On a GB10 the engine, the system, the page cache and all other processes share 119.7 GiB. The default is 0.92 (0.9 before 0.20),
-    which a Spark can rarely provide. The host may run out of memory, until even sshd is killed. 0.80 to 0.85 works; the rule
+    which a Spark can rarely provide. The host may run out of memory, and even sshd be killed. 0.80 to 0.85 works; the rule
     `memory-budget` reports a share that is too high.
     """
     if case.request.platform != "gb10" or case.flag(flags.KV_BYTES) is not None:
@@ -47,7 +47,7 @@ LOADER_PACKAGES = {
 }
 #: effects of load strategies on the memory that CPU and GPU share
 MEMORY_EFFECTS = {
-    "eager": "reads each file completely before creating its weights, which temporarily takes its size twice",
+    "eager": "reads each file completely before creating its weights, which temporarily takes twice the file's size",
     "prefetch": "fills the page cache with all files while they load, and CUDA counts the page cache as used memory",
 }
 
@@ -82,7 +82,7 @@ def _remove_flag(severity: Severity, sentence: str, flag: str) -> Finding:
     return Finding(severity, sentence, (Way("remove it", {flag: None}),), "vLLM 0.32.0", flag)
 
 
-#: vLLM's default; nobody has reported a GB10 with memory for the states of more sequences
+#: vLLM's default; no GB10 is known to have memory for the states of more sequences
 DEFAULT_MAX_SEQS = int(prediction.DEFAULTS[prediction.MAX_NUM_SEQS][0].value)
 #: consequence of a block over the budget, by severity
 OVER_BUDGET_OUTCOMES = {
@@ -96,7 +96,7 @@ OVER_BUDGET_OUTCOMES = {
     "block-over-budget",
     sources=(
         "#34445, source of 0.17.1: `validate_block_size`; from 0.18 on in the EngineCore, after the weights (#35122)",
-        "#50000: the check is gone from 0.27 on",
+        "#50000: the check was removed in 0.27",
         "0.32.0, a real start with a block above the budget: it starts",
     ),
     example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID_MODEL, version="0.17.1"),
@@ -162,7 +162,8 @@ def seqs_over_budget(case: Case) -> Iterator[Finding]:
 def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     """max-num-seqs must not exceed the number of Mamba cache blocks.
     Each running sequence of a recurrent model needs a block for its state, and the engine refuses to start with more sequences than
-    blocks. The number of blocks is known once the weights are loaded; the rule uses the number in an earlier log of the host, if any.
+    blocks. The engine computes the number of blocks after it has loaded the weights; the rule uses the number in an earlier log of the
+    host, if there is one.
     """
     if case.architecture.kind not in ("recurrent", "attention_free"):
         return
@@ -173,7 +174,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     if blocks is None:
         reason = f"each needs a Mamba cache block: {case.engine} may refuse"
     else:
-        reason = f"there was memory for {blocks} Mamba cache blocks: {case.engine} refuses"
+        reason = f"the last start had memory for {blocks} Mamba cache blocks: {case.engine} refuses"
     way = Way(f"lower max-num-seqs to {limit}", {"max-num-seqs": limit})
     sentence = f"max-num-seqs is {seqs}, and {reason} to start."
     yield Finding("warning" if blocks is None else "error", sentence, (way,), "vLLM #49064", "max-num-seqs")
@@ -184,7 +185,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     sources=(
         "#55041: `all` deprecated; the help of 0.32.0: choices align and none",
         "source of 0.33.0: the option has no effect",
-        "source of 0.17.1: `all` falls back to `align` where the model's class lacks it, Gated DeltaNet always",
+        "source of 0.17.1: `all` falls back to `align` if the model's class does not support it, as Gated DeltaNet",
         "0.28.0, its parser: `all` still has an effect if set explicitly for a Mamba2 model",
     ),
     example=Example({"mamba-cache-mode": "all"}, model=HYBRID_MODEL),
@@ -205,7 +206,7 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     elif case.effective.mamba_cache_mode == "all":
         outcome = "uses it, and 0.32 and later refuse it"
     else:
-        outcome = "ignores it here or falls back to align"
+        outcome = "ignores it or falls back to align"
     sentence = f"mamba-cache-mode all: {case.engine} {outcome}."
     way = Way("remove it: the mode follows prefix caching", {"mamba-cache-mode": None})
     yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
@@ -227,8 +228,8 @@ PREFIX_CACHING_OFF = Way("turn prefix caching off", {"enable-prefix-caching": Fa
 def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     """Prefix caching on a recurrent hybrid needs chunked prefill.
     The state of a recurrent layer can only be cached at the end of a block, so chunked prefill must split prompts at block boundaries.
-    The engine refuses to start with prefix caching on and chunked prefill off. Since prefix caching is on by default for these models
-    from 0.28 on, chunked prefill cannot be turned off alone.
+    The engine refuses to start with prefix caching on and chunked prefill off. From 0.28 on, prefix caching is on by default for these
+    models: to turn chunked prefill off, turn off both.
     """
     effective = case.effective
     if not case.hybrid or effective.chunked_prefill is not False or effective.mamba_cache_mode in ("none", "all"):
@@ -253,7 +254,7 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
 def unchunked_budget(case: Case) -> Iterator[Finding]:
     """With chunked prefill off, max-num-batched-tokens must be at least max-model-len.
     A whole prompt must then fit into one step, and the engine refuses a smaller budget. If max-num-batched-tokens is not set, the engine
-    raises it, and with it the memory for a step.
+    raises its default, and a step needs more memory.
     """
     effective, length = case.effective, case.effective.max_model_len
     if effective.chunked_prefill is not False or length is None or case.request.platform == "ascend":
@@ -295,8 +296,8 @@ def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     if not case.hybrid or case.flag("enable-chunked-prefill") is not True:
         return
     sentence = (
-        "enable-chunked-prefill is redundant: chunked prefill is on by default in every version that loads this model."
-        " Measure before blaming it for a slow server."
+        "enable-chunked-prefill is redundant: chunked prefill is on by default in every release that loads this model."
+        " Do not blame it for a slow server without a measurement."
     )
     way = Way("remove it", {"enable-chunked-prefill": None})
     yield Finding("info", sentence, (way,), "vLLM's source; equal config dumps", "enable-chunked-prefill")

@@ -1,4 +1,4 @@
-"""Rules about speculative decoding: methods and keys by release, the drafter, and quantised models."""
+"""Rules about speculative decoding: methods and keys by release, the drafter, and quantized models."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def speculation_config(case: Case) -> Iterator[Finding]:
 
 
 def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield errors for keys that the release lacks, and for values of the wrong kind."""
+    """Yield errors for keys that the release does not have, and for invalid values."""
     for name, value in config.items():
         key = KEYS.get(name)
         remaining = {other: config[other] for other in config if other != name}
@@ -118,7 +118,7 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield an error for a method that the release lacks."""
+    """Yield an error for a method that the release does not have."""
     name = config.get("method")
     if not isinstance(name, str):
         return
@@ -148,7 +148,7 @@ def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigErro
     if has_no_model and (not name or (method is not None and method.drafter == "second model")):
         subject = f"method {name}" if name else "a config without `method`"
         yield ConfigError(
-            f"{subject} needs a drafter, named by `model`", Way("mount a drafter and name its path as `model`")
+            f"{subject} needs a drafter under `model`", Way("mount a drafter and set `model` to its path")
         )
     elif (
         has_no_model
@@ -172,7 +172,7 @@ def _check_drafter(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigErro
 
 
 def _resolve_method(config: Mapping[str, Any]) -> tuple[str, speculation.SpeculationMethod | None]:
-    """Return vLLM's current name of the method ("" if the config names none), and its entry in the table."""
+    """Return the current name of the method ("" if the config sets none), and the method; None if it is unknown."""
     name = str(config.get("method") or ("ngram" if config.get("model") in ("ngram", "[ngram]") else ""))
     method = METHODS.get(name)
     return (method.now if method and method.now else name), method
@@ -216,10 +216,10 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
         model={**MODEL_WITH_MTP, "quantization_config": {"quant_method": "modelopt", "exclude_modules": []}},
     ),
 )
-def quantised_drafter(case: Case) -> Iterator[Finding]:
-    """The quantisation config of a 4-bit model must exclude its prediction layers.
+def quantized_drafter(case: Case) -> Iterator[Finding]:
+    """The quantization config of a 4-bit model must exclude its prediction layers.
     Most publishers leave the layers for multi-token prediction in BF16. If the exclude list (`ignore`, `exclude_modules`, `exclude` or
-    `modules_to_not_convert`) does not name them, the engine builds them with 4 bits: loading fails, or the acceptance rate is near 0 and
+    `modules_to_not_convert`) does not contain them, the engine builds them with 4 bits: loading fails, or the acceptance rate is near 0 and
     speculation only costs time. The smoke test shows the acceptance by position.
     """
     config, model = speculative_config(case) or {}, case.architecture.config
@@ -229,13 +229,13 @@ def quantised_drafter(case: Case) -> Iterator[Finding]:
         or not config_parts.count_prediction_layers(model)
     ):
         return
-    quantisation = config_parts.quantisation_config(model)
+    quantization = config_parts.quantisation_config(model)
     if (
-        quantisation.get("quant_method") in FOUR_BIT_FORMATS
-        and config_parts.has_prediction_exceptions(quantisation) is False
+        quantization.get("quant_method") in FOUR_BIT_FORMATS
+        and config_parts.has_prediction_exceptions(quantization) is False
     ):
         sentence = (
-            f"{FLAG}: the model's quantisation ({quantisation['quant_method']}) does not exclude the prediction layers, so the drafter is "
+            f"{FLAG}: the model's quantization ({quantization['quant_method']}) does not exclude the prediction layers, so the drafter is "
             "built with 4 bits: loading fails, or few proposals are accepted."
         )
         way = Way("check the acceptance in the smoke test; if it is near 0, remove it", {FLAG: None})
