@@ -115,7 +115,7 @@ def test_interfaces_that_a_host_does_not_have_are_told_with_those_it_has(pair: L
         "spark2",
         "fabric",
         "bad",
-        "no interface enp9s0 with an RDMA adapter; there are: enP2p1s0f1np1, enp1s0f1np1",
+        "no RDMA adapter has the interface enp9s0; interfaces: enP2p1s0f1np1, enp1s0f1np1",
     ) in link_findings
     assert code == 1
 
@@ -136,7 +136,7 @@ def test_a_host_with_no_link_is_told_so(pair: LinkedPair) -> None:
     for half in ("rocep1s0f1", "roceP2p1s0f1"):
         (pair.top / f"spark2.root/sys/class/infiniband/{half}/ports/1/state").write_text("1: DOWN\n")
     code, link_findings = pair.findings()
-    assert ("spark2", "fabric", "bad", "no link is up that has an IPv4 address") in link_findings
+    assert ("spark2", "fabric", "bad", "no active link has an IPv4 address") in link_findings
     assert code == 1
 
 

@@ -98,7 +98,7 @@ class Planner:
         )
 
     def _build_restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plan by which the host can restart its server itself; empty if it can't be built, which is noted."""
+        """Return the plan by which the host can restart its server without a laptop; empty, with a note, if it can't be built."""
         try:
             return server_context.build_restart_plan(self._selection, draft.host, variables)
         except Refused as error:

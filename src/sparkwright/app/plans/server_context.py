@@ -1,4 +1,4 @@
-"""Everything that a server's plan depends on besides its recipe, and the plans by which a host restarts its server itself.
+"""Everything that a server's plan depends on besides its recipe, and its restart plan.
 
 A plan depends on the gateways in front of the server, the machine's other servers, those that take turns in the same memory,
 and the interim server.

@@ -257,9 +257,7 @@ def get_format(name: str) -> Format:
     """Return the format of a client. Raises Refused, with a similar name, for an unknown client."""
     if name not in FORMATS:
         hint = suggest_name(name, FORMATS)
-        raise Refused(
-            f"no client named {name!r} is known.", where="--for", fix=hint or f"Clients: {', '.join(FORMATS)}."
-        )
+        raise Refused(f"no client named {name!r}.", where="--for", fix=hint or f"Clients: {', '.join(FORMATS)}.")
     return FORMATS[name]
 
 

@@ -44,15 +44,15 @@ def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
     if sys.stderr.isatty() and not json:
         print("Inspecting the hosts and measuring idle servers; this takes up to a minute.", file=sys.stderr)
     try:
-        rows = query_diagnoses(selection, token_s)
+        diagnoses = query_diagnoses(selection, token_s)
     finally:
         close_links(selection.fleet.members)
     if json:
-        for row in rows:
-            print_json_line(asdict(row))
+        for diagnosis in diagnoses:
+            print_json_line(asdict(diagnosis))
     else:
-        print_diagnoses(rows)
-    return [row.exit for row in rows]
+        print_diagnoses(diagnoses)
+    return [diagnosis.exit for diagnosis in diagnoses]
 
 
 def query_diagnoses(selection: Selection, token_s: float) -> list[Diagnosis]:
@@ -126,33 +126,38 @@ STYLES = {"found": "failed", "possible": "changed"}
 TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMARIZED_VERDICTS.values()))) + 2
 
 
-def print_diagnoses(rows: Sequence[Diagnosis]) -> None:
+def print_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
     """Print the diagnoses, separated by blank lines. Each begins with the host's name if there are several."""
     width, console = max(MIN_COLUMNS, shutil.get_terminal_size(DEFAULT_TERMINAL_SIZE).columns), build_console()
-    for n, row in enumerate(map(_with_program_name, rows)):
+    for n, diagnosis in enumerate(map(_with_program_name, diagnoses)):
         if n:
             console.print()
-        for style, text in format_lines(row, width, with_host=len(rows) > 1):
+        for style, text in format_lines(diagnosis, width, with_host=len(diagnoses) > 1):
             print_line(console, style, text)
 
 
-def _with_program_name(row: Diagnosis) -> Diagnosis:
+def _with_program_name(diagnosis: Diagnosis) -> Diagnosis:
     """Return a diagnosis whose commands use this program's name."""
     causes = (
         replace(cause, evidence=rewrite_commands(cause.evidence), fix=rewrite_commands(cause.fix))
-        for cause in row.causes
+        for cause in diagnosis.causes
     )
-    return replace(row, summary=rewrite_commands(row.summary), fix=rewrite_commands(row.fix), causes=tuple(causes))
+    return replace(
+        diagnosis,
+        summary=rewrite_commands(diagnosis.summary),
+        fix=rewrite_commands(diagnosis.fix),
+        causes=tuple(causes),
+    )
 
 
-def format_lines(row: Diagnosis, width: int, *, with_host: bool) -> Iterator[tuple[str, str]]:
+def format_lines(diagnosis: Diagnosis, width: int, *, with_host: bool) -> Iterator[tuple[str, str]]:
     """Yield the style and text of each line of a diagnosis. with_host: begin with the host's name."""
-    summary = one_line(row.summary)
-    style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(row.exit, "failed")
-    yield style, f"{row.host}: {summary}" if with_host else summary
-    causes = row.causes
-    if row.fix and row.fix not in [cause.fix for cause in causes]:
-        yield "fix", f"→ {row.fix}"
+    summary = one_line(diagnosis.summary)
+    style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(diagnosis.exit, "failed")
+    yield style, f"{diagnosis.host}: {summary}" if with_host else summary
+    causes = diagnosis.causes
+    if diagnosis.fix and diagnosis.fix not in [cause.fix for cause in causes]:
+        yield "fix", f"→ {diagnosis.fix}"
     if causes:
         yield "", ""
     for verdict in LISTED_VERDICTS:
@@ -168,8 +173,8 @@ def format_lines(row: Diagnosis, width: int, *, with_host: bool) -> Iterator[tup
         )
         if summarized:
             yield from (("muted", text) for text in _wrap(summarized, title, width))
-    if row.sandbox:
-        yield "muted", formatters.sandbox_notice(row.host)
+    if diagnosis.sandbox:
+        yield "muted", formatters.sandbox_notice(diagnosis.host)
 
 
 def _format_cause(cause: Cause, width: int) -> Iterator[tuple[str, str]]:

@@ -45,11 +45,8 @@ class HostLinks:
     def links_in_use(self) -> list[Link]:
         """The links of the used fabric, in the order of its interfaces."""
         by_interface = {link.interface: link for link in self.links if link.interface}
-        return [
-            by_interface[name]
-            for name in (self.used_fabric.interfaces if self.used_fabric else ())
-            if name in by_interface
-        ]
+        names = self.used_fabric.interfaces if self.used_fabric else ()
+        return [by_interface[name] for name in names if name in by_interface]
 
 
 def propose_fabric(links: Sequence[Link]) -> Fabric | None:
@@ -59,58 +56,57 @@ def propose_fabric(links: Sequence[Link]) -> Fabric | None:
     best = max(usable, key=len, default=None)
     if best is None:
         return None
-    declared = Fabric(tuple(link.interface for link in best), best[0].addresses[0].partition("/")[0])
+    proposed = Fabric(tuple(link.interface for link in best), best[0].addresses[0].partition("/")[0])
     adapters = tuple(link.adapter for link in best)
-    return declared if declared.hcas == adapters else Fabric(declared.interfaces, declared.address, adapters)
+    return proposed if proposed.hcas == adapters else Fabric(proposed.interfaces, proposed.address, adapters)
 
 
 def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
     """Return the problems of and between the hosts, each with the host's name, which is empty for a problem between hosts."""
     problems = [(member.host, finding) for member in members for finding in member.findings if finding.verdict != "ok"]
     problems += [
-        (member.host, finding) for member in members for finding in (*_check_declared(member), *_check_paths(member))
+        (member.host, finding) for member in members for finding in (*_check_fabric(member), *_check_paths(member))
     ]
     problems += [("", finding) for rule in _CLUSTER_RULES for finding in rule(members)]
     return problems
 
 
-def _check_declared(links: HostLinks) -> Iterator[Finding]:
-    """Yield the differences between a host's file and its links."""
-    declared = links.used_fabric
-    if declared is None:
-        yield Finding("fabric", "bad", "no link is up that has an IPv4 address", source=known_facts.PLAYBOOKS)
+def _check_fabric(links: HostLinks) -> Iterator[Finding]:
+    """Check that the fabric in the host file matches the links and that they are active."""
+    used = links.used_fabric
+    if used is None:
+        yield Finding("fabric", "bad", "no active link has an IPv4 address", source=known_facts.PLAYBOOKS)
         return
     by_interface = {link.interface: link for link in links.links if link.interface}
-    for name in declared.interfaces:
+    for name in used.interfaces:
         if name not in by_interface:
-            message = f"no interface {name} with an RDMA adapter; there are: {', '.join(by_interface) or 'none'}"
+            message = f"no RDMA adapter has the interface {name}; interfaces: {', '.join(by_interface) or 'none'}"
             yield Finding("fabric", "bad", message, f"correct `fabric.interfaces` in hosts/{links.host}.yml")
         elif not by_interface[name].active and (
-            name == declared.interfaces[0] or not fabric.has_active_twin(name, links.links)
+            name == used.interfaces[0] or not fabric.has_active_twin(name, links.links)
         ):
             yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
-    first = by_interface.get(declared.interfaces[0])
-    if first is not None and declared.address not in [text.partition("/")[0] for text in first.addresses]:
-        message = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {declared.address}"
+    first = by_interface.get(used.interfaces[0])
+    if first is not None and used.address not in [address.partition("/")[0] for address in first.addresses]:
+        message = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {used.address}"
         yield Finding("fabric", "bad", message, f"correct `fabric.address` in hosts/{links.host}.yml")
 
 
 def _check_paths(links: HostLinks) -> Iterator[Finding]:
-    declared = links.used_fabric
+    used = links.used_fabric
     for path in links.paths:
         peer, interface = path["peer"], path["interface"]
         if not interface:
             yield Finding("path", "unknown", f"no route to {peer} could be read", "ip route get " + peer)
-        elif declared is not None and interface not in declared.interfaces:
+        elif used is not None and interface not in used.interfaces:
             message = f"{peer} is reached over {interface}, not over the fabric"
             yield Finding("path", "bad", message, f"ip route get {peer}", known_facts.PLAYBOOKS)
         elif path["reached"] is None:
             yield Finding("path", "unknown", f"{peer}: ping could not be run")
         elif not path["reached"]:
             message = f"a frame of {path['mtu']} bytes does not reach {peer} over {interface}"
-            yield Finding(
-                "path", "bad", message, "set the same MTU on both hosts and on the switch", known_facts.PLAYBOOKS
-            )
+            fix = "set the same MTU on both hosts and on the switch"
+            yield Finding("path", "bad", message, fix, known_facts.PLAYBOOKS)
 
 
 def _same_value_rule(

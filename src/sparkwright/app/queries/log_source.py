@@ -45,7 +45,7 @@ class EngineLog:
     #: reason why the log could not be read
     error: str = ""
     error_exit: Exit = Exit.OK
-    #: title of the host
+    #: title of the host, or path of the file
     title: str = ""
 
     @property
@@ -75,7 +75,7 @@ def read_file(name: str, tail: int, engine: str = "") -> list[EngineLog]:
     except OSError as error:
         raise Refused(f"can't be read: {error.strerror}.", where=name) from None
     text = escape_invisible(strip_terminal_codes(b"".join(lines).decode(errors="replace")))
-    return [EngineLog({"file": name}, state.to_json(), writer, text, known=state.known)]
+    return [EngineLog({"file": name}, state.to_json(), writer, text, known=state.known, title=name)]
 
 
 def recognize_engine(lines: Iterable[bytes]) -> Engine:
@@ -102,20 +102,17 @@ def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
         return query_module(selection.fleet, member, "engine_log", {"name": container.name, "tail": tail})
 
     answers = selection.fleet.ask(query_log)
-    empty_state, errors = EngineState().to_json(), selection.fleet.errors()
+    errors = selection.fleet.errors()
 
     def build_log(host: Host) -> EngineLog:
-        source_fields: dict[str, Any] = {"source": {"host": host.name}, "title": host.title}
+        source = {"host": host.name}
         if error := errors.get(host.name):
-            usual_engine = engines.get_engine(engines.DEFAULT_ENGINE)
-            return EngineLog(
-                **source_fields, state=empty_state, engine=usual_engine, error=error.message, error_exit=error.exit
-            )
+            engine = engines.get_engine(engines.DEFAULT_ENGINE)
+            failure: dict[str, Any] = {"error": error.message, "error_exit": error.exit}
+            return EngineLog(source, EngineState().to_json(), engine, title=host.title, **failure)
         answer = answers[host.name]
         engine = engines.get_engine(answer["engine"])
-        return EngineLog(
-            **source_fields, state=answer["state"], engine=engine, text=answer["text"], known=answer["known"]
-        )
+        return EngineLog(source, answer["state"], engine, answer["text"], known=answer["known"], title=host.title)
 
     return [build_log(host) for host in selection.hosts]
 
@@ -131,18 +128,14 @@ def print_log(log: EngineLog, *, state: bool, json: bool, titled: bool) -> None:
         body = log.state if state else {"text": log.text}
         print_json_line({**log.source, **body, **(error_row(log.error, log.error_exit) if log.error else {})})
     elif log.error:
-        print_prose(f"{log.title or ' '.join(log.source.values())}: {log.error}", file=sys.stderr)
+        print_prose(f"{log.title}: {log.error}", file=sys.stderr)
     else:
-        print_text("\n".join(_format_log(log, state=state, titled=titled)))
-
-
-def _format_log(log: EngineLog, *, state: bool, titled: bool) -> Iterable[str]:
-    if titled:
-        yield f"{log.title or ' '.join(log.source.values())}:"
-    if state:
-        yield from format_state(log.state, log.engine.log, terminal_width())
-    elif log.text:
-        yield log.text.removesuffix("\n")
+        lines = [f"{log.title}:"] if titled else []
+        if state:
+            lines += format_state(log.state, log.engine.log, terminal_width())
+        elif log.text:
+            lines.append(log.text.removesuffix("\n"))
+        print_text("\n".join(lines))
 
 
 #: largest width of the value column; the evidence of a longer value is moved to the right
