@@ -25,7 +25,7 @@ CASES = {
             "json_schema": ("proved", "the content is JSON of the schema", ""),
             "messages": ("proved", "called get_weather with 'Paris'", ""),
             "messages, thinking": ("proved", "thinking in `thinking`, the answer in the content", ""),
-            "messages, count_tokens": ("proved", "as the answer's usage does", ""),
+            "messages, count_tokens": ("proved", "like the answer's usage", ""),
             "responses": ("proved", "called get_weather with 'Paris'", ""),
             "responses, not streamed": ("proved", "called get_weather with 'Paris'", ""),
             "responses, thinking": ("proved", "thinking in `reasoning`, the answer in the content", ""),

@@ -75,7 +75,7 @@ def test_the_prompts_that_it_makes_tell_what_its_template_does(tiny: Path, tmp_p
         assert server.wait_until_served(), server.log
         result = run_probes(server, tmp_path / "host", "json_schema", "reasoning").data["notes"]
     assert result[0].startswith("it puts the system prompt into the last question")
-    assert "it deletes /no_think from a user's text, paths too" in result
+    assert "it deletes /no_think from a user's text, even in paths" in result
     # this build sets preserve_thinking by itself
     assert "earlier thinking reaches the model only under `reasoning_content`" in result
 

@@ -88,7 +88,7 @@ def _describe_answer(form: Format, reply: Reply, endpoint: Endpoint) -> str:
             raise Inconclusive(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
         return observation.evidence
     if not reply.content:
-        error_class = Inconclusive if reply.cut else Failed
+        error_class = Inconclusive if reply.is_truncated else Failed
         raise error_class("the answer has no text.", where=f"{endpoint.url}{form.path}")
     return quote_text(reply.content)
 

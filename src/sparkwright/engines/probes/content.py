@@ -1,4 +1,4 @@
-"""Probes of an answer's content: the length of a vector, JSON of a schema, a language, and a picture."""
+"""Probes of an answer's content: vector dimension, JSON that matches a schema, language, and description of a picture."""
 
 from __future__ import annotations
 
@@ -19,24 +19,21 @@ from sparkwright.visible import format_count
 
 
 def evaluate_dimension(dimension: int, reply: Reply) -> ProbeResult:
-    """Check whether the vector has the wanted dimension."""
+    """Check that the vector has the expected dimension."""
     vector = tasks.PROOFS["embed"].evaluate(reply.body)
     if vector.problem:
         return ProbeResult("disproved", f"the response was 200 {vector.problem}", "another dimension")
     length = len(reply.body["data"][0]["embedding"])
+    evidence = f"a vector of {format_count(length, 'number')}"
     if length != dimension:
-        return ProbeResult(
-            "disproved", f"a vector of {format_count(length, 'number')} instead of {dimension}", "another dimension"
-        )
-    return ProbeResult("proved", f"a vector of {format_count(length, 'number')}")
+        return ProbeResult("disproved", f"{evidence} instead of {dimension}", "another dimension")
+    return ProbeResult("proved", evidence)
 
 
 def build_dimension_probe(dimension: int) -> Probe:
-    """Return the probe of a vector length."""
-    body = {"input": tasks.PROOF_TEXT}
-    return Probe(
-        f"embedding of {dimension}", tasks.EMBEDDINGS, body, partial(evaluate_dimension, dimension), thinks=None
-    )
+    """Return the probe for an embedding model's dimension."""
+    rule = partial(evaluate_dimension, dimension)
+    return Probe(f"embedding of {dimension}", tasks.EMBEDDINGS, {"input": tasks.PROOF_TEXT}, rule, thinks=None)
 
 
 CITIES = ("Paris", "Rome", "Oslo")
@@ -46,25 +43,23 @@ JSON_SCHEMA_SCHEMA = {
     "required": ["city", "capital"],
     "additionalProperties": False,
 }
-#: the JSON is 20 tokens or so; gpt-oss always thinks before it
+#: enough for thinking, which gpt-oss cannot turn off, and about 20 tokens of JSON
 JSON_SCHEMA_TOKENS = 512
 MAX_JSON_CHARS = 1 << 14
 
 
 def evaluate_json_schema(reply: Reply) -> ProbeResult:
-    """Check whether the content is JSON of the schema."""
+    """Check that the content is JSON that matches the schema."""
     text = reply.content
-    if reply.cut and not _matches_schema(text):
-        return ProbeResult(
-            "inconclusive", f"the JSON had not ended within {JSON_SCHEMA_TOKENS} tokens: {quote_text(text)}"
-        )
+    if _matches_schema(text):
+        return ProbeResult("proved", "the content is JSON of the schema")
+    if reply.is_truncated:
+        evidence = f"the JSON was incomplete after {JSON_SCHEMA_TOKENS} tokens: {quote_text(text)}"
+        return ProbeResult("inconclusive", evidence)
     if not text:
         return ProbeResult("disproved", "content is null instead of JSON", "content null")
-    if not _matches_schema(text):
-        return ProbeResult(
-            "disproved", f"the content is not JSON that matches the schema: {quote_text(text)}", "not the schema"
-        )
-    return ProbeResult("proved", "the content is JSON of the schema")
+    evidence = f"the content is not JSON that matches the schema: {quote_text(text)}"
+    return ProbeResult("disproved", evidence, "not the schema")
 
 
 def _matches_schema(text: str) -> bool:
@@ -100,20 +95,19 @@ JSON_SCHEMA_PROBE = Probe(
 
 LANGUAGE_TOKENS = 512
 MAX_SEARCHED_CHARS = 1 << 14
-#: least share of an answer's letters in the language's own script
+#: minimum share of an answer's letters in the language's script
 MIN_SCRIPT_SHARE = 0.5
 ENGLISH = "en"
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language, with a question in it and marks of an answer in it."""
+    """A question in a language, and how to recognize an answer in it."""
 
-    #: the question
     prompt: str
-    #: the most common words, none of them common in the other languages
+    #: common words of the language
     words: frozenset[str] = field(default_factory=frozenset)
-    #: ranges of its letters; empty for Latin
+    #: character ranges of its script; empty for Latin
     script: str = ""
 
 
@@ -161,22 +155,22 @@ LANGUAGES: Mapping[str, Language] = {
 
 
 def evaluate_language(name: str, reply: Reply) -> ProbeResult:
-    """Check whether the answer is in this language."""
+    """Check that the answer is in the language of the question."""
     text = reply.content[:MAX_SEARCHED_CHARS]
     if not text.strip():
-        if reply.cut:
+        if reply.is_truncated:
             return ProbeResult("inconclusive", f"no answer within {LANGUAGE_TOKENS} tokens")
         return ProbeResult("disproved", "content is null", "content null")
     if is_in_language(name, text):
         return ProbeResult("proved", f"answered in the language of the question: {quote_text(text)}")
-    return ProbeResult("disproved", f"asked in '{name}' it answered {quote_text(text)}", "another language")
+    return ProbeResult("disproved", f"a question in '{name}' was answered {quote_text(text)}", "another language")
 
 
 def is_in_language(name: str, text: str) -> bool:
-    """Return True if a text is in this language: two of its common words and more than of English, or half of its letters."""
+    """Return True if a text has enough letters of the language's script, or enough of its words and fewer English ones."""
     language = LANGUAGES[name]
     if language.script:
-        letters = [item for item in text if item.isalpha()]
+        letters = [character for character in text if character.isalpha()]
         script_letters = re.findall(f"[{language.script}]", text)
         return bool(letters) and len(script_letters) >= MIN_SCRIPT_SHARE * len(letters)
     words = re.findall(r"\w+", text.lower())
@@ -186,17 +180,13 @@ def is_in_language(name: str, text: str) -> bool:
 
 
 def build_language_probe(name: str) -> Probe:
-    """Return the probe of one language."""
+    """Return the probe for a language, a key of LANGUAGES."""
     messages = [{"role": "user", "content": LANGUAGES[name].prompt}]
-    return Probe(
-        f"language {name}",
-        CHAT_PATH,
-        {"messages": messages, "max_tokens": LANGUAGE_TOKENS},
-        partial(evaluate_language, name),
-    )
+    body = {"messages": messages, "max_tokens": LANGUAGE_TOKENS}
+    return Probe(f"language {name}", CHAT_PATH, body, partial(evaluate_language, name))
 
 
-#: vision models refuse pictures below 28 or 56 pixels
+#: size of the picture; vision models refuse sizes below 28 or 56 pixels
 IMAGE_PIXELS = 112
 RED = b"\xff\x00\x00"
 COLOUR_NAMES = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
@@ -216,15 +206,15 @@ def _png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def evaluate_image(reply: Reply) -> ProbeResult:
-    """Check whether the answer names the colour."""
+    """Check that the answer names the picture's colour."""
     text = reply.content
     if COLOUR_NAMES.search(text[:MAX_SEARCHED_CHARS]):
-        return ProbeResult("proved", f"saw the red picture: {quote_text(text)}")
-    if reply.cut:
-        return ProbeResult("inconclusive", f"the answer had not ended within {IMAGE_TOKENS} tokens")
+        return ProbeResult("proved", f"described the red picture: {quote_text(text)}")
+    if reply.is_truncated:
+        return ProbeResult("inconclusive", f"the answer was incomplete after {IMAGE_TOKENS} tokens")
     if not text:
         return ProbeResult("disproved", "content is null", "content null")
-    return ProbeResult("disproved", f"of a red picture it said {quote_text(text)}", "picture not seen")
+    return ProbeResult("disproved", f"described a red picture as {quote_text(text)}", "picture not seen")
 
 
 IMAGE_URL = "data:image/png;base64," + base64.b64encode(build_png(IMAGE_PIXELS, RED)).decode()
@@ -246,7 +236,7 @@ IMAGE_PROBE = Probe(
     evaluate_image,
     refused="picture refused",
 )
-#: no server listens there: port 9 is the discard service
+#: port 9 is for the discard service, which usually does not run
 UNREACHABLE_IMAGE_URL = "http://127.0.0.1:9/picture.png"
 IMAGE_VARIANTS = (
     IMAGE_PROBE.as_stream(),
@@ -259,9 +249,9 @@ IMAGE_VARIANTS = (
                 {"role": "user", "content": [{"type": "image_url", "image_url": {"url": UNREACHABLE_IMAGE_URL}}]}
             ],
         },
-        rule=lambda reply: ProbeResult("proved", f"answered all the same: {quote_text(reply.content)}"),
+        rule=lambda reply: ProbeResult("proved", f"answered without the picture: {quote_text(reply.content)}"),
         variant=True,
         optional=True,
-        of_server_error="a picture that cannot be fetched is answered as a fault of the server: repeating such a request is useless",
+        server_error_note="a picture that cannot be fetched causes a server error (5xx): clients should not retry it",
     ),
 )

@@ -1,4 +1,4 @@
-"""Probes of an answer's fields: thinking apart from the text, and a tool call that a client can use."""
+"""Probes of an answer's fields: thinking separate from the content, and tool calls."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ REASONING_TOKENS = 1536
 
 
 def evaluate_reasoning(reply: Reply) -> ProbeResult:
-    """Check whether the thinking is separate from the content."""
-    if reply.cut:
-        token_place = f"in `{reply.thinking_field}`" if reply.thinking else "in the content"
-        return ProbeResult(
-            "inconclusive", f"the answer had not ended within {REASONING_TOKENS} tokens, all of them {token_place}"
-        )
+    """Check that the thinking is separate from the content."""
+    if reply.is_truncated:
+        field = f"`{reply.thinking_field}`" if reply.thinking else "the content"
+        evidence = f"the answer was incomplete after {REASONING_TOKENS} tokens, all of them in {field}"
+        return ProbeResult("inconclusive", evidence)
     if not reply.content:
-        thinking_note = f"; `{reply.thinking_field}` holds {quote_text(reply.thinking)}" if reply.thinking else ""
-        return ProbeResult("disproved", f"content is null although the answer ended{thinking_note}", "content null")
+        return _report_null_content(reply)
     if not reply.thinking:
-        return ProbeResult(
-            "disproved", f"no thinking apart from the content: {quote_text(reply.content)}", "no thinking apart"
-        )
+        evidence = f"no thinking outside the content: {quote_text(reply.content)}"
+        return ProbeResult("disproved", evidence, "no thinking apart")
     return ProbeResult("proved", f"thinking in `{reply.thinking_field}`, the answer in the content")
 
 
+def _report_null_content(reply: Reply) -> ProbeResult:
+    thinking = f"; `{reply.thinking_field}` contains {quote_text(reply.thinking)}" if reply.thinking else ""
+    return ProbeResult("disproved", f"content is null in a complete answer{thinking}", "content null")
+
+
 def evaluate_answer(reply: Reply) -> ProbeResult:
-    """Evaluate an answer with or without thinking before it: it must not be empty."""
-    if reply.cut and not reply.content:
-        return ProbeResult("inconclusive", f"the answer had not ended within {REASONING_TOKENS} tokens")
-    if not reply.content:
-        thinking_note = f"; `{reply.thinking_field}` holds {quote_text(reply.thinking)}" if reply.thinking else ""
-        return ProbeResult("disproved", f"content is null although the answer ended{thinking_note}", "content null")
-    return ProbeResult("proved", f"the answer is in the content: {quote_text(reply.content)}")
+    """Check that an answer has content, with or without thinking before it."""
+    if reply.content:
+        return ProbeResult("proved", f"the answer is in the content: {quote_text(reply.content)}")
+    if reply.is_truncated:
+        return ProbeResult("inconclusive", f"the answer was incomplete after {REASONING_TOKENS} tokens")
+    return _report_null_content(reply)
 
 
 def evaluate_thinking_off(reply: Reply) -> ProbeResult:
-    """Evaluate an answer for which thinking was turned off."""
-    result = evaluate_answer(reply)
-    note = "it thinks although a request turns that off" if reply.thinking else ""
-    return replace(result, note=note)
+    """Check an answer to a request that turns thinking off. Thinking is only noted."""
+    note = "it thinks although a request turns thinking off" if reply.thinking else ""
+    return replace(evaluate_answer(reply), note=note)
 
 
 def evaluate_thinking_effort(reply: Reply) -> ProbeResult:
-    """Evaluate an answer for which thinking was turned off and an effort was set, which clients take for a hint about depth only."""
-    note = f"`{EFFORT_FIELD}` turns thinking on, also where a request turns it off" if reply.thinking else ""
+    """Check an answer to a request that turns thinking off and sets its effort. Thinking is only noted."""
+    note = f"`{EFFORT_FIELD}` turns thinking on, even if a request turns it off" if reply.thinking else ""
     return replace(evaluate_answer(reply), note=note)
 
 
@@ -103,40 +103,35 @@ TOOL = {
         },
     },
 }
-#: a call is 40 tokens or so; gpt-oss always thinks before it
+#: enough for thinking, which gpt-oss cannot turn off, and about 40 tokens for the call
 TOOL_CALL_TOKENS = 768
-#: formats of a call before a parser extracts it: Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi, gpt-oss
+#: texts of a call that no parser extracted, in the formats of Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi
+#: and gpt-oss
 TOOL_CALL_MARKS = re.compile(
     r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
     rf"|{TOOL_NAME}\"?'?\s*[({{,]|\"name\"\s*:\s*\"{TOOL_NAME}\""
 )
-#: length of an answer that is searched for them
+#: characters of an answer that are searched for a call
 MAX_SEARCHED_CHARS = 1 << 14
 
 
 def evaluate_tool_call(reply: Reply) -> ProbeResult:
-    """Check whether the answer holds a proper tool call."""
+    """Check that the answer contains a valid tool call."""
     calls = reply.first_message.get("tool_calls")
     if isinstance(calls, list) and calls:
         return _evaluate_call(calls[0])
-    if reply.cut:
-        excerpt = quote_text(reply.content or reply.thinking)
-        return ProbeResult(
-            "inconclusive", f"no tool call within {TOOL_CALL_TOKENS} tokens, and the answer had not ended: {excerpt}"
-        )
+    content, thinking = quote_text(reply.content), quote_text(reply.thinking)
+    if reply.is_truncated:
+        excerpt = content if reply.content else thinking
+        evidence = f"no tool call in the first {TOOL_CALL_TOKENS} tokens of an incomplete answer: {excerpt}"
+        return ProbeResult("inconclusive", evidence)
     if TOOL_CALL_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
-        return ProbeResult(
-            "disproved", f"the tool call came as text in the content: {quote_text(reply.content)}", "tool call as text"
-        )
+        return ProbeResult("disproved", f"the tool call came as text in the content: {content}", "tool call as text")
     if TOOL_CALL_MARKS.search(reply.thinking[:MAX_SEARCHED_CHARS]):
-        return ProbeResult(
-            "disproved", f"the tool call is in the thinking: {quote_text(reply.thinking)}", "tool call in the thinking"
-        )
+        return ProbeResult("disproved", f"the tool call is in the thinking: {thinking}", "tool call in the thinking")
     if not reply.content:
         return ProbeResult("disproved", "content is null, and there is no tool call", "content null")
-    return ProbeResult(
-        "disproved", f"it answered in words instead of calling: {quote_text(reply.content)}", "no tool call"
-    )
+    return ProbeResult("disproved", f"it answered with text instead of a tool call: {content}", "no tool call")
 
 
 def _evaluate_call(call: Any) -> ProbeResult:
@@ -144,51 +139,46 @@ def _evaluate_call(call: Any) -> ProbeResult:
     name = function.get("name") if isinstance(function, dict) else None
     raw_arguments = function.get("arguments") if isinstance(function, dict) else None
     if name != TOOL_NAME:
-        return ProbeResult(
-            "disproved", f"it called {quote_text(str(name))}, which was not offered", "tool call with bad arguments"
-        )
+        evidence = f"it called {quote_text(str(name))}, which is not one of its tools"
+        return ProbeResult("disproved", evidence, "tool call with bad arguments")
     try:
         arguments = json.loads(raw_arguments) if isinstance(raw_arguments, str) else raw_arguments
     except (ValueError, RecursionError):
         arguments = None
     value = arguments.get(TOOL_ARGUMENT) if isinstance(arguments, Mapping) else None
     if not isinstance(value, str) or not value.strip():
-        return ProbeResult(
-            "disproved",
-            f"the arguments of the call are {quote_text(str(raw_arguments))}",
-            "tool call with bad arguments",
-        )
+        evidence = f"the tool call has the arguments {quote_text(str(raw_arguments))}"
+        return ProbeResult("disproved", evidence, "tool call with bad arguments")
     return ProbeResult("proved", f"called {TOOL_NAME} with {quote_text(value)}")
 
 
 def evaluate_second_turn(reply: Reply) -> ProbeResult:
-    """Check whether the second turn has a tool call, with the argument of that turn."""
+    """Check that the second turn has a tool call with the second turn's city."""
     result = evaluate_tool_call(reply)
     if result.verdict == "proved" and SECOND_CITY.lower() not in result.evidence.lower():
-        return ProbeResult("disproved", f"asked about {SECOND_CITY} it {result.evidence}", "no tool call")
+        return ProbeResult("disproved", f"for a question about {SECOND_CITY}, it {result.evidence}", "no tool call")
     return result
 
 
 def evaluate_tool_choice_none(reply: Reply) -> ProbeResult:
-    """Check whether `tool_choice: none` was obeyed: text, and no call."""
+    """Check that the answer is text without a tool call, because of `tool_choice: none`."""
     calls = reply.first_message.get("tool_calls")
     if (isinstance(calls, list) and calls) or TOOL_CALL_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
         return ProbeResult("disproved", "it called a tool although `tool_choice` was none", "tool choice ignored")
-    if reply.cut and not reply.content:
+    if reply.content:
+        return ProbeResult("proved", f"answered with text for `tool_choice: none`: {quote_text(reply.content)}")
+    if reply.is_truncated:
         return ProbeResult("inconclusive", f"no answer within {TOOL_CALL_TOKENS} tokens")
-    if not reply.content:
-        return ProbeResult("disproved", "content is null with `tool_choice: none`", "content null")
-    return ProbeResult("proved", f"answered in words with `tool_choice: none`: {quote_text(reply.content)}")
+    return ProbeResult("disproved", "content is null with `tool_choice: none`", "content null")
 
 
 def evaluate_tool_choice_required(reply: Reply) -> ProbeResult:
-    """Evaluate an answer to a question that needs no tool, with `tool_choice: required`; text instead of a call gives a note."""
+    """Check for a tool call that `tool_choice: required` forces although the prompt needs none. Text is only noted."""
     calls = reply.first_message.get("tool_calls")
     if isinstance(calls, list) and calls:
         return ProbeResult("proved", "called a tool with `tool_choice: required`")
-    return ProbeResult(
-        "proved", f"answered in words: {quote_text(reply.content)}", note="`tool_choice: required` is ignored"
-    )
+    evidence = f"answered with text: {quote_text(reply.content)}"
+    return ProbeResult("proved", evidence, note="`tool_choice: required` is ignored")
 
 
 TOOL_CALL_PROBE = Probe(
@@ -205,7 +195,7 @@ TOOL_CALL_PROBE = Probe(
 )
 
 SECOND_CITY = "Rome"
-#: messages of a client that ran the tool: the call, its result, and another question
+#: a conversation with a tool call, its result, and another question
 SECOND_TURN_MESSAGES = [
     {"role": "user", "content": f"What is the weather in Paris now? Call {TOOL_NAME}."},
     {
@@ -218,7 +208,7 @@ SECOND_TURN_MESSAGES = [
     {"role": "tool", "tool_call_id": "call00001", "content": "Rain, 11 degrees"},
     {"role": "user", "content": f"And the weather in {SECOND_CITY} now? Call {TOOL_NAME} again."},
 ]
-#: agents send some 40 tools; a shipped NVFP4 model writes its calls as text past some number of them
+#: as many as agents send; with many tools, one NVFP4 model wrote its calls as text
 MANY_TOOLS = 40
 OTHER_TOOLS = [
     {

@@ -1,4 +1,4 @@
-"""Probes: small requests, the rules that evaluate their answers, and the flags that cause faults."""
+"""Probes: small requests, rules that evaluate the answers, and the engine flags that cause faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sparkwright.visible import one_line
 
 Verdict = Literal["proved", "disproved", "inconclusive"]
-#: fault of an answer; ProbeFlags has the flag that causes it
+#: fault of an answer; ProbeFlags.causes names the responsible flags
 Fault = Literal[
     "tools refused",
     "tool call as text",
@@ -33,7 +33,7 @@ Fault = Literal[
     "another count",
 ]
 MAX_QUOTED_CHARS = 120
-#: marks that models write around their thinking before a parser takes it out
+#: marks around a model's thinking, which a reasoning parser removes
 THINKING_MARKS = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
 MAX_SEARCHED_CHARS = 1 << 16
 
@@ -44,12 +44,12 @@ class ProbeResult:
 
     verdict: Verdict
     evidence: str  # a clause
-    fault: Fault | None = None  # None if there is no fault, or an unknown one
-    words: str = ""  # the error message of a server that refused the request
+    fault: Fault | None = None  # None also for an unknown fault
+    message: str = ""  # the server's error message if it refused the request
     note: str = ""  # a clause for clients about an answer without a fault
 
 
-#: fields of a message that hold thinking; the last is of Anthropic's API
+#: fields of a message with its thinking; the last is in Anthropic's API
 THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
 
 
@@ -59,16 +59,16 @@ class Reply:
 
     #: HTTP status
     status: int
-    #: the error's own words
+    #: the server's error message; empty if there is none
     message: str
-    #: JSON of the answer; None if it is none
+    #: parsed JSON; None if it is invalid
     body: Any
-    #: error in the order of a stream's events; empty for none
+    #: error in the order of a stream's events, as a clause; empty if the order is right
     disorder: str = ""
 
     @property
     def choice(self) -> Mapping[str, Any]:
-        """The first choice of a chat's answer; empty if there is none."""
+        """The first choice of a chat answer; empty if there is none."""
         try:
             choice = self.body["choices"][0]
         except (KeyError, IndexError, TypeError):
@@ -83,22 +83,20 @@ class Reply:
 
     @property
     def content(self) -> str:
-        """The text for the user."""
         return _as_text(self.first_message.get("content"))
 
     @property
     def thinking(self) -> str:
-        """The thinking, from any of its fields."""
         return _as_text(self.first_message.get(self.thinking_field))
 
     @property
     def thinking_field(self) -> str:
-        """The name of the field that holds the thinking; empty for none."""
+        """The name of the field with the thinking; empty if there is no thinking."""
         return next((name for name in THINKING_FIELDS if _as_text(self.first_message.get(name))), "")
 
     @property
-    def cut(self) -> bool:
-        """True if the answer ended because it ran out of tokens."""
+    def is_truncated(self) -> bool:
+        """True if the answer reached the token limit."""
         return self.choice.get("finish_reason") == "length"
 
 
@@ -106,37 +104,36 @@ class Reply:
 class Probe:
     """A small request, and the rule that evaluates its answer."""
 
-    name: str  # as the recipe has it, with its value
+    name: str  # name in the recipe, with its value
     path: str
-    #: without the model's name; in the form of a chat for every API that generates text
+    #: request body without the model's name, in chat format for every API that generates text
     body: Mapping[str, Any]
-    rule: Callable[[Reply], ProbeResult]  # judges an answer with status 200
-    thinks: bool | None = False  # turns thinking on or off; None to leave it out of the request
+    rule: Callable[[Reply], ProbeResult]  # evaluates an answer with status 200
+    thinks: bool | None = False  # turns thinking on or off; None if the request does not mention it
     refused: Fault | None = None  # the fault if the status is not 200
     streamed: bool = False  # request a stream
-    #: a variant of a recipe's probe: sent once that is proved, and reported only if it fails
+    #: a variant of a recipe's probe, which is sent after that succeeded and reported only if it fails
     variant: bool = False
     #: a server may refuse the request, or its fields
     optional: bool = False
-    #: a note for clients if the server reports an internal error; "" if that counts as a failure
-    of_server_error: str = ""
+    #: a note for clients if the server reports an internal error; "" if such an error is a failure
+    server_error_note: str = ""
 
     def as_stream(self) -> Probe:
-        """Return the same request as a stream, as most clients send it."""
+        """Return the variant that requests a stream, as most clients do."""
         return replace(self, name=f"{self.name}, streamed", streamed=True, variant=True)
 
     def evaluate(self, reply: Reply) -> ProbeResult:
-        """Evaluate an answer. The content of an answer must not contain thinking marks."""
+        """Evaluate an answer with status 200, whose content must not contain thinking marks."""
         if reply.disorder:
             return ProbeResult("disproved", reply.disorder, "events out of order", reply.disorder)
         if THINKING_MARKS.search(reply.content[:MAX_SEARCHED_CHARS]):
-            return ProbeResult(
-                "disproved", f"the thinking is in the content: {quote_text(reply.content)}", "thinking in content"
-            )
+            evidence = f"the thinking is in the content: {quote_text(reply.content)}"
+            return ProbeResult("disproved", evidence, "thinking in content")
         return self.rule(reply)
 
 
-#: row of ProbeFlags.by_message for Jinja's errors, and those of a template's raise_exception, about a conversation
+#: row of ProbeFlags.by_message for errors of Jinja, or of a template's raise_exception, about a conversation
 TEMPLATE_REFUSAL = (
     r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported",
     "the model's chat template refuses this conversation: set --chat-template to another template",
@@ -145,32 +142,28 @@ TEMPLATE_REFUSAL = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeFlags:
-    """An engine's flags whose absence or value causes faults."""
+    """The flags of an engine that a probe depends on."""
 
-    #: the flag that shows that a recipe's clients rely on a probe, by the probe's name
+    #: flag that shows that clients need the probed feature, by probe
     promises: Mapping[str, str] = field(default_factory=dict)
-    #: flags without which a probe fails, by the probe's name
+    #: flags without which a probe fails, by probe
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: the flag that causes a fault, as a sentence, by the fault
+    #: the responsible flags, as a clause, by fault
     causes: Mapping[Fault, str] = field(default_factory=dict)
-    #: causes by the server's error message, specific ones first: a pattern, and the sentence
+    #: (pattern of the server's error message, cause), specific patterns first
     by_message: tuple[tuple[str, str], ...] = ()
 
-    def cause(self, fault: Fault | None, words: str = "") -> str:
-        """Return the likely cause of a fault, "" if none is known.
+    def cause(self, fault: Fault | None, message: str = "") -> str:
+        """Return the likely cause of a fault; "" if unknown.
 
-        Args:
-            fault: the fault of the answer.
-            words: the server's error message, if it refused the request: a cause by message wins over the usual one.
+        message: the server's error message if it refused the request; a cause for it takes precedence over `causes`.
         """
-        by_message = next(
-            (sentence for pattern, sentence in self.by_message if words and re.search(pattern, words)), ""
-        )
-        return by_message or (self.causes.get(fault, "") if fault else "")
+        causes = (cause for pattern, cause in self.by_message if message and re.search(pattern, message))
+        return next(causes, "") or (self.causes.get(fault, "") if fault else "")
 
 
 def quote_text(text: str) -> str:
-    """Return the beginning of a model's text, on one line."""
+    """Return the beginning of a model's text in quotes, on one line."""
     return f"'{one_line(text.strip(), max_chars=MAX_QUOTED_CHARS)}'"
 
 

@@ -1,4 +1,4 @@
-"""The probes, by their names in recipes."""
+"""The probes by their names in recipes, and the variants of each probe."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ from dataclasses import replace
 from typing import Any
 
 from sparkwright.engines import api_paths, dialects
-from sparkwright.engines.dialects import Dialect
 from sparkwright.engines.http import Task
 from sparkwright.engines.openai_api import CHAT_PATH
 from sparkwright.engines.probes import content, fields
 from sparkwright.engines.probes.probe import Probe, ProbeResult, Reply
 from sparkwright.visible import format_count
 
-# Probes of the other APIs that generate text: a streamed tool call through each, separate thinking, and a correct token count.
+# Probes of APIs other than chat: a streamed tool call, separate thinking, and a correct token count.
 #
-# Coding agents use these: Claude Code the Messages API, Codex the Responses API. A server can call tools in one API and not in
+# Coding agents use these: Claude Code the Messages API, Codex the Responses API. Tool calls may work in one API and fail in
 # another.
 
 #: more than the thinking budget in the same request
 THINKING_TOKENS = 2048
 
 
-def _build_api_probe(dialect: Dialect) -> Probe:
-    return replace(fields.TOOL_CALL_PROBE, name=dialect.name, path=dialect.path, streamed=True)
-
-
-API_PROBES = {name: _build_api_probe(dialect) for name, dialect in dialects.OTHER_DIALECTS.items()}
+API_PROBES = {
+    name: replace(fields.TOOL_CALL_PROBE, name=dialect.name, path=dialect.path, streamed=True)
+    for name, dialect in dialects.OTHER_DIALECTS.items()
+}
 
 
 def evaluate_token_count(reply: Reply) -> ProbeResult:
-    """Check whether the counted tokens are those that the server read. body: `counted` and `prompt`."""
+    """Check that count_tokens agrees with the usage of an answer to the same prompt.
+
+    The body has both token counts: `counted` and `prompt`.
+    """
     body = reply.body if isinstance(reply.body, dict) else {}
     counted, prompt = body.get("counted"), body.get("prompt")
     if counted is None or prompt is None:
-        return ProbeResult("disproved", "the answers name no numbers of tokens", "another count")
+        return ProbeResult("disproved", "the answers contain no token counts", "another count")
     if counted != prompt:
-        evidence = f"it counts {format_count(counted, 'token')} where the answer's usage has {prompt}"
+        evidence = f"it counts {format_count(counted, 'token')}, but the answer's usage has {prompt}"
         return ProbeResult("disproved", evidence, "another count")
-    return ProbeResult("proved", f"counts {format_count(counted, 'token')}, as the answer's usage does")
+    return ProbeResult("proved", f"counts {format_count(counted, 'token')}, like the answer's usage")
 
 
-#: with a wrong count an agent never compacts a full context
+#: agents need it to know when to compact the context
 COUNT_TOKENS_PROBE = Probe(
     f"{dialects.MESSAGES.name}, count_tokens",
     api_paths.COUNT_TOKENS,
@@ -54,20 +55,20 @@ COUNT_TOKENS_PROBE = Probe(
 
 
 def api_variants(probe: Probe, names: Collection[str]) -> tuple[Probe, ...]:
-    """Return the further requests for the API of a probe. names: of all probes of the recipe."""
+    """Return the variants of an API's probe. names: all probes of the recipe."""
     body = {**probe.body, "messages": fields.SECOND_TURN_MESSAGES}
-    further_probes = [
+    variants = [
         replace(probe, name=f"{probe.name}, second turn", body=body, rule=fields.evaluate_second_turn, variant=True),
         replace(probe, name=f"{probe.name}, not streamed", streamed=False, variant=True),
     ]
     if fields.REASONING_PROBE.name in names:
-        thinking = {**fields.REASONING_PROBE.body, "max_tokens": THINKING_TOKENS}
-        thinking_probe = replace(fields.REASONING_PROBE, path=probe.path, body=thinking, streamed=True, variant=True)
-        further_probes.append(replace(thinking_probe, name=f"{probe.name}, thinking"))
-    return (*further_probes, COUNT_TOKENS_PROBE) if probe.name == dialects.MESSAGES.name else tuple(further_probes)
+        body = {**fields.REASONING_PROBE.body, "max_tokens": THINKING_TOKENS}
+        thinking_probe = replace(fields.REASONING_PROBE, path=probe.path, body=body, streamed=True, variant=True)
+        variants.append(replace(thinking_probe, name=f"{probe.name}, thinking"))
+    return (*variants, COUNT_TOKENS_PROBE) if probe.name == dialects.MESSAGES.name else tuple(variants)
 
 
-#: probes without a value, and with one
+#: probes without a value
 PLAIN_PROBES: Mapping[str, Probe] = {
     probe.name: probe
     for probe in (
@@ -83,8 +84,9 @@ VARIANTS: Mapping[str, tuple[Probe, ...]] = {
     fields.REASONING_PROBE.name: fields.REASONING_VARIANTS,
     content.IMAGE_PROBE.name: content.IMAGE_VARIANTS,
 }
+#: names of the probes with a value
 DIMENSION, LANGUAGE = "embedding_dimension", "language"
-#: probes for servers of a task
+#: names of the probes for each task
 PROBES_BY_TASK: Mapping[Task, tuple[str, ...]] = {
     "generate": (*PLAIN_PROBES, LANGUAGE),
     "embed": (DIMENSION,),
@@ -94,12 +96,12 @@ MAX_DIMENSION = 1 << 17
 
 
 def probe_name(entry: Any) -> str:
-    """Return the name of a probe as a recipe writes it."""
+    """Return the name of a probe from its entry in a recipe."""
     return str(next(iter(entry)) if isinstance(entry, Mapping) else entry)
 
 
 def check_probe(entry: Any) -> str:
-    """Return why this is not a probe, as a sentence; empty if it is one."""
+    """Return why an entry is not a valid probe, such as "must be one of ..."; empty if it is valid."""
     if isinstance(entry, str):
         return "" if entry in PLAIN_PROBES else f"must be one of {_list_choices()}."
     if not isinstance(entry, Mapping) or len(entry) != 1 or next(iter(entry)) not in (DIMENSION, LANGUAGE):
@@ -117,30 +119,25 @@ def _list_choices() -> str:
 
 
 def parse_probes(entries: Sequence[Any]) -> list[Probe]:
-    """Return the probes of a recipe's list. Raises ValueError for an entry that is not a probe."""
+    """Return the probes for the entries of a recipe. Raises ValueError for an invalid entry."""
     probes = []
     for entry in entries:
-        if reason := check_probe(entry):
-            raise ValueError(f"a probe {reason}")
+        if problem := check_probe(entry):
+            raise ValueError(f"a probe {problem}")
         name = probe_name(entry)
-        value = entry[name] if isinstance(entry, Mapping) else None
-        probes.append(
-            PLAIN_PROBES[name]
-            if value is None
-            else content.build_language_probe(value)
-            if name == LANGUAGE
-            else content.build_dimension_probe(value)
-        )
+        if not isinstance(entry, Mapping):
+            probes.append(PLAIN_PROBES[name])
+        elif name == LANGUAGE:
+            probes.append(content.build_language_probe(entry[name]))
+        else:
+            probes.append(content.build_dimension_probe(entry[name]))
     return probes
 
 
 def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
-    """Return the other ways in which clients send the same request: as a stream, in a second turn, with many tools, without
-    thinking.
+    """Return the variants of a probe that other clients send, such as a stream, a second turn or many tools.
 
-    Args:
-        probe: a probe of a recipe.
-        names: of all probes of that recipe.
+    names: all probes of the recipe.
     """
     if probe.name in API_PROBES:
         return api_variants(probe, names)
@@ -150,13 +147,13 @@ def variants(probe: Probe, names: Collection[str] = ()) -> tuple[Probe, ...]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a probe, for editors."""
-    valued = {
+    """Return the JSON Schema of a recipe's probe."""
+    value_schemas = {
         DIMENSION: {"type": "integer", "minimum": 1, "maximum": MAX_DIMENSION},
         LANGUAGE: {"enum": list(content.LANGUAGES)},
     }
     objects = [
-        {"type": "object", "properties": {name: value}, "required": [name], "additionalProperties": False}
-        for name, value in valued.items()
+        {"type": "object", "properties": {name: value_schema}, "required": [name], "additionalProperties": False}
+        for name, value_schema in value_schemas.items()
     ]
     return {"anyOf": [{"enum": list(PLAIN_PROBES)}, *objects]}

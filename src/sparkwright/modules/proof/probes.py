@@ -252,8 +252,8 @@ def _evaluate_reply(probe: Probe, reply: Reply | http_probe.Response, timeout_s:
         return ProbeResult("disproved", f"no answer: {one_line(reply.error, max_chars=MAX_QUOTED_CHARS)}")
     if probe.optional and reply.status in openai_api.REFUSAL_STATUSES:
         return ProbeResult("proved", f"refused with {reply.status}")
-    if probe.of_server_error and reply.status >= 500:
-        return ProbeResult("proved", f"failed with {reply.status}", note=probe.of_server_error)
+    if probe.server_error_note and reply.status >= 500:
+        return ProbeResult("proved", f"failed with {reply.status}", note=probe.server_error_note)
     if reply.status != 200 or reply.message:
         message = one_line(reply.message, max_chars=MAX_QUOTED_CHARS)
         # an unknown model is a 404 too
@@ -264,7 +264,7 @@ def _evaluate_reply(probe: Probe, reply: Reply | http_probe.Response, timeout_s:
 
 
 def _build_check(engine: Engine, probe: Probe, result: ProbeResult) -> Check:
-    cause = engine.probe_flags.cause(result.fault, result.words)
+    cause = engine.probe_flags.cause(result.fault, result.message)
     if result.fault == "path missing":
         release = api_paths.first_release(engine.http.paths, probe.path)
         cause = f"{engine.title} supports {probe.path} since {release}" if release else ""
