@@ -29,7 +29,7 @@ def refused_message(pair: ClusterPair, host: str) -> str:
 
 def test_an_interface_that_the_host_does_not_have(pair: ClusterPair) -> None:
     set_link_peer(pair, "two", interfaces=["eth9"])
-    assert refused_message(pair, "two").startswith("no interface eth9 on two; there are: ")
+    assert refused_message(pair, "two").startswith("two has no interface eth9; its interfaces: ")
 
 
 def test_a_master_port_that_is_taken_with_what_holds_it(pair: ClusterPair) -> None:
@@ -57,7 +57,7 @@ def test_a_rank_of_another_cluster_that_still_runs(pair: ClusterPair) -> None:
     )
     try:
         assert refused_message(pair, "two").startswith(
-            f"{pair.name}-left, a rank of the cluster old, is still running here."
+            f"{pair.name}-left, a rank of the cluster old, is still running on this host."
         )
     finally:
         pair.docker("two", "rm", "-f", f"{pair.name}-left")

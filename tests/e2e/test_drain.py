@@ -124,7 +124,7 @@ def test_a_health_check_that_heals_drains_the_server_first_and_returns_it(two: T
     assert record.healed.startswith("restarted (run "), (record.state, record.why, record.healed)
     run = record.healed.removeprefix("restarted (run ").partition(")")[0].partition(",")[0]
     events = "".join(path.read_text() for path in (two.home(HOSTS[1]) / "runs" / run).glob("events*"))
-    assert "gets requests again from box" in events
+    assert "receives requests again from box" in events
     assert two.states() == {"side1": "up", "side2": "up"}
 
 

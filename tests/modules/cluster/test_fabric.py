@@ -42,9 +42,13 @@ def test_a_host_in_order_is_told_with_whom_it_reaches(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("given", "laid", "message"),
     [
-        ({"interfaces": ["enp9s0"]}, {}, "no interface enp9s0 on spark1; there are: enP2p1s0f1np1, enp1s0f1np1."),
+        ({"interfaces": ["enp9s0"]}, {}, "spark1 has no interface enp9s0; its interfaces: enP2p1s0f1np1, enp1s0f1np1."),
         ({"address": "192.168.100.9"}, {}, "enp1s0f1np1 has 192.168.100.1, not 192.168.100.9."),
-        ({"adapters": ["rocep9s0"]}, {}, "no RDMA adapter rocep9s0 on spark1; there are: roceP2p1s0f1, rocep1s0f1."),
+        (
+            {"adapters": ["rocep9s0"]},
+            {},
+            "spark1 has no RDMA adapter rocep9s0; its adapters: roceP2p1s0f1, rocep1s0f1.",
+        ),
         ({"adapters": ["roceP2p1s0f1"]}, {}, "roceP2p1s0f1 has no RoCE v2 GID for 192.168.100.1."),
         ({}, {"over": "enP7s7"}, "192.168.100.2 is reached over enP7s7, not over the fabric."),
         ({}, {"ping": "exit 1"}, "a frame of 9000 bytes does not reach 192.168.100.2 over enp1s0f1np1."),

@@ -137,7 +137,7 @@ def test_what_is_compared_must_be_shared(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
     with open_channels(2) as (channel, _):
         context.cluster = channel
-        with pytest.raises(Refused, match="`compare` names values that are not in `share`: kernel"):
+        with pytest.raises(Refused, match="`compare` contains names that are not in `share`: kernel"):
             Barrier().run(Barrier.Args("prepared", share={"a": 1}, compare=["a", "kernel"]), context)
 
 

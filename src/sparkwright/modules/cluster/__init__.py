@@ -1,1 +1,1 @@
-"""Modules for clusters: links between hosts, and barriers, ranks and secrets of the members."""
+"""Modules for clusters: the links between hosts, barriers, ranks, and the members' shared secret."""

@@ -1,4 +1,4 @@
-"""Modules for the fast links between a cluster's hosts."""
+"""Modules that check, report and measure the fast links between a cluster's hosts."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from sparkwright.protocol.container import CLUSTER_LABEL, RANK_LABEL
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
 
-#: the interface that tests use
+#: used as the fabric in tests
 LOOPBACK = "lo"
 
 
 class FabricReady(Module["FabricReady.Args"]):
     """Check that the host's fabric is ready for the ranks of a cluster. Changes nothing.
 
-    Runs while the previous servers still serve. Checks: the interfaces and the address in the host's file, the adapters with
-    a RoCE v2 GID on each half of the port, the kernel's memory for RDMA, the path to each other member with a frame of the
-    full MTU, the master port (and what uses it), and ranks of other clusters that still run here. All problems are listed;
-    any of them refuses the run. Problems that only reduce speed are reported: a link of 100 Gb/s, one half of the port down,
-    MTU 1500. For an IPv6 address neither GID nor path is checked.
+    Runs while the previous servers are still serving. Checks the interfaces and the address in the host's file, the RoCE v2
+    GID of each adapter, the kernel's memory for RDMA, the path to each other member with a frame of the full MTU, the master
+    port, and ranks of other clusters that are still running on this host. All problems are listed; any of them refuses the
+    run. Conditions that only reduce the speed are reported in notes: a link of 100 Gb/s, one half of the port down, MTU
+    1500. With an IPv6 address, GIDs and paths are not checked.
 
     Returns: firmware (of the named interfaces' adapters), mtu (of the interfaces); each is empty if unknown.
     """
@@ -42,10 +42,10 @@ class FabricReady(Module["FabricReady.Args"]):
     class Args:
         name: str = arg("the container's name; the port and rank that it uses count as free")
         address: str = arg("this host's address on the fabric")
-        interfaces: list[str] = arg("its interfaces; the first has the address")
-        adapters: list[str] = arg("their RDMA adapters", default_factory=list)
+        interfaces: list[str] = arg("this host's interfaces on the fabric; the first has the address")
+        adapters: list[str] = arg("the RDMA adapters of these interfaces", default_factory=list)
         peers: list[str] = arg("the addresses of the other members", default_factory=list)
-        port: int = arg("the master port on this host; 0: it is on another member", default=0)
+        port: int = arg("the master port if this host is the head; otherwise 0", default=0)
         host: str = arg("the host's name, for messages", default="")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -74,7 +74,7 @@ class FabricReady(Module["FabricReady.Args"]):
 
 
 def _ready_result(args: FabricReady.Args, host: Host, paths: Sequence[fabric.NetworkPath]) -> Result:
-    """Return the result of a fabric without problems, with the values that the members compare."""
+    """Return the result without problems, with the values that must be the same on all members."""
     reached_peers = [path.peer for path in paths if path.reached]
     unchecked_peers = [peer for peer in args.peers if peer not in reached_peers]
     suffix = f"; reaches {', '.join(reached_peers)}" if reached_peers else ""
@@ -101,7 +101,7 @@ def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str,
     missing = [name for name in args.interfaces if name not in present]
     if missing:
         names = ", ".join(one_line(name, max_chars=20) for name in present if name != LOOPBACK)
-        yield f"no interface {missing[0]} on {args.host}; there are: {names or 'none'}.", fix
+        yield f"{args.host} has no interface {missing[0]}; its interfaces: {names or 'none'}.", fix
         return
     first = args.interfaces[0]
     for name in args.interfaces:
@@ -121,14 +121,14 @@ def _check_adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, s
         if name not in present:
             names = ", ".join(one_line(adapter, max_chars=20) for adapter in present) or "none"
             fix = f"Set `fabric.adapters` in hosts/{args.host}.yml."
-            yield f"no RDMA adapter {name} on {args.host}; there are: {names}.", fix
+            yield f"{args.host} has no RDMA adapter {name}; its adapters: {names}.", fix
     first = args.adapters[0] if args.adapters else ""
     if first in present and _is_ipv4(args.address) and fabric.gid_index(host, first, args.address) is None:
         yield f"{first} has no RoCE v2 GID for {args.address}.", "`invoke cluster.check` shows the links."
 
 
 def _link_findings(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, str]]:
-    """Yield verdict, evidence and fix of the findings of `doctor` about the ports in use and the memory for RDMA."""
+    """Yield verdict, evidence and fix of each of doctor's findings about these ports and the memory for RDMA."""
     if not args.adapters:
         return
     for links in fabric.group_by_port(fabric.list_links(host)).values():
@@ -144,7 +144,7 @@ def _check_port(args: FabricReady.Args, context: Context) -> Iterator[tuple[str,
     if not args.port or (current and current["State"]["Running"] and str(args.port) in current["Config"]["Cmd"]):
         return  # the current rank is stopped before the new one starts
     if holder := containers.describe_port_holder(context.docker(), args.port):
-        fix = "Stop it, or set another `port:` for the cluster in hosts/groups.yml."
+        fix = "Stop that program, or set another `port:` for the cluster in hosts/groups.yml."
         yield f"the cluster's master port {args.port} is in use by {holder}.", fix
 
 
@@ -153,7 +153,8 @@ def _check_leftover_ranks(args: FabricReady.Args, context: Context) -> Iterator[
     for container in context.docker().containers.list(filters={"label": RANK_LABEL}, ignore_removed=True):
         if container.id != replaced_id:
             name, cluster = one_line(str(container.name)), one_line(str(container.labels.get(CLUSTER_LABEL, "")))
-            yield f"{name}, a rank of the cluster {cluster}, is still running here.", containers.fix_to_stop_rank(name)
+            message = f"{name}, a rank of the cluster {cluster}, is still running on this host."
+            yield message, containers.fix_to_stop_rank(name)
 
 
 def _check_path(args: FabricReady.Args, path: fabric.NetworkPath) -> Iterator[tuple[str, str]]:
@@ -171,12 +172,12 @@ MAX_PEERS = 16
 
 
 class Fabric(Module["Fabric.Args"]):
-    """Report this host's fast links, and whether they reach the given peers. Changes nothing, and needs no root.
+    """Report this host's fast links, and whether peers are reachable over them. Changes nothing, and needs no root.
 
-    Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. For each peer the route
-    is looked up, and two pings are sent with a frame of the interface's full MTU.
+    Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. For each peer, the route
+    is read, and two pings are sent with a frame of the interface's full MTU.
 
-    Returns: links (one row per adapter), findings (as in `doctor`), paths (one row per peer), kernel, driver (NVIDIA's;
+    Returns: links (one per adapter), findings (as in `doctor`), paths (one per peer), kernel, driver (version of NVIDIA's;
     empty if there is none), now_s (the host's clock at the end, seconds since the epoch).
     """
 
@@ -211,12 +212,12 @@ def _parse_address(text: str) -> IPv4Address:
 
 PROGRAM = "ib_write_bw"
 MAX_ENDS = 4
-#: how long a sender retries until its listener is up, and a listener waits for its sender
+#: how long a sender retries to connect to its listener, and a listener waits for its sender
 CONNECT_TIMEOUT_S = 15.0
 RETRY_S = 0.3
-#: time that perftest excludes at the beginning and at the end
+#: time that perftest leaves out at the beginning and at the end
 MARGIN_S = 1
-#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the average of a timed run is the third figure)
+#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; a timed run has its average in the third column)
 RATE_ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
 CONNECT_FAILED_TEXT = "Couldn't connect"
 
@@ -235,7 +236,7 @@ class Rate:
 class LinkRate(Module["LinkRate.Args"]):
     """Measure the rate of RDMA writes to another host, over both halves of a port at the same time.
 
-    Runs perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and uses the whole
+    Runs perftest's `ib_write_bw`: one host listens, the other sends. It needs no root, pins some MiB, and saturates the
     link while it runs.
 
     Returns: rates (adapter, gbps, error) of each half; a listener returns the rates of its sender.
@@ -243,13 +244,13 @@ class LinkRate(Module["LinkRate.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        role: Literal["listen", "send"] = arg("listen: wait for the other host; send: write to it")
+        role: Literal["listen", "send"] = arg("`listen` to wait for the other host, `send` to write to it")
         ends: list[dict[str, Any]] = arg("for each half: adapter, address, peer (the other host's address), port")
         seconds: int = arg("how long to measure, seconds", default=4)
 
     def run(self, args: Args, context: Context) -> Result:
         if not 0 < len(args.ends) <= MAX_ENDS or not 3 <= args.seconds <= 30:
-            raise Failed(f"1 to {MAX_ENDS} halves of a port, 3 to 30 seconds.")
+            raise Failed(f"`ends` must have 1 to {MAX_ENDS} elements, and `seconds` must be 3 to 30.")
         host = Host(context, getpass.getuser())
         commands = [_build_command(host, end, args) for end in args.ends]
         with ThreadPoolExecutor(len(commands)) as pool:
@@ -259,7 +260,7 @@ class LinkRate(Module["LinkRate.Args"]):
 
 
 def _build_command(host: Host, end: dict[str, Any], args: LinkRate.Args) -> tuple[str, list[str]]:
-    """Return the adapter's name, and the command that measures it."""
+    """Return the adapter's name and the command that measures its rate."""
     adapter, address, peer = str(end["adapter"]), str(IPv4Address(end["address"])), str(IPv4Address(end["peer"]))
     if not fabric.NAME.fullmatch(adapter):
         raise Failed(f"{adapter!r} is not the name of an adapter.")
@@ -273,13 +274,13 @@ def _measure_rate(host: Host, adapter: str, command: list[str], args: LinkRate.A
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         completed = host.run_program(*command, timeout_s=args.seconds + 2 * CONNECT_TIMEOUT_S)
-        refused_early = (
+        is_listener_missing = (
             args.role == "send"
             and completed is not None
             and not completed.ok
             and CONNECT_FAILED_TEXT in completed.out + completed.err
         )
-        if not refused_early or time.monotonic() > deadline_s:
+        if not is_listener_missing or time.monotonic() > deadline_s:
             break
         time.sleep(RETRY_S)
     if completed is not None:

@@ -1,4 +1,4 @@
-"""Modules for the members of a cluster: barriers, joined ranks, and the secret shared by their health checks."""
+"""Modules for the members of a cluster: barriers, the check of joined ranks, and the secret shared by their health checks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MAX_VALUE_CHARACTERS = 80
 class Barrier(Module["Barrier.Args"]):
     """Wait until the runs of all members of the cluster have arrived.
 
-    Members can share values. Values in `compare` must be equal on all members: a difference fails the barrier for all, with
-    the values and their hosts, and exit code 5 if nothing was touched. A difference in `warn` is only reported, in a note.
-    A missing or empty value is ignored in `warn`; in `compare` it differs from every other value.
+    Members can share values. Values in `compare` must be equal on all members; otherwise the barrier fails for all members
+    with the values and their hosts, and with exit code 5 if nothing was changed. A difference in `warn` is only reported in a
+    note. A missing or empty value is ignored in `warn`; in `compare` it differs from every other value.
 
     The barrier fails for all members at once if another member has failed, is lost (silent for 20 s, its host or link down,
-    its run killed), was stopped on request or has ended, or does not arrive within timeout_s; the message names that member
-    with its rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, including later
-    ones, but none of the rescue phase, in which all members restore their previous servers. In the rescue phase, use
-    `ignore_errors: true` if the following tasks must run in any case, and put a barrier before the task that ends the
-    rescue. Stopping a run on request ends its wait.
+    its run killed), was stopped on request or has ended, or does not arrive within timeout_s. The message contains that
+    member with its rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, also
+    later ones, but none of the rescue phase, in which all members restore their previous servers. In the rescue phase, use
+    `ignore_errors: true` if the following tasks must run in any case, and put a barrier before the last task of the rescue.
+    A run that is stopped on request stops waiting.
 
-    rank_of: during the wait this member's own rank is monitored, and the barrier fails if it ends. If another member fails
-    first, but this member's rank had exited for a reason of its own, the message gives that reason.
+    With `rank_of`, this member's rank is monitored during the wait, and the barrier fails if it exits. If another member
+    fails first, but this member's rank caused the failure, the message contains the rank's reason.
 
     Each barrier of a play has its own name. It is skipped in check mode, and in a plan without a cluster.
 
@@ -57,17 +57,17 @@ class Barrier(Module["Barrier.Args"]):
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
         fix: str = arg("what to do if they differ", default="")
         warn: list[str] = arg("names of shared values whose differences are only reported", default_factory=list)
-        rank_of: str = arg("name of the container whose rank is monitored; empty: none", default="")
-        wait: bool = arg("false: let the others pass, and continue without waiting", default=True)
+        rank_of: str = arg("name of the container whose rank is monitored; empty for none", default="")
+        wait: bool = arg("false to arrive without waiting for the others", default=True)
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check or context.cluster is None:
-            why = "check mode: members do not wait for each other" if context.check else "this plan has no cluster"
+            why = "members do not wait for each other in check mode" if context.check else "this plan has no cluster"
             return Result(skipped=True, msg=why, data=_result_data({"": args.share}, args.share))
         for key, names in (("compare", args.compare), ("warn", args.warn)):
             if missing := sorted(set(names) - args.share.keys()):
                 raise Refused(
-                    f"barrier '{args.name}': `{key}` names values that are not in `share`: {', '.join(missing)}."
+                    f"barrier '{args.name}': `{key}` contains names that are not in `share`: {', '.join(missing)}."
                 )
         members = self._arrive(args, context, context.cluster)
         if not args.wait:
@@ -96,8 +96,8 @@ class Barrier(Module["Barrier.Args"]):
         return members
 
 
-def _result_data(members: dict[str, Any], shared_here: dict[str, Any]) -> dict[str, Any]:
-    """Return the result's data. members: shared values by host. shared_here: the values of this member."""
+def _result_data(members: dict[str, Any], own_values: dict[str, Any]) -> dict[str, Any]:
+    """Return the result's data from the shared values of all members, by host, and of this member."""
     hosts_by_name: dict[str, list[str]] = {}
     for host, shared in members.items():
         for name, value in shared.items():
@@ -110,15 +110,16 @@ def _result_data(members: dict[str, Any], shared_here: dict[str, Any]) -> dict[s
         "count": {name: len(hosts) for name, hosts in hosts_by_name.items()},
         "alike": {
             name: [host for host, shared in members.items() if _to_json(shared.get(name)) == _to_json(value)]
-            for name, value in shared_here.items()
+            for name, value in own_values.items()
         },
     }
 
 
 def _describe_differences(names: list[str], members: dict[str, Any], *, known_only: bool = False) -> Iterator[str]:
-    """Yield a phrase for each value that is not the same on all members.
+    """Yield a description of each value that differs between members.
 
-    known_only: ignore members without a value.
+    Args:
+        known_only: ignore members without the value.
     """
     for name in names:
         values = {host: shared.get(name) for host, shared in members.items() if shared.get(name) or not known_only}
@@ -141,13 +142,13 @@ EVIDENCE_LINES = 8
 
 
 class RankJoined(Module["RankJoined.Args"]):
-    """Check that this member's rank has joined its cluster's group, by its running container and the log of its last start.
+    """Check that this member's rank has joined its cluster's group, from its running container and the log since its last start.
 
-    A log line that only announces a group is not sufficient, nor is /health. Waits up to timeout_s; ends at once if the
+    Neither a log line that only announces a group nor /health is sufficient. Waits up to timeout_s; ends at once if the
     container exits (even with code 0) or another member of the cluster fails.
 
-    Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` it never fails and
-    only reports the state.
+    Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` the state is only
+    reported, and a rank that has not joined is not a failure.
     """
 
     safe_in_check = False
@@ -155,10 +156,10 @@ class RankJoined(Module["RankJoined.Args"]):
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        rank: int = arg("the rank it should have")
-        world: int = arg("number of ranks that the group should have")
+        rank: int = arg("the expected rank")
+        world: int = arg("the expected number of ranks in the group")
         timeout_s: float = arg("how long to wait, seconds", default=0.0)
-        rdma: bool = arg("whether traffic over sockets is a failure", default=True)
+        rdma: bool = arg("true if traffic over sockets is a failure", default=True)
         asks: bool = arg("report the state without failing", default=False)
         start_s: float = arg(
             "how long a start may take, seconds; until then a rank that has not joined is inconclusive, afterwards a failure",
@@ -173,7 +174,7 @@ class RankJoined(Module["RankJoined.Args"]):
             member_log = rank.read_member_log(context.docker(), container) if container else None
             if (member_log and member_log.rank is not None) or not running or time.monotonic() >= until_s:
                 may_be_joining = running and time.time() - containers.started_s(container) < args.start_s
-                return self._evaluate(args, member_log, running, context, may_be_joining=may_be_joining)
+                return self._build_result(args, member_log, running, context, may_be_joining=may_be_joining)
             self._check_other_members(args, context)
             stage = (member_log and member_log.stage) or "starting"
             context.progress(0, 1, text=f"rank {args.rank}: {stage}")
@@ -181,7 +182,7 @@ class RankJoined(Module["RankJoined.Args"]):
 
     @staticmethod
     def _check_other_members(args: Args, context: Context) -> None:
-        """Raise Failed if another member failed; if this rank exited for a reason of its own, with that reason."""
+        """Raise Failed if another member failed; with this rank's reason if this rank caused the failure."""
         try:
             context.check_failures()
         except Failed:
@@ -190,10 +191,9 @@ class RankJoined(Module["RankJoined.Args"]):
                 raise Failed(end.why) from None
             raise
 
-    def _evaluate(
+    def _build_result(
         self, args: Args, member_log: MemberLog | None, running: bool, context: Context, *, may_be_joining: bool
     ) -> Result:
-        """Return the result. may_be_joining: the rank started so recently that it may still be joining."""
         problem = self._find_problem(args, member_log, running)
         data = {
             "joined": not problem,

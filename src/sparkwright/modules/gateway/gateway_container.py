@@ -1,4 +1,4 @@
-"""Modules about a gateway's container: running, restored after a failure, and returned to its servers."""
+"""Modules that run and restore a gateway, report its state, and return servers to it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ SECRET_FILES = (render.CLIENT_KEYS_FILE, render.SERVER_KEYS_FILE, listeners.CERT
 
 @dataclass(frozen=True, slots=True)
 class GatewayRunningState:
-    """The gateway's container and files on the host, compared with what they should be."""
+    """The gateway's container and files on the host, and what they should be."""
 
-    #: the container as it should be
+    #: the intended container
     spec: ContainerSpec
-    #: its inspect; empty when there is none
+    #: Docker's inspection of the container; empty if there is none
     container: dict[str, Any]
+    #: Docker's inspection of the container's image; empty if there is no container
     image: dict[str, Any]
     #: contents of the files on the host, by name
     files: dict[str, str]
-    #: digest of the files that HAProxy has loaded; empty when it is not running
+    #: digest of the files that HAProxy has loaded; empty if it is not running
     digest: str
-    #: contents that the files should have, by name
+    #: intended contents of the files, by name
     intended_files: dict[str, str] = field(default_factory=dict)
-    #: Id of the verified container; empty when there is none
+    #: id of the last verified container; empty if there is none
     verified_id: str = ""
 
     @property
@@ -42,30 +43,29 @@ class GatewayRunningState:
 
     @property
     def drift(self) -> list[Change]:
-        """The container's options that differ from the spec."""
+        """Differences between the container's options and the spec."""
         return container_options.differences(self.spec, self.container, self.image) if self.container else []
 
 
 class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
-    """Run the gateway's container as the spec describes it, with these files.
+    """Run the gateway's container according to the spec, with these files.
 
-    If only files differ, they are reloaded without interrupting a stream. A container that differs is stopped with its
-    requests and kept as NAME-previous until the new one is verified (`gateway_keep`); otherwise `gateway_restore` restores
-    it.
+    If only files differ, they are reloaded without interrupting a stream. A container that differs is stopped, after its
+    requests or `stop_timeout_s`, and kept as NAME-previous until the new one is verified (`gateway_keep`) or
+    `gateway_restore` restores it.
 
-    Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's own message, and names what uses its port.
+    Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's message; if a port is in use, with the program
+    or container that uses it.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Args(GatewayArgs):
-        name: str = arg("the gateway's name: its group's")
+        name: str = arg("the gateway's name, which is that of its group")
         stop_timeout_s: int = arg("how long requests may take to finish before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> GatewayRunningState:
-        spec, folders = (
-            container.resolve_spec(args.spec, context),
-            gateway_folders.current_folders(gateway_folders.state_of(context)),
-        )
+        spec = container.resolve_spec(args.spec, context)
+        folders = gateway_folders.current_folders(gateway_folders.state_of(context))
         files = args.build_files(context)
         current = container.find_current(spec.name, context)
         image = containers.image_of(context.docker(), current) if current else {}
@@ -83,7 +83,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
             return [*changes, Change("state", observed.container["State"]["Status"], "running", "it is stopped")]
         digest = gateway_folders.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name)
         if not changes and observed.digest != digest:
-            return [Change("configuration", observed.digest or "unknown", digest, "HAProxy reads another one")]
+            return [Change("configuration", observed.digest or "unknown", digest, "HAProxy has loaded another one")]
         return changes
 
     def describe(self, args: Args, observed: GatewayRunningState) -> dict[str, Any]:
@@ -102,10 +102,8 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
     def act(self, args: Args, observed: GatewayRunningState, changes: list[Change], context: Context) -> dict[str, Any]:
         name = observed.spec.name
         folders = gateway_folders.current_folders(gateway_folders.state_of(context))
-        files, config = (
-            gateway_folders.folder(context, gateway_folders.FILES),
-            observed.intended_files[render.CONFIG_FILE],
-        )
+        files = gateway_folders.folder(context, gateway_folders.FILES)
+        config = observed.intended_files[render.CONFIG_FILE]
         reloads = observed.running and not observed.drift
         if reloads:
             gateway_folders.write_files(files, observed.intended_files)
@@ -119,12 +117,12 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
             container.start(container.create(observed.spec, context), observed.spec, context)
         container.wait_for_running(name, gateway_folders.parse_digest(config, args.name), context)
         started = containers.inspect(context.docker(), name) or {}
-        msg = "reloaded; no stream was cut" if reloads else "started"
+        msg = "reloaded without interrupting streams" if reloads else "started"
         return {"reloaded": reloads, "exists": True, "verified": False, "id": started.get("Id", ""), "msg": msg}
 
 
 def _keep_previous(observed: GatewayRunningState, stop_timeout_s: int, context: Context) -> None:
-    """Stop the container, which will not start by itself, and keep it under NAME-previous."""
+    """Stop the container, disable its restart policy, and rename it to NAME-previous."""
     name = observed.spec.name
     if previous := container.find_previous(name, context):
         lifecycle.force_remove(context, previous["Id"])
@@ -134,7 +132,7 @@ def _keep_previous(observed: GatewayRunningState, stop_timeout_s: int, context: 
 
 
 def _file_changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
-    """Return the files that differ; for those with secrets, without their content."""
+    """Return the differing files, without the contents of those with secrets."""
     return [
         Change(f"file {name}", *_mask_contents(name, before.get(name), after.get(name)))
         for name in sorted(before.keys() | after.keys())
@@ -145,46 +143,45 @@ def _file_changes(before: dict[str, str], after: dict[str, str]) -> list[Change]
 def _mask_contents(name: str, before: str | None, after: str | None) -> tuple[str | None, str | None]:
     if name not in SECRET_FILES:
         return before, after
-    return "present" if before else None, "another one" if before and after else "present" if after else None
+    return "present" if before else None, "changed" if before and after else "present" if after else None
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayRestoreState:
     """The gateway's containers, and the last verified state with its files."""
 
-    #: inspect of the container; empty when there is none
+    #: Docker's inspection of the container; empty if there is none
     current: dict[str, Any]
-    #: inspect of the previous container; empty when there is none
+    #: Docker's inspection of the replaced container; empty if there is none
     previous: dict[str, Any]
-    #: the last verified state
+    #: the last verified state; empty if there is none
     verified: dict[str, Any]
-    #: the files of that state
+    #: the files of the last verified state, by name; empty if they are missing or were changed
     files: dict[str, str] = field(default_factory=dict)
 
 
 class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
-    """Restore the last verified gateway after a failure: its container, with its files. If there is none, remove the gateway.
+    """Restore the last verified gateway, container and files, after a failure. Without one, remove the failed gateway.
 
     If only the files differ, they are reloaded without interrupting a stream.
 
-    Returns: restored (whether a gateway is running again), why.
+    Returns: restored (whether the last verified gateway is running again), why.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        why: str = arg("reason, for the history")
+        why: str = arg("the reason, for the history")
 
     def read(self, args: Args, context: Context) -> GatewayRestoreState:
         current, previous = container.find_current(args.name, context), container.find_previous(args.name, context)
         verified = gateway_folders.load_last(context)
-        return GatewayRestoreState(
-            current, previous, verified, gateway_folders.state_files(context, verified["digest"]) if verified else {}
-        )
+        files = gateway_folders.state_files(context, verified["digest"]) if verified else {}
+        return GatewayRestoreState(current, previous, verified, files)
 
     def differences(self, args: Args, observed: GatewayRestoreState) -> list[Change]:
         digest = observed.verified.get("digest") if observed.files else None
-        return [Change("gateway", "the failed one", digest)] if observed.current or observed.previous else []
+        return [Change("gateway", "failed", digest)] if observed.current or observed.previous else []
 
     def describe(self, args: Args, observed: GatewayRestoreState) -> dict[str, Any]:
         return {"why": args.why}
@@ -196,7 +193,8 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
         if observed.previous:
             lifecycle.rename(context, observed.previous, args.name)
         if not observed.files or restored["Id"] != observed.verified.get("container_id"):
-            return _remove_failed(restored, context)
+            lifecycle.force_remove(context, restored["Id"])
+            return {"restored": False, "msg": "No verified gateway to restore; the failed one is removed."}
         _restore_files(observed, context)
         if observed.previous or not observed.current["State"]["Running"]:
             lifecycle.start(context, restored["Id"])
@@ -209,20 +207,13 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
 
 
 def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
-    """Write the verified files to where their container reads them."""
+    """Write the verified files to the folder that the container mounts."""
+    folder = gateway_folders.FILES
     if gateway_folders.is_legacy(observed.verified["spec"]):
-        gateway_folders.remove_folder(
-            gateway_folders.state_of(context).path / gateway_folders.FILES
-        )  # those of the failed gateway
-        gateway_folders.write_files(gateway_folders.folder(context, gateway_folders.LEGACY_FOLDER), observed.files)
-    else:
-        gateway_folders.write_files(gateway_folders.folder(context, gateway_folders.FILES), observed.files)
-
-
-def _remove_failed(failed: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Remove a failed gateway that no verified one preceded."""
-    lifecycle.force_remove(context, failed["Id"])
-    return {"restored": False, "msg": "There was none before; it is removed."}
+        folder = gateway_folders.LEGACY_FOLDER
+        # the failed gateway's files, because of which LEGACY_FOLDER would be ignored
+        gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.FILES)
+    gateway_folders.write_files(gateway_folders.folder(context, folder), observed.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +222,18 @@ class GatewayReturnState:
 
     #: names of the gateways at which the server is drained
     gateways: list[str] = field(default_factory=list)
-    #: whether the server's container runs
+    #: True if the server's container is running
     running: bool = False
-    #: whether it is the last verified server
+    #: True if the server's container is the last verified one
     verified: bool = False
 
 
 class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
-    """Let the gateways send requests to a drained server again, once it is verified.
+    """Return a drained server to its gateways, which then send it requests again.
 
-    Waits until they report it as up, for at most 30 s. A gateway that does not answer is reported and is not a failure: the
-    next run or health check that finds the server healthy returns it there. A server that is not running, or was never
-    verified, stays drained.
+    Waits up to 30 s until the gateways report it as up. A gateway that does not answer is reported but is not a failure: the
+    next run or health check that finds the server healthy returns it there. A server that is not running or not verified
+    stays drained.
 
     Returns: returned (names of gateways).
     """
@@ -251,7 +242,8 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
     class Args:
         name: str = arg("the container's name")
         proved: bool = arg(
-            "whether this run has just checked it; otherwise only the last verified server is returned", default=False
+            "true if this run has verified the server; otherwise only the last verified server is returned",
+            default=False,
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -273,23 +265,21 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
 
     def describe(self, args: Args, observed: GatewayReturnState) -> dict[str, Any]:
         stays = bool(observed.gateways) and not self.differences(args, observed)
-        message = (
-            f"stays drained at {', '.join(observed.gateways)}: it is not a verified server that runs" if stays else ""
-        )
+        message = f"stays drained at {', '.join(observed.gateways)}: not running or not verified" if stays else ""
         return {"returned": [], "msg": message}
 
     def act(self, args: Args, observed: GatewayReturnState, changes: list[Change], context: Context) -> dict[str, Any]:
         returned, problems = drain_record.return_server(context.state)
         for problem in problems:
             context.note(f"{problem}.")
-        message = f"gets requests again from {', '.join(returned)}" if returned else "not returned yet"
+        message = f"receives requests again from {', '.join(returned)}" if returned else "not returned yet"
         return {"returned": returned, "msg": message}
 
 
 class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
     """Return the SHA-256 of the key with which this host drains its own servers at gateways. A missing key is created.
 
-    The key itself is sent only to the host's gateways; it is random and long enough that its hash reveals nothing about it.
+    The key itself is sent to the host's gateways only. It is random and too long to be found from its hash.
 
     Returns: sha256 (empty in check mode if there is no key yet).
     """
@@ -299,10 +289,8 @@ class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
         pass
 
     def run(self, args: Args, context: Context) -> Result:
-        key = (
-            server_operations.load_key(context.state) if context.check else server_operations.ensure_key(context.state)
-        )
-        return Result(data={"sha256": server_operations.hash_key(key)})
+        get_key = server_operations.load_key if context.check else server_operations.ensure_key
+        return Result(data={"sha256": server_operations.hash_key(get_key(context.state))})
 
 
 NO_GATEWAY = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
@@ -312,7 +300,7 @@ class GatewayState(Module["GatewayState.Args"]):
     """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
 
     Returns: running, models (see gateway/statistics.py), verified (whether HAProxy uses the last verified files), changed
-    (files that differ from the verified ones), clients (what clients with their own keys used today, see gateway/usage.py).
+    (files that differ from the verified ones), clients (today's usage of clients with their own keys, see gateway/usage.py).
     """
 
     @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Modules that verify a gateway: the check of its files, the proof of its answers, and the states that are kept."""
+"""Modules that check a gateway's files, test its responses, record it as verified, and find the target of a rollback."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ class GatewayArgs:
 
     spec: dict[str, Any] = arg("the gateway's container")
     files: dict[str, str] = arg("its files without secrets, by name", default_factory=dict)
-    client_key: str = arg("the name of the secret that clients send; empty for none", default="")
-    server_keys: dict[str, str] = arg("names of the servers' keys, by backend", default_factory=dict)
-    certificate: str = arg("the name of the secret with certificate and key; empty: no TLS", default="")
+    client_key: str = arg("the name of the secret with the clients' API key; empty if none is required", default="")
+    server_keys: dict[str, str] = arg("names of the secrets with the servers' keys, by backend", default_factory=dict)
+    certificate: str = arg("the name of the secret with certificate and key; empty for no TLS", default="")
     operators: dict[str, str] = arg(
-        "the SHA-256 of each host's key for draining its servers; empty: unknown",
+        "the SHA-256 of each host's key for draining its servers, by host; empty if unknown",
         default_factory=dict,
     )
-    clients: dict[str, str] = arg("names of the secrets of clients with their own keys", default_factory=dict)
-    kept: str = arg("the digest of a verified gateway whose files are on the host, instead of `files`", default="")
+    clients: dict[str, str] = arg(
+        "names of the secrets with the keys of single clients, by client", default_factory=dict
+    )
+    kept: str = arg("the digest of a verified gateway whose files on the host are used instead of `files`", default="")
 
     def build_files(self, context: Context) -> dict[str, str]:
-        """Return the gateway's files with their secrets, by name: those of a verified gateway, or new ones."""
+        """Return the contents of the gateway's files, with secrets, by name."""
         if self.kept:
             return gateway_folders.require_files(context, self.kept)
         texts = (self.files, self.client_key, self.server_keys, self.certificate, self.operators, self.clients)
@@ -52,10 +54,10 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
     """Check that the pinned HAProxy accepts the gateway's configuration (`haproxy -c`), and that its ports are free.
 
     Changes nothing: the files are in a temporary folder that only this user and the checking container can read. In check
-    mode without the image it reports that the result is known only after the pull.
+    mode the configuration is not checked if the image is not on the host yet.
 
-    Returns: digest (of the files). Fails with HAProxy's own message; refused if another program uses the port, or if a
-    container that is not a gateway of sparkwright has its name.
+    Returns: digest (of the files; empty if not checked). Fails with HAProxy's message; refused if another program uses a
+    port, or if a container that is not a gateway of sparkwright has its name.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
                 bool(current) and current["State"]["Running"] and containers.has_port_binding(current, port)
             )
             if not held_by_gateway and (holder := containers.describe_port_holder(client, port)):
-                fix = "Choose another `port` or `control_port` in `gateway:`, or stop that."
+                fix = "Stop that program, or choose another `port` or `control_port` in `gateway:`."
                 raise Refused(f"port {port} is in use by {holder}.", fix=fix)
         spec = container.resolve_spec(args.spec, context)
         if context.check and not image_names.find(
@@ -84,7 +86,7 @@ class GatewayCheck(Module["GatewayCheck.Args"]):
 
 
 def _needed_ports(args: GatewayCheck.Args) -> list[int]:
-    """Return the ports that the gateway needs: its own, and the one for its hosts."""
+    """Return the gateway's port and its published ports, such as the control port."""
     published = (str(text).rpartition(":")[2] for text in args.spec.get("ports") or ())
     return list(dict.fromkeys([args.port, *(int(port) for port in published if port.isdecimal())]))
 
@@ -93,11 +95,11 @@ def _needed_ports(args: GatewayCheck.Args) -> list[int]:
 class GatewayKeepState:
     """The gateway's containers, and the last verified state."""
 
-    #: inspect of the container; empty when there is none
+    #: Docker's inspection of the container; empty if there is none
     current: dict[str, Any]
-    #: inspect of the previous container; empty when there is none
+    #: Docker's inspection of the replaced container; empty if there is none
     previous: dict[str, Any]
-    #: the last verified state
+    #: the last verified state; empty if there is none
     verified: dict[str, Any]
 
 
@@ -110,11 +112,11 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
     @dataclass(frozen=True)
     class Args:
         spec: dict[str, Any] = arg("the gateway's container")
-        digest: str = arg("of its files, as `gateway_running` returns it")
-        models: list[str] = arg("the models that it routes")
-        proof: dict[str, Any] = arg("what a rollback must verify: name, port, keyed, tls, models", default_factory=dict)
+        digest: str = arg("the digest of its files, as `gateway_running` returns it")
+        models: list[str] = arg("names of the models that it routes")
+        proof: dict[str, Any] = arg("arguments of `gateway_proof` after a rollback to this state", default_factory=dict)
         changed: list[Any] = arg("differences from the previous gateway, for the history", default_factory=list)
-        rolled_back: bool = arg("whether this is a rollback; later states are then dropped", default=False)
+        rolled_back: bool = arg("true after a rollback: drop the states that were verified later", default=False)
 
     def read(self, args: Args, context: Context) -> GatewayKeepState:
         name = args.spec["name"]
@@ -151,42 +153,43 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         if observed.previous:
             lifecycle.force_remove(context, observed.previous["Id"])
         gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.LEGACY_FOLDER)
-        names = [item.get("field", "") for item in args.changed if isinstance(item, dict)]
-        rows = [{"field": field, "before": None, "after": None} for field in names]
-        fields = {"container_id": observed.current["Id"], "image": args.spec["image"], "changed": rows}
+        names = [change.get("field", "") for change in args.changed if isinstance(change, dict)]
+        changed = [{"field": field, "before": None, "after": None} for field in names]
+        fields = {"container_id": observed.current["Id"], "image": args.spec["image"], "changed": changed}
         event_name = "gateway rolled back" if args.rolled_back else "gateway verified"
         history.append(context, event_name, **fields, why=f"routes {', '.join(args.models)}")
         return {}
 
 
 EARLIER_GATEWAY = (
-    "the verified gateway before this one was made by an earlier sparkwright, and its container could write to its own files: it "
-    "is not started again."
+    "the previous verified gateway was deployed by sparkwright 0.1, whose container can change its own files, so it is not "
+    "started again."
 )
 
 
 class GatewayLastGood(Module["GatewayLastGood.Args"]):
     """Find the target of a gateway rollback: the last verified gateway or, if that one is running, the one before it.
 
-    Its files are on the host, but the clients' key only as a hash, so verifying it needs the key that it was deployed with.
+    The host has its files, but only a hash of the clients' key, so the current key must be the one that it was deployed with.
 
-    Returns: spec, digest (of its files), models, proof (what `gateway_proof` requested). Refused if there is none, if its
-    files are gone, or if it had another key.
+    Returns: spec, digest (of its files), models, proof (the arguments of `gateway_proof`). Refused if there is none, if its
+    files are missing, or if it had another key.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the gateway's container", default="gateway")
-        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+        client_key: str = arg("the name of the secret with the clients' API key; empty if none is required", default="")
 
     def run(self, args: Args, context: Context) -> Result:
         target = _find_rollback_target(args.name, context)
         if gateway_folders.is_legacy(target["spec"]):
-            raise Refused(EARLIER_GATEWAY, fix="Deploy what the files say: `gateway.deploy`.")
+            raise Refused(EARLIER_GATEWAY, fix="`invoke gateway.deploy` deploys the configuration in the project.")
         files = gateway_folders.state_files(context, target["digest"])
         if not target.get("proof") or not files:
             raise Refused(
-                "of the verified gateway before this one the files are gone.", fix="Deploy it: `gateway.deploy`."
+                "the files of the previous verified gateway are no longer on the host.",
+                fix="`invoke gateway.deploy` deploys the configuration in the project.",
             )
         since = units.format_time(target.get("since", 0), units.MINUTE_FORMAT)
         _refuse_other_key(files.get(CLIENT_KEYS_FILE, "").strip(), since, args, context)
@@ -195,57 +198,55 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
 
 def _find_rollback_target(name: str, context: Context) -> dict[str, Any]:
-    """Return the state to go back to. Raises Refused if there is none."""
+    """Return the verified state to roll back to. Raises Refused if there is none."""
     last = gateway_folders.load_last(context)
     if not last:
-        raise Refused(f"no {name} was ever verified here.", fix="`invoke gateway.deploy` deploys one.")
+        raise Refused(f"no {name} was ever verified on this host.", fix="`invoke gateway.deploy` deploys one.")
     if not _is_running(name, last, context):
         return last
     earlier = next(iter(gateway_folders.load_earlier(context)), {})
     if not earlier:
         raise Refused(
-            f"no verified gateway is older than the running {name}.", fix="`invoke history` shows what was verified."
+            f"no gateway was verified before the running {name}.", fix="`invoke history` shows what was verified."
         )
     return earlier
 
 
 def _is_running(name: str, state: dict[str, Any], context: Context) -> bool:
-    """Return True if the running gateway has this verified state."""
     container = containers.inspect(context.docker(), name) or {}
     digest = haproxy_sockets.running_digest(gateway_folders.current_folders(gateway_folders.state_of(context)).sockets)
     return bool(container) and (container["Id"], digest) == (state.get("container_id"), state["digest"])
 
 
-def _refuse_other_key(hashed: str, since: str, args: GatewayLastGood.Args, context: Context) -> None:
-    secret = context.secrets.get(args.client_key) if args.client_key else None
-    current_hash = hashlib.sha256(secret.reveal().encode()).hexdigest() if secret else ""
-    if hashed and not current_hash:
-        fix = "Write it as `key` into `gateway:`, then roll back."
-        raise Refused(f"the gateway verified {since} asks for an API key.", fix=fix)
-    if hashed and hashed != current_hash:
-        fix = "Give that key as `key` of `gateway:`, or deploy with the one of today."
-        raise Refused(f"the gateway verified {since} asks for another API key than `key` gives now.", fix=fix)
+def _refuse_other_key(key_hash: str, since: str, args: GatewayLastGood.Args, context: Context) -> None:
+    current_hash = hashlib.sha256(_client_key(args, context).encode()).hexdigest()
+    if key_hash and not _client_key(args, context):
+        fix = "Set it as `key` in `gateway:`, then roll back."
+        raise Refused(f"the gateway verified {since} requires an API key.", fix=fix)
+    if key_hash and key_hash != current_hash:
+        fix = "Set `key` in `gateway:` to that key, or deploy with the present one: `invoke gateway.deploy`."
+        raise Refused(f"the gateway verified {since} requires another API key than the present `key`.", fix=fix)
 
 
 POLL_S = 0.2
-#: how long a request is repeated while no server is up, seconds: by then the gateway's checks have found a lost one
+#: how long requests are repeated while no server is up; by then the gateway's checks have noticed a server that started
 SETTLE_TIMEOUT_S = 15.0
-#: the same for a server on demand, which may be asleep
+#: the same for a model on demand, which may be asleep
 ASLEEP_TIMEOUT_S = 4.0
-#: timeout of the first try if a request waits for a server: by then a gateway that just started knows which are up
+#: timeout of the first request if requests wait for a server; by then a gateway that just started has checked its servers
 FIRST_TRY_TIMEOUT_S = 8.0
 NOT_UP_CODES = ("model_not_up", "overloaded")
 NOT_UP_ANSWER = Answer(503, {"error": {"code": NOT_UP_CODES[0]}})
 
 
 class GatewayProof(Module["GatewayProof.Args"]):
-    """Check that each model generates a token through the gateway, and that a client without the key is refused.
+    """Check that each model generates a token through the gateway, and that a client without the key is rejected.
 
     The list of models must contain those that are up. A model whose recipe promises other APIs (`expect.probes: [messages,
-    responses]`) must generate a token through each of them too, and with Anthropic's API its tokens are counted.
+    responses]`) must generate a token through each of them too, and with Anthropic's API it must count tokens.
 
-    A model without a server that is up proves nothing about the gateway: it is reported, and the run exits with code 4,
-    unless the model is on demand and may be asleep. Fails if no model generates.
+    A model none of whose servers is up can't be checked. It is reported, and the run exits with code 4, unless the model is
+    on demand and may be asleep. Fails if no model generates.
 
     Returns: generated, not_up (names of models).
     """
@@ -256,28 +257,27 @@ class GatewayProof(Module["GatewayProof.Args"]):
     class Args:
         port: int = arg("the port on which it listens")
         models: dict[str, dict[str, Any]] = arg(
-            "for each model its `task`, the `body` of the request that proves it, whether it is `on_demand`, whether a "
-            "request for it `waits`, and the other APIs that its recipe promises (`dialects`)"
+            "for each model its `task`, the `body` of the request to send, whether it is `on_demand`, whether requests "
+            "for it wait for a server (`waits`), and the other APIs that its recipe promises (`dialects`)"
         )
-        client_key: str = arg("the name of the secret that clients send; empty for none", default="")
+        client_key: str = arg("the name of the secret with the clients' API key; empty if none is required", default="")
         tls: bool = arg("whether it uses https", default=False)
         timeout_s: float = arg("how long one token may take, seconds", default=60.0)
 
     def run(self, args: Args, context: Context) -> Result:
         if context.check:
             return Result(msg="known after it runs", data={"generated": [], "not_up": []})
-        if (
-            args.client_key
-            and (status := haproxy_sockets.send_request(_gateway_door(args, context), MODELS_PATH).status) != 401
-        ):
-            raise Failed(f"a client without the key is answered with {status} instead of 401.")
+        if args.client_key:
+            status = haproxy_sockets.send_request(_build_endpoint(args, context), MODELS_PATH).status
+            if status != 401:
+                raise Failed(f"a request without the key got status {status} instead of 401.")
         answers = {name: self._wait_for_answer(name, body, args, context) for name, body in args.models.items()}
         generated = [name for name, answer in answers.items() if _is_valid_answer(answer, args.models[name]["task"])]
         not_up = [name for name, answer in answers.items() if answer.code in NOT_UP_CODES]
         for name, answer in answers.items():
             if name not in generated and name not in not_up:
                 raise Failed(
-                    f"{name} gives no {tasks.task_noun(args.models[name]['task'])} through the gateway: {answer.message}"
+                    f"{name} returned no {tasks.task_noun(args.models[name]['task'])} through the gateway: {answer.message}"
                 )
         if not generated:
             raise Failed(f"no server of {', '.join(not_up)} is up.", fix="Run `invoke deploy` first.")
@@ -286,7 +286,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         self._check_model_list(generated, args, context)
         data = {"generated": generated, "not_up": not_up}
         message = (
-            f"{format_count(len(generated), 'model')} gave "
+            f"{format_count(len(generated), 'model')} returned "
             f"{_describe_answers(args.models[name]['task'] for name in generated)}"
         )
         asleep = [name for name in not_up if args.models[name].get("on_demand")]
@@ -296,8 +296,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return Result(msg=message, data=data)
 
     def _wait_for_answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        """Return the answer to a model's request; ask again while no server is up, for the gateway may be checking one right
-        now."""
+        """Return the answer to a model's request. It is repeated while no server is up, since a check may be in progress."""
         timeout_s = ASLEEP_TIMEOUT_S if body.get("on_demand") else SETTLE_TIMEOUT_S
         until_s = time.monotonic() + timeout_s
         while True:
@@ -310,7 +309,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
     def _query_model(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         """Return the answer to a model's request.
 
-        A model that the gateway does not list is not requested: the request would wait, or count as an error.
+        No request is sent for a model that the gateway does not list: it would wait, or count as an error.
         """
         payload, path = body["body"], tasks.proof_path(body["task"])
         waits = bool(body.get("waits"))
@@ -319,7 +318,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         limits_s = (FIRST_TRY_TIMEOUT_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:
             answer = haproxy_sockets.send_request(
-                _gateway_door(args, context), path, payload, key=_client_key(args, context), timeout_s=limit_s
+                _build_endpoint(args, context), path, payload, key=_client_key(args, context), timeout_s=limit_s
             )
             if waits and answer.status != 200 and name not in self._query_model_names(args, context):
                 return NOT_UP_ANSWER
@@ -328,31 +327,28 @@ class GatewayProof(Module["GatewayProof.Args"]):
         return answer
 
     def _check_dialects(self, name: str, body: dict[str, Any], args: Args, context: Context) -> None:
-        """Raise Failed if a model does not generate in an API that its recipe promises."""
+        """Raise Failed if a model does not generate through an API that its recipe promises."""
         for promised in body.get("dialects") or ():
             dialect = dialects.OTHER_DIALECTS[promised]
             answer = self._query_gateway(dialect.path, dialect.request(body["body"]), args, context)
             usage = dialect.answer(answer.data).get("usage") or {}
             if answer.status != 200 or not usage.get("completion_tokens"):
-                raise Failed(f"{name} gives no token through the gateway's {dialect.path}: {answer.message}")
+                raise Failed(f"{name} returned no token through the gateway's {dialect.path}: {answer.message}")
             if dialect is dialects.MESSAGES:
-                counted = self._query_gateway(
+                count = self._query_gateway(
                     api_paths.COUNT_TOKENS, messages_api.build_count_request(body["body"]), args, context
                 )
-                if not isinstance(counted.data, dict) or not counted.data.get("input_tokens"):
-                    raise Failed(f"{name} counts no tokens through the gateway: {counted.message}")
+                if not isinstance(count.data, dict) or not count.data.get("input_tokens"):
+                    raise Failed(f"{name} counted no tokens through the gateway: {count.message}")
 
     @staticmethod
     def _query_gateway(path: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
         return haproxy_sockets.send_request(
-            _gateway_door(args, context), path, body, key=_client_key(args, context), timeout_s=args.timeout_s
+            _build_endpoint(args, context), path, body, key=_client_key(args, context), timeout_s=args.timeout_s
         )
 
     def _check_model_list(self, generated: list[str], args: Args, context: Context) -> None:
-        """Raise Failed if the gateway's list lacks a model that generated.
-
-        A single answer proves nothing, as the gateway may be checking a server: it is asked again for a while.
-        """
+        """Raise Failed if the gateway's list lacks a model that generated, for SETTLE_TIMEOUT_S."""
         until_s = time.monotonic() + SETTLE_TIMEOUT_S
         while missing := sorted({*generated} - self._query_model_names(args, context)):
             if time.monotonic() > until_s:
@@ -362,14 +358,14 @@ class GatewayProof(Module["GatewayProof.Args"]):
     @staticmethod
     def _query_model_names(args: Args, context: Context) -> set[Any]:
         data = haproxy_sockets.send_request(
-            _gateway_door(args, context), MODELS_PATH, key=_client_key(args, context)
+            _build_endpoint(args, context), MODELS_PATH, key=_client_key(args, context)
         ).data
         rows = data.get("data") if isinstance(data, dict) else None
         return {row.get("id") for row in rows if isinstance(row, dict)} if isinstance(rows, list) else set()
 
 
 def _describe_answers(answered_tasks: Iterable[Task]) -> str:
-    """Return the kinds of answers in words: "a token", or "a token or a vector"."""
+    """Return the kinds of answers, such as "a token or a vector"."""
     return " or ".join(f"a {noun}" for noun in dict.fromkeys(map(tasks.task_noun, answered_tasks)))
 
 
@@ -381,12 +377,12 @@ def _is_valid_answer(answer: Answer, task: Task) -> bool:
     return bool(tasks.PROOFS[task].evaluate(answer.data).content)
 
 
-def _gateway_door(args: GatewayProof.Args, context: Context) -> haproxy_sockets.Endpoint:
+def _build_endpoint(args: GatewayProof.Args, context: Context) -> haproxy_sockets.Endpoint:
     return haproxy_sockets.Endpoint(
         args.port, args.tls, gateway_folders.current_folders(gateway_folders.state_of(context)).sockets
     )
 
 
-def _client_key(args: GatewayProof.Args, context: Context) -> str:
+def _client_key(args: GatewayProof.Args | GatewayLastGood.Args, context: Context) -> str:
     secret = context.secrets.get(args.client_key) if args.client_key else None
     return secret.reveal() if secret else ""
