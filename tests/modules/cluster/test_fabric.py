@@ -148,4 +148,4 @@ def test_only_the_rank_that_is_to_be_stopped_may_hold_the_port_on_which_they_mee
     assert result.failed is refused
     if refused:
         assert result.msg == "the cluster's master port 29501 is in use by python3 (pid 7, user ops)."
-        assert result.fix == "Stop it, or set another `port:` for the cluster in hosts/groups.yml."
+        assert result.fix == "Stop that program, or set another `port:` for the cluster in hosts/groups.yml."
