@@ -164,4 +164,4 @@ def test_a_recording_goes_by_the_model_in_its_form(
 @pytest.mark.parametrize("body", [b"", b"--x\r\n", b'name="model"', b'name="model"\r\n\r\n' + b"m" * 400 + b"\r\n"])
 def test_a_form_without_a_model_is_refused_with_a_sentence(lab: RunningGateway, body: bytes) -> None:
     answer = lab.ask("POST", "/v1/audio/transcriptions", body, **FORM)
-    assert (answer.status, answer.json["error"]["message"]) == (400, "The gateway reads no field `model` in the form.")
+    assert (answer.status, answer.json["error"]["message"]) == (400, "The gateway found no field `model` in the form.")

@@ -99,7 +99,7 @@ def test_anthropics_own_client_reads_a_refusal_as_its_own_error(gateway_server: 
     with pytest.raises(anthropic.NotFoundError, match="serves no model of this name"):
         client.messages.create(model="nothing", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
     stranger = client.with_options(api_key="another")
-    with pytest.raises(anthropic.AuthenticationError, match="asks for its API key"):
+    with pytest.raises(anthropic.AuthenticationError, match="requires its API key"):
         stranger.messages.create(model="tiny", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
 
 

@@ -1,1 +1,1 @@
-"""Generating HAProxy's configuration from the servers and their models, without side effects."""
+"""Generation of HAProxy's configuration for a gateway, and parsing of its output, without side effects."""

@@ -1,4 +1,4 @@
-"""The gateway's own answers: errors in the format of OpenAI's and Anthropic's APIs, and the directives and script for them."""
+"""Error responses of the gateway itself, in the format of both OpenAI's and Anthropic's API."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from sparkwright.engines.api_paths import MESSAGES, RESPONSES
 
-#: value of Retry-After in answers, in seconds
+#: value of Retry-After
 RETRY_AFTER_S = 5
 JSON_CONTENT_TYPE = "content-type application/json"
 
-#: OpenAI's kinds of errors, by status
+#: OpenAI's error types, by status
 ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -27,7 +27,7 @@ ERROR_TYPES = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
-#: headers of answers in addition to Content-Type, by status
+#: response headers in addition to Content-Type, by status
 STATUS_HEADERS = {
     401: "hdr WWW-Authenticate Bearer",
     405: "hdr Allow POST",
@@ -35,36 +35,34 @@ STATUS_HEADERS = {
 }
 
 
-NO_KEY = "The gateway asks for its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
-NO_MODEL = "The gateway reads no `model` in the body: it must be JSON with `model` as a string, and not deep below it."
-NO_FIELD = "The gateway reads no field `model` in the form."
-UNKNOWN_MODEL = "The gateway serves no model of this name; /v1/models lists those that it serves."
+NO_KEY = "The gateway requires its API key, as `Authorization: Bearer KEY` or `x-api-key: KEY`."
+NO_MODEL = (
+    "The gateway found no `model` in the body: it must be a JSON object with a string `model`, not deeply nested."
+)
+NO_FIELD = "The gateway found no field `model` in the form."
+UNKNOWN_MODEL = "The gateway serves no model of this name; /v1/models lists its models."
 NOT_UP = "No server of this model is up. Try again."
 
 
 def unknown_path_message(paths: Iterable[str]) -> str:
-    """Return the error message for a path that is not routed.
-
-    Args:
-        paths: paths that are routed.
-    """
+    """Return the error message for a path other than these."""
     return f"The gateway has no such path; it routes {', '.join(paths)}."
 
 
 def too_large_message(max_bytes: int) -> str:
-    """Return the error message for a request that is too large."""
+    """Return the error message for a request larger than this."""
     return f"The request is larger than {max_bytes} bytes."
 
 
 def quote(text: str) -> str:
-    """Quote a text as one word of the configuration."""
+    """Quote a text as one argument in the configuration."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def error_body(status: int, message: str, code: str) -> str:
-    """Return an error that clients of both OpenAI's and Anthropic's API can read.
+    """Return an error as JSON that clients of both OpenAI's and Anthropic's API can read.
 
-    Anthropic's API has `"type": "error"` next to the same `error`, whose `type` and `message` its clients read.
+    The outer `"type": "error"` is Anthropic's; `type` and `message` of the inner object are common to both.
     """
     error = {"message": message, "type": ERROR_TYPES[status], "param": None, "code": code}
     return json.dumps({"type": "error", "error": error}, separators=(",", ":"))
@@ -74,34 +72,31 @@ def error_arguments(status: int, message: str, code: str, *, allow: str = "POST"
     """Return an error as arguments of `http-request return` and `http-error`.
 
     Args:
-        status: HTTP status.
-        message: the error message.
-        code: the error code.
-        allow: the allowed method, for a wrong method.
+        allow: the allowed method, for status 405.
     """
     headers = f" {STATUS_HEADERS[status]}" if status in STATUS_HEADERS else ""
     headers = headers.replace("Allow POST", f"Allow {allow}")
     return f"status {status} {JSON_CONTENT_TYPE} string {quote(error_body(status, message, code))}{headers}"
 
 
-#: messages and codes for the errors that HAProxy returns by itself, by status
+#: messages and codes for HAProxy's own errors, by status
 HAPROXY_ERRORS = {
     400: ("The request is not valid HTTP.", "bad_request"),
     408: ("The request did not arrive in time.", "request_timeout"),
     500: ("The gateway failed.", "gateway_error"),
-    502: ("The server ended the connection before it answered.", "server_gone"),
-    503: ("All servers of this model are busy or gone. Try again.", "overloaded"),
+    502: ("The server closed the connection before it answered.", "server_gone"),
+    503: ("All servers of this model are busy or down. Try again.", "overloaded"),
     504: ("The server did not answer in time.", "server_timeout"),
 }
 
-#: the filter that adds an error to a stream whose server is gone or silent, and the first HAProxy that calls filters in that case
-#: (2.6.12 and 3.0.11 were tested; from 2.8 on, `http_response_forward_body` no longer returns before them)
+#: the filter that adds an error to a stream whose server exited or is silent, and the first HAProxy that calls filters in that
+#: case (2.6.12 and 3.0.11 were tested; from 2.8 on, `http_response_forward_body` no longer returns before them)
 SCRIPT_FILE, MIN_HAPROXY_VERSION = "cut.lua", "2.8"
-BROKEN_STREAM_MESSAGE = "The server ended, or was silent for too long, in the middle of this answer."
+BROKEN_STREAM_MESSAGE = "The server exited or was silent for too long, so this answer is incomplete."
 #: APIs whose streams have named events
 NAMED_EVENTS = (MESSAGES, RESPONSES)
-#: The connection still breaks off after the error, so that no client considers the answer complete.
-_SCRIPT = """-- Written by sparkwright. It adds an error to a stream whose server is gone.
+#: After the error the connection is still closed without a proper end, so that clients treat the answer as incomplete.
+_SCRIPT = """-- Written by sparkwright. It adds an error to a stream whose server exited or is silent.
 local named = { %(named)s }
 local error = '\\n\\ndata: %(error)s\\n\\n'
 local Cut = { id = "cut", flags = filter.FLT_CFG_FL_HTX }
@@ -139,7 +134,7 @@ end)
 
 
 def render_files() -> dict[str, str]:
-    """Return the filter's script."""
+    """Return the script of the filter."""
     message = BROKEN_STREAM_MESSAGE.replace("'", "")
     fields = {"code": "server_gone", "message": message, "sequence_number": 0}
     event = json.dumps({**json.loads(error_body(502, message, "server_gone")), **fields}, separators=(",", ":"))
@@ -148,7 +143,7 @@ def render_files() -> dict[str, str]:
 
 
 def require_version(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines, restricted to versions of HAProxy that call the filter when a server is gone."""
+    """Yield the lines inside a condition on HAProxy's version: MIN_HAPROXY_VERSION or newer."""
     yield f".if version_atleast({MIN_HAPROXY_VERSION})"
     yield from lines
     yield ".endif"

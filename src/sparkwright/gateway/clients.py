@@ -1,7 +1,7 @@
 """HAProxy rules for clients with their own keys and limits. The keys and limits are in maps, the counts in a table.
 
-Keys are known only by their SHA-256, by which they are looked up, so that response times reveal nothing about them. Requests that
-are refused because of a limit do not count towards it. A reload resets the counts.
+Keys are looked up by their SHA-256, so that response times reveal nothing about them. Requests that exceed a limit are rejected
+and not counted. A reload resets the counts.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any
 from sparkwright.gateway import answers, usage
 from sparkwright.gateway.model import Gateway
 
-#: files with the clients' names by the SHA-256 of their keys (written on the host, with the other secrets), and their permissions
+#: files with the clients' names by the SHA-256 of their keys (written on the host, like all secrets), and their permissions
 KEYS_FILE, MODELS_FILE, RATES_FILE = "clients.map", "client_models.map", "client_rates.map"
 CONCURRENT_FILE, TOKENS_FILE, UNTIL_FILE = "client_concurrent.map", "client_tokens.map", "client_until.map"
 FILES = (KEYS_FILE, MODELS_FILE, RATES_FILE, CONCURRENT_FILE, TOKENS_FILE, UNTIL_FILE)
-#: backend with the table that counts their requests, which is a name that no model can have
+#: backend with the table of counts; no model can have this name
 TABLE_BACKEND = "-clients"
 CLIENT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,39}")
 CLIENT_NAME_RULE = "small letters, digits and . _ -, at most 40, the first a letter or a digit"
 MAX_CLIENTS, MINUTE_S = 1000, 60
-#: a row of the table, which has about 150 characters
+#: a row of the table, usually about 150 characters
 _ROW = re.compile(r"key=(\S{1,40}) (.{0,400})")
 _FIELD = re.compile(r"([a-z0-9_]{1,40})(?:\([0-9]{1,12}\))?=([0-9]{1,18})")
 _LIMIT = re.compile(r"(?m)^(\S{1,40}) ([0-9]{1,13})$")
 
-EXPIRED = "This key is not valid any more."
-OTHER_MODEL = "This key is not for this model."
-TOO_MANY = "This key has made as many requests in a minute as it may. Try again."
-TOO_MANY_NOW = "This key has as many requests running as it may. Try again."
-TOO_MANY_TOKENS = "This key has used as many tokens today as it may. A new day begins at 0:00 UTC."
+EXPIRED = "This key has expired."
+OTHER_MODEL = "This key does not allow this model."
+TOO_MANY = "This key has reached its limit of requests per minute. Try again."
+TOO_MANY_NOW = "This key has reached its limit of concurrent requests. Try again."
+TOO_MANY_TOKENS = "This key has reached its token limit for today. The limit is reset at 0:00 UTC."
 
 
 def render_files(gateway: Gateway) -> dict[str, str]:
@@ -56,11 +56,7 @@ def render_files(gateway: Gateway) -> dict[str, str]:
 
 
 def format_keys(hashes: Mapping[str, str]) -> str:
-    """Return a file of keys.
-
-    Args:
-        hashes: SHA-256 of each key as hexadecimal digits, by client, or by host.
-    """
+    """Return the content of a key file from the SHA-256 of each key, in hexadecimal, by client or host."""
     return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
@@ -85,8 +81,7 @@ def identification_rules(gateway: Gateway, key_samples: Sequence[str]) -> Iterat
     """Yield the rules that set `txn.client`.
 
     Args:
-        gateway: the gateway.
-        key_samples: HAProxy samples for the keys that a request may have.
+        key_samples: HAProxy samples of the places where a request can have a key.
     """
     if not gateway.named:
         return
@@ -98,7 +93,7 @@ def identification_rules(gateway: Gateway, key_samples: Sequence[str]) -> Iterat
 
 
 def expiry_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that refuse an expired key."""
+    """Yield the rules that reject an expired key."""
     if gateway.named:
         yield f"http-request set-var(txn.until) var(txn.client),map_str_int({UNTIL_FILE})"
         refusal = answers.error_arguments(401, EXPIRED, "key_expired")
@@ -106,9 +101,9 @@ def expiry_rules(gateway: Gateway) -> Iterator[str]:
 
 
 def limit_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that enforce clients' limits, for requests whose model is known.
+    """Yield the rules that reject requests beyond a client's permissions and limits, and count all others.
 
-    They refuse requests that a client may not make, and count all others.
+    They need `txn.backend` and `txn.model`.
     """
     if not gateway.named:
         return
@@ -131,28 +126,27 @@ def limit_rules(gateway: Gateway) -> Iterator[str]:
     over_tokens = "{ var(txn.tokens) -m found } { lua.tokens_today,sub(txn.tokens) ge 0 }"
     yield f"http-request set-var(txn.over) str(tokens) if {over_tokens}"
     yield "http-request lua.count_refused if { var(txn.over) -m found }"
-    for word, sentence in (("rate", TOO_MANY), ("now", TOO_MANY_NOW)):
-        rate_refusal = answers.error_arguments(429, sentence, "rate_limit_exceeded")
-        yield f"http-request return {rate_refusal} if {{ var(txn.over) -m str {word} }}"
-    # agents repeat a request after 429, and would wait for the rest of the day with Retry-After (Codex 0.171, OpenCode 1.18)
+    for limit, message in (("rate", TOO_MANY), ("now", TOO_MANY_NOW)):
+        rate_refusal = answers.error_arguments(429, message, "rate_limit_exceeded")
+        yield f"http-request return {rate_refusal} if {{ var(txn.over) -m str {limit} }}"
+    # not 429: agents repeat the request, or with Retry-After wait for the rest of the day (Codex 0.171, OpenCode 1.18)
     quota_refusal = answers.error_arguments(403, TOO_MANY_TOKENS, "insufficient_quota")
     yield f"http-request return {quota_refusal} if {{ var(txn.over) -m str tokens }}"
     yield f"http-request sc-inc-gpc0(2) if {has_client}"
 
 
 def _adapter_names(gateway: Gateway) -> list[str]:
-    """Return the names of all adapters."""
     return sorted({name for model in gateway.models for name in model.adapters})
 
 
 def client_usage(table: str, day_text: str, limits_text: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the clients' usage: today's counts (`usage.FIELDS`), running requests, and the token limit, 0 for none.
+    """Return the usage of each client: today's counts (`usage.FIELDS`), running requests, and the token limit (0 for none).
 
     Args:
-        table: HAProxy's answer to `show table`.
+        table: HAProxy's output of `show table`.
         day_text: content of today's file of counts.
-        limits_text: content of the file of token limits.
-        names: names of all clients; other rows are ignored.
+        limits_text: content of TOKENS_FILE.
+        names: names of the clients.
     """
     rows = {row[1]: dict(_FIELD.findall(row[2])) for row in _ROW.finditer(table)}
     limits = dict(_LIMIT.findall(limits_text))

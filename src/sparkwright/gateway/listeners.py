@@ -1,8 +1,9 @@
 """The listeners of a gateway, with limits on connections, in total and per client address.
 
-An address is known if it has sent a valid key within the last KNOWN_MINUTES minutes. Unknown addresses share only a part of the
-connections and have seconds to send the head of a request, so that clients without a key can't lock out those with one. The
-gateway's own hosts have a separate port, and the check of a deploy has a separate socket, which clients can't fill.
+An address is known if it has sent a valid key within the last KNOWN_MINUTES minutes. Unknown addresses can use only a part of the
+connections, and a request's head must arrive within seconds, so that clients without a key can't lock out those with one. The
+gateway's hosts have a separate port, and the check of a deploy has a separate socket, so that clients can't exhaust their
+connections.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from sparkwright.gateway.model import Gateway
 
 #: folder of the sockets, relative to HAProxy's working directory
 SOCKETS_FOLDER = "../sockets"
-#: sockets for the operator: of the serving process, of the master process, and for requests like a client's
+#: sockets of the serving process, of the master process, and for a deploy's requests
 ADMIN_SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
 CERTIFICATE_FILE = "tls.pem"
 
-#: time limits in seconds for the head of a request, and for an idle connection between requests (aiohttp keeps one for 15 s)
+#: limits of the head of a request, and of an idle connection (aiohttp keeps one for 15 s)
 HEAD_TIMEOUT_S, IDLE_TIMEOUT_S = 10, 20
 KNOWN_MINUTES = 60
 #: size of the table of addresses, in which an IPv6 network of 64 bits counts as one
 MAX_ADDRESSES = 65536
-#: maximum number of connections of a deploy's check, and of the gateway's hosts
+#: maximum numbers of connections of a deploy's check and of the gateway's hosts
 MAX_PROOF_CONNECTIONS, MAX_HOST_CONNECTIONS = 8, 64
 #: limit on new connections from an unknown address in RATE_WINDOW_S seconds
 MAX_NEW_CONNECTIONS, RATE_WINDOW_S = 300, 10
@@ -37,7 +38,7 @@ def frontend_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def control_lines(gateway: Gateway) -> Iterator[str]:
-    """Yield the same lines for the frontend of the gateway's hosts."""
+    """Yield the corresponding lines for the frontend of the gateway's hosts."""
     yield f"bind {gateway.address}:{gateway.control_port} maxconn {MAX_HOST_CONNECTIONS}{_tls_arguments(gateway)}"
     yield f"maxconn {MAX_HOST_CONNECTIONS}"
     yield f"timeout client {HEAD_TIMEOUT_S}s"
@@ -55,17 +56,17 @@ def mark_known_rule() -> str:
 
 
 def known_address_limit(total: int) -> int:
-    """Return the number of a frontend's connections that one address may have, so that some remain for others."""
+    """Return the limit of one known address's connections, of a frontend's total. Some are left for others."""
     return max(1, total * 7 // 8)
 
 
 def unknown_address_limit(total: int) -> int:
-    """Return the number of a frontend's connections that one unknown address may have."""
+    """Return the limit of one unknown address's connections, of a frontend's total."""
     return max(4, total // 4)
 
 
 def all_unknown_limit(total: int) -> int:
-    """Return the number of a frontend's connections that all unknown addresses may have together."""
+    """Return the limit of all unknown addresses' connections together, of a frontend's total."""
     return max(4, total * 3 // 4)
 
 
@@ -76,7 +77,7 @@ def _tls_arguments(gateway: Gateway) -> str:
 def _admission_rules(total: int) -> Iterator[str]:
     """Yield the rules that apply before the first byte is read.
 
-    HTTP/2 is disabled, because a connection could carry a hundred requests, each with its own buffers.
+    HTTP/2 is disabled, because one connection could have a hundred requests, each with its own buffers.
     """
     is_unknown = "{ sc0_get_gpt0 eq 0 }"
     yield "option disable-h2-upgrade"

@@ -1,4 +1,4 @@
-"""The routing of a gateway as plain data."""
+"""A gateway with its models, servers and clients, as plain data."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Affinity = Literal["none", "prefix"]
 #: names of models that need no quotes in the configuration
 MODEL_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 MODEL_NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
-#: size of a request in bytes per token of the longest context, because a token has some 4 bytes and JSON escapes non-ASCII
+#: bytes of a request per token of the longest context: a token has some 4 bytes, and JSON escapes non-ASCII characters
 BYTES_PER_TOKEN = 8
-#: placeholder server of a backend that requests wait for, which is a name that no host can have
+#: name of the placeholder server for which requests wait while no other is up; no host can have this name
 WAITING_SERVER = ":waiting"
-#: suffix for the interim server that takes a server's requests while it is replaced, which no host's server can have
+#: suffix of the interim server's name; no server of a host can have it
 INTERIM_SUFFIX = "::interim"
 
 
@@ -30,15 +30,15 @@ def check_model_name(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The metrics that show that a server's engine makes progress with its requests."""
+    """Metrics from which the progress of a server's engine can be determined."""
 
     #: path of the metrics
     path: str
     #: counters and gauges, at least one of which changes at every step
     moves: tuple[MetricSample, ...]
-    #: samples of the running and waiting requests; empty if it reports none
+    #: samples of the running and waiting requests; empty if the engine reports none
     requests: tuple[MetricSample, ...] = ()
-    #: number of seconds without a change that is normal while it works
+    #: seconds without a change that are normal while the engine works
     still_s: int = 0
 
 
@@ -50,20 +50,20 @@ class Upstream:
     name: str
     address: str
     port: int
-    #: number of requests that it serves at once; 0 if unknown, in which case they are not limited
+    #: maximum number of concurrent requests; 0 if unknown, in which case they are not limited
     slots: int
-    #: name of the host that may drain it; empty if that is `name`
+    #: name of the host, which may drain it; empty if that is `name`
     machine: str = ""
-    #: port for an interim server that takes its requests while it is replaced; 0 for none
+    #: port of its interim server during a replacement; 0 for none
     interim_port: int = 0
-    #: its metrics; None if the engine reports no progress
+    #: metrics of its progress; None if the engine reports none
     progress: Progress | None = None
-    #: True if a request for its model may wake it
+    #: True if requests for its model may wake it
     wakes: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
-        """HAProxy's names for it and for its interim server, if it may have one."""
+        """Names in HAProxy: of the server and, with an `interim_port`, of its interim server."""
         return (self.name, self.name + INTERIM_SUFFIX) if self.interim_port else (self.name,)
 
 
@@ -78,22 +78,22 @@ class Model:
     context: int
     #: body of the health check's request
     check: str
-    #: name of the secret that its servers require; empty for none
+    #: name of the secret with its servers' API key; empty if they require none
     key: str = ""
-    #: task that the health check tests
+    #: task of the health check's request
     task: Task = GENERATE
     #: True if all its servers take turns in memory with others, and may be asleep
     on_demand: bool = False
-    #: other names that requests may use for it
+    #: other names that requests may use
     aliases: tuple[str, ...] = ()
-    #: names of it that are adapters, whose answers differ from the model's
+    #: those of its names that are adapters
     adapters: tuple[str, ...] = ()
-    #: additional APIs that its recipe promises, by the names of their probes
+    #: names of the probes of additional APIs that its recipe promises
     dialects: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that requests may use, its own first."""
+        """All names that requests may use, `name` first."""
         return (self.name, *self.aliases)
 
     @property
@@ -109,27 +109,27 @@ def model_name(backend: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client with a key of its own. A limit of 0 stands for none."""
+    """A client with its own key. A limit of 0 means unlimited."""
 
     name: str
     #: names of the allowed models; empty for all
     models: tuple[str, ...] = ()
     requests_per_minute: int = 0
     concurrent: int = 0
-    #: limit on the tokens of prompts and answers together
+    #: limit of prompt and generated tokens together
     tokens_per_day: int = 0
-    #: expiry of its key, in seconds since the epoch
+    #: expiry of its key, in seconds since the epoch; 0 for never
     until_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A gateway. The fields without a comment are explained in `GatewayFile`."""
+    """A gateway. `GatewayFile` documents the fields without a comment."""
 
     name: str  #: name of its group
     address: str  #: listening address
     port: int  #: port for clients
-    control_port: int  #: port for its own hosts
+    control_port: int  #: port for the gateway's hosts
     tls: bool
     keyed: bool  #: True if it requires an API key
     affinity: Affinity
@@ -139,13 +139,13 @@ class Gateway:
     answer_s: int
     check_s: int
     models: tuple[Model, ...]
-    paths: tuple[ApiPath, ...]  #: API paths of its servers that clients may use
+    paths: tuple[ApiPath, ...]  #: API paths that clients may use
     stuck_s: int = 0  #: seconds without progress after which a server with requests counts as down; 0 for never
     waits: bool = False  #: True if requests wait while no server of a model is up
-    named: tuple[Client, ...] = ()  #: clients with their own keys, in addition to the one key for all
-    usages: tuple[Usage, ...] = USAGES  #: keys for the number of tokens in its servers' answers
+    named: tuple[Client, ...] = ()  #: clients with their own keys
+    usages: tuple[Usage, ...] = USAGES  #: where its servers' answers contain the number of tokens
 
 
 def max_body_bytes(contexts: list[int]) -> int:
-    """Return the size in bytes of the largest request for the longest of these contexts."""
+    """Return the limit of a request's size in bytes, for the longest of these contexts."""
     return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

@@ -1,8 +1,8 @@
 """Gateway operations for hosts, which read, drain and return their own servers over HTTP on a separate port.
 
-A request consists of a method, a URL and a key, without a body. Each host has its own key, of which a gateway knows only the
-SHA-256. HAProxy looks up the host, method and URL in a map of all allowed operations, and its script executes the operation found
-there without reading anything that the client sent. `haproxy -c` and reloads need no special handling for this.
+A request consists of a method, a URL and a key, without a body. Each host has its own key, of which the gateway has only the
+SHA-256. HAProxy looks up the host, method and URL in a map of all allowed operations. A script executes the operation from the
+map and reads nothing from the request.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sparkwright.gateway.model import Gateway
 
 #: URL prefix on the control port
 URL_PREFIX = "/gateway/servers"
-#: files with the hosts by the SHA-256 of their keys, their allowed operations, and the script that executes these
+#: the hosts by the SHA-256 of their keys, the allowed operations, and the script that executes them
 OPERATORS_FILE, OPERATIONS_FILE, SCRIPT_FILE = "operators.map", "operations.map", "operate.lua"
-#: file of server states that HAProxy reads on a reload, so that drained servers stay drained
+#: server states that HAProxy reads on a reload, so that drained servers stay drained
 STATES_FILE = "servers.state"
-#: actions: stop new requests; stop also checks, whose tokens would disturb a measurement; resume everything
+#: actions: send no new requests; send no health checks either, whose tokens would distort a measurement; resume
 DRAIN, MAINTENANCE, READY = "drain", "maint", "ready"
 METHODS = {DRAIN: "set_drain", MAINTENANCE: "set_maint", READY: "set_ready"}
 READ = "read"
 
 #: executes lines of OPERATIONS_FILE, "drain BACKEND/SERVER" or "read BACKEND/SERVER BACKEND/SERVER ..."
-_SCRIPT = """-- Written by sparkwright. It does what operations.map names, and reads nothing of a request.
+_SCRIPT = """-- Written by sparkwright. It executes operations from operations.map, and reads nothing from a request.
 local methods = { %s }
 
 core.register_service("operate", "http", function(applet)
@@ -50,7 +50,7 @@ end)
 
 
 def operation_url(action: str, backend: str, server: str) -> str:
-    """Return the URL for an operation on a server (PUT), below the gateway's address."""
+    """Return the path of the PUT request for an operation on a server."""
     return f"{URL_PREFIX}/{backend}/{server}/{action}"
 
 
@@ -76,19 +76,19 @@ def _operation_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def parse_key_hashes(text: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the hashes of these hosts' keys from a key file."""
-    rows = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
-    return {name: rows[name] for name in names if name in rows}
+    """Return the SHA-256 of these hosts' keys, by host, from the content of OPERATORS_FILE."""
+    hashes = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
+    return {name: hashes[name] for name in names if name in hashes}
 
 
 def global_lines() -> Iterator[str]:
-    """Yield the lines that load the script and the server states saved before a reload."""
+    """Yield the lines that load the script and set the file of server states."""
     yield f"server-state-file {STATES_FILE}"
     yield f"lua-load {SCRIPT_FILE}"
 
 
 def defaults_lines() -> Iterator[str]:
-    """Yield the directive that restores the drained servers after a reload."""
+    """Yield the directive that restores the server states."""
     yield "load-server-state-from-file global"
 
 

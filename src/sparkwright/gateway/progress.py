@@ -1,10 +1,9 @@
-"""Progress checks of the servers behind a gateway, which stop requests to a server whose engine stalls.
+"""Progress checks of the servers behind a gateway, which stop requests to a server whose engine is stuck.
 
-A check that requests a token has to wait on a full server. Its time limit is therefore long, and a server that answered
-everything except requests would count as up for minutes. The engine's own counters show a stall within seconds, because they
-move at every step, even during a long prompt. A Lua script reads them outside the path of requests, and only while clients wait
-for an answer. vLLM counts a request when its engine takes it, so an engine that stopped while idle counts none and is asked for
-a token.
+A health check that requests a token has to wait on a busy server, so it detects a stuck engine only after minutes. The engine's
+counters reveal it within seconds, because they change at every step, even during a long prompt. A Lua script reads them, without
+delaying requests, and only while clients wait for an answer. vLLM counts a request only once its engine has accepted it, so an
+engine that got stuck while idle reports none; from such an engine the script requests a token.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from collections.abc import Iterator
 from sparkwright.engines import tasks
 from sparkwright.gateway.model import Gateway, Progress
 
-#: files with the metrics to read from each server, and the script that reads them
+#: file with the metrics to read from each server, and the script that reads them
 LIST_FILE, SCRIPT_FILE = "progress.list", "progress.lua"
-#: interval and timeout of a reading in seconds, and its size limit in bytes; a server's /metrics has at most 300 kB
+#: interval, timeout and size limit of a reading; a server's /metrics has at most 300 kB
 POLL_INTERVAL_S, READ_TIMEOUT_S, MAX_METRICS_BYTES = 2, 3, 2**20
-#: factor for the time limit of a server that does not answer at all; llama.cpp answers /metrics only between pieces of a prompt
+#: factor of the time limit for a server that does not answer at all; llama.cpp answers /metrics only between chunks of a prompt
 SILENT_FACTOR = 3
-#: names of metrics that are allowed in the list, as a recipe may name its own
+#: valid names and labels of metrics, which a recipe can set
 METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
 METRIC_LABEL = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 
 #: Lines of LIST_FILE: "BACKEND SERVER path PATH", "... still SECONDS", "... moves|requests METRIC LABEL", "... check PATH BODY".
-#: A stuck server is down for HAProxy until a check generates a token. Its requests are ended if another server is up, and those
-#: without a first byte are then sent to that one (`retry-on empty-response`).
-_SCRIPT = """-- Written by sparkwright. It reads the counters of servers that have requests, and takes those out that stand still.
+#: A stuck server is down in HAProxy until a health check generates a token. If another server is up, the stuck server's requests
+#: are ended, and those without a first byte are retried on the other one (`retry-on empty-response`).
+_SCRIPT = """-- Written by sparkwright. It reads the counters of servers that have requests, and marks stuck servers as down.
 local STUCK_S, EVERY_S, READ_S, MOST_BYTES, SILENT = %(stuck_s)d, %(every_s)d, %(read_s)d, %(most_bytes)d, %(silent)d
 local keys = %(keys)s
 local watched = {}
@@ -105,12 +104,12 @@ local function other_is_up(target)
     return false
 end
 
--- An engine that has no request gives a token at once, unless it stopped before it could take those that clients wait for.
+-- An idle engine generates a token at once; one that got stuck before it accepted the waiting requests does not.
 local function gives_no_token(target, server)
     return answer(target, server, target.check, target.body, target.still - target.still // 3) == ""
 end
 
--- What shows that a server works: its counters. Of a silent one, what clients got from it, and it has more time.
+-- Returns the counters (of a silent server, the bytes it sent to clients), the number of requests, and the time limit.
 local function reading(target, server, stats, up)
     local text = answer(target, server, target.request, "", READ_S)
     if text == "" then
@@ -155,11 +154,10 @@ end
 
 
 def render_files(gateway: Gateway, server_keys: str) -> dict[str, str]:
-    """Return the files for watching the servers; none if there is nothing to watch.
+    """Return the script and its list; empty if progress is not checked or no engine reports it.
 
     Args:
-        gateway: the gateway.
-        server_keys: name of the file with the keys of the models' servers.
+        server_keys: name of the file with the servers' API keys.
     """
     rows = "".join(_list_lines(gateway))
     if not rows or not gateway.stuck_s:

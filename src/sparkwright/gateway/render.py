@@ -1,7 +1,7 @@
-"""Rendering a gateway as HAProxy's configuration, for version 2.6 and newer.
+"""HAProxy's configuration of a gateway, for HAProxy 2.6 and newer.
 
-`option http-no-delay` is essential for the latency: without it the first token is 200 ms late. A request's key, path, method,
-announced length and headers are checked, in this order, before its body is read.
+Without `option http-no-delay`, the first token is delayed by 200 ms. A request's key, path, method, announced length and headers
+are checked, in this order, before its body is read.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ FILE_NAMES = (
 HAPROXY_ARGUMENTS = ("-W", "-db", "-S", f"unix@{SOCKETS_FOLDER}/{MASTER_SOCKET},mode,600", "-f", CONFIG_FILE)
 #: placeholder for the digest of all files, which identifies the configuration of a running HAProxy
 DIGEST_PLACEHOLDER = "@DIGEST@"
-#: environment. By default glibc returns a buffer of a megabyte to the kernel after each request and allocates it again, which
-#: takes 414 page faults and 1.4 ms of system time per request, instead of 9 and 0.5 ms with these (2.6.12, x86-64, 1 MiB
-#: buffers)
+#: environment variables. By default, glibc returns a large buffer to the kernel after each request and allocates it again, which
+#: takes 414 page faults and 1.4 ms of system time per request, instead of 9 and 0.5 ms (2.6.12, x86-64, 1 MiB buffers)
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(128 * 2**20),
@@ -41,22 +40,22 @@ MODELS_PATH, METRICS_PATH, HEALTH_PATH = "/v1/models", "/metrics", "/health"
 #: the header in which clients of Anthropic's API send their key
 API_KEY_HEADER = "x-api-key"
 MAX_HEADERS_BYTES = 16384
-#: bytes of a buffer in addition to headers and body, for HAProxy's own `tune.maxrewrite` and its index of the parts
+#: bytes of a buffer in addition to headers and body, for `tune.maxrewrite` and HAProxy's index of the parts
 EXTRA_BUFFER_BYTES, MAX_REWRITE_BYTES = 65536, 1024
 BODY_TIMEOUT_S, CONNECT_TIMEOUT_S, CHECK_TIMEOUT_S = 60, 5, 60
-#: first HAProxy whose threads can share Lua's state. With two threads, 2.6.12 mixed up the calls of the filter in `usage` after
-#: some thousand streams, which hung or were cut off, and crashed (3.0.11 did not)
+#: first version that can run Lua on several threads. With two threads, after some thousand streams, 2.6.12 mixed up the calls of
+#: the filter in `usage`, interrupted streams and crashed; 3.0.11 did not
 MIN_THREADED_VERSION = "3.0"
-#: address of the placeholder server, where nothing listens, so that HAProxy retries after a second on a server that is up by then
+#: address where nothing listens, so that HAProxy retries the request each second until a server is up
 PLACEHOLDER_ADDRESS = "127.0.0.1:1"
-#: interval in seconds of the checks of a server that has failed one or is down
+#: interval between checks of a server that is down or has failed its last check
 FAST_CHECK_INTERVAL_S = 2
-#: how long the previous process may take to finish its requests after a reload, in seconds, which may be long streams
+#: limit for the previous process to finish its requests after a reload
 OLD_PROCESS_TIMEOUT_S = 1800
-#: how long a client may leave a pending answer unread, in seconds
+#: how long a client may leave a pending answer unread
 CLIENT_TIMEOUT_S = 60
 #: maximum number of buffers of a connection: the request, the next request, the copy for a retry, and one at each end for the
-#: answer (with 2.6.12, clients that send four requests at once and read nothing used 5.1)
+#: answer (with 2.6.12, clients that sent four requests at once and read no answer used 5.1)
 BUFFERS_PER_CONNECTION = 5
 #: limit on the configured memory
 MAX_MEMORY_BYTES = 8 * 2**30
@@ -67,7 +66,7 @@ PROCESS_BYTES = 128 * 2**20
 def buffer_bytes(gateway: Gateway) -> int:
     """Return the size of HAProxy's buffer.
 
-    A request must fit into it completely, because otherwise its model can't be read and it can't be retried.
+    A complete request must fit into it, because otherwise its model can't be read and it can't be retried.
     """
     return gateway.body_bytes + MAX_HEADERS_BYTES + EXTRA_BUFFER_BYTES
 
@@ -80,34 +79,27 @@ def max_memory_bytes(gateway: Gateway) -> int:
 def container_limit_bytes(gateway: Gateway) -> int:
     """Return the memory limit of the gateway's container in bytes.
 
-    It has to hold two processes, because after a reload the previous one finishes its requests.
+    It is for two processes, because the previous process finishes its requests after a reload.
     """
     return 2 * (max_memory_bytes(gateway) + PROCESS_BYTES)
 
 
 def render_files(gateway: Gateway) -> dict[str, str]:
     """Return the files of the gateway's folder that contain no secrets, by name."""
-    config_files = {CONFIG_FILE: "\n".join(_config_lines(gateway)) + "\n", ROUTES_FILE: _routes(gateway)}
-    client_files = {
+    return {
+        CONFIG_FILE: "\n".join(_config_lines(gateway)) + "\n",
+        ROUTES_FILE: "".join(f"{name} {model.backend}\n" for model in gateway.models for name in model.names),
+        **operations.render_files(gateway),
+        **requests.render_files(gateway),
+        **answers.render_files(),
         **clients.render_files(gateway),
         **usage.render_files(gateway),
         **progress.render_files(gateway, SERVER_KEYS_FILE),
     }
-    return {
-        **config_files,
-        **operations.render_files(gateway),
-        **requests.render_files(gateway),
-        **answers.render_files(),
-        **client_files,
-    }
-
-
-def _routes(gateway: Gateway) -> str:
-    return "".join(f"{name} {model.backend}\n" for model in gateway.models for name in model.names)
 
 
 def _config_lines(gateway: Gateway) -> Iterator[str]:
-    yield "# Written by sparkwright; `gateway.deploy` replaces it. It holds no keys: those are in files beside it."
+    yield "# Written by sparkwright; `gateway.deploy` replaces it. The keys are in other files of this folder."
     for section, lines in _sections(gateway):
         yield ""
         yield section
@@ -200,7 +192,7 @@ def _frontend_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def _refusal_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that refuse requests before the body is read. The last one waits for the body."""
+    """Yield the rules that reject requests by path, method and size."""
     yield from requests.refusal_rules(gateway)
     too_large = answers.error_arguments(413, answers.too_large_message(gateway.body_bytes), "request_too_large")
     yield f"http-request return {too_large} if {{ req.body_size gt {gateway.body_bytes} }}"
@@ -215,20 +207,18 @@ def _refusal_rules(gateway: Gateway) -> Iterator[str]:
 def _model_list_rules(gateway: Gateway) -> Iterator[str]:
     """Yield the rules that list the available models on /v1/models."""
     for model in gateway.models:
-        rows = (json.dumps(_model_row(model, name), separators=(",", ":")) for name in model.names)
-        row = ",".join(rows).replace("%", "%%")
-        condition = (
-            f"if {' or '.join(f'{{ path {MODELS_PATH} }} {{ {item} }}' for item in _up_conditions(gateway, model))}"
-        )
-        yield f"http-request set-var-fmt(txn.models) {quote(f'%[var(txn.models)],{row}')} {condition}"
+        entries = (json.dumps(_model_entry(model, name), separators=(",", ":")) for name in model.names)
+        text = ",".join(entries).replace("%", "%%")
+        condition = " or ".join(f"{{ path {MODELS_PATH} }} {{ {is_up} }}" for is_up in _up_conditions(gateway, model))
+        yield f"http-request set-var-fmt(txn.models) {quote(f'%[var(txn.models)],{text}')} if {condition}"
     body = quote('{"object":"list","data":[%[var(txn.models),regsub(^.,)]]}')
     yield f"http-request return status 200 {answers.JSON_CONTENT_TYPE} lf-string {body} if {{ path {MODELS_PATH} }}"
 
 
 def _up_conditions(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Yield conditions, one of which holds if a server of the model is up.
+    """Yield conditions, at least one of which is true if a server of the model is up.
 
-    `nbsrv` alone would count the placeholder server.
+    `nbsrv` can't be used with a placeholder server, which it would count.
     """
     if not gateway.waits:
         yield f"nbsrv({model.backend}) gt 0"
@@ -237,13 +227,13 @@ def _up_conditions(gateway: Gateway, model: Model) -> Iterator[str]:
     yield from (f"srv_is_up({model.backend}/{name})" for upstream in model.upstreams for name in upstream.names)
 
 
-def _model_row(model: Model, name: str) -> dict[str, object]:
-    row = {"id": name, "object": "model", "created": 0, "owned_by": "sparkwright"}
-    return {**row, "max_model_len": model.context} if model.context else row
+def _model_entry(model: Model, name: str) -> dict[str, object]:
+    entry = {"id": name, "object": "model", "created": 0, "owned_by": "sparkwright"}
+    return {**entry, "max_model_len": model.context} if model.context else entry
 
 
 def _prefix_rules() -> Iterator[str]:
-    """Yield the rules that identify a conversation by its first two messages or by the beginning of the prompt."""
+    """Yield the rules that set `txn.prefix` from the first two messages or the beginning of the prompt."""
     for n in (0, 1):
         yield f"http-request set-var(txn.first{n}) req.body,json_query('$.messages[{n}].content'),xxh64"
         unset = f"!{{ var(txn.first{n}) -m found }}"
@@ -256,16 +246,15 @@ def _prefix_rules() -> Iterator[str]:
 def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
     yield from wake.request_rules(gateway, model)
     if gateway.waits:
-        # each try takes a second; a request that made a server exit is not retried at all
+        # each retry takes a second; a request during which a server exited is not retried
         yield f"retries {gateway.queue_s}"
         yield "option redispatch 1"
     else:
         not_up = answers.error_arguments(503, answers.NOT_UP, "model_not_up")
-        # a process that is stopping after a reload counts no server as usable
+        # in a process that is stopping after a reload, nbsrv is 0
         yield f"http-request return {not_up} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
-            # HAProxy copies the whole buffer for it, 0.2 ms per request with 1 MiB; with a single server there is no other one
-            # to try
+            # needs another server, and a copy of the whole buffer: 0.2 ms per request with 1 MiB
             yield "retry-on conn-failure empty-response"
     key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS_FILE})]"
     if model.key:
@@ -294,7 +283,7 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _balance_lines(gateway: Gateway, servers: int) -> Iterator[str]:
-    """Yield the directives that select a server. With prefix affinity, no server gets more than 3/4 of all requests."""
+    """Yield the directives that select a server. With prefix affinity, a server gets at most 3/4 of the running requests."""
     if gateway.affinity == "none" or servers == 1:
         yield "balance leastconn"
         return

@@ -1,8 +1,8 @@
-"""HAProxy rules that find the model that a request names, or the response that it refers to, for each path.
+"""HAProxy rules that select the backend of a request by its path and its model, or by the response that it refers to.
 
-A model is named in a JSON body or in a field of a multipart form. A request about an earlier response names no model and goes to
-the server that made the response, which is stored in a table by the response's id. A reload clears the table, because HAProxy
-transfers tables only through a TCP port (a unix socket was tested with 2.6.12).
+The model is in a JSON body or in a field of a multipart form. A request about an earlier response contains no model and goes to
+the server that created the response, which a table contains by the response's id. A reload clears the table, because HAProxy can
+transfer tables only through a TCP port (not through a unix socket, tested with 2.6.12).
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from sparkwright.gateway.model import Gateway, Model
 
 #: file with the backends by their servers' numbers, and the script that reads forms
 MAKERS_FILE, SCRIPT_FILE = "makers.map", "forms.lua"
-#: backend with the table of responses, which is a name that no model can have
+#: backend with the table of responses; no model can have this name
 TABLE_BACKEND = "-responses"
 #: maximum number of responses in the table, and how long they are kept in hours
 MAX_RESPONSES, RETENTION_H = 20_000, 24
-#: maximum length of a response's id, and the number of bytes at the beginning of an answer that contain it
+#: maximum length of a response's id, and size of the beginning of an answer in which it is searched
 MAX_ID_CHARS, ID_WITHIN_BYTES = 64, 4096
-#: how long to wait for an answer to begin, in seconds, and the least number of bytes that contain its id
+#: limit for the beginning of an answer, and its minimum size
 BEGIN_TIMEOUT_S, MIN_BEGIN_BYTES = 60, 60
 ID_CHARACTER = "[A-Za-z0-9_-]"
-UNKNOWN_RESPONSE_MESSAGE = (
-    "The gateway knows no server that made a response of this name; it forgets them when it reloads its files."
-)
-#: reads forms, whose bodies are binary, because HAProxy's own regular expressions end at the first zero byte
-_SCRIPT = """-- Written by sparkwright. It returns the field `model` of a multipart form, or nothing.
+UNKNOWN_RESPONSE_MESSAGE = "The gateway has no record of this response; its records are lost when it reloads its files."
+#: a script, because a form's body is binary and HAProxy's regular expressions end at the first zero byte
+_SCRIPT = """-- Written by sparkwright. It returns the field `model` of a multipart form; empty if there is none.
 core.register_fetches("form_model", function(txn)
     local body = txn.f:req_body() or ""
     local _, named = string.find(body, 'name="model"', 1, true)
@@ -56,13 +54,13 @@ def render_files(gateway: Gateway) -> dict[str, str]:
 
 
 def server_number(model: Model, server: str) -> int:
-    """Return the number of a server, which is the same in all configurations regardless of their other content."""
+    """Return the number of a server in the configuration, a hash of its name and so the same in every configuration."""
     return 1 + zlib.crc32(f"{model.backend}/{server}".encode()) % (2**31 - 2)
 
 
-def select_paths(gateway: Gateway, names: ModelPlace) -> tuple[ApiPath, ...]:
-    """Return the paths whose requests name their model in the given way."""
-    return tuple(path for path in gateway.paths if path.model == names)
+def select_paths(gateway: Gateway, place: ModelPlace) -> tuple[ApiPath, ...]:
+    """Return the paths whose requests contain the model in this place."""
+    return tuple(path for path in gateway.paths if path.model == place)
 
 
 def global_lines(gateway: Gateway) -> Iterator[str]:
@@ -79,7 +77,7 @@ def sections(gateway: Gateway) -> Iterator[tuple[str, Iterator[str]]]:
 
 
 def refusal_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that refuse requests by path and method, before the body is read."""
+    """Yield the rules that reject requests by path and method, before the body is read."""
     paths = gateway.paths
     named = [path.path for path in paths if path.model != "response"]
     response_patterns = [_path_pattern(path) for path in select_paths(gateway, "response")]
@@ -98,10 +96,9 @@ def refusal_rules(gateway: Gateway) -> Iterator[str]:
 
 
 def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
-    """Yield the rules that set `txn.backend`, and `txn.made` to the server that made a response.
+    """Yield the rules that set `txn.backend`, and `txn.made` to the number of the server that created a response.
 
     Args:
-        gateway: the gateway.
         routes_file: name of the file with the backends by model.
     """
     if form_paths := select_paths(gateway, "form"):
@@ -124,7 +121,7 @@ def routing_rules(gateway: Gateway, routes_file: str) -> Iterator[str]:
 
 
 def _response_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that find the server of a response, and that record the server of a new response."""
+    """Yield the rules that look up the server of a response, and that record the server of a new response."""
     patterns = " ".join(_path_pattern(path) for path in select_paths(gateway, "response"))
     depth = RESPONSES.count("/") + 2
     yield f"acl kept path -m reg {patterns}"
@@ -146,7 +143,7 @@ def _response_rules(gateway: Gateway) -> Iterator[str]:
 
 
 def server_rules(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Yield the rules of a backend that send requests about a response to the server that made it, if it is up."""
+    """Yield a backend's rules that send requests about a response to the server that created it, if it is up."""
     if not _has_responses(gateway) or sum(len(upstream.names) for upstream in model.upstreams) == 1:
         return
     for upstream in model.upstreams:
@@ -155,7 +152,7 @@ def server_rules(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _has_responses(gateway: Gateway) -> bool:
-    """Return True if an engine of the gateway's servers stores responses."""
+    """Return True if the gateway's servers store responses."""
     return bool(select_paths(gateway, "response"))
 
 

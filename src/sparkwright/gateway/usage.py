@@ -1,9 +1,9 @@
 """Token counts of clients with their own keys, from the usage in the servers' answers.
 
-Usage is at the end of an answer's body, which HAProxy's rules can't read. A Lua filter keeps the first and last bytes of each
-answer to such a client, and only to such a client. If an answer has no usage, the tokens are estimated from the request's size
-and the number of events in the stream. Every WRITE_INTERVAL_S seconds the counts are appended to the day's file, so that none are
-lost in a reload or restart, and so that the streams of a process from before a reload count too.
+The usage is at the end of an answer's body, which HAProxy's rules can't read, so a Lua filter keeps the first and last bytes of
+each answer to these clients. If an answer has no usage, the tokens are estimated from the request's size and the number of events
+in the stream. Every WRITE_INTERVAL_S seconds the counts are appended to the day's file, so that a reload or restart does not lose
+them, and streams that a process finishes after a reload are counted too.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from sparkwright.engines import dialects
 from sparkwright.gateway.listeners import SOCKETS_FOLDER
 from sparkwright.gateway.model import Gateway
 
-#: the script, and the prefix of the names of its files, which is followed by the day
+#: the script, and the prefix of the day in the names of its files
 SCRIPT_FILE, FILE_PREFIX = "usage.lua", "usage."
-#: path of the metrics for Prometheus, which require the gateway's own key
+#: path of the metrics for Prometheus, which require the gateway's `key`
 METRICS_PATH = "/metrics/clients"
 #: counters of a client, in the order of a file's columns
 FIELDS = ("requests", "prompt_tokens", "generated_tokens", "estimated", "errors", "refused", "queue_ms")
-#: interval of writes in seconds, how long files are kept in days, and the size in bytes beyond which a file is summed up
+#: interval of writes, retention of files, and the size beyond which a file's lines are summed up
 WRITE_INTERVAL_S, RETENTION_DAYS, MAX_FILE_BYTES = 5, 31, 2**18
-#: number of bytes kept from an answer's beginning and end, and read from a usage
+#: bytes kept from an answer's beginning and from its end, and bytes read from the beginning of a usage
 KEPT_BYTES, USAGE_BYTES = 4096, 600
-#: number of bytes per token of a request, for estimates
+#: bytes of a request per token, for estimates
 BYTES_PER_TOKEN = 4
-#: paths whose answers are text or streams of text, which are estimated if they have no usage
+#: paths that return text, whose tokens are estimated if an answer has no usage
 TEXT_PATHS = (*dialects.BY_PATH, "/v1/completions")
 _ROW = re.compile(r"([a-z0-9][a-z0-9_.-]{0,39})((?: [0-9]{1,15}){7})")
 
-_SCRIPT = """-- Written by sparkwright. It counts what clients with keys of their own use, by the usage in their servers' answers.
+_SCRIPT = """-- Written by sparkwright. It counts the usage of clients with their own keys, from the servers' answers.
 local FOLDER, WRITE_S, KEPT_DAYS, MOST_BYTES = "%(folder)s", %(write_s)d, %(kept_days)d, %(most_bytes)d
 local KEPT_BYTES, USAGE_BYTES, BYTES_PER_TOKEN = %(kept_bytes)d, %(usage_bytes)d, %(bytes_per_token)d
 local MOST_COUNT = 10 ^ 12
 local FIELDS = { %(fields)s }
 local TEXTS = { %(texts)s }
--- the object that holds the counts, the keys that add up to the prompt's tokens, the key of the generated tokens
+-- the object with the counts, the keys whose sum is the number of prompt tokens, the key of the generated tokens
 local USAGES = { %(usages)s }
 
--- today: as the file has it. pending: not written yet. total: since this process began
+-- today: the counts in the file. pending: not written yet. total: since this process started
 local day, offset, today, pending, total = "", 0, {}, {}, {}
 
 local function add(counts, client, more)
@@ -51,7 +51,7 @@ local function add(counts, client, more)
     counts[client] = row
 end
 
--- a file's and a server's numbers are strangers' data
+-- numbers from files and servers are untrusted
 local function integer(text)
     local number = math.tointeger(tonumber(text))
     return number and number < MOST_COUNT and number or nil
@@ -162,7 +162,7 @@ function Usage:http_headers(txn, message)
             self.text, self.bytes = TEXTS[txn.f:path()], txn.f:req_body_size() or 0
         end
     elseif self.client then
-        self.status = txn.f:status()  -- not its start line, which is not to be had once a rule has waited for the body
+        self.status = txn.f:status()  -- the start line is not available after a rule that waits for the body
         self.head, self.parts, self.size, self.events = "", {}, 0, 0
         if self.status == 200 then
             filter.register_data_filter(self, message.channel)
@@ -287,7 +287,7 @@ end)
 
 
 def render_files(gateway: Gateway) -> dict[str, str]:
-    """Return the script; no files if no client has its own key."""
+    """Return the script; empty if no client has its own key."""
     if not gateway.named:
         return {}
     usages = (
@@ -327,17 +327,13 @@ def filter_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def metrics_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rule that shows the counts to the gateway's own key. Clients can't see each other's counts."""
+    """Yield the rule for the metrics. Clients with their own keys can't read them, as they contain the other clients' counts."""
     if gateway.named:
         yield f"http-request use-service lua.client_metrics if {{ path {METRICS_PATH} }} !{{ var(txn.client) -m found }}"
 
 
 def parse_totals(text: str) -> dict[str, dict[str, int]]:
-    """Return a day's counts by client.
-
-    Args:
-        text: content of the day's file, whose invalid lines are ignored.
-    """
+    """Return the counts by client from the content of a day's file. Invalid lines are ignored."""
     totals_by_client: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         if row := _ROW.fullmatch(line):

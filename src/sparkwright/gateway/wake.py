@@ -1,8 +1,8 @@
-"""Waking models on request: the gateway records the last request for a sleeping model, which the model's host reads.
+"""Waking models on request: the gateway records when a sleeping model was last requested, and the model's host wakes it.
 
-The gateway starts nothing itself. A host reports its own sleeping server over the control port, with the number of seconds that
-waking it takes, and is told how long ago that model was requested. Reports expire: without a current one, requests for a model
-that is down are refused like for any other.
+A host reports its sleeping server over the control port, with the number of seconds that waking it takes; the answer contains the
+seconds since the last request for the model. Reports expire: without a current one, requests are rejected as for any model that
+is down.
 """
 
 from __future__ import annotations
@@ -12,31 +12,30 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: operation on the control port, and the header with the number of seconds that waking takes
+#: the report's operation on the control port, and its header with the number of seconds that waking takes
 ASLEEP, SECONDS_HEADER = "asleep", "x-wake-seconds"
-#: field of the answer with the seconds since the last request for the model, much more than a day if there was none
+#: field of the answer with the seconds since the last request for the model; decades if there was none
 ASKED_FIELD = "asked_s"
 #: HAProxy's process-wide variables per model: time of the last request, time of the last report, reported seconds
 VARIABLES = ("asked", "heard", "needs")
-#: maximum number of seconds that a host may report
+#: maximum number of seconds in a report
 MAX_WAKE_S = 99_999
-#: how long a report is valid, in seconds
 REPORT_VALIDITY_S = 30
-#: value of Retry-After in seconds, if it has not been measured how long waking takes
+#: Retry-After if the duration of waking is unknown
 DEFAULT_RETRY_S = 60
 ERROR_CODE = "model_asleep"
-_ASLEEP_MESSAGE = "This model is asleep and was asked for: its host wakes it as soon as it may."
-MEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s, by the time that its last start took."
-UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} No start of it was measured yet. Try again in %[var(txn.wake)] s."
-LATE_MESSAGE = "All servers of this model are busy, asleep or gone. Try again in %[var(txn.wake,5)] s."
+_ASLEEP_MESSAGE = "This model is asleep. Its host wakes it as soon as possible."
+MEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s, which is how long its last start took."
+UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s; the duration of its start is unknown."
+LATE_MESSAGE = "All servers of this model are busy, asleep or down. Try again in %[var(txn.wake,5)] s."
 
 
 def find_sleeper(model: Model) -> Upstream | None:
-    """Return the model's server that requests may wake, or None."""
+    """Return the model's server that requests may wake; None if there is none."""
     return next((upstream for upstream in model.upstreams if upstream.wakes), None)
 
 
-def _list_sleepers(gateway: Gateway) -> Iterator[tuple[Model, Upstream]]:
+def _iter_sleepers(gateway: Gateway) -> Iterator[tuple[Model, Upstream]]:
     for model in gateway.models:
         upstream = find_sleeper(model)
         if upstream is not None:
@@ -44,19 +43,19 @@ def _list_sleepers(gateway: Gateway) -> Iterator[tuple[Model, Upstream]]:
 
 
 def _variable(model: Model, upstream: Upstream, name: str) -> str:
-    """Return the name of a process-wide variable in HAProxy, see `VARIABLES`."""
+    """Return the full name of one of VARIABLES."""
     return f"proc.{name}_{requests.server_number(model, upstream.name)}"
 
 
 def global_lines(gateway: Gateway) -> Iterator[str]:
     """Yield the lines that initialize the variables."""
-    for model, upstream in _list_sleepers(gateway):
+    for model, upstream in _iter_sleepers(gateway):
         yield from (f"set-var {_variable(model, upstream, name)} int(0)" for name in VARIABLES)
 
 
 def report_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules of the hosts' frontend that accept and answer a report."""
-    for model, upstream in _list_sleepers(gateway):
+    """Yield the rules of the hosts' frontend that store and answer a report."""
+    for model, upstream in _iter_sleepers(gateway):
         request, report, needs = (_variable(model, upstream, name) for name in VARIABLES)
         is_report = f"{{ var(txn.operation) -m str {answers.quote(f'{ASLEEP} {model.backend}/{upstream.name}')} }}"
         has_seconds = f"{{ req.fhdr({SECONDS_HEADER}) -m reg ^[0-9]{{1,{len(str(MAX_WAKE_S))}}}$ }}"
@@ -68,7 +67,7 @@ def report_rules(gateway: Gateway) -> Iterator[str]:
 
 
 def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
-    """Yield a backend's rules that record requests for its sleeping model, and refuse those that can't wait long enough."""
+    """Yield a backend's rules that record requests for a sleeping model, and reject those that can't wait long enough."""
     upstream = find_sleeper(model)
     if upstream is None:
         return
@@ -95,6 +94,6 @@ def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
 
 
 def _unavailable_arguments(message: str, code: str, seconds: str = "var(txn.wake)") -> str:
-    """Return a 503 with Retry-After from a variable, as arguments of `http-request return` and `http-error`."""
+    """Return a 503 with a computed Retry-After as arguments of `http-request return` and `http-error`."""
     body = answers.quote(answers.error_body(503, message, code))
     return f"status 503 {answers.JSON_CONTENT_TYPE} lf-string {body} hdr Retry-After '%[{seconds}]'"
