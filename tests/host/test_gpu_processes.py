@@ -70,7 +70,7 @@ def test_a_server_that_nvidia_smi_does_not_list_fails_with_both_pieces_of_eviden
 ) -> None:
     result = check_gpu_use(tmp_path, start_printing(f"{DUMP} device_config=cpu, seed=0"), "1, other, 200")
     assert (result.failed, result.data["verdict"]) == (True, "no gpu")
-    assert result.msg == "the server does not use the GPU; its log says: device_config=cpu."
+    assert result.msg == "the server does not use the GPU; engine log: device_config=cpu."
     assert result.data["evidence"] == [
         "nvidia-smi: no compute process of the container (others: other (pid 1, 0.2 GiB))",
         "engine log: device_config=cpu",

@@ -326,7 +326,7 @@ def test_where_root_has_a_runtime_of_its_own_nothing_else_runs_as_root(tmp_path:
             pytest.skip("this Python is not root's")
         assert root_runtime.resolve_library(runtimes) == place
         (place / "sparkwright").chmod(0o775)
-        with pytest.raises(Refused, match=f"{place}/sparkwright can be changed by others than root"):
+        with pytest.raises(Refused, match=f"{place}/sparkwright can be changed by users other than root"):
             root_runtime.resolve_library(runtimes)
         (place / "sparkwright").chmod(0o755)
         os.chown(place, 65534, -1)

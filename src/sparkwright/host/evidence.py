@@ -1,4 +1,4 @@
-"""Measurements on the host that explain a slow server, for `engine.causes`."""
+"""Facts and measurements from the host that can explain a slow server, for `engine.causes`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.trust import bounds
 
 
 def read_engine_state(context: Context, container: str) -> EngineState | None:
-    """Return the engine's state from the log of its last start; None without a container or a log."""
+    """Return the engine's state from the log of its last start, or None without a container or a readable log."""
     if not container:
         return None
     try:
@@ -30,23 +30,18 @@ def read_engine_state(context: Context, container: str) -> EngineState | None:
 
 
 def list_ollama_models(context: Context) -> list[tuple[str, int]] | None:
-    """Return (model, bytes) of Ollama's loaded models, with 0 for an unknown size.
-
-    Empty without Ollama, None if it does not answer.
-    """
+    """Return (name, bytes) of Ollama's loaded models, with 0 for an unknown size; None if Ollama does not answer."""
     try:
-        return [
-            (loaded.name, loaded.size_bytes or 0)
-            for loaded in Ollama(context.machine.ollama_url, timeout_s=2).list_loaded()
-        ]
+        models = Ollama(context.machine.ollama_url, timeout_s=2).list_loaded()
     except OllamaAbsent:
         return []
     except OllamaBusy:
         return None
+    return [(model.name, model.size_bytes or 0) for model in models]
 
 
 def read_meminfo(context: Context) -> dict[str, int] | None:
-    """Return /proc/meminfo in bytes; None if it cannot be read."""
+    """Return /proc/meminfo in bytes, or None if it cannot be read."""
     try:
         return context.machine.meminfo()
     except (OSError, ValueError):
@@ -54,7 +49,7 @@ def read_meminfo(context: Context) -> dict[str, int] | None:
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:
-    """Return a model's config.json; empty if it cannot be read."""
+    """Return a model's config.json, or an empty dict if it cannot be read."""
     try:
         return bounds.read_config(folder / "config.json")
     except (OSError, ValueError):
@@ -62,7 +57,7 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 
 def max_decode_rate(context: Context, model_dir: str) -> float | None:
-    """Return the highest decode rate of one stream that the GPU's memory bandwidth allows for this model; None if unknown."""
+    """Return the maximum decode rate of one stream, from the GPU's memory bandwidth and the model's size; None if unknown."""
     name = (context.facts.get("gpu") or {}).get("name")
     if not model_dir or name not in roofline.BANDWIDTH:
         return None
@@ -75,15 +70,15 @@ def max_decode_rate(context: Context, model_dir: str) -> float | None:
 
 
 def _iter_tensors(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield (name, bytes) of each tensor in a safetensors file, from its header alone."""
+    """Yield (name, bytes) of each tensor in a safetensors file, from its header."""
     with path.open("rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        if size > bounds.MAX_INDEX_BYTES:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        if header_bytes > bounds.MAX_INDEX_BYTES:
             raise ValueError("no safetensors header")
-        header = bounds.parse_json(file.read(size), max_bytes=bounds.MAX_INDEX_BYTES)
-    for name, entry in header.items():
+        header = bounds.parse_json(file.read(header_bytes), max_bytes=bounds.MAX_INDEX_BYTES)
+    for name, tensor in header.items():
         if name != "__metadata__":
-            begin, end = (bounds.count_or_none(at) for at in entry["data_offsets"])
+            begin, end = (bounds.count_or_none(offset) for offset in tensor["data_offsets"])
             if begin is None or end is None or end < begin:
-                raise ValueError("no offsets of a tensor")
+                raise ValueError("a tensor without valid offsets")
             yield name, end - begin

@@ -27,28 +27,27 @@ class FileState:
     mode: str = ""
     owner: str = ""
     group: str = ""
-    #: None if it is not a file, or not readable
+    #: None unless it is a readable file
     content: str | None = None
 
     @classmethod
     def read(cls, path: Path) -> FileState:
-        """Read the state of a path, without following a final symbolic link."""
+        """Read the state of a path. If it is a symlink, the state is that of the link."""
         try:
             status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return cls(path)
         kinds = ((stat.S_ISLNK, "link"), (stat.S_ISDIR, "directory"), (stat.S_ISREG, "file"))
         kind = next((name for test, name in kinds if test(status.st_mode)), "other")
-        content = (
-            path.read_bytes().decode(errors="surrogateescape") if kind == "file" and os.access(path, os.R_OK) else None
-        )
+        is_readable = kind == "file" and os.access(path, os.R_OK)
+        content = path.read_bytes().decode(errors="surrogateescape") if is_readable else None
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
         return cls(path, kind, mode, *_owner_names(status), content)
 
 
 @dataclass(frozen=True, slots=True)
 class IntendedState:
-    """The intended state of a path. Empty or None: keep what it has."""
+    """The intended state of a path. A value that is empty or None is not changed."""
 
     kind: str
     mode: str = ""
@@ -58,7 +57,7 @@ class IntendedState:
 
 
 def differences(intended: IntendedState, current: FileState) -> list[Change]:
-    """Return the differences, field by field. Pure."""
+    """Return the differences, field by field."""
     if intended.kind == "absent":
         return [Change("state", current.kind, "absent")] if current.kind != "absent" else []
     changes = []
@@ -74,9 +73,9 @@ def differences(intended: IntendedState, current: FileState) -> list[Change]:
 
 
 def apply(intended: IntendedState, current: FileState) -> None:
-    """Bring a path into the intended state.
+    """Bring a path into the intended state. Raises Failed.
 
-    Something of another kind in its place is only removed if it is a link or an empty folder.
+    A non-empty folder is removed only if the intended state is absent, not to make place for a file.
     """
     path = current.path
     try:
@@ -96,9 +95,8 @@ def apply(intended: IntendedState, current: FileState) -> None:
         else:
             _set_owner_and_mode(path, mode, owner)
     except PermissionError as error:
-        raise Failed(
-            f"no permission to change {error.filename or path}.", fix="Add `become: true` to the task."
-        ) from None
+        fix = "Add `become: true` to the task."
+        raise Failed(f"no permission to change {error.filename or path}.", fix=fix) from None
     except LookupError as error:
         raise Failed(f"{path}: {error}.", fix="Create that user or group first.") from None
     except OSError as error:
@@ -106,7 +104,7 @@ def apply(intended: IntendedState, current: FileState) -> None:
 
 
 def _resolve_owner(intended: IntendedState) -> tuple[int, int]:
-    """Return the intended ids of owner and group; -1 for unset. Raises LookupError."""
+    """Return the ids of the intended owner and group, -1 for unchanged. Raises LookupError for an unknown name."""
     try:
         user = pwd.getpwnam(intended.owner).pw_uid if intended.owner else -1
     except KeyError:
@@ -118,18 +116,18 @@ def _resolve_owner(intended: IntendedState) -> tuple[int, int]:
 
 
 def _set_owner_and_mode(path: Path, mode: int, owner: tuple[int, int]) -> None:
-    """Set owner and mode of the path itself: a link that someone puts in its place is not followed."""
-    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Set owner and mode of a path. Raises Failed if it was replaced by a symlink."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if stat.S_ISLNK(os.fstat(handle).st_mode):
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
             raise Failed(f"{path} was replaced by a symlink.", fix="Check what else writes to that directory.")
         if owner != (-1, -1):
-            os.chown(f"/proc/self/fd/{handle}", *owner)
-        Path(f"/proc/self/fd/{handle}").chmod(mode)
+            os.chown(f"/proc/self/fd/{descriptor}", *owner)
+        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def _remove(current: FileState, *, recursive: bool) -> None:
@@ -142,7 +140,7 @@ def _remove(current: FileState, *, recursive: bool) -> None:
 
 
 def _owner_names(status: os.stat_result) -> tuple[str, str]:
-    """Return the names of user and group; the number if there is no name."""
+    """Return the names of user and group, or the ids if they have no names."""
     user, group = str(status.st_uid), str(status.st_gid)
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(status.st_uid).pw_name

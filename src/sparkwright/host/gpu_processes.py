@@ -1,4 +1,8 @@
-"""The processes that use the GPU, the container of a process, and a container's use of the GPU."""
+"""The container of a process, and a container's use of the GPU.
+
+The container of a process is found by its cgroup: docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2; ID is
+64 hex digits.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,24 @@ from sparkwright.host.module import Context
 from sparkwright.host.nvidia_smi import GpuProcess, ProcessList
 from sparkwright.units import format_gib
 
-# The container of a process, from its cgroup in the kernel.
-#
-# Docker's cgroup is docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2; ID is 64 hex digits.
-
 CONTAINER_CGROUP = re.compile(
     r"(?:docker|containerd|cri-containerd|libpod|crio)[-/:]{1,4}(?:[\w.-]{1,200}[-/:])?([0-9a-f]{64})"
 )
+#: the columns of `docker top`
+TOP_OPTIONS = "-eo pid,comm"
+FIX = "Check that the image is built for this GPU and architecture (some arm64 images are CPU-only)."
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLog:
+    """The first log line about a GPU, and the first about running without one; "" if there is no such line."""
+
+    gpu: str = ""
+    cpu: str = ""
 
 
 def find_container_id(pid: int, *, proc: Path = Path("/proc")) -> str:
-    """Return the id of the container that a process runs in; empty if it runs in none or has exited."""
+    """Return the Id of a process's container, or "" if it runs outside containers or has exited."""
     try:
         text = (proc / str(pid) / "cgroup").read_text()
     except OSError:
@@ -36,7 +47,7 @@ def find_container_id(pid: int, *, proc: Path = Path("/proc")) -> str:
 
 
 def list_container_pids(container_id: str, *, proc: Path = Path("/proc")) -> list[int]:
-    """Return the processes of a container that still exist, including exiting ones; zombies, which hold nothing, are left out."""
+    """Return the pids of a container, including exiting processes, but not zombies, which hold no memory."""
     pids = (int(path.name) for path in proc.iterdir() if path.name.isdigit())
     return sorted(
         pid for pid in pids if find_container_id(pid, proc=proc) == container_id and not _is_zombie(proc / str(pid))
@@ -50,73 +61,58 @@ def _is_zombie(folder: Path) -> bool:
         return True
 
 
-#: the columns of `docker top`
-TOP_OPTIONS = "-eo pid,comm"
-FIX = "Check that the image is built for this GPU and architecture (some arm64 images are CPU-only)."
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLog:
-    """The first line of the engine's log that reports a GPU, and the first that reports none; empty if there is none."""
-
-    gpu: str = ""
-    cpu: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class GpuUse:
     """A container's use of the GPU, with the evidence."""
 
-    #: its processes on the GPU
+    #: the container's processes on the GPU
     own_processes: tuple[GpuProcess, ...] = ()
+    #: all processes on the GPU
     listed: ProcessList = ProcessList()
-    #: why its processes could not be listed; empty if nvidia-smi lists none of them
+    #: why the container's processes could not be listed
     listing_error: str = ""
+    #: read only if no process is visible
     log: DeviceLog = DeviceLog()
 
     @property
     def verdict(self) -> Literal["gpu", "no gpu", "unknown"]:
-        """The verdict; without a visible process, the log decides."""
         if self.own_processes or self.log.gpu:
             return "gpu"
         return "unknown" if self.listing_error and not self.log.cpu else "no gpu"
 
     @property
     def why(self) -> str:
-        """The evidence for the verdict, as a clause."""
+        """The reason for the verdict, as a clause."""
         if self.own_processes:
             return ", ".join(map(format_process, self.own_processes))
         if self.log.gpu:
-            why = self.listing_error or "nvidia-smi lists no process of it"
-            return f"{self.log.gpu} ({why})"
+            return f"{self.log.gpu} ({self.listing_error or 'nvidia-smi lists no process of it'})"
         if self.log.cpu:
-            return f"its log says: {self.log.cpu}"
+            return f"engine log: {self.log.cpu}"
         if self.listing_error:
-            return f"{self.listing_error.rstrip('.')}, and its log does not tell"
+            return f"{self.listing_error.rstrip('.')}, and the engine log names no device"
         return "nvidia-smi lists no compute process of its container, and its log names no GPU"
 
     @property
     def evidence(self) -> list[str]:
-        """The evidence if no process was visible."""
+        """Lines of evidence, for a container without a visible process."""
         lines = [f"engine log: {line}" for line in (self.log.gpu, self.log.cpu) if line]
         others = ", ".join(map(format_process, self.listed.processes)) or "none"
         return [self.listing_error or f"nvidia-smi: no compute process of the container (others: {others})", *lines]
 
 
 def inspect(name: str, context: Context) -> GpuUse:
-    """Return a running container's use of the GPU. Never raises."""
+    """Return a running container's use of the GPU. Failures are part of the result."""
     listed = nvidia_smi.list_processes(context.machine)
     pids, error = _list_pids(name, context)
     own_processes = tuple(process for process in listed.processes if process.pid in pids)
-    return (
-        GpuUse(own_processes, listed)
-        if own_processes
-        else GpuUse((), listed, listed.error or error, _read_device_log(name, context))
-    )
+    if own_processes:
+        return GpuUse(own_processes, listed)
+    return GpuUse((), listed, listed.error or error, _read_device_log(name, context))
 
 
 def _list_pids(name: str, context: Context) -> tuple[set[int], str]:
-    """Return the container's processes in the host's pid namespace, and the reason if they are unknown."""
+    """Return the container's pids on the host, and the reason if they are unknown."""
     from docker.errors import APIError
 
     try:
@@ -130,7 +126,7 @@ def _list_pids(name: str, context: Context) -> tuple[set[int], str]:
 
 
 def _read_device_log(name: str, context: Context) -> DeviceLog:
-    """Return the log lines of the last start that name its device."""
+    """Return the log lines of the container's last start that name the engine's device."""
     gpu = cpu = ""
     try:
         log_rules = container_labels.engine_by_name(context.docker(), name).log
@@ -143,11 +139,11 @@ def _read_device_log(name: str, context: Context) -> DeviceLog:
 
 
 def _match_first(patterns: Iterable[Line], line: str) -> str:
-    """Return the part of a line that the first matching row matches; empty if none does."""
-    return next((match.group().strip() for row in patterns if (match := row.match(line))), "")
+    """Return the part of a line that the first matching pattern matches, or ""."""
+    return next((match.group().strip() for pattern in patterns if (match := pattern.match(line))), "")
 
 
 def format_process(gpu_process: GpuProcess) -> str:
-    """Return a process with its memory, in words."""
+    """Return a process with its pid and memory, for a person."""
     size = "" if gpu_process.bytes is None else f", {format_gib(gpu_process.bytes)} GiB"
     return f"{gpu_process.name or 'a process'} (pid {gpu_process.pid}{size})"

@@ -1,7 +1,7 @@
-"""The host as modules see it: its files, container engine, Ollama and hub.
+"""The host as modules use it: its files, Docker, Ollama and hub.
 
-On a real Spark everything is where Linux and the vendors put it. In the sandbox it is below one folder and on loopback ports:
-only this file knows the difference, from the environment of the runner.
+On a real Spark, paths and addresses are the usual ones. In the sandbox, everything is below one folder and on loopback ports.
+Only this file handles the difference, by the environment of the runner.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from sparkwright.errors import Failed
 
 OLLAMA_PORT = 11434
 WILDCARD_ADDRESSES = ("", "0.0.0.0", "::")
+#: PATH for sudo: folders that only root can write to
+ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: folders that tasks of root need and that are not in the PATH of an ordinary user
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def ollama_url(host: str) -> str:
-    """Return the URL for a value of OLLAMA_HOST, as its client uses it; a wildcard address becomes loopback."""
+    """Return the URL of Ollama for a value of OLLAMA_HOST, with loopback instead of a wildcard address."""
     text = host.strip().strip("'\"")
     has_scheme = "://" in text
     parts = urlsplit(text if has_scheme else f"http://{text}")
@@ -28,20 +32,15 @@ def ollama_url(host: str) -> str:
         port = parts.port
     except ValueError:
         port = None
-    default = {"http": 80, "https": 443}.get(parts.scheme, OLLAMA_PORT) if has_scheme else OLLAMA_PORT
+    default_port = {"http": 80, "https": 443}.get(parts.scheme, OLLAMA_PORT) if has_scheme else OLLAMA_PORT
     name = parts.hostname or ""
     address = "127.0.0.1" if name in WILDCARD_ADDRESSES else f"[{name}]" if ":" in name else name
-    return f"{parts.scheme}://{address}:{port or default}"
-
-
-#: only root writes to these folders
-ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"  # not in an ordinary user's PATH; a root task needs it
+    return f"{parts.scheme}://{address}:{port or default_port}"
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedCommand:
-    """A finished command: its exit code and its output (decoded, invalid bytes replaced)."""
+    """Exit code and output (with invalid UTF-8 replaced) of a command."""
 
     code: int
     out: str
@@ -61,17 +60,16 @@ class Machine:
     home: Path = field(default_factory=Path.home)
     docker_host: str = ""
     ollama_url: str = "http://127.0.0.1:11434"
-    #: source of models
     hub_url: str = "https://huggingface.co"
     architecture: str = field(default_factory=lambda: os.uname().machine)
-    #: a simulated Spark; every report says so
+    #: a simulated Spark, which is stated in all reports
     sandbox: bool = False
     #: environment of commands
     env: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] | None = None) -> Machine:
-        """Return this host, as the environment describes it."""
+        """Return this host, with the settings in the environment."""
         env = os.environ if env is None else env
         return cls(
             root=env.get("SPARKWRIGHT_ROOT", ""),
@@ -85,15 +83,15 @@ class Machine:
         )
 
     def path(self, absolute: str) -> Path:
-        """Return the path of a system file, as in path("/proc/meminfo")."""
+        """Return the path of a system file on this host, such as "/proc/meminfo"."""
         return Path(self.root + absolute)
 
     def expand(self, path: str) -> Path:
-        """Return a path from a user's file, with a leading ~ expanded to this user's home."""
+        """Return a path with a leading ~ expanded to this user's home."""
         return self.home / path[2:] if path.startswith("~/") else self.home if path == "~" else Path(path)
 
     def free_bytes(self, folder: Path) -> int:
-        """Return the free disk space of a folder. The sandbox simulates another disk (root/sandbox/disk_free)."""
+        """Return the free bytes on the disk of a folder. In the sandbox, the file sandbox/disk_free contains the number."""
         if self.sandbox:
             with contextlib.suppress(FileNotFoundError):
                 return int(self.path("/sandbox/disk_free").read_text())
@@ -102,25 +100,23 @@ class Machine:
 
     def meminfo(self) -> dict[str, int]:
         """Return /proc/meminfo in bytes: MemTotal, MemAvailable, Cached, SwapTotal, SwapFree ..."""
-        rows = (line.split() for line in self.path("/proc/meminfo").read_text().splitlines())
-        return {row[0].rstrip(":"): int(row[1]) * (1024 if len(row) > 2 else 1) for row in rows if len(row) > 1}
-
-    def _environment(self, program: str) -> dict[str, str]:
-        """Return the environment of a program.
-
-        sudo and the program it starts are only looked up in root's folders.
-        """
-        return {**self.env, "PATH": ROOT_PATH} if program == "sudo" and not self.sandbox else dict(self.env)
+        lines = (line.split() for line in self.path("/proc/meminfo").read_text().splitlines())
+        return {
+            words[0].rstrip(":"): int(words[1]) * (1024 if len(words) > 2 else 1) for words in lines if len(words) > 1
+        }
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> CompletedCommand:
-        """Run a program without a shell. A missing program is exit code 127.
+        """Run a program without a shell. A missing program has exit code 127.
 
         Raises Failed if it takes longer than timeout_s, or prints too much.
         """
         from sparkwright.host import output
 
+        env = dict(self.env)
+        if argv[0] == "sudo" and not self.sandbox:  # sudo and its program must come from root's folders
+            env["PATH"] = ROOT_PATH
         try:
-            code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=self._environment(argv[0]))
+            code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=env)
         except FileNotFoundError:
             return CompletedCommand(127, "", f"{argv[0]}: not found")
         except PermissionError:

@@ -1,8 +1,8 @@
-"""Base classes of modules: arguments in, a Result out, with the Context to work in.
+"""Base classes of modules, which take arguments and a Context, and return a Result.
 
-A module is one class in one file of modules/SUBJECT/, named after the file in CamelCase; registry.py finds it there. Its
-docstring is its documentation: what it guarantees, its arguments with units, what it returns, what can go wrong.
-Its arguments are the fields of its nested frozen dataclass `Args`; the laptop checks a playbook against them.
+A module is a class in a file of modules/SUBJECT/, listed in registry.py. Its docstring is its documentation: guarantees,
+arguments with units, return values, errors. Its arguments are the fields of the nested frozen dataclass `Args`; the laptop
+checks playbooks against them.
 
     class File(StateModule["File.Args", FileState]):
         \"\"\"...\"\"\"
@@ -11,10 +11,10 @@ Its arguments are the fields of its nested frozen dataclass `Args`; the laptop c
             path: str = arg("where; ~ is the user's home")
         def read(self, args, context) -> FileState: ...               # reads, never changes
         def differences(self, args, observed) -> list[Change]: ...    # pure: tested as data
-        def act(self, args, observed, changes, context) -> dict: ...  # makes the changes; what it returns is registered
+        def act(self, args, observed, changes, context) -> dict: ...  # makes the changes; returns data to register
 
-A module that only reads, waits or verifies something is a plain `Module` and implements `run` itself.
-Heavy libraries (docker, hf_xet) are imported inside functions: the laptop imports modules for their `Args`.
+A module that only reads, waits or verifies is a plain `Module` and implements `run`. Heavy libraries (docker, hf_xet) are
+imported inside functions, because the laptop imports modules for their `Args`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from sparkwright.protocol.result import Change, Result
 
-#: a module's environment, created by the runner. A name only: the laptop imports modules, but never docker
+#: a module's environment, created by the runner; imported only for type checks, because the laptop has no docker package
 if TYPE_CHECKING:
     from sparkwright.host.runs.context import RunContext
 
@@ -40,33 +40,33 @@ class Module(ABC, Generic[ArgsT]):
     """A unit of work on the host. Raises Failed, Refused or Inconclusive, or returns a Result."""
 
     Args: ClassVar[type[Any]]
-    #: False: skipped in check mode if an earlier task of the run would have changed what it reads.
+    #: if False, skipped in check mode after a task that would have changed something
     safe_in_check: ClassVar[bool] = True
-    #: True: runs in the run's own process, `become` or not.
+    #: if True, runs in the run's process even with `become`
     never_as_root: ClassVar[bool] = False
 
     @abstractmethod
     def run(self, args: ArgsT, context: Context) -> Result:
-        """Run the module; with `context.check`, report the changes without making them."""
+        """Run the module. With `context.check`, only report the changes."""
 
 
 class StateModule(Module[ArgsT], Generic[ArgsT, StateT]):
-    """A module that brings something into an intended state. The same three steps apply in check mode and in a real run."""
+    """A module that brings something into an intended state. Check mode runs the same steps except `act`."""
 
     @abstractmethod
     def read(self, args: ArgsT, context: Context) -> StateT:
-        """Return the present state. Never changes anything."""
+        """Return the current state, without changing anything."""
 
     @abstractmethod
     def differences(self, args: ArgsT, observed: StateT) -> list[Change]:
-        """Return the differences between the intended and the present state. Pure."""
+        """Return the differences between the intended and the current state, from its arguments alone."""
 
     @abstractmethod
     def act(self, args: ArgsT, observed: StateT, changes: list[Change], context: Context) -> dict[str, Any]:
         """Make the changes. Returns data to register."""
 
     def describe(self, args: ArgsT, observed: StateT) -> dict[str, Any]:
-        """Return data to register without changes, or in check mode. Pure."""
+        """Return data to register; `act` may replace it."""
         return {}
 
     def run(self, args: ArgsT, context: Context) -> Result:

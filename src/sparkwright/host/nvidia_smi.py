@@ -1,7 +1,7 @@
-"""nvidia-smi: every query, and its output as data.
+"""Queries of nvidia-smi, and their output as data.
 
-A question about the GPU is the list of values that it asks for, by the names in FIELDS. nvidia-smi prints one row of cells a GPU;
-a Spark has one. A cell that the driver does not report is "[N/A]" and stands for unknown.
+A query is a list of values by their names in FIELDS. nvidia-smi prints a row of cells per GPU; a Spark has one GPU. A value that
+the driver does not report is "[N/A]", which is read as unknown.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.machine import Machine
 from sparkwright.trust.bounds import parse_number
 
-#: the whole table, for people
+#: prints nvidia-smi's table for people
 TABLE_COMMAND = ("nvidia-smi",)
 FORMAT_OPTION = "--format=csv,noheader,nounits"
-#: nvidia-smi's field of each value
+#: nvidia-smi's field by value
 FIELDS = {
     "name": "name",
     "driver": "driver_version",
@@ -29,13 +29,13 @@ FIELDS = {
     "slowed_by_software": "clocks_event_reasons.sw_thermal_slowdown",
 }
 IDENTITY_VALUES = ("name", "driver")
-#: a sample while a server decodes
+#: sampled while a server decodes
 SAMPLE_VALUES = ("clock_mhz", "power_w", "temperature_c", "utilization_percent")
 LOAD_VALUES = ("utilization_percent", "clock_mhz", "power_w")
 HEAT_VALUES = ("temperature_c", "clock_mhz", "slowed_by_hardware", "slowed_by_software")
-#: the cell of a slowdown that is in effect
+#: content of a slowdown's cell while it is in effect
 SLOWDOWN_ACTIVE = "Active"
-#: upper bounds of a figure, which is unknown above it
+#: larger figures are invalid and count as unknown
 MAX_FIGURE, MAX_TEMPERATURE_C = 1e6, 1000.0
 PROCESSES_COMMAND = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", FORMAT_OPTION)
 TIMEOUT_S = 5.0
@@ -48,22 +48,21 @@ def query_command(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_cells(printed: str, values: Sequence[str]) -> dict[str, str]:
-    """Return the first GPU's cells by value; empty if there is no whole row. Pure."""
+    """Return the first GPU's cells by value; empty if there is no complete row."""
     rows = [line for line in printed.splitlines() if line.strip() and line.count(",") == len(values) - 1]
     return dict(zip(values, map(str.strip, rows[0].split(",")), strict=True)) if rows else {}
 
 
 def parse_figures(printed: str, values: Sequence[str]) -> dict[str, float | None]:
-    """Return the first GPU's figures by value, None for unknown ones; empty if there is no whole row. Pure."""
-    texts = parse_cells(printed, values)
+    """Return the first GPU's figures by value, None for unknown ones; empty if there is no complete row."""
     return {
         value: parse_number(cell, maximum=MAX_TEMPERATURE_C if value == "temperature_c" else MAX_FIGURE)
-        for value, cell in texts.items()
+        for value, cell in parse_cells(printed, values).items()
     }
 
 
 def query_gpu(machine: Machine, values: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
-    """Return the printed rows of these values now; "" if nvidia-smi fails or is missing."""
+    """Return nvidia-smi's output for these values, or "" if it fails or is missing."""
     try:
         answer = machine.run(query_command(values), timeout_s=timeout_s)
     except SparkwrightError:
@@ -72,7 +71,7 @@ def query_gpu(machine: Machine, values: Sequence[str], *, timeout_s: float = TIM
 
 
 def sample_gpu(machine: Machine) -> dict[str, float | None]:
-    """Return a sample of the GPU now; empty if nvidia-smi fails."""
+    """Return the current SAMPLE_VALUES of the GPU; empty if nvidia-smi fails."""
     return parse_figures(query_gpu(machine, SAMPLE_VALUES), SAMPLE_VALUES)
 
 
@@ -97,7 +96,7 @@ class ProcessList:
 
 
 def list_processes(machine: Machine) -> ProcessList:
-    """Return the compute processes that nvidia-smi lists now. Never raises."""
+    """Return the compute processes that nvidia-smi lists. A failure is returned as the list's error."""
     try:
         answer = machine.run(PROCESSES_COMMAND, timeout_s=TIMEOUT_S)
     except SparkwrightError as error:
@@ -109,7 +108,7 @@ def list_processes(machine: Machine) -> ProcessList:
 
 
 def parse_processes(printed: str) -> ProcessList:
-    """Parse the rows of PROCESSES_COMMAND. A row without a pid, if this user may not see it, makes the list incomplete. Pure."""
+    """Parse the output of PROCESSES_COMMAND, in which a process that this user must not see has no pid."""
     processes, error = [], ""
     for line in filter(None, map(str.strip, printed.splitlines())):
         pid, _, rest = line.partition(",")

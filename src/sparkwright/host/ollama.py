@@ -1,8 +1,9 @@
-"""The Ollama instances of this host, and the models that they hold in the memory shared by CPU and GPU.
+"""The Ollama instances of this host, the models that they hold in the memory of CPU and GPU, and a client to unload them.
 
 An instance is a service, a container, a user's process, or a configured address. Sources: ollama's envconfig (OLLAMA_HOST:
-scheme, host, port 11434 unless the scheme is named); its install script (the unit ollama.service); its image ollama/ollama (port
-11434 inside).
+scheme, host, port 11434 unless the scheme is given); its install script (the unit ollama.service); its image ollama/ollama (port
+11434 inside); its server code around v0.32.15 (/api/ps and the unload call can block while a model loads, the unload call only
+queues an expiry, and a busy model stays listed until its request ends).
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 
 SERVICE = "ollama.service"
 IMAGE = "ollama/ollama"
+#: limit of a model's name, including registry, namespace and tag
+MAX_NAME_CHARS = 500
+#: limit of models in one list; Ollama keeps three per GPU
+MAX_MODELS = 256
+POLL_S = 0.25
+UNLOAD_RETRY_S = 3.0
+LOOKUP_S = 5.0
 
 Kind = Literal["service", "container", "process", "address"]
 
@@ -39,11 +47,12 @@ Kind = Literal["service", "container", "process", "address"]
 class OllamaInstance:
     """An Ollama instance."""
 
-    #: of its API
+    #: of the API
     url: str
     kind: Kind
-    #: of the unit or container; for a process, its user and pid
+    #: of the unit or container; for a process, its user and pid; for an address, the URL
     name: str
+    #: 0 if unknown
     pid: int = 0
 
     def __str__(self) -> str:
@@ -51,9 +60,9 @@ class OllamaInstance:
 
 
 def list_instances(context: Context) -> list[OllamaInstance]:
-    """Return the Ollama instances that are visible on this host, one per address.
+    """Return the Ollama instances of this host, one per URL.
 
-    The address in OLLAMA_HOST, or the default, is last and always included, whether or not anything answers there.
+    The URL of OLLAMA_HOST, or the default, is last and always included, even if nothing answers there.
     """
     machine = context.machine
     configured = OllamaInstance(machine.ollama_url, "address", machine.ollama_url)
@@ -80,68 +89,55 @@ def _service_instances(machine: Machine) -> list[OllamaInstance]:
 
 def _container_instances(context: Context) -> list[OllamaInstance]:
     instances = []
-    for row in containers.list_running(context):
-        image = without_digest(str(row.get("Image", "")))
-        if image.rpartition("/")[2].partition(":")[0] != "ollama" and IMAGE not in image:
-            continue
-        instances.append(OllamaInstance(container_url(row), "container", row["Names"][0].lstrip("/")))
+    for container in containers.list_running(context):
+        image = without_digest(str(container.get("Image", "")))
+        if image.rpartition("/")[2].partition(":")[0] == "ollama" or IMAGE in image:
+            name = container["Names"][0].lstrip("/")
+            instances.append(OllamaInstance(container_url(container), "container", name))
     return instances
 
 
-def container_url(row: dict[str, Any]) -> str:
-    """Return the URL of a container's Ollama: a published port, else its own address on the engine's network."""
-    for port in row.get("Ports") or ():
+def container_url(container: dict[str, Any]) -> str:
+    """Return the URL of a container's Ollama: a published port, else the container's address on Docker's network.
+
+    Args:
+        container: the container's entry in Docker's list.
+    """
+    for port in container.get("Ports") or ():
         if port.get("PrivatePort") == OLLAMA_PORT and port.get("PublicPort"):
             address = str(port.get("IP") or "")
             return ollama_url(f"{f'[{address}]' if ':' in address else address}:{port['PublicPort']}")
-    networks = ((row.get("NetworkSettings") or {}).get("Networks") or {}).values()
+    networks = ((container.get("NetworkSettings") or {}).get("Networks") or {}).values()
     return ollama_url(next((network["IPAddress"] for network in networks if network.get("IPAddress")), ""))
 
 
 def _process_instances() -> list[OllamaInstance]:
-    """Return the `ollama serve` processes of any user; OLLAMA_HOST is readable for this user's only, else the default counts."""
+    """Return the `ollama serve` processes of all users, at the default URL if their environment cannot be read."""
     import psutil
 
     instances = []
     for process in psutil.process_iter(["pid", "name", "cmdline", "username"]):
-        words = process.info["cmdline"] or []
-        if process.info["name"] != "ollama" or "serve" not in words[1:2] or is_in_container(process.info["pid"]):
+        pid, arguments = process.info["pid"], process.info["cmdline"] or []
+        if process.info["name"] != "ollama" or "serve" not in arguments[1:2] or gpu_processes.find_container_id(pid):
             continue
         try:
             host = process.environ().get("OLLAMA_HOST", "")
         except psutil.Error:
             host = ""
-        owner = f"user {process.info['username']}, pid {process.info['pid']}"
-        instances.append(OllamaInstance(ollama_url(host), "process", owner, process.info["pid"]))
+        name = f"user {process.info['username']}, pid {pid}"
+        instances.append(OllamaInstance(ollama_url(host), "process", name, pid))
     return instances
 
 
-def is_in_container(pid: int) -> bool:
-    """Return True if a process runs in a container of an engine on this host, by its cgroup."""
-    return bool(gpu_processes.find_container_id(pid))
-
-
-# A client of Ollama's API, as far as unloading needs it.
-#
-# Source: ollama's server code around v0.32.15: /api/ps and the unload call can block while a model loads, the unload only
-# queues an expiry, and a busy model stays listed until its request ends.
-
-#: a name with its registry, namespace and tag
-MAX_NAME_CHARS = 500
-#: limit of models in one list; Ollama keeps three per GPU
-MAX_MODELS = 256
-
-
 class OllamaAbsent(Exception):
-    """There is no Ollama at this URL, which is fine."""
+    """No Ollama runs at this URL, which is not an error."""
 
 
 class OllamaBusy(Exception):
-    """Ollama does not answer in time, or not as expected."""
+    """Ollama does not answer in time, or its answer is invalid."""
 
 
 def format_size(size_bytes: int | None) -> str:
-    """Return a size in words; "size unknown" without one."""
     return f"{format_gib(size_bytes)} GiB" if size_bytes else "size unknown"
 
 
@@ -154,30 +150,29 @@ class LoadedModel:
     size_bytes: int | None
     #: tokens; 0 if unknown
     context_length: int = 0
-    #: it never expires
+    #: the model stays loaded until it is unloaded
     pinned: bool = False
 
     @classmethod
     def parse_row(cls, row: dict[str, Any]) -> LoadedModel:
-        """Parse a row of /api/ps. A negative keep_alive appears as an expiry centuries away."""
+        """Parse a row of /api/ps. A model with a negative keep_alive has an expiry date centuries away."""
         year = str(row.get("expires_at", ""))[:4]
-        pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
-        size, length = bounds.count_or_none(row.get("size")), bounds.count_or_none(row.get("context_length"))
-        return cls(str(row["name"]), size or None, length or 0, pinned)
+        is_pinned = year.isdigit() and int(year) > time.gmtime().tm_year + 10
+        size_bytes, length = bounds.count_or_none(row.get("size")), bounds.count_or_none(row.get("context_length"))
+        return cls(str(row["name"]), size_bytes or None, length or 0, is_pinned)
 
     @property
     def size_text(self) -> str:
-        """The size in words."""
         return format_size(self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Ollama:
-    """An Ollama instance."""
+    """A client of an Ollama instance."""
 
     #: such as http://127.0.0.1:11434
     url: str
-    #: of each call
+    #: of each request
     timeout_s: float = 5
 
     def version(self) -> str:
@@ -185,26 +180,24 @@ class Ollama:
         return str(self._query("/api/version").get("version", ""))
 
     def list_loaded(self) -> list[LoadedModel]:
-        """Return the models in memory now. Raises OllamaAbsent or OllamaBusy."""
+        """Return the models in memory. Raises OllamaAbsent or OllamaBusy."""
         rows = self._query("/api/ps").get("models")
-        return (
-            [LoadedModel.parse_row(row) for row in rows[:MAX_MODELS] if _is_model(row)]
-            if isinstance(rows, list)
-            else []
-        )
+        if not isinstance(rows, list):
+            return []
+        return [LoadedModel.parse_row(row) for row in rows[:MAX_MODELS] if _is_model(row)]
 
     def unload(self, name: str) -> None:
-        """Request that a model is unloaded, which happens later. Raises OllamaAbsent or OllamaBusy."""
+        """Request the unloading of a model, and return before it is unloaded. Raises OllamaAbsent or OllamaBusy."""
         self._query("/api/generate", {"model": name, "keep_alive": 0})
 
     def load(self, model: LoadedModel) -> bool:
-        """Load a model as it was before, and wait until it is in memory. Returns False if it is no longer installed.
+        """Load a model with its former context length and pinning, and wait. Returns False if it is no longer installed.
 
         Raises OllamaAbsent or OllamaBusy.
         """
         options = {"options": {"num_ctx": model.context_length}} if model.context_length else {}
-        keep = {"keep_alive": -1} if model.pinned else {}
-        return bool(self._query("/api/generate", {"model": model.name, "stream": False, **options, **keep}))
+        keep_alive = {"keep_alive": -1} if model.pinned else {}
+        return bool(self._query("/api/generate", {"model": model.name, "stream": False, **options, **keep_alive}))
 
     def _query(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = json.dumps(body).encode() if body is not None else None
@@ -231,14 +224,9 @@ def _is_model(row: Any) -> bool:
     return isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS
 
 
-POLL_S = 0.25
-UNLOAD_RETRY_S = 3.0
-LOOKUP_S = 5.0
-
-
 @dataclass(frozen=True, slots=True)
 class HeldModel:
-    """A model and the Ollama instance that holds it."""
+    """A loaded model and its Ollama instance."""
 
     instance: OllamaInstance
     model: LoadedModel
@@ -246,44 +234,43 @@ class HeldModel:
 
 @dataclass(frozen=True, slots=True)
 class OllamaState:
-    """The Ollama instances of this host, and the models that they hold."""
+    """The Ollama instances of this host, and their loaded models."""
 
-    #: all models listed
     held: tuple[HeldModel, ...]
-    #: instances that answered or hang
+    #: all running instances, including hanging ones
     present: tuple[OllamaInstance, ...]
-    #: instances that did not answer in time: they load a model, or are stuck
+    #: instances that did not answer in time, because they load a model or are stuck
     hanging: tuple[OllamaInstance, ...]
 
     @property
     def empty(self) -> bool:
-        """True if no model is listed and no instance hangs; only memory proves that nothing is held."""
+        """True if no model is listed and no instance hangs. Models may still hold memory for a moment."""
         return not self.held and not self.hanging
 
 
 def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
-    """Query each Ollama instance of this host. If OLLAMA_HOST names another machine, that instance is skipped."""
+    """Query all Ollama instances of this host. An OLLAMA_HOST on another machine is skipped."""
     held: list[HeldModel] = []
     present, hanging = [], []
     for instance in list_instances(context):
         if instance.kind == "address" and not is_local(instance.url):
             continue
         try:
-            rows = Ollama(instance.url, timeout_s=timeout_s).list_loaded()
+            models = Ollama(instance.url, timeout_s=timeout_s).list_loaded()
         except OllamaAbsent:
             continue
         except OllamaBusy:
             hanging.append(instance)
         else:
-            held += [HeldModel(instance, loaded) for loaded in rows]
+            held += [HeldModel(instance, model) for model in models]
         present.append(instance)
     return OllamaState(tuple(held), tuple(present), tuple(hanging))
 
 
 def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
-    """Unload all models, and repeat for those that stay: an unload request is lost while a model loads.
+    """Unload all models, and wait. Requests are repeated, because Ollama ignores them while a model loads.
 
-    Returns the models that are left after timeout_s, or none.
+    Returns the state when nothing is loaded, or after timeout_s.
     """
     deadline_s = time.monotonic() + timeout_s
     requested_at_s: dict[str, float] = {}
@@ -299,10 +286,10 @@ def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
 
 
 def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float]) -> None:
-    """Request that models are unloaded, unless requested recently.
+    """Request the unloading of models, except those requested within UNLOAD_RETRY_S.
 
     Args:
-        requested_at_s: the last request for each model, seconds of the monotonic clock.
+        requested_at_s: the time of the last request for each model, which is updated.
     """
     for usage in held:
         key = f"{usage.instance.url} {usage.model.name}"
@@ -312,14 +299,16 @@ def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float])
         try:
             Ollama(usage.instance.url).unload(usage.model.name)
         except (OllamaAbsent, OllamaBusy):
-            continue  # the next list shows the outcome
+            continue  # the next list shows whether the model is unloaded
 
 
 def is_local(url: str) -> bool:
-    """Return True if a URL's host is this one: only then its models are in this host's memory."""
+    """Return True if a URL's host is this host, whose memory then has the models."""
     import psutil
 
-    name = urlsplit(url).hostname or "127.0.0.1"
-    resolved = resolve_host(name, LOOKUP_S)
-    own_addresses = {address.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for address in rows}
-    return bool(resolved & own_addresses) or any(str(item).startswith("127.") or item == "::1" for item in resolved)
+    addresses = resolve_host(urlsplit(url).hostname or "127.0.0.1", LOOKUP_S)
+    interfaces = psutil.net_if_addrs().values()
+    local_addresses = {entry.address.partition("%")[0] for entries in interfaces for entry in entries}
+    return bool(addresses & local_addresses) or any(
+        str(address).startswith("127.") or address == "::1" for address in addresses
+    )

@@ -1,4 +1,4 @@
-"""Running a program, with limits on its output and its time."""
+"""Running a program with limits on its output and time, and calling a function with a timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-#: limit of both streams together; the longest output is the kernel's log with 1 MB
+#: limit of both output streams together; the longest output is the kernel's log with 1 MB
 MAX_BYTES = 16 * 2**20
 PIECE_BYTES = 1 << 16
 
@@ -35,20 +35,16 @@ def run(
     max_bytes: int = MAX_BYTES,
     limits: Callable[[], None] | None = None,
 ) -> tuple[int, bytes, bytes]:
-    """Run a program and return its exit code, output and errors.
+    """Run a program and return its exit code, standard output and standard error.
 
     Args:
-        argv: the program and its arguments.
-        stdin: its input.
-        timeout_s: how long it may run.
-        env: its environment.
-        max_bytes: limit of output and errors together.
-        limits: called in the child before the program starts; it then leads a process group, which is killed as a whole.
+        max_bytes: limit of both output streams together.
+        limits: called in the child before the program starts. The child then leads a process group, and is killed with it.
 
     Raises:
-        OSError: the program does not start.
-        TooMuchOutput: it printed more than most_bytes, and was killed.
-        ProgramTimeout: it exceeded timeout_s, and was killed.
+        OSError: The program could not be started.
+        TooMuchOutput: It exceeded max_bytes and was killed.
+        ProgramTimeout: It exceeded timeout_s and was killed.
     """
     pipe = subprocess.PIPE
     group = limits is not None
@@ -73,7 +69,8 @@ def _kill(process: subprocess.Popen[bytes], *, group: bool) -> None:
     process.kill()
 
 
-def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, max_bytes: int) -> tuple[bytes, bytes]:
+def _exchange(process: subprocess.Popen[bytes], stdin: bytes, deadline_s: float, max_bytes: int) -> tuple[bytes, bytes]:
+    """Write the input and read the output until the program exits. Raises TimeoutError or TooMuchOutput."""
     assert process.stdin and process.stdout and process.stderr
     outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     stdin_fd, remaining = process.stdin.fileno(), memoryview(stdin)
@@ -83,7 +80,7 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, ma
             selector.register(fd, selectors.EVENT_READ)
         selector.register(stdin_fd, selectors.EVENT_WRITE)
         while selector.get_map():
-            ready = selector.select(max(0.0, until_s - time.monotonic()))
+            ready = selector.select(max(0.0, deadline_s - time.monotonic()))
             if not ready:
                 raise TimeoutError
             for key, _ in ready:
@@ -99,7 +96,7 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, ma
             if sum(map(len, outputs.values())) > max_bytes:
                 raise TooMuchOutput
     try:
-        process.wait(max(0.0, until_s - time.monotonic()))
+        process.wait(max(0.0, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     out, err = outputs.values()
@@ -107,7 +104,7 @@ def _exchange(process: subprocess.Popen[bytes], stdin: bytes, until_s: float, ma
 
 
 def _write_input(fd: int, remaining: memoryview) -> memoryview:
-    """Write part of the input and return the rest; empty once the program has closed its stdin."""
+    """Write part of the input and return the rest, which is empty if the program has closed its standard input."""
     try:
         return remaining[os.write(fd, remaining[:PIECE_BYTES]) :] if remaining else remaining
     except BlockingIOError:
@@ -120,9 +117,9 @@ T = TypeVar("T")
 
 
 def call_with_timeout(timeout_s: float, function: Callable[[], T]) -> T:
-    """Call a function and return its result, or raise its exception.
+    """Call a function in a thread and return its result, or raise its exception.
 
-    Raises TimeoutError if it takes longer; its thread is then abandoned.
+    Raises TimeoutError if it takes longer; the thread continues in the background.
     """
     outcome: Future[T] = Future()
 

@@ -1,4 +1,10 @@
-"""Serving files to other hosts over HTTP, on this host's own addresses, to clients with a token; and the client side."""
+"""Serving files to other hosts over HTTP, and the client side.
+
+A process serves the files on this host's addresses, to clients with a token that is made for one copy. Clients without the
+token get nothing, and cannot block others: an address that has not sent the token gets a few connections, each for seconds. The
+process outlives the task that started it; it exits when its readers are done, or after a while without requests. The bytes are
+not encrypted, because only their integrity matters, which every reader verifies.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +41,25 @@ from sparkwright.trust.names import PEER_URL, require_match
 
 TOKEN_NAME = "NEIGHBOUR_TOKEN"
 REACH_TIMEOUT_S, MAX_ANSWER_BYTES = 3.0, 4096
+HERE_PATH = "/here"
+DONE_PATH = "/done"
+
+#: the server exits after this time without requests
+IDLE_S = 120.0
+START_S = 20.0
+PR_SET_NAME = 15
+#: limit of connections; a copy uses about 30
+MAX_CONNECTIONS = 256
+#: limits of unauthorized connections, from one address and in total
+MAX_PER_STRANGER, MAX_STRANGERS = 8, 64
+#: maximum time until a connection has sent the token
+REQUEST_HEAD_S = 10.0
 
 
 def find_token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
-    """Return the token that authorizes a copy: the one made for it, or, in a cluster, one derived from the cluster's token.
+    """Return the token for a copy, or None: the one made for it, or one derived from the cluster's token.
 
-    The cluster's token itself never travels over HTTP: an eavesdropper can read the copied files, and nothing else.
+    The cluster's token itself is never sent over HTTP, so an eavesdropper can read only the copied files.
     """
     if TOKEN_NAME in secrets or cluster.TOKEN_SECRET not in secrets:
         return secrets.get(TOKEN_NAME)
@@ -48,14 +67,19 @@ def find_token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
 
 
 def auth_headers(token: Secret | None) -> dict[str, str]:
-    """Return the headers for each request."""
+    """Return the headers that authorize a request; empty without a token."""
     return {"Authorization": f"Bearer {token.reveal()}"} if token else {}
 
 
 @contextmanager
 def reach_all(urls: Sequence[str], name: str, token: Secret | None, alternative: str) -> Iterator[list[str]]:
-    """Yield all of a peer's addresses that answer, and notify each at the end of the copy. Raises Failed if none does."""
-    reachable = [url for url in _check_urls(urls, name) if ping(url + HERE_PATH, auth_headers(token))]
+    """Yield the addresses at which a peer answers, and notify each at the end of the copy. Raises Failed if none answers.
+
+    Args:
+        alternative: what the user can do instead, for the message.
+    """
+    _check_urls(urls, name)
+    reachable = [url for url in urls if ping(url + HERE_PATH, auth_headers(token))]
     if not reachable:
         raise _unreachable_error(urls, name, alternative)
     try:
@@ -65,25 +89,15 @@ def reach_all(urls: Sequence[str], name: str, token: Secret | None, alternative:
             ping(url + DONE_PATH, auth_headers(token))
 
 
-def _check_urls(urls: Sequence[str], name: str) -> Sequence[str]:
-    for url in urls:
-        require_match(PEER_URL, url, f"where {name} hands it out")
-    return urls
-
-
-def _unreachable_error(urls: Sequence[str], name: str, alternative: str) -> Failed:
-    fix = f"Check the network and firewall between the hosts, or {alternative}."
-    return Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
-
-
 @contextmanager
 def reach_first(urls: Sequence[str], name: str, token: Secret | None, alternative: str) -> Iterator[str]:
-    """Yield the first of a peer's addresses that answers, and notify it at the end of the copy. Raises Failed if none does.
+    """Yield the first address at which a peer answers, and notify it at the end of the copy. Raises Failed if none answers.
 
     Args:
-        alternative: an alternative for the user.
+        alternative: what the user can do instead, for the message.
     """
-    url = next((url for url in _check_urls(urls, name) if ping(url + HERE_PATH, auth_headers(token))), None)
+    _check_urls(urls, name)
+    url = next((url for url in urls if ping(url + HERE_PATH, auth_headers(token))), None)
     if url is None:
         raise _unreachable_error(urls, name, alternative)
     try:
@@ -92,42 +106,30 @@ def reach_first(urls: Sequence[str], name: str, token: Secret | None, alternativ
         ping(url + DONE_PATH, auth_headers(token))
 
 
+def _check_urls(urls: Sequence[str], name: str) -> None:
+    for url in urls:
+        require_match(PEER_URL, url, f"the address of {name}")
+
+
+def _unreachable_error(urls: Sequence[str], name: str, alternative: str) -> Failed:
+    fix = f"Check the network and firewall between the hosts, or {alternative}."
+    return Failed(f"cannot reach {name} from here at {', '.join(urls)}.", fix=fix)
+
+
 def ping(url: str, headers: Mapping[str, str]) -> bool:
-    """Return True if a peer answers 204, as it does to HERE_PATH and DONE_PATH."""
+    """Return True if a peer answers with status 204, as for HERE_PATH and DONE_PATH."""
     try:
-        return (
-            http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES).status
-            == 204
-        )
+        answer = http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES)
     except TransportError:
         return False
-
-
-# A process that serves files to other hosts over HTTP, on this host's own addresses, to clients with a token.
-#
-# The token is made for one copy and travels as every secret does. Clients without it get nothing, and cannot block
-# others: an address that has not sent the token gets a few connections, each for seconds. The process outlives the
-# task that started it; it exits when its readers are done, or after a while without requests. The bytes are not
-# encrypted: only their integrity matters, and every reader verifies that.
-
-IDLE_S = 120.0
-START_S = 20.0
-DONE_PATH = "/done"
-HERE_PATH = "/here"
-PR_SET_NAME = 15
-#: limit of connections; a copy uses about 30
-MAX_CONNECTIONS = 256
-#: limits of unauthorized connections, from one address and in total
-MAX_PER_STRANGER, MAX_STRANGERS = 8, 64
-#: how long a connection may take to send its first request, token included
-REQUEST_HEAD_S = 10.0
+    return answer.status == 204
 
 
 def start_server(machine: Machine, module: str, what: str, request: Mapping[str, Any], token: Secret) -> int:
-    """Start a process that runs `module` and serves the request; returns its port.
+    """Start a process that runs `module` with this request. Returns its port.
 
     Args:
-        what: the thing that is served, for error messages.
+        what: noun for the served files, for the error message.
     """
     import_root = str(Path(sparkwright.__file__).parents[1])
     process = subprocess.Popen(
@@ -151,45 +153,43 @@ def start_server(machine: Machine, module: str, what: str, request: Mapping[str,
 
 
 def list_addresses() -> list[str]:
-    """Return this host's own addresses, fastest link first, those of container bridges last."""
+    """Return this host's IPv4 addresses, the fastest link first, and those of container bridges last."""
     import psutil
 
     speeds = {name: (stats.speed if stats.isup else -1) for name, stats in psutil.net_if_stats().items()}
     ranked = []
-    for name, rows in psutil.net_if_addrs().items():
-        for row in rows:
-            if row.family == socket.AF_INET and not ipaddress.ip_address(row.address).is_loopback:
-                bridge = name.startswith(("docker", "br-", "veth"))
-                ranked.append((bridge, -speeds.get(name, 0), row.address))
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if address.family == socket.AF_INET and not ipaddress.ip_address(address.address).is_loopback:
+                is_bridge = name.startswith(("docker", "br-", "veth"))
+                ranked.append((is_bridge, -speeds.get(name, 0), address.address))
     return [address for _, _, address in sorted(ranked)]
 
 
 def find_sibling_addresses(address: str, interfaces: Sequence[str]) -> dict[str, str]:
-    """Return the addresses of the other half of a fabric port, by interface.
-
-    Args:
-        interfaces: that of `address` first.
-    """
+    """Return the addresses of the other half of a fabric port, by interface. `interfaces` begins with that of `address`."""
     import psutil
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    interface_rows = psutil.net_if_addrs()
-    candidates = {
-        name: [row.address for row in interface_rows.get(name, ()) if row.family == family] for name in interfaces[1:]
-    }
-    return {name: rows[0] for name, rows in candidates.items() if rows and address not in rows and "%" not in rows[0]}
+    all_addresses = psutil.net_if_addrs()
+    siblings = {}
+    for name in interfaces[1:]:
+        addresses = [entry.address for entry in all_addresses.get(name, ()) if entry.family == family]
+        if addresses and address not in addresses and "%" not in addresses[0]:
+            siblings[name] = addresses[0]
+    return siblings
 
 
 def serve_on_each(
     bind: str, interfaces: Sequence[str], start_process: Callable[[str], int], note: Callable[[str], None]
 ) -> list[str]:
-    """Serve on an address and on the port's other addresses, each by its own process; one that fails is skipped with a note.
+    """Serve on an address and on those of the port's other half, with a process for each. Returns the URLs, `bind` first.
+
+    A failure on one of the other addresses is only noted.
 
     Args:
+        interfaces: the port's interfaces, that of `bind` first.
         start_process: starts the process for an address, and returns its port.
-
-    Returns:
-        The URLs, that of `bind` first.
     """
     urls = [f"http://{bind}:{start_process(bind)}"]
     for name, address in find_sibling_addresses(bind, interfaces).items():
@@ -201,46 +201,47 @@ def serve_on_each(
 
 
 def format_urls(urls: Sequence[str]) -> str:
-    """Return addresses and ports, for a sentence."""
+    """Return HOST:PORT of each URL, for a message."""
     return ", ".join(url.removeprefix("http://") for url in urls)
 
 
 class Admission:
-    """The open connections, and which of them have sent the token."""
+    """The open connections, and the ones that have not sent the token yet."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._open: dict[socket.socket, str] = {}  # by connection: its address
-        self._since_s: dict[socket.socket, float] = {}  # of connections without the token so far
-        self._authorized: set[str] = set()  # addresses that have sent it
+        self._addresses: dict[socket.socket, str] = {}  # clients' addresses by open connection
+        self._accepted_s: dict[socket.socket, float] = {}  # accept times of the connections without the token
+        self._authorized: set[str] = set()  # addresses that have sent the token
 
     def admit(self, connection: socket.socket, address: str) -> bool:
         """Register a new connection. Returns False if there are too many."""
         with self._guard:
-            strangers = [self._open[link] for link in self._since_s if self._open[link] not in self._authorized]
-            crowded = len(strangers) >= MAX_STRANGERS or strangers.count(address) >= MAX_PER_STRANGER
-            if len(self._open) >= MAX_CONNECTIONS or (address not in self._authorized and crowded):
+            pending = [self._addresses[pending] for pending in self._accepted_s]
+            strangers = [pending_address for pending_address in pending if pending_address not in self._authorized]
+            is_crowded = len(strangers) >= MAX_STRANGERS or strangers.count(address) >= MAX_PER_STRANGER
+            if len(self._addresses) >= MAX_CONNECTIONS or (address not in self._authorized and is_crowded):
                 return False
-            self._open[connection], self._since_s[connection] = address, time.monotonic()
+            self._addresses[connection], self._accepted_s[connection] = address, time.monotonic()
             return True
 
     def authorize(self, connection: socket.socket) -> None:
         """Record that a connection has sent the token."""
         with self._guard:
-            self._since_s.pop(connection, None)
-            self._authorized.add(self._open[connection])
+            self._accepted_s.pop(connection, None)
+            self._authorized.add(self._addresses[connection])
 
     def release(self, connection: socket.socket) -> None:
         """Remove a closed connection."""
         with self._guard:
-            self._open.pop(connection, None)
-            self._since_s.pop(connection, None)
+            self._addresses.pop(connection, None)
+            self._accepted_s.pop(connection, None)
 
     def expire(self) -> None:
-        """Close the connections that have not sent the token in time."""
+        """Shut down the connections that have not sent the token within REQUEST_HEAD_S."""
         with self._guard:
-            for connection, since_s in self._since_s.items():
-                if time.monotonic() - since_s > REQUEST_HEAD_S:
+            for connection, accepted_s in self._accepted_s.items():
+                if time.monotonic() - accepted_s > REQUEST_HEAD_S:
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 
@@ -249,23 +250,24 @@ class PeerServer(ThreadingHTTPServer):
     """An HTTP server with limited connections.
 
     Args:
-        request: `token`, `readers`, `bind` (the address to listen on), and the fields that the reader's class needs.
+        request: `token`, `readers`, `bind` (the address to listen on), and the fields that the handler needs.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, request: Mapping[str, Any], reader: Callable[..., PeerHandler]) -> None:
+    def __init__(self, request: Mapping[str, Any], handler: Callable[..., PeerHandler]) -> None:
         self.request = request
+        #: readers that are not done yet
         self.readers = int(request["readers"])
         self.last_request_s = time.monotonic()
         self.active_requests = 0
         self.guard = threading.Lock()
         self.admission = Admission()
-        super().__init__((request["bind"], 0), reader)
+        super().__init__((request["bind"], 0), handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a separate thread, unless there are too many connections."""
+        """Answer in a thread, or close the connection if there are too many."""
         if self.admission.admit(request, client_address[0]):
             super().process_request(request, client_address)
         else:
@@ -278,7 +280,7 @@ class PeerServer(ThreadingHTTPServer):
             self.admission.release(request)
 
     def watch(self) -> None:
-        """Stop when every reader is done, or after a while without requests."""
+        """Stop the server when all readers are done, or after IDLE_S without requests."""
         while self.readers > 0 and (self.active_requests or time.monotonic() - self.last_request_s < IDLE_S):
             self.admission.expire()
             time.sleep(0.2)
@@ -286,7 +288,7 @@ class PeerServer(ThreadingHTTPServer):
 
 
 class PeerHandler(BaseHTTPRequestHandler, ABC):
-    """A connection. Subclasses serve the paths."""
+    """Handler of a connection. Subclasses serve the paths."""
 
     server: PeerServer
     protocol_version = "HTTP/1.1"
@@ -338,16 +340,12 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
         del format, args
 
 
-def serve(reader: Callable[..., PeerHandler], process: str) -> None:
-    """Serve the request on standard input, and print the port to standard output.
-
-    Args:
-        process: the process's name in `ps`.
-    """
+def serve(handler: Callable[..., PeerHandler], process_name: str) -> None:
+    """Run a server with the request from standard input, and print its port to standard output."""
     request = json.loads(sys.stdin.buffer.readline())
-    ctypes.CDLL(None).prctl(PR_SET_NAME, process.encode())
+    ctypes.CDLL(None).prctl(PR_SET_NAME, process_name.encode())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    server = PeerServer(request, reader)
+    server = PeerServer(request, handler)
     print(server.server_address[1], flush=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     threading.Thread(target=server.watch, daemon=True).start()

@@ -1,7 +1,7 @@
-"""Root's own runtime, on hosts that require one: `become` runs it instead of the user's.
+"""Root's own runtime, which `become` uses instead of the user's on hosts that have the folder for it.
 
-Any program of the user can change the user's own runtime. If this folder exists, root imports from nowhere else, and refuses a
-version that is not in it.
+Any program of the user can change the user's runtime. If the folder exists, root imports only from it, and a version that is not
+installed in it is refused.
 """
 
 from __future__ import annotations
@@ -13,34 +13,33 @@ from pathlib import Path
 import sparkwright
 from sparkwright.errors import Refused
 
-#: the folder in which `runtime.install` puts runtimes, by content hash
+#: the runtimes that `runtime.install` installed, by content hash
 FOLDER = Path("/opt/sparkwright/runtime")
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def resolve_library(runtimes: Path = FOLDER) -> Path:
-    """Return the folder from which root imports sparkwright: the one of this process, or root's own copy of it.
+    """Return the folder from which root imports sparkwright: that of this process, or of root's own runtime.
 
     Raises:
-        Refused: The host requires root's own runtimes, and has none of this version, or one that others may change.
+        Refused: Root's own runtimes are required, but this version is not installed, or users can change it.
     """
-    own_library = Path(sparkwright.__file__).parents[1]
+    library = Path(sparkwright.__file__).parents[1]
     if not runtimes.is_dir():
-        return own_library
-    name = own_library.parent.name
+        return library
+    name = library.parent.name
     installed = runtimes / name / "lib"
-    fix = "Run `invoke runtime.install` for this host; it needs sudo there. docs/security.md says what it is for."
+    fix = "Run `invoke runtime.install` for this host; it needs sudo there. See docs/security.md."
     if not installed.is_dir():
-        raise Refused(
-            f"root runs from {runtimes} on this host, and this version ({name}) is not installed there.", fix=fix
-        )
+        message = f"root runs from {runtimes} on this host, and this version ({name}) is not installed there."
+        raise Refused(message, fix=fix)
     if unsafe := find_changeable(installed / "sparkwright") or find_changeable(Path(sys.executable).resolve()):
-        raise Refused(f"{unsafe} can be changed by others than root, and root would run it.", fix=fix)
+        raise Refused(f"{unsafe} can be changed by users other than root, and root would run it.", fix=fix)
     return installed
 
 
 def find_changeable(path: Path) -> Path | None:
-    """Return the first of a path and its parents that another user than root may change or replace; None if there is none."""
+    """Return the first of a path and its parents that users other than root can change or replace, or None."""
     for parent in (path, *path.parents):
         status = parent.lstat()
         if stat.S_ISLNK(status.st_mode) or status.st_uid != 0 or status.st_mode & OTHERS_WRITE:

@@ -1,4 +1,4 @@
-"""The host settings that `provision` can change, as data: a file for each, and the commands that apply and undo it. Pure.
+"""The host settings that `provision` can change, as data: the file of each, and the commands that apply and undo it.
 
 Sources: nvidia-smi -lgc against heat (MiaAI-Lab DSpark-2x issue 146); earlyoom(1); Ollama's envconfig (docs/doctor.md).
 """
@@ -12,28 +12,29 @@ from typing import Any
 
 CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
 CLOCK_UNIT = "sparkwright-clock-cap.service"
-#: the file of each
+#: file by setting
 PATHS: Mapping[str, str] = {
     CLOCK: f"/etc/systemd/system/{CLOCK_UNIT}",
     SWAPPINESS: "/etc/sysctl.d/60-sparkwright.conf",
     EARLYOOM: "/etc/default/earlyoom",
     OLLAMA: "/etc/systemd/system/ollama.service.d/60-sparkwright.conf",
 }
-#: the kernel's file with the present value, for settings without a value in their own
+#: the kernel's file with the current value, by setting
 LIVE_PATHS: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
 
 Commands = tuple[tuple[str, ...], ...]
 RELOAD_COMMAND = ("systemctl", "daemon-reload")
-#: a stopped service stays stopped
+#: try-restart does not start a stopped service
 OLLAMA_RESTART: Commands = (RELOAD_COMMAND, ("systemctl", "try-restart", "ollama.service"))
 EARLYOOM_RESTART: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
 BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
-#: below, a capped GPU could not be told from one that is stuck in a low-power state (measure/background.py)
+#: below this, a capped GPU cannot be distinguished from one that is stuck in a low-power state (measure/background.py)
 MIN_CLOCK_MHZ = 1600
 CLOCK_MHZ_RANGE, SWAPPINESS_RANGE, EARLYOOM_PERCENT_RANGE = (MIN_CLOCK_MHZ, 4000), (0, 200), (1, 50)
-#: the cap in the unit's text
+#: matches the clock cap in the unit's text
 CLOCK_CAP_PATTERN = r"-lgc 0,(\d{1,6})\b"
+#: environment variable and valid values, by key of `ollama_limits`
 OLLAMA_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "max_loaded_models": ("OLLAMA_MAX_LOADED_MODELS", re.compile(r"[1-9]\d{0,2}")),
     "num_parallel": ("OLLAMA_NUM_PARALLEL", re.compile(r"[1-9]\d{0,2}")),
@@ -60,24 +61,24 @@ EARLYOOM_ARGS_LINE = re.compile(r"^EARLYOOM_ARGS=.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a host: its file and the commands that apply it."""
+    """A setting of a host: its file's content and the commands that apply it."""
 
     name: str
-    #: its value, for the diff
+    #: the requested value, for the diff
     value_text: str
-    #: returns its file's new content, from the present one
+    #: returns the file's new content, given the current content
     content: Callable[[str], str]
-    #: returns the value in a file's content, for the diff
+    #: returns the value in a file's content, for the diff; None if the file does not set it
     read_value: Callable[[str], str | None]
     apply: Commands
-    #: the fix if its file is missing and must exist; empty if sparkwright creates the file
+    #: the fix if the file is missing, for a file that sparkwright must not create
     needs_file: str = ""
 
 
 def build_settings(
     clock_mhz: int | None, swappiness: int | None, earlyoom_percent: int | None, ollama: Mapping[str, Any]
 ) -> list[Setting]:
-    """Return the requested settings. Raises ValueError with a sentence for an invalid value."""
+    """Return the settings whose value is not None or empty. Raises ValueError with a message for an invalid value."""
     settings = []
     if clock_mhz is not None:
         settings.append(_clock_setting(_check_number("clock_cap_mhz", clock_mhz, CLOCK_MHZ_RANGE)))
@@ -90,14 +91,10 @@ def build_settings(
     return settings
 
 
-def undo_commands(name: str, live: str) -> Commands:
-    """Return the commands that apply a restored file.
-
-    Args:
-        live: the kernel's value before, if it has one.
-    """
+def undo_commands(name: str, live_value: str) -> Commands:
+    """Return the commands that apply a restored file, or the former value of the kernel's file (LIVE_PATHS)."""
     if name == SWAPPINESS:
-        return (("sysctl", "-w", f"vm.swappiness={live}"),) if live.isdigit() else ()
+        return (("sysctl", "-w", f"vm.swappiness={live_value}"),) if live_value.isdigit() else ()
     return {CLOCK: (RELOAD_COMMAND,), EARLYOOM: EARLYOOM_RESTART, OLLAMA: OLLAMA_RESTART}[name]
 
 
@@ -122,12 +119,10 @@ def _swappiness_setting(value: int) -> Setting:
 def _earlyoom_setting(percent: int) -> Setting:
     line = f'EARLYOOM_ARGS="-m {percent}"'
 
-    def content(before: str) -> str:
-        return (
-            EARLYOOM_ARGS_LINE.sub(line, before, count=1)
-            if EARLYOOM_ARGS_LINE.search(before)
-            else f"{before.rstrip()}\n{line}\n".lstrip()
-        )
+    def content(current: str) -> str:
+        if EARLYOOM_ARGS_LINE.search(current):
+            return EARLYOOM_ARGS_LINE.sub(line, current, count=1)
+        return f"{current.rstrip()}\n{line}\n".lstrip()
 
     install = "Install earlyoom first (`sudo apt install earlyoom`), or remove earlyoom_percent."
     return Setting(EARLYOOM, line, content, _value_reader(r"^(EARLYOOM_ARGS=.*)$", "{}"), EARLYOOM_RESTART, install)
@@ -137,18 +132,18 @@ def _ollama_setting(limits: Mapping[str, Any]) -> Setting:
     lines = []
     for key, value in limits.items():
         if key not in OLLAMA_KEYS:
-            raise ValueError(f"ollama_limits has {', '.join(OLLAMA_KEYS)}; '{str(key)[:40]}' is none of them.")
+            raise ValueError(f"unknown ollama_limits key '{str(key)[:40]}'; the keys are {', '.join(OLLAMA_KEYS)}.")
         variable, pattern = OLLAMA_KEYS[key]
         if isinstance(value, bool) or not pattern.fullmatch(str(value)):
-            raise ValueError(f"ollama_limits.{key} cannot be '{str(value)[:40]}'.")
+            raise ValueError(f"invalid ollama_limits.{key}: '{str(value)[:40]}'.")
         lines.append(f'Environment="{variable}={value}"')
     text = "\n".join(["# Written by sparkwright; `sparkwright provision --undo` removes it.", "[Service]", *lines, ""])
-    shown = ", ".join(f"{key} {value}" for key, value in limits.items())
+    value_text = ", ".join(f"{key} {value}" for key, value in limits.items())
 
     def read_value(text: str) -> str | None:
         return ", ".join(re.findall(r'Environment="([^"]*)"', text)) or None
 
-    return Setting(OLLAMA, shown, lambda _: text, read_value, OLLAMA_RESTART)
+    return Setting(OLLAMA, value_text, lambda _: text, read_value, OLLAMA_RESTART)
 
 
 def _value_reader(pattern: str, template: str) -> Callable[[str], str | None]:
