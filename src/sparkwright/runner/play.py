@@ -198,7 +198,7 @@ class PlayRun:
     def _apply_guard_outcome(self, result: Result) -> Result:
         """Return the result of a task, or a failure if the memory guard killed the server in the meantime."""
         guards = self.context.guards
-        guards.take_figures(result.data)
+        guards.set_figures(result.data)
         return guards.outcome(result)
 
     def _run_attempts(self, task: Task) -> Result:

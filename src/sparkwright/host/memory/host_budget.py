@@ -1,4 +1,4 @@
-"""The memory budget of a host with everything it serves: present holders, memory to be freed, and the rest for the new server."""
+"""The memory budget of a host with all its servers: memory in use, memory to be freed, and the rest for the new server."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context
 from sparkwright.units import format_gib
 
-#: other containers with less than this are counted with the host itself
+#: a container with less memory is counted as part of the host itself
 MIN_ROW_BYTES = 2**24
 
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """The memory that is in use now, bytes; None: unknown."""
+    """The memory in use on a host, in bytes; None for unknown sizes."""
 
-    #: of the servers that are stopped for the new one, by container
+    #: servers that are stopped for the new one, by container name
     stopping: dict[str, int | None]
-    #: of the host's other servers, by container
+    #: the host's other servers, by container name
     staying: dict[str, int | None]
-    #: of Ollama's models
+    #: Ollama's models
     models: list[int | None]
+    #: Ollama's models are not unloaded
     models_stay: bool
     #: other containers, such as a gateway
     rows: tuple[Row, ...]
-    taken_bytes: int
+    #: total memory in use
+    used_bytes: int
 
     @property
     def unknown(self) -> str:
-        """A sentence about unknown amounts; empty if all are known."""
+        """A message about the first unknown size, or "" if all are known."""
         if None in self.stopping.values():
             return "memory held by the running server is unknown; checked again after it stops"
         if None in self.models:
@@ -45,13 +47,13 @@ class HeldMemory:
 
     @property
     def server_bytes(self) -> int:
-        """Bytes held by the servers that will be stopped; an exited one holds less than was recorded."""
-        rest = self.taken_bytes - self.model_bytes - _sum_known(self.staying.values())
-        return min(_sum_known(self.stopping.values()), max(0, rest))
+        """Bytes held by the servers that will be stopped; less than recorded if one has exited."""
+        rest_bytes = self.used_bytes - self.model_bytes - _sum_known(self.staying.values())
+        return min(_sum_known(self.stopping.values()), max(0, rest_bytes))
 
     @property
     def model_bytes(self) -> int:
-        """Bytes held by Ollama's models, as far as their sizes are known."""
+        """Bytes held by Ollama's models whose sizes are known."""
         return _sum_known(self.models)
 
     @property
@@ -65,10 +67,10 @@ class HeldMemory:
         """Return the row of the host itself, including Ollama's models if they stay; None if unknown."""
         if self.freed_bytes is None:
             return None
-        others = sum(row.size_bytes for row in self.rows) + _sum_known(self.staying.values())
-        rest = max(0, self.taken_bytes - self.freed_bytes - others)
-        stay = ", Ollama's models among it" if self.models_stay and self.model_bytes else ""
-        return Row("the host itself", rest, f"what all else holds now{stay}", "host")
+        other_bytes = sum(row.size_bytes for row in self.rows) + _sum_known(self.staying.values())
+        host_bytes = max(0, self.used_bytes - self.freed_bytes - other_bytes)
+        ollama_text = ", including Ollama's models" if self.models_stay and self.model_bytes else ""
+        return Row("the host itself", host_bytes, f"all other memory in use now{ollama_text}", "host")
 
 
 def _sum_known(sizes: Iterable[int | None]) -> int:
@@ -87,12 +89,11 @@ def compute_budget(
     """Return the budget of a server's start, and the memory in use now.
 
     Args:
-        context: Of the run.
-        server: The server to start; the container in its place is stopped for it.
-        reserve_gib: Memory that must stay free, GiB.
-        models_stay: Ollama's models are left alone.
-        other_servers: The host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
-        turns: The containers with which the server takes turns; empty for one that is always on.
+        server: the server to start, which replaces the current container.
+        reserve_gib: memory that must stay free, GiB.
+        models_stay: Ollama's models are not unloaded.
+        other_servers: the host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
+        turns: names of the containers that run in turn with the server; empty if it is always on.
     """
     turns = set(turns)
     held = _measure_held(
@@ -106,31 +107,29 @@ def _measure_held(
     context: Context, name: str, other_servers: Sequence[str], turns: set[str], *, models_stay: bool
 ) -> HeldMemory:
     memory = context.machine.meminfo()
-    current = replacement.find_current(context, name)  # another recipe may have named it
-    stopped = dict.fromkeys((replacement.name_of(current) if current else name, *sorted(turns)))
-    remaining = [item for item in other_servers if item not in stopped]
+    current = replacement.find_current(context, name)  # its name differs if another recipe started it
+    stopping = dict.fromkeys((replacement.name_of(current) if current else name, *sorted(turns)))
+    staying = [other for other in other_servers if other not in stopping]
     return HeldMemory(
-        stopping={goe: holders.server_bytes(goe, context) for goe in stopped},
-        staying={stay: holders.server_bytes(stay, context) for stay in remaining},
+        stopping={server: holders.server_bytes(server, context) for server in stopping},
+        staying={server: holders.server_bytes(server, context) for server in staying},
         models=[usage.model.size_bytes for usage in ollama.inspect(context).held],
         models_stay=models_stay,
-        rows=tuple(_container_rows(context, {*stopped, *remaining, name})),
-        taken_bytes=memory["MemTotal"] - memory["MemAvailable"],
+        rows=tuple(_container_rows(context, {*stopping, *staying, name})),
+        used_bytes=memory["MemTotal"] - memory["MemAvailable"],
     )
 
 
 def _container_rows(context: Context, servers: set[str]) -> list[Row]:
-    """Return rows of the running containers that stay and are not among these servers."""
+    """Return a row for each running container except these servers."""
     rows = []
     for container in containers.list_running(context):
-        name = container["Names"][0].lstrip("/")
+        name, container_id = container["Names"][0].lstrip("/"), container["Id"]
         if name in servers or name.removesuffix(containers.INTERIM_SUFFIX) in servers:
             continue
-        size = (
-            holders.recorded_bytes(context, container["Id"]) or holders.container_bytes(context, container["Id"]) or 0
-        )
-        if size > MIN_ROW_BYTES:
-            rows.append(Row(f"container {name}", size, "runs beside it", "other"))
+        size_bytes = holders.recorded_bytes(context, container_id) or holders.container_bytes(context, container_id)
+        if size_bytes and size_bytes > MIN_ROW_BYTES:
+            rows.append(Row(f"container {name}", size_bytes, "keeps running", "other"))
     return rows
 
 
@@ -141,38 +140,34 @@ def _server_rows(
     turns: set[str],
     held: HeldMemory,
 ) -> list[Row]:
-    """Return the rows of the host's other servers: the verified figures, else the server's own budget.
-
-    Of servers that take turns, only the largest.
-    """
+    """Return the rows of the host's other servers. Servers on demand run in turn: only the largest is added to the budget."""
     rows: list[Row] = []
-    in_turn: list[Row] = []
-    for entry in other_servers:
-        row = _server_row(context, entry, held)
-        (in_turn if row.name in turns or entry.get("on_demand") else rows).append(row)
-    if not in_turn:
+    on_demand: list[Row] = []
+    for other in other_servers:
+        row = _server_row(context, other, held)
+        (on_demand if row.name in turns or other.get("on_demand") else rows).append(row)
+    if not on_demand:
         return rows
-    largest = max(in_turn, key=lambda row: row.size_bytes)
+    largest = max(on_demand, key=lambda row: row.size_bytes)
     replaced_bytes = memory_fit.engine_bytes(context, server) if server.name in turns else 0
     extra_bytes = max(0, largest.size_bytes - replaced_bytes)
-    source = f"{largest.source}; the largest of those on demand"
-    source += (
-        f", {format_gib(replaced_bytes)} GiB of it instead of {server.name}" if replaced_bytes and extra_bytes else ""
-    )
-    rows += [Row(largest.name, extra_bytes, source, "other")] if extra_bytes else []
-    covered = (row for row in in_turn if row is not largest or not extra_bytes)
-    return rows + [Row(row.name, row.size_bytes, "on demand, instead of it", "other", at_most=True) for row in covered]
+    if extra_bytes:
+        source = f"{largest.source}; the largest of those on demand"
+        if replaced_bytes:
+            source += f", less {format_gib(replaced_bytes)} GiB of {server.name}, which it replaces"
+        rows.append(Row(largest.name, extra_bytes, source, "other"))
+    covered = (row for row in on_demand if row is not largest or not extra_bytes)
+    return rows + [Row(row.name, row.size_bytes, "on demand, in turn", "other", at_most=True) for row in covered]
 
 
 def _server_row(context: Context, server: Mapping[str, Any], held: HeldMemory) -> Row:
+    """Return a server's row: the size measured when it was verified, else the estimate from its recipe."""
     name = str(server["name"])
     container = containers.inspect(context.docker(), name)
-    recorded = holders.recorded_bytes(context, container["Id"]) if container else None
-    if recorded is not None:
-        return Row(name, recorded, "measured when it was verified", "other")
+    recorded_bytes = holders.recorded_bytes(context, container["Id"]) if container else None
+    if recorded_bytes is not None:
+        return Row(name, recorded_bytes, "measured when it was verified", "other")
     share, needs_bytes = float(server.get("utilization") or 0), int(server.get("needs_bytes") or 0)
-    size = memory_fit.engine_bytes(
-        context, PlannedServer.from_scope(name, server.get("engine_memory") or {}, share, needs_bytes)
-    )
-    source = "by its recipe, on both sides; never measured on this host"
-    return Row(name, max(size, held.staying.get(name) or 0), source, "other", assumed=True)
+    planned = PlannedServer.from_scope(name, server.get("engine_memory") or {}, share, needs_bytes)
+    size_bytes = max(memory_fit.engine_bytes(context, planned), held.staying.get(name) or 0)
+    return Row(name, size_bytes, "estimated from its recipe; never measured on this host", "other", assumed=True)

@@ -1,7 +1,8 @@
-"""Detection of a host that went down under a guard, by its surviving samples; such a start is not repeated automatically.
+"""Detection of a host that went down during a guarded start or service, by the guard's last samples on the disk.
 
-A guard's ring buffer names the boot in which it was written. A ring of an earlier boot without an end was cut off with its host.
-Memory is to blame only if the last samples show it: a power cut with plenty of memory is reported, and forbids nothing.
+A guard's ring buffer contains the id of the boot in which it was written. A ring of an earlier boot without an end was cut off
+when the host went down. If the last samples show that memory was short, starts of this configuration are forbidden without
+confirmation. Otherwise, as after a power cut, the loss is only reported.
 """
 
 from __future__ import annotations
@@ -27,23 +28,27 @@ from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.units import GIB, format_gib
 
 RECORD_NAME = "lost"
-#: configurations with which the host went down and that were not verified since; verifying another one does not remove them
+#: record of the configurations with which the host went down and that were not verified since, and its maximum length
 FORBIDDEN, MAX_FORBIDDEN = "lost_configurations", 16
 #: suffix of a ring that was reported
 REPORTED_SUFFIX = ".lost"
-#: memory is to blame if it would have been exhausted within this time, seconds
+#: memory was short if it would have been exhausted within this time at the last rate
 EXHAUSTION_S = 10.0
-#: period over which the last rate is computed, seconds
+#: time over which the last rate is computed
 RATE_WINDOW_S = 2.0
 HISTORY_ACTION = "host went down"
-FIX = "Give the recipe less memory or a shorter context; `--anyway` of deploy, restart, switch and rollback starts it as it is."
+FIX = (
+    "Give the recipe less memory or a shorter context, or start it unchanged with `--anyway` of deploy, restart, switch or "
+    "rollback."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class HostLoss:
-    """A host that went down, by the last samples of a guard."""
+    """One time that the host went down, from the last samples of a guard."""
 
     ring: Path
+    #: of the container
     name: str
     container_id: str
     #: the configuration, see `start_guard.configuration_key`
@@ -53,28 +58,28 @@ class HostLoss:
     #: "starting" or "serving"
     what: str
     stage: str
-    #: seconds since the epoch, of the last sample that reached the disk
+    #: time of the last sample on the disk, seconds since the epoch
     at_s: float
     available_bytes: int
-    #: bytes per second
+    #: decrease of the available memory, bytes per second
     rate: float
-    #: whether the memory was nearly gone
+    #: the host ran out of memory, or nearly did
     memory_was_short: bool
 
     @property
     def sentence(self) -> str:
-        """A sentence: when it went down, during what, and with how much memory."""
+        """A message with the time, the server's stage and the memory of the last sample, without a full stop."""
         falling = f", falling {self.rate / GIB:.1f} GiB/s" if self.rate > GIB / 20 else ""
         stage = f", stage {self.stage!r}" if self.stage else ""
-        blame = "" if self.memory_was_short else "; memory was not short"
-        left = f"{format_gib(self.available_bytes)} GiB available{falling}"
+        cause = "" if self.memory_was_short else "; memory was not short"
+        sample = f"{format_gib(self.available_bytes)} GiB available{falling}"
         at = units.format_time(self.at_s, units.MINUTE_FORMAT)
-        return f"the host went down at {at} while {self.name} was {self.what}{stage} (last sample: {left}{blame})"
+        return f"the host went down at {at} while {self.name} was {self.what}{stage} (last sample: {sample}{cause})"
 
 
 def list_unrecorded(state: StateFolder, machine: Machine) -> list[HostLoss]:
-    """Return the unrecorded times that this host went down under a guard, oldest first."""
-    return sorted(_iter_unrecorded(state, start_guard.boot_id(machine)), key=lambda lost: lost.at_s)
+    """Return the losses that are not recorded yet, oldest first."""
+    return sorted(_iter_unrecorded(state, start_guard.boot_id(machine)), key=lambda loss: loss.at_s)
 
 
 def _iter_unrecorded(state: StateFolder, boot: str) -> Iterator[HostLoss]:
@@ -87,8 +92,10 @@ def _iter_unrecorded(state: StateFolder, boot: str) -> Iterator[HostLoss]:
 
 def _build_loss(path: Path, header: dict[str, str], samples: list[tuple[float, int, int, float]]) -> HostLoss:
     at_s, available, _, _ = samples[-1]
-    earlier = next((sample for sample in samples if at_s - sample[0] <= RATE_WINDOW_S), samples[-1])
-    rate = max(0.0, (earlier[1] - available) / (at_s - earlier[0])) if at_s > earlier[0] else 0.0
+    earlier_s, earlier_available = next(
+        (sample[:2] for sample in samples if at_s - sample[0] <= RATE_WINDOW_S), (at_s, available)
+    )
+    rate = max(0.0, (earlier_available - available) / (at_s - earlier_s)) if at_s > earlier_s else 0.0
     total = int(header.get("total", "0"))
     server = header.get("server", "")
     return HostLoss(
@@ -108,7 +115,7 @@ def _build_loss(path: Path, header: dict[str, str], samples: list[tuple[float, i
 
 
 def record_losses(context: Context) -> list[HostLoss]:
-    """Record what `list_unrecorded` finds: history, incident, and the block on the next start. Returns the findings."""
+    """Record unrecorded losses: history, incident, and the block on the next start. Returns them, oldest first."""
     losses = list_unrecorded(context.state, context.machine)
     for loss in losses:
         context.note(f"{loss.sentence}.")
@@ -118,16 +125,22 @@ def record_losses(context: Context) -> list[HostLoss]:
 
 def _record_loss(context: Context, loss: HostLoss) -> None:
     run = loss.run if PATH_COMPONENT.fullmatch(loss.run) else context.run_id
-    own_context = dataclasses.replace(context, state=StateFolder(context.state.path, loss.server), run_id=run)
+    server_context = dataclasses.replace(context, state=StateFolder(context.state.path, loss.server), run_id=run)
     if loss.memory_was_short:
-        row = {"key": loss.key, "name": loss.name, "container_id": loss.container_id, "since": loss.at_s}
-        row |= {"why": loss.sentence, "available_bytes": loss.available_bytes}
-        own_context.state.write(RECORD_NAME, row)
-        _forbid(own_context.state, row)
-        _remove_restart_policy(own_context, loss)
-    history.append(own_context, HISTORY_ACTION, container_id=loss.container_id, why=loss.sentence)
+        row = {
+            "key": loss.key,
+            "name": loss.name,
+            "container_id": loss.container_id,
+            "since": loss.at_s,
+            "why": loss.sentence,
+            "available_bytes": loss.available_bytes,
+        }
+        server_context.state.write(RECORD_NAME, row)
+        _forbid(server_context.state, row)
+        _remove_restart_policy(server_context, loss)
+    history.append(server_context, HISTORY_ACTION, container_id=loss.container_id, why=loss.sentence)
     try:
-        incidents.save(own_context, loss.name, loss.sentence)
+        incidents.save(server_context, loss.name, loss.sentence)
     except OSError as error:
         context.note(f"cannot save the incident: {error.strerror}")
     with contextlib.suppress(OSError):
@@ -135,7 +148,7 @@ def _record_loss(context: Context, loss: HostLoss) -> None:
 
 
 def _remove_restart_policy(context: Context, loss: HostLoss) -> None:
-    """Remove the container's restart policy. If the engine does not answer yet, the container's next check reports the fault."""
+    """Remove the container's restart policy. If Docker does not answer yet, the next check reports the container."""
     with contextlib.suppress(Exception):
         container = containers.inspect(context.docker(), loss.container_id)
         if container is not None and container["HostConfig"]["RestartPolicy"]["Name"] not in ("", "no"):
@@ -144,18 +157,18 @@ def _remove_restart_policy(context: Context, loss: HostLoss) -> None:
 
 
 def status_message(state: StateFolder, machine: Machine) -> str:
-    """Return the sentence for a status: an unrecorded finding, else the reason for a block; empty for neither."""
+    """Return the message about the last loss for a status, or "" if a server was verified since."""
     losses = list_unrecorded(state, machine)
     return losses[-1].sentence if losses else str(read_last_loss(state).get("why", ""))
 
 
 def read_last_loss(state: StateFolder) -> dict[str, Any]:
-    """Return the configuration with which the host went down, unless a server was verified since: key, name, since, why."""
+    """Return the record of the last loss, if no server was verified since, or an empty dict: key, name, since, why, ..."""
     return state.read(RECORD_NAME) or {}
 
 
 def _forbid(state: StateFolder, row: dict[str, Any]) -> None:
-    rows = [old for old in _list_forbidden(state) if old.get("key") != row["key"]]
+    rows = [forbidden for forbidden in _list_forbidden(state) if forbidden.get("key") != row["key"]]
     state.write(FORBIDDEN, {"rows": [*rows, row][-MAX_FORBIDDEN:]})
 
 
@@ -168,12 +181,12 @@ def _list_forbidden(state: StateFolder) -> list[dict[str, Any]]:
 
 
 def forbidden_reason(state: StateFolder, spec: Mapping[str, Any], container_id: str = "") -> str:
-    """Return the reason why this container must not be started without confirmation; empty if it may.
+    """Return why a container must not be started without confirmation, or "" if it may.
 
     Args:
-        state: of the server.
-        spec: the container as it is or will be created; empty if unknown.
-        container_id: of an existing container; it is recognized even without its spec.
+        state: the server's state folder.
+        spec: the container's spec; empty if unknown.
+        container_id: Id of an existing container, which identifies it even without its spec.
     """
     key = start_guard.configuration_key(spec) if spec else ""
     return _find_reason(
@@ -182,19 +195,20 @@ def forbidden_reason(state: StateFolder, spec: Mapping[str, Any], container_id: 
 
 
 def forbidden_start_reason(state: StateFolder, start: Mapping[str, Any]) -> str:
-    """Return the reason why a start must not be repeated, by image and arguments in the form of `started_with.start_key`."""
-    expected = (start.get("arguments"), start.get("image"))
-    return _find_reason(state, lambda row: _split_key(str(row.get("key", ""))) == expected) if all(expected) else ""
+    """Return why a start (`arguments`, `image`) must not be repeated without confirmation, or "" if it may."""
+    arguments_and_image = (start.get("arguments"), start.get("image"))
+    if not all(arguments_and_image):
+        return ""
+    return _find_reason(state, lambda row: _split_key(str(row.get("key", ""))) == arguments_and_image)
 
 
 def _find_reason(state: StateFolder, matches: Callable[[dict[str, Any]], object]) -> str:
-    return next(
-        (str(row.get("why", "")) for row in reversed(_list_forbidden(state)) if row.get("key") and matches(row)), ""
-    )
+    rows = reversed(_list_forbidden(state))
+    return next((str(row.get("why", "")) for row in rows if row.get("key") and matches(row)), "")
 
 
 def _split_key(key: str) -> tuple[str, str]:
-    """Return the arguments and the image of a key, the image by digest if it has one."""
+    """Return the arguments and the image (its digest, if it has one) of a key."""
     arguments, _, image = key.partition("@")
     return arguments, image.partition("@")[2] or image
 
@@ -203,16 +217,15 @@ def refuse_forbidden(context: Context, why: str, error: type[SparkwrightError] =
     """Raise an error if a start is forbidden and `--anyway` was not passed.
 
     Args:
-        context: of the run.
-        why: as `forbidden_reason` returns it.
+        why: the result of `forbidden_reason` or `forbidden_start_reason`.
         error: Refused before anything was changed, Failed at the start itself.
     """
     if why and not context.guards.anyway:
-        raise error(f"{why}: with this image and these arguments.", fix=FIX)
+        raise error(f"{why}, with the same image and arguments.", fix=FIX)
 
 
 def clear_forbidden(state: StateFolder, spec: Mapping[str, Any]) -> None:
-    """Remove outdated blocks after a server with this configuration was verified."""
+    """Allow this configuration again, after a server with it was verified."""
     key = start_guard.configuration_key(spec) if spec else ""
     rows = [row for row in _list_forbidden(state) if row.get("key") != key]
     if rows:

@@ -1,4 +1,10 @@
-"""The memory budget of a start on this host, and the refusal of a server that does not fit, with a table of the budget."""
+"""The memory budget of a start on this host, the refusal of a server that does not fit, and the measurement of a verified start.
+
+A measurement is for the budget of the next start. Total: the decrease of MemAvailable since the last reading before `docker
+start` (module `memory`). GPU side: the sum in the engine's log (weights, KV cache, activations, graphs) or the size implied by
+its flags, whichever is larger, because vLLM fills its share and allocates CUDA graphs on top. Host side: the total minus the
+GPU side. The RSS of a process is not used, because it does not include CUDA memory.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +33,28 @@ UNKNOWN_ENGINE_MEMORY = "what the engine takes is unknown"
 SHM_FOLDER = "/dev/shm"
 #: suggested reduction after a start that exceeded its budget
 REDUCTION_BYTES = 8 * GIB
+#: sources of the measured GPU side
+LOG_SOURCE, FLAGS_SOURCE = "log", "flags"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedServer:
-    """A server to start: its container's name, its engine's memory model, and the identity of its start."""
+    """A server to start."""
 
+    #: of the container
     name: str
+    #: memory model of the engine
     memory: Memory
-    #: image, model and arguments as in StartMemory, and caches (the key of its compile cache)
+    #: identity of the start: image, model and arguments as in StartMemory, and caches (the key of the compile cache)
     start: Mapping[str, Any] = field(default_factory=dict)
-    #: size_bytes of its /dev/shm, or host: True if it uses the host's
+    #: size_bytes of the server's /dev/shm, or host: True if it uses the host's
     shm: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_scope(
         cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int
     ) -> PlannedServer:
-        """Return the server that a task describes, by `engine_memory` of the scope or else only by share and bytes."""
+        """Return the server of a task, from the scope's `engine_memory`, or only from share and bytes if that is empty."""
         if not engine_memory:
             return cls(name, build_from_share(utilization, needs_bytes))
         start = engine_memory.get("start") or {}
@@ -59,10 +69,11 @@ def compute_budget(
     others: tuple[Row, ...] = (),
     host_row: Row | None = None,
 ) -> Budget:
-    """Return the budget of a server's start on this host, using figures of earlier starts.
+    """Return the budget of a server's start on this host, using measurements of earlier starts.
 
     Args:
-        host_row: the row for the host itself; None if unknown.
+        others: the rows of everything else on the host.
+        host_row: the row of the host itself; None if unknown.
     """
     memory = context.machine.meminfo()
     return budget.build(
@@ -76,32 +87,32 @@ def compute_budget(
     )
 
 
-def used_memory_row(context: Context, name: str = "all that is held now") -> Row:
-    """Return a row for all memory that is in use now."""
+def used_memory_row(context: Context, name: str = "memory in use now") -> Row:
+    """Return a row for all memory in use."""
     memory = context.machine.meminfo()
     return Row(name, memory["MemTotal"] - memory["MemAvailable"], "MemTotal less MemAvailable", "host")
 
 
 def engine_bytes(context: Context, server: PlannedServer) -> int:
-    """Return the total bytes that a server needs, on the GPU's and the host's side; 0 if unknown."""
+    """Return the bytes that a server needs in total, on the GPU side and the host side; 0 if unknown."""
     return compute_budget(context, server, 0).of("server")
 
 
 def _build_start(context: Context, server: PlannedServer, total_bytes: int) -> StartFacts:
     records = start_memory.read_starts(context.state)
-    size, source = _shm_size(context, server.shm, total_bytes)
-    key = str(server.start.get("caches") or "")
+    shm_bytes, shm_source = _shm_size(context, server.shm, total_bytes)
+    cache_key = str(server.start.get("caches") or "")
     return StartFacts(
         learned=start_memory.learned_figures(start_memory.find_last(records, server.start)),
         learned_cold=start_memory.learned_figures(start_memory.find_last(records, server.start, cold=True)),
-        warm=bool(key) and compile_caches.read_record(context.state, key).proved,
-        shm_bytes=size,
-        shm_source=source,
+        warm=bool(cache_key) and compile_caches.read_record(context.state, cache_key).proved,
+        shm_bytes=shm_bytes,
+        shm_source=shm_source,
     )
 
 
 def _shm_size(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tuple[int, str]:
-    """Return the maximum size of the server's /dev/shm in bytes, and its source; 0 if the plan has none."""
+    """Return the maximum size of the server's /dev/shm in bytes (0 if not set), and the source of the figure."""
     if not shm.get("host"):
         return int(shm.get("size_bytes") or 0), "shm_size" if shm.get("size_bytes") else ""
     try:
@@ -109,20 +120,19 @@ def _shm_size(context: Context, shm: Mapping[str, Any], total_bytes: int) -> tup
             raise OSError  # a simulated host's folder is on a disk
         status = os.statvfs(SHM_FOLDER)
     except OSError:
-        return total_bytes // 2, "`ipc: host`: the host's own, half of all memory"
-    return status.f_bavail * status.f_frsize, "`ipc: host`: what is free in the host's own"
+        return total_bytes // 2, "`ipc: host`: the host's /dev/shm, half of all memory"
+    return status.f_bavail * status.f_frsize, "`ipc: host`: free space in the host's /dev/shm"
 
 
 def budget_data(context: Context, server: PlannedServer, start_budget: Budget) -> dict[str, Any]:
     """Return the data to register for a budget that fits, for the output and for the guard of the start.
 
     Returns:
-        budget (as JSON, with `fix`: what to change if the start exceeds it), and expected_lowest_bytes (the lowest available
-        memory during the last verified start of the same image, model and arguments; missing if there was none).
+        budget (as JSON; its `fix` is for a start that exceeds it), and expected_lowest_bytes (the lowest available memory
+        during the last verified start of the same image, model and arguments; missing if there was none).
     """
-    lower = server.memory.largest_fit(
-        start_budget.total_bytes, server.memory.engine_bytes(start_budget.total_bytes) - REDUCTION_BYTES
-    )
+    reduced_bytes = server.memory.engine_bytes(start_budget.total_bytes) - REDUCTION_BYTES
+    lower = server.memory.largest_fit(start_budget.total_bytes, reduced_bytes)
     fix = f"Set {lower[0]} to {lower[1]:g} or less in the recipe." if lower else "Serve a smaller model."
     data: dict[str, Any] = {"budget": {**start_budget.to_json(), "fix": fix}}
     last = start_memory.find_last(start_memory.read_starts(context.state), server.start)
@@ -134,48 +144,43 @@ def budget_data(context: Context, server: PlannedServer, start_budget: Budget) -
 def refusal(
     context: Context, server: PlannedServer, start_budget: Budget, message: str, data: dict[str, Any]
 ) -> Result:
-    """Return the refusal with the budget, and with a table of the holders if freeing their memory can help.
-
-    Args:
-        message: the reason, as a sentence.
-    """
-    impossible = (
-        start_budget.of("server") + sum(row.size_bytes for row in start_budget.rows if row.name == "reserve")
-        > start_budget.total_bytes
-    )
-    rows = [] if impossible else holders.inspect(context)
-    evidence = [*start_budget.lines(), *(holders.format_table(rows) if rows else [])]
+    """Return the refusal with a message and the budget, and with a table of memory holders if freeing memory can help."""
+    never_fits = start_budget.of("server") + _reserve_bytes(start_budget) > start_budget.total_bytes
+    rows = [] if never_fits else holders.inspect(context)
     details = {
         "need_bytes": start_budget.need_bytes,
         "holders": rows,
         "budget": start_budget.to_json(),
-        "evidence": evidence,
+        "evidence": [*start_budget.lines(), *(holders.format_table(rows) if rows else [])],
     }
     return Result(
         failed=True,
         exit=Exit.REFUSED,
         msg=message,
-        fix=describe_fix(server, start_budget, impossible=impossible),
+        fix=describe_fix(server, start_budget, never_fits=never_fits),
         data={**data, **details},
     )
 
 
-def describe_fix(server: PlannedServer, start_budget: Budget, *, impossible: bool) -> str:
-    """Return what makes the server fit: free memory, or set the largest share or context that fits."""
-    reserve = sum(row.size_bytes for row in start_budget.rows if row.name == "reserve")
-    if reserve >= start_budget.total_bytes:
-        return f"Lower `reserve_gib` (`vars:` of the host): {reserve / GIB:g} GiB is more than the host has."
-    lower = budget.format_largest_fit(server.memory, start_budget)
-    if any(row.about == "other" and not row.at_most for row in start_budget.rows) and not lower:
-        return "Give one a smaller share of memory in its recipe, or serve one of them on another host."
-    options = [] if impossible else ["Free memory"]
-    options += (
-        [f"{'or s' if options else 'S'}et {lower.replace(' ', ' to ')} in the recipe, which fits"] if lower else []
-    )
-    if not lower:
-        less = "lower its share of memory" if server.memory.share else "serve a smaller model or a shorter context"
-        options.append(f"or {less}" if options else less.capitalize())
-    return f"{', '.join(options)}."
+def _reserve_bytes(start_budget: Budget) -> int:
+    return sum(row.size_bytes for row in start_budget.rows if row.name == "reserve")
+
+
+def describe_fix(server: PlannedServer, start_budget: Budget, *, never_fits: bool) -> str:
+    """Return how to make the server fit: free memory (unless it never fits), or set the largest share or context that fits."""
+    reserve_bytes = _reserve_bytes(start_budget)
+    if reserve_bytes >= start_budget.total_bytes:
+        return f"Lower `reserve_gib` (`vars:` of the host): {reserve_bytes / GIB:g} GiB is more than the host has."
+    largest_fit = budget.format_largest_fit(server.memory, start_budget)
+    if any(row.about == "other" and not row.at_most for row in start_budget.rows) and not largest_fit:
+        return "Give one of the servers a smaller share of memory in its recipe, or serve it on another host."
+    if largest_fit:
+        change = f"set {largest_fit.replace(' ', ' to ')} in the recipe, which fits"
+    elif server.memory.share:
+        change = "lower its share of memory"
+    else:
+        change = "serve a smaller model or a shorter context"
+    return f"{change[0].upper()}{change[1:]}." if never_fits else f"Free memory, or {change}."
 
 
 def describe_need(server: PlannedServer, start_budget: Budget) -> str:
@@ -183,28 +188,16 @@ def describe_need(server: PlannedServer, start_budget: Budget) -> str:
 
     For example "112.7 GiB needed (101.7 for the engine, 7.0 on the host's side, 4 reserve)".
     """
-    reserve = sum(row.size_bytes for row in start_budget.rows if row.name == "reserve")
-    engine = start_budget.of("server")
-    if not engine:
-        return f"{reserve / GIB:g} GiB reserve needed; {UNKNOWN_ENGINE_MEMORY}"
-    sides = sum(row.size_bytes for row in start_budget.rows if row.name == budget.HOST_SIDE)
-    host = f", {format_gib(sides)} on the host's side" if sides else ""
+    reserve_bytes = _reserve_bytes(start_budget)
+    server_bytes = start_budget.of("server")
+    if not server_bytes:
+        return f"{reserve_bytes / GIB:g} GiB reserve needed; {UNKNOWN_ENGINE_MEMORY}"
+    host_bytes = sum(row.size_bytes for row in start_budget.rows if row.name == budget.HOST_SIDE)
+    host_side = f", {format_gib(host_bytes)} on the host's side" if host_bytes else ""
     return (
-        f"{format_gib(engine + reserve)} GiB needed ({format_gib(engine - sides)} for the engine{host}, "
-        f"{reserve / GIB:g} reserve)"
+        f"{format_gib(server_bytes + reserve_bytes)} GiB needed ({format_gib(server_bytes - host_bytes)} for the "
+        f"engine{host_side}, {reserve_bytes / GIB:g} reserve)"
     )
-
-
-#: sources of the figure for the GPU's side
-LOG_SOURCE, FLAGS_SOURCE = "log", "flags"
-
-
-# Memory figures of the start that is being verified, for the budget of the next one.
-#
-# taken: the decrease of MemAvailable since the last reading before `docker start` (module `memory`). GPU's side: the sum in the
-# engine's log (weights, KV cache, activations, graphs) or the size implied by its flags, whichever is larger, because vLLM fills
-# its share and allocates CUDA graphs on top. Host's side: taken minus the GPU's side. The RSS of a process is not used: it does
-# not include CUDA memory.
 
 
 def measure_verified_start(
@@ -214,33 +207,32 @@ def measure_verified_start(
     log: EngineState | None,
     lowest_bytes: int | None,
 ) -> StartMemory | None:
-    """Return the figures of a start by this run; None if this run did not start the server.
+    """Return the measurement of a verified start, or None if this run did not start the server.
 
     Args:
-        context: The context of the run, which verifies the server.
-        container: The output of `docker inspect` for its container.
-        engine_memory: As in the plan's scope, with the identity of this start.
-        log: The state read from the engine's log; None if it cannot be read.
-        lowest_bytes: The lowest MemAvailable seen by the guard; None without a guard.
+        container: the inspect of the server's container.
+        engine_memory: the memory model with the identity of the start, as in the scope.
+        log: the state read from the engine's log; None if it cannot be read.
+        lowest_bytes: the lowest MemAvailable that the guard recorded; None without a guard.
     """
-    before, memory = holders.available_before(context), context.machine.meminfo()
+    before_bytes, memory = holders.available_before(context), context.machine.meminfo()
     identity = engine_memory.get("start")
-    if before is None or not identity:
+    if before_bytes is None or not identity:
         return None
-    after = memory["MemAvailable"]
-    taken = max(0, before - after)
-    gpu, source = _gpu_side(Memory.of_json(engine_memory), log, memory["MemTotal"], before)
+    after_bytes = memory["MemAvailable"]
+    gpu_bytes, gpu_source = _gpu_side(Memory.of_json(engine_memory), log, memory["MemTotal"], before_bytes)
+    host_bytes = max(0, before_bytes - after_bytes) - gpu_bytes if gpu_bytes is not None else None
     return StartMemory(
         name=str(container["Name"]).lstrip("/"),
         **{key: str(identity.get(key) or "") for key in ("image", "model", "arguments")},
         cold=not compile_caches.is_warm_start(context, container),
         at=round(time.time(), 3),
-        before_bytes=before,
-        lowest_bytes=after if lowest_bytes is None else min(lowest_bytes, after),
-        after_bytes=after,
-        gpu_bytes=gpu,
-        gpu_source=source,
-        host_bytes=max(0, taken - gpu) if gpu is not None else None,
+        before_bytes=before_bytes,
+        lowest_bytes=after_bytes if lowest_bytes is None else min(lowest_bytes, after_bytes),
+        after_bytes=after_bytes,
+        gpu_bytes=gpu_bytes,
+        gpu_source=gpu_source,
+        host_bytes=None if host_bytes is None else max(0, host_bytes),
         kv_tokens=_log_number(log, "kv_cache_tokens"),
         full_requests=_log_number(log, "max_concurrency"),
         run=context.run_id,
@@ -248,14 +240,14 @@ def measure_verified_start(
 
 
 def _gpu_side(memory: Memory, log: EngineState | None, total_bytes: int, before_bytes: int) -> tuple[int | None, str]:
-    """Return the GPU's side and its source. A sum in the log that exceeds what was available before the start is ignored."""
-    by_log = state.gpu_memory(log) if log else None
-    if by_log is not None and by_log > before_bytes:
-        by_log = None
-    by_flags = memory.gpu_bytes(total_bytes)
-    if by_log is None:
-        return (by_flags, FLAGS_SOURCE) if by_flags else (None, "")
-    return (by_log, LOG_SOURCE) if by_log >= by_flags else (by_flags, FLAGS_SOURCE)
+    """Return the bytes of the GPU side, and their source. A sum in the log that exceeds `before_bytes` is ignored."""
+    log_bytes = state.gpu_memory(log) if log else None
+    if log_bytes is not None and log_bytes > before_bytes:
+        log_bytes = None
+    flags_bytes = memory.gpu_bytes(total_bytes)
+    if log_bytes is None:
+        return (flags_bytes, FLAGS_SOURCE) if flags_bytes else (None, "")
+    return (log_bytes, LOG_SOURCE) if log_bytes >= flags_bytes else (flags_bytes, FLAGS_SOURCE)
 
 
 def _log_number(log: EngineState | None, name: str) -> Any:

@@ -1,6 +1,6 @@
-"""The host's interface to the guard of the service: its configuration, its state, and its actions.
+"""The host's interface to the guard of the service: its configuration, state and actions.
 
-The process itself is `sparkwright.guard.service`; `health.install` sets it up. Its files are in the folder of the guards.
+The process is `sparkwright.guard.service`, which `health.install` sets up. Its files are in the guards' folder.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ class GuardAction:
     time_s: float
     #: "stopped" or "killed"
     method: str
+    #: of the container
     name: str
     container_id: str
+    #: the kind of danger, see `guard.judge.Danger`
     kind: str
     available_bytes: int
-    #: bytes per second
+    #: decrease of the available memory, bytes per second
     rate: float
 
     @property
     def sentence(self) -> str:
-        """A sentence: the time and the reason."""
+        """A message with the time and the reason, without a full stop."""
         falling = f", falling {_format_rate(self.rate)}" if self.rate > GIB / 100 else ""
         stalled = ", and every process was waiting for memory" if self.kind == "stalled" else ""
         at = units.format_time(self.time_s, units.MINUTE_FORMAT)
-        left = f"{format_gib(self.available_bytes)} GiB available{falling}{stalled}"
-        return f"{self.name} was {self.method} at {at} to save the host: {left}"
+        available = f"{format_gib(self.available_bytes)} GiB available"
+        return f"{self.name} was {self.method} at {at} to save the host: {available}{falling}{stalled}"
 
 
 def _format_rate(rate: float) -> str:
@@ -61,12 +63,11 @@ def _format_rate(rate: float) -> str:
 
 
 def folder(state: StateFolder) -> Path:
-    """Return the folder of the guard's files."""
     return start_guard.folder(state)
 
 
 def is_running(state: StateFolder) -> bool:
-    """Return True if the guard of the service runs: it holds its lock while it does."""
+    """Return True if the guard of the service runs, and so holds its lock."""
     return private.is_locked(folder(state) / LOCK)
 
 
@@ -79,45 +80,44 @@ def stop(state: StateFolder) -> None:
 
 
 def write_configuration(context: Context, notify: Sequence[str] | None = None) -> None:
-    """Write the guard's configuration: every verified server that runs.
+    """Write the guard's configuration, with all running verified servers.
 
     Args:
-        notify: the command to start after an action; None: keep the present one.
+        notify: the command to run after an action; None to keep the current one.
     """
     path = folder(context.state) / CONF
-    current_rows = _read_lines(path)
-    verified = [(state, found) for state in context.state.servers() if (found := verified_states.load_last(state))]
-    rows = [row for _, found in verified if (row := _server_row(context, found))]
-    newest, newest_state = max(verified, key=lambda row: float(row[1].get("since") or 0), default=(context.state, {}))
+    current_lines = _read_lines(path)
+    states = {state.server: verified_states.load_last(state) for state in context.state.servers()}
+    states = {server: verified for server, verified in states.items() if verified}
+    lines = [line for verified in states.values() if (line := _build_server_line(context, verified))]
+    newest_server = max(states, key=lambda server: float(states[server].get("since") or 0), default="")
+    newest = states.get(newest_server, {})
     settings = {
-        "left": str(int(newest_state.get("left_bytes") or 0)),
-        "floor": str(int(float(newest_state.get("guard_gib") or 0) * GIB)),
+        "left": str(int(newest.get("left_bytes") or 0)),
+        "floor": str(int(float(newest.get("guard_gib") or 0) * GIB)),
         "address": start_guard.engine_address(context.machine),
         "root": context.machine.root,
-        "key": start_guard.configuration_key(newest_state["spec"]) if newest_state else "",
-        "of": newest.server,
+        "key": start_guard.configuration_key(newest["spec"]) if newest else "",
+        "of": newest_server if newest else context.state.server,
     }
-    rows += [f"{name} {value}" for name, value in settings.items() if value]
-    notify_words = (
-        [row.removeprefix("tell ") for row in current_rows if row.startswith("tell ")]
-        if notify is None
-        else list(notify)
-    )
-    rows += [f"tell {word}" for word in notify_words if "\n" not in word]
-    if rows != current_rows:
+    lines += [f"{name} {value}" for name, value in settings.items() if value]
+    if notify is None:
+        lines += [line for line in current_lines if line.startswith("tell ")]
+    else:
+        lines += [f"tell {word}" for word in notify if "\n" not in word]
+    if lines != current_lines:
         context.state.folder(start_guard.FOLDER)
-        write_atomically(path, ("\n".join(rows) + "\n").encode())
+        write_atomically(path, ("\n".join(lines) + "\n").encode())
 
 
-def _server_row(context: Context, verified: dict[str, Any]) -> str:
-    """Return the row of a verified server; "" if it does not run."""
+def _build_server_line(context: Context, verified: dict[str, Any]) -> str:
+    """Return the line of a verified server, or "" if it does not run."""
     container = containers.inspect(context.docker(), str(verified.get("container_id", "")))
     if container is None or not container["State"]["Running"]:
         return ""
     name, pid = str(verified["spec"]["name"]), container["State"].get("Pid")
-    return (
-        f"server {name} {container['Id']} {pid if isinstance(pid, int) else 0} {int(verified.get('held_bytes') or 0)}"
-    )
+    held_bytes = int(verified.get("held_bytes") or 0)
+    return f"server {name} {container['Id']} {pid if isinstance(pid, int) else 0} {held_bytes}"
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -128,7 +128,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def read_level(state: StateFolder) -> MemoryLevel:
-    """Return the memory levels that the guard has recorded since the server was verified."""
+    """Return the memory levels that the guard recorded since the server was verified."""
     try:
         header, _ = rings.read(str(folder(state) / RING))
     except OSError:
@@ -143,33 +143,33 @@ def _parse_number(text: str) -> int | None:
 
 
 def list_actions(state: StateFolder) -> list[GuardAction]:
-    """Return the actions of the guard, oldest first. Incomplete lines are left out."""
+    """Return the actions of the guard, oldest first. Invalid lines are skipped."""
     actions = []
     for line in _read_lines(folder(state) / EVENTS):
         with contextlib.suppress(ValueError):
-            time_s, how, name, container_id, kind, available, _, rate = line.split(" ")
-            if (
-                PATH_COMPONENT.fullmatch(name)
-                and PATH_COMPONENT.fullmatch(container_id)
-                and how in ("stopped", "killed")
-            ):
-                actions.append(GuardAction(float(time_s), how, name, container_id, kind, int(available), float(rate)))
+            time_s, method, name, container_id, kind, available, _, rate = line.split(" ")
+            has_valid_names = PATH_COMPONENT.fullmatch(name) and PATH_COMPONENT.fullmatch(container_id)
+            if has_valid_names and method in ("stopped", "killed"):
+                action = GuardAction(float(time_s), method, name, container_id, kind, int(available), float(rate))
+                actions.append(action)
     return actions
 
 
 def stop_reason(state: StateFolder, container_id: str, since_s: float) -> str:
-    """Return the reason why the guard stopped a container after this moment; empty if it did not."""
-    own_actions = [act for act in list_actions(state) if act.container_id == container_id and act.time_s >= since_s]
-    return own_actions[-1].sentence if own_actions else ""
+    """Return why the guard stopped a container at or after `since_s`, or "" if it did not."""
+    actions = reversed(list_actions(state))
+    matching = (action for action in actions if action.container_id == container_id and action.time_s >= since_s)
+    return next((action.sentence for action in matching), "")
 
 
 def record_actions(context: Context) -> None:
-    """Record the guard's actions since the last check: in the history, and as an incident."""
-    seen_s = float((context.state.read(RECORD_NAME) or {}).get("seen_s") or 0)
-    good_id = verified_states.load_last(context.state).get("container_id")
-    new_actions = [act for act in list_actions(context.state) if act.time_s > seen_s and act.container_id == good_id]
-    for act in new_actions:
-        history.append(context, HISTORY_ACTION, container_id=act.container_id, why=act.sentence, who="the guard")
+    """Record the guard's new actions on the verified server in the history, and the last one as an incident."""
+    recorded_s = float((context.state.read(RECORD_NAME) or {}).get("seen_s") or 0)
+    verified_id = verified_states.load_last(context.state).get("container_id")
+    actions = [action for action in list_actions(context.state) if action.container_id == verified_id]
+    new_actions = [action for action in actions if action.time_s > recorded_s]
+    for action in new_actions:
+        history.append(context, HISTORY_ACTION, container_id=verified_id, why=action.sentence, who="the guard")
     if new_actions:
         context.state.write(RECORD_NAME, {"seen_s": new_actions[-1].time_s})
         with contextlib.suppress(OSError):

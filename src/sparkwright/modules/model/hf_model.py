@@ -1,4 +1,4 @@
-"""Modules about the download of a model and of second models."""
+"""Modules that download a model and a server's further models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from sparkwright.trust.names import resolve_entry
 from sparkwright.visible import format_count, one_line
 
 DISK_MARGIN = 1.05
-#: labels of engines.model.chat_template.lines
+#: fields of a further model that are arguments of `hf_model`
+MODEL_FIELDS = ("id", "commit", "files", "dir", "transfer")
+#: labels by name of engines.model.chat_template.lines
 CHAT_LABELS = {
     "template": "chat template",
     "thinking": "chat template: thinking",
@@ -48,65 +50,66 @@ class HfModelState:
     #: paths of the previous revision's files that this revision does not have
     dropped: list[str]
     manifest: Manifest
-    #: chat template and sampling defaults of the previous revision; None if they were not read or there is no previous revision
-    chat: dict[str, Any] | None = None
+    #: chat template and sampling defaults of the previous revision; None if unknown
+    previous_chat: dict[str, Any] | None = None
 
 
 class HfModel(StateModule["HfModel.Args", HfModelState]):
     """Download the locked files of a model into its folder, verify each by its hash, and remove files of older revisions.
 
-    Files that were verified before need one stat each. A file that is missing, truncated or wrong is reported and downloaded
-    to a temporary place; when the hashes of all files are right they are moved into place together, so a server never reads
-    a partial model. Disk space is checked first (+5 %). If all files are complete, the hub is not contacted. Every shard
-    that a safetensors index names must exist.
+    Files that were verified before need one stat each. Missing, truncated and wrong files are reported and downloaded to a
+    staging folder; when the hashes of all files are correct, they are moved into place together, so a server never reads an
+    incomplete model. Disk space is checked first (+5 %). If all files are complete, the hub is not contacted. All shards
+    that a safetensors index lists must exist.
 
     transfer: `hf_transfer` reads a file in parallel ranges (for throttled connections); `plain` downloads files in parallel
     and resumes them (for fast mirrors); `xet` uses the hub's chunk store; `auto` measures each for a second and reports its
-    choice. If no new byte is written for stall_seconds, the transfer is killed and continues in the next mode. Partial files
-    of another mode or hub version are removed first, because continuing one corrupts it silently.
+    choice. If no new byte is written for stall_seconds, the transfer is killed and continues in another mode. Partial files
+    that the mode cannot resume are removed first, because resuming them would corrupt the file.
 
     Files that a verified server was started with are kept (hard links in .before/) until another revision is verified.
 
-    Changes of the chat template and the sampling defaults in another revision are part of the difference, in a plan and in a
-    deploy.
+    If another revision changes the chat template or the sampling defaults, the changes are part of the diff, in a plan and
+    in a deploy.
 
-    from: another host of the inventory that has the model; its files are copied from there instead of the hub, and verified
+    from: another host of the inventory that has the model; the files are copied from there instead of the hub, and verified
     by the same hashes. In a cluster, peer gives the URLs of another member that serves it (`share_model`).
 
-    Files that were read and written stay in the page cache, which counts against the GPU's memory on a Spark until the
-    `memory` task drops it; page_cache_bytes says by how much it grew.
+    Downloaded files stay in the page cache, which counts against the GPU's memory on a Spark until the `memory` task drops
+    it; page_cache_bytes is its growth.
 
-    Returns: dir, commit, size_bytes, complete (whether it was complete before), fetched (paths), mode, page_cache_bytes.
+    Returns: dir, commit, size_bytes, complete (whether no file was missing before), fetched (paths), mode,
+    page_cache_bytes.
 
-    Fails: gated (the message says where to accept the licence), hub down, disk full, no permission, a file wrong twice.
+    Fails: gated (the message has the URL to accept the license), hub down, disk full, no permission, wrong hash twice.
     """
 
     @dataclass(frozen=True)
     class Args:
         id: str = arg("the model's name on the hub")
         commit: str = arg("the commit, 40 hex digits")
-        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
+        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each file, from the lock")
         dir: str = arg("the folder; ~ is the user's home")
-        transfer: Literal["auto", "hf_transfer", "plain", "xet"] = arg("how files are fetched", default="auto")
+        transfer: Literal["auto", "hf_transfer", "plain", "xet"] = arg("the transfer mode", default="auto")
         stall_seconds: float = arg(
-            "abort a transfer that receives nothing for this long and retry, seconds", default=60.0
+            "abort and retry a transfer that receives no data for this long, in seconds", default=60.0
         )
-        tries: int = arg("retries in a row without progress before giving up; the delay between them grows", default=6)
+        tries: int = arg("tries in a row without progress before it fails; the delay between them grows", default=6)
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("host to copy the model from; empty: the hub", default="")
         peer: list[str] = arg(
-            "URLs at which that host serves it; set by the command, or by a cluster's play", default_factory=list
+            "URLs at which that host serves the model; set by the command, or by a cluster's play", default_factory=list
         )
         together: bool = arg(
-            "use all of those URLs in parallel, as the halves of one fabric port; otherwise the first that answers",
+            "use all peer URLs in parallel, as the halves of one fabric port; otherwise the first that answers",
             default=False,
         )
 
         chat: dict[str, Any] | None = arg(
-            "its chat template's properties in the lock, to compare with the previous revision; null: not read",
+            "the chat template's properties in the lock, to compare with the previous revision; null: unknown",
             default=None,
         )
-        engine: EngineName = arg("the engine that serves it", default="vllm")
+        engine: EngineName = arg("the engine that serves the model", default="vllm")
 
     def __init__(self, retry_policy: RetryPolicy | None = None) -> None:
         self._retry_policy = retry_policy
@@ -117,7 +120,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         missing = manifest.verify(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
         dropped = _find_dropped_files(manifest, args)
         if context.check:
-            manifest.remember()  # a deploy asks in check mode first, and hashes once
+            manifest.remember()  # a deploy first runs in check mode, and then need not hash again
         if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
             manifest.about = _folder_record(args)
@@ -127,30 +130,33 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         return HfModelState(missing, dropped, manifest, _previous_chat(manifest, args) if missing or dropped else None)
 
     def differences(self, args: Args, observed: HfModelState) -> list[Change]:
-        folder, expected_sizes = observed.manifest.folder, {file["path"]: file["size_bytes"] for file in args.files}
-        missing = [
-            (path, _describe_file(folder / path, expected_sizes[path]), f"{expected_sizes[path]} bytes")
-            for path in observed.missing
-        ]
-        changes = [Change(*fields, "missing or changed") for fields in missing]
-        if observed.chat is not None and args.chat is not None:
-            rows = chat_template.list_changes(observed.chat, args.chat)
-            why = "changed by the new revision"
-            changes = [Change(CHAT_LABELS[label], before, after, why) for label, before, after in rows] + changes
+        changes = []
+        if observed.previous_chat is not None and args.chat is not None:
+            for label, before, after in chat_template.list_changes(observed.previous_chat, args.chat):
+                changes.append(Change(CHAT_LABELS[label], before, after, "changed by the new revision"))
+        sizes = {file["path"]: file["size_bytes"] for file in args.files}
+        for path in observed.missing:
+            current = _describe_file(observed.manifest.folder / path, sizes[path])
+            changes.append(Change(path, current, f"{sizes[path]} bytes", "missing or changed"))
         return changes + [Change(path, "there", None, "not in this revision") for path in observed.dropped]
 
     def describe(self, args: Args, observed: HfModelState) -> dict[str, Any]:
-        size = total_bytes(args.files)
-        summary = f"{format_count(len(args.files), 'file')}, {units.format_size(size)}, all hashes match"
-        msg = "" if observed.missing or observed.dropped else summary
-        fields = {"dir": str(observed.manifest.folder), "commit": args.commit, "complete": not observed.missing}
-        return {**fields, "size_bytes": size, "fetched": [], "msg": msg}
+        size_bytes = total_bytes(args.files)
+        summary = f"{format_count(len(args.files), 'file')}, {units.format_size(size_bytes)}, all hashes match"
+        return {
+            "dir": str(observed.manifest.folder),
+            "commit": args.commit,
+            "complete": not observed.missing,
+            "size_bytes": size_bytes,
+            "fetched": [],
+            "msg": "" if observed.missing or observed.dropped else summary,
+        }
 
     def act(self, args: Args, observed: HfModelState, changes: list[Change], context: Context) -> dict[str, Any]:
         folder, missing = observed.manifest.folder, set(observed.missing)
         files = [file for file in args.files if file["path"] in missing]
-        size = total_bytes(files)
-        _prepare_folder(folder, size, context)
+        size_bytes = total_bytes(files)
+        _prepare_folder(folder, size_bytes, context)
         file_transfer.remove_leftovers(folder)
         _keep_verified_files(args, observed, context)
         observed.manifest.about = observed.manifest.about or {"id": args.id, "commit": args.commit}
@@ -159,7 +165,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             retry_policy = self._retry_policy or RetryPolicy(tries=args.tries)
             transfer = Transfer(source, observed.manifest, files, context, args.stall_seconds, retry_policy)
             mode = transfer.run(_first_mode(args)) if files else ""
-            transferred_bytes = bytes_by_address(files, transfer.url_by_path) if args.together else {}
+            sizes_by_address = bytes_by_address(files, transfer.url_by_path) if args.together else {}
         for path in observed.dropped:
             resolve_entry(folder, path).unlink(missing_ok=True)
             observed.manifest.rows.pop(path, None)
@@ -168,26 +174,23 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             observed.manifest.about = _folder_record(args)
         finally:
             observed.manifest.save()
-        grown = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
-        if grown > MIN_REPORTED_CACHE_BYTES:
-            context.note(
-                f"the page cache grew by {units.format_size(grown)}; it counts as used memory until it is dropped."
-            )
-        msg = f"{format_count(len(files), 'file')} downloaded, {units.format_size(size)}, all hashes match"
+        growth_bytes = max(0, context.machine.meminfo().get("Cached", 0) - cached_before)
+        if growth_bytes > MIN_REPORTED_CACHE_BYTES:
+            growth = units.format_size(growth_bytes)
+            context.note(f"the page cache grew by {growth}; it counts as used memory until it is dropped.")
+        msg = f"{format_count(len(files), 'file')} downloaded, {units.format_size(size_bytes)}, all hashes match"
         if args.from_ and files:
             msg += f"; from {args.from_}"
-            msg += (
-                f" over {', '.join(f'{key} ({units.format_size(size)})' for key, size in transferred_bytes.items())}"
-                if len(transferred_bytes) > 1
-                else ""
-            )
+            if len(sizes_by_address) > 1:
+                addresses = (f"{address} ({units.format_size(size)})" for address, size in sizes_by_address.items())
+                msg += f" over {', '.join(addresses)}"
         if observed.dropped:
-            msg += f"; {len(observed.dropped)} of the previous revision removed"
-        return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": grown, "msg": msg}
+            msg += f"; {format_count(len(observed.dropped), 'file')} of the previous revision removed"
+        return {"fetched": sorted(missing), "mode": mode, "page_cache_bytes": growth_bytes, "msg": msg}
 
 
 def _find_dropped_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
-    """Return the paths of files of another revision that are not part of this one. Files that others put there stay."""
+    """Return the previous revision's files that this one does not have. Files that users added are not among them."""
     if manifest.about.get("id") != args.id:
         return []
     current_paths = {file["path"] for file in args.files}
@@ -196,8 +199,7 @@ def _find_dropped_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
 
 
 def _previous_chat(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | None:
-    """Return chat template and sampling defaults of the revision in the folder; None if it is the same revision or another
-    model."""
+    """Return chat template and sampling defaults of the model's other revision in the folder, or None."""
     record = manifest.about
     if args.chat is None or record.get("id") != args.id or record.get("commit") in (None, "", args.commit):
         return None
@@ -205,9 +207,10 @@ def _previous_chat(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | N
 
 
 def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Context) -> None:
-    """Keep the files that the verified server was started with until another revision is verified: a rollback needs them.
+    """Keep the files that the verified server was started with, for a rollback, until another revision is verified.
 
-    The same for another choice of files from the same commit. A file of both choices is fetched again only because it is wrong.
+    If another selection of files from the same commit is deployed, keep only those that change: a file in both selections is
+    downloaded only if it is wrong.
     """
     folder, paths = observed.manifest.folder, sorted([*observed.missing, *observed.dropped])
     models = verified_states.models_of(verified_states.load_last(context.state))
@@ -229,13 +232,12 @@ def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Co
 
 
 def _folder_record(args: HfModel.Args) -> dict[str, Any]:
-    """Return the record of a complete folder: model id, commit and paths."""
     return {"id": args.id, "commit": args.commit, "paths": sorted(str(file["path"]) for file in args.files)}
 
 
 @contextmanager
 def _open_source(args: HfModel.Args, context: Context) -> Iterator[Source]:
-    """Yield the source of the files: the hub, or the host that `from` names."""
+    """Yield the source of the files: the hub, or the host in `from`."""
     if not args.from_:
         yield Source(context.machine.hub_url, args.id, args.commit, context.secrets.get(args.token_secret))
         return
@@ -249,32 +251,34 @@ def _open_source(args: HfModel.Args, context: Context) -> Iterator[Source]:
             yield Source(url, args.id, args.commit, token)
         return
     with peer.reach_all(args.peer, args.from_, token) as urls:
-        if lost := [url for url in args.peer if url not in urls]:
-            context.note(f"{args.from_} does not answer at {', '.join(lost)}: copying over {', '.join(urls)} alone.")
+        if unreachable := [url for url in args.peer if url not in urls]:
+            context.note(
+                f"{args.from_} does not answer at {', '.join(unreachable)}: copying over {', '.join(urls)} only."
+            )
         yield Source(urls[0], args.id, args.commit, token, tuple(urls[1:]))
 
 
 def _first_mode(args: HfModel.Args) -> str:
-    """Return the first transfer mode: `plain` from a peer, which does not throttle connections, as it can resume."""
+    """Return the first transfer mode. From a peer, which does not throttle connections, it is `plain`, which can resume."""
     return "plain" if args.from_ and args.transfer in ("auto", "xet") else args.transfer
 
 
 def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
-    if lost := manifest.missing_shards(args.files):
+    if missing := manifest.missing_shards(args.files):
         fix = "Check `allow` and `ignore` of the recipe's model, then remove its entry from spark.lock."
-        some = ", ".join(one_line(name, max_chars=80) for name in lost[:5])
-        raise Failed(f"the index of {args.id} names missing files: {some}.", fix=fix)
+        names = ", ".join(one_line(name, max_chars=80) for name in missing[:5])
+        raise Failed(f"the index of {args.id} names missing files: {names}.", fix=fix)
 
 
 def _progress_reporter(context: Context, total_bytes: int) -> Callable[[int], None]:
-    """Return a function that adds up what several threads have read, and reports the progress."""
-    guard, done = threading.Lock(), 0
+    """Return a thread-safe function that adds a number of read bytes and reports the progress."""
+    guard, read_bytes = threading.Lock(), 0
 
     def report(count: int) -> None:
-        nonlocal done
+        nonlocal read_bytes
         with guard:
-            done += count
-            context.progress(min(done, total_bytes - 1), total_bytes, unit="bytes", text="verifying")
+            read_bytes += count
+            context.progress(min(read_bytes, total_bytes - 1), total_bytes, unit="bytes", text="verifying")
 
     return report
 
@@ -298,24 +302,21 @@ def _prepare_folder(folder: Path, need_bytes: int, context: Context) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         fix = "Run `sudo chown -R $USER` on it on the host, or choose another `model.dir`."
         raise Failed(f"no permission to write in {folder}.", fix=fix)
-    free = context.machine.free_bytes(folder)
-    if need_bytes * DISK_MARGIN > free:
-        room = f"{units.format_size(need_bytes * DISK_MARGIN)} needed, {units.format_size(free)} free"
+    free_bytes = context.machine.free_bytes(folder)
+    if need_bytes * DISK_MARGIN > free_bytes:
+        space = f"{units.format_size(need_bytes * DISK_MARGIN)} needed, {units.format_size(free_bytes)} free"
         fix = "Free some space, or choose another `model.dir`."
-        raise Failed(f"not enough disk space for {folder}: {room}.", fix=fix)
-
-
-MODEL_FIELDS = ("id", "commit", "files", "dir", "transfer")
+        raise Failed(f"not enough disk space for {folder}: {space}.", fix=fix)
 
 
 class SecondModels(Module["SecondModels.Args"]):
     """Download the locked files of a server's further models (a drafter, a tokenizer), and verify each by its hash.
 
-    Each is handled as `hf_model` handles the model, and comes from the hub.
+    Works as `hf_model` for each model, from the hub.
 
-    Returns: models (role, and what `hf_model` returns for each).
+    Returns: models (for each, its role and the return values of `hf_model`).
 
-    Fails: as `hf_model`, with the role.
+    Fails: as `hf_model`.
     """
 
     @dataclass(frozen=True)
@@ -330,7 +331,9 @@ class SecondModels(Module["SecondModels.Args"]):
         return Result(
             msg="; ".join(f"{role}: {result.msg}" for role, result in results),
             changed=any(result.changed for _, result in results),
-            diff=[replace(row, field=f"{role}: {row.field}") for role, result in results for row in result.diff],
+            diff=[
+                replace(change, field=f"{role}: {change.field}") for role, result in results for change in result.diff
+            ],
             data={"models": [{"role": role, **result.data} for role, result in results]},
         )
 

@@ -1,4 +1,4 @@
-"""Modules about the files of a model: restored, verified, shared, and dropped from the page cache."""
+"""Modules that restore, verify and serve the files of a model, and drop them from the page cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.host.containers import containers
 from sparkwright.host.memory import memory_fit
 from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.models import model_folders, peer
-from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.models.manifest import Manifest, total_bytes
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import verified_states
 from sparkwright.protocol.result import Change, Result, arg
@@ -30,14 +30,14 @@ DROP_CACHES_FILE = "/proc/sys/vm/drop_caches"
 class PageCache(Module["PageCache.Args"]):
     """Drop the model's files from the page cache, because CUDA counts it as used memory on a Spark.
 
-    As root (`become: true`) the kernel drops all its clean pages. Without root the kernel is advised to drop the pages of
-    the model's files, file by file; unwritten data of these files is written to disk first. Pages that a running process has
-    mapped stay. The only effects are on memory and on the time of the next read.
+    As root (`become: true`), the kernel drops all clean pages. Without root, the kernel is advised to drop the pages of each
+    of the model's files, after writing their unwritten data to disk. Pages that a running process has mapped stay. The only
+    effects are on memory and on the time of the next read.
 
-    `policy: fit` keeps the page cache if the server fits next to it: MemFree alone, without reclaimable memory, must hold
-    what the engine needs and the reserve. The next load then reads from memory.
+    `policy: fit` keeps the page cache if MemFree alone, without reclaimable memory, is enough for the engine and the reserve.
+    The next load then reads from memory.
 
-    Returns: how (dropped, advised or kept), freed_bytes (by which the page cache shrank), files.
+    Returns: how (dropped, advised or kept), freed_bytes (decrease of the page cache), files (number of advised files).
     """
 
     safe_in_check = False
@@ -48,47 +48,42 @@ class PageCache(Module["PageCache.Args"]):
         models: list[dict[str, Any]] = arg(
             "other models of the server, each with its folder `dir`", default_factory=list
         )
-        policy: Literal["drop", "fit"] = arg("fit: only if the server does not fit next to it", default="drop")
+        policy: Literal["drop", "fit"] = arg("fit: drop only if the server does not fit otherwise", default="drop")
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
-        needs_bytes: int = arg("memory of an engine without such a share, bytes; for `fit`", default=0)
+        needs_bytes: int = arg("memory in bytes of an engine that takes no share of MemTotal; for `fit`", default=0)
         engine_memory: dict[str, Any] = arg(
             "the engine's memory use, as `engine_memory` in scope", default_factory=dict
         )
         reserve_gib: float = arg("memory that must stay free in addition, GiB; for `fit`", default=defaults.RESERVE_GIB)
 
     def run(self, args: Args, context: Context) -> Result:
-        if args.policy == "fit" and (enough := _describe_free_memory(args, context)):
-            return Result(msg=enough, data={"how": "kept", "freed_bytes": 0, "files": 0})
+        if args.policy == "fit" and (reason := _explain_kept_cache(args, context)):
+            return Result(msg=reason, data={"how": "kept", "freed_bytes": 0, "files": 0})
         if context.check:
             return Result(msg="page cache is dropped")
-        before = context.machine.meminfo().get("Cached", 0)
+        bytes_before = context.machine.meminfo().get("Cached", 0)
         if os.geteuid() == 0 and not context.machine.root and _drop_caches():
-            method, files = "dropped", 0
+            method, file_count = "dropped", 0
         else:
             folders = [folder for folder in (args.model_dir, *(str(model["dir"]) for model in args.models)) if folder]
-            method, files = "advised", sum(drop_cached_pages(context.machine.expand(folder)) for folder in folders)
-        freed = max(0, before - context.machine.meminfo().get("Cached", 0))
-        return Result(
-            msg=f"{format_gib(freed)} GiB dropped", data={"how": method, "freed_bytes": freed, "files": files}
-        )
+            method, file_count = "advised", sum(drop_cached_pages(context.machine.expand(folder)) for folder in folders)
+        freed_bytes = max(0, bytes_before - context.machine.meminfo().get("Cached", 0))
+        data = {"how": method, "freed_bytes": freed_bytes, "files": file_count}
+        return Result(msg=f"{format_gib(freed_bytes)} GiB dropped", data=data)
 
 
-def _describe_free_memory(args: PageCache.Args, context: Context) -> str:
-    """Return a message with the memory that is free beside the page cache, if the server fits into it.
-
-    Empty if it does not fit, or if its need is unknown.
-    """
+def _explain_kept_cache(args: PageCache.Args, context: Context) -> str:
+    """Return why the page cache can stay, or "" if the server does not fit into MemFree, or its need is unknown."""
     server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
-    need = budget.need_bytes
-    free = context.machine.meminfo().get("MemFree", 0)
-    if not budget.of("server") or free < need:
+    free_bytes = context.machine.meminfo().get("MemFree", 0)
+    if not budget.of("server") or free_bytes < budget.need_bytes:
         return ""
-    return f"kept: {format_gib(free)} GiB are free beside it, {format_gib(need)} GiB needed"
+    return f"page cache kept: {format_gib(free_bytes)} GiB free, {format_gib(budget.need_bytes)} GiB needed"
 
 
 def _drop_caches() -> bool:
-    """Run `sync; echo 3 > drop_caches` as root. Returns False where that is not allowed (a container without the right)."""
+    """Run `sync; echo 3 > drop_caches` as root. Returns False if that is not permitted, such as in a container."""
     os.sync()
     try:
         Path(DROP_CACHES_FILE).write_text("3\n")
@@ -98,11 +93,11 @@ def _drop_caches() -> bool:
 
 
 def drop_cached_pages(folder: Path) -> int:
-    """Drop the cached pages of all files under a folder; needs no root. Returns the number of files."""
+    """Drop the cached pages of all files under a folder, without root. Returns the number of files."""
     count = 0
     for path in filter(Path.is_file, folder.rglob("*")):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            os.fdatasync(file.fileno())  # dirty pages are not forgotten
+            os.fdatasync(file.fileno())  # the kernel drops only clean pages
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             count += 1
     return count
@@ -111,11 +106,11 @@ def drop_cached_pages(folder: Path) -> int:
 class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
     """Restore the model files that the verified server was started with, if another revision replaced them.
 
-    This is for a run that fails between downloading a revision and replacing the server: the previous server still has the
-    old weights in memory, but would find the new ones in its folder after a restart. If an interrupted run has already given
-    the verified server's name to another container, the files belong to that one and are kept.
+    For a run that fails after the download of a revision and before the server is replaced: the previous server still has
+    the old weights in memory, but would load the new ones after a restart. If an interrupted run has already started another
+    container with the verified server's name, that container uses the new files, and nothing is restored.
 
-    Returns: commit (of the restored files; empty if nothing had been replaced).
+    Returns: commit (of the restored files; empty if nothing was restored).
     """
 
     @dataclass(frozen=True)
@@ -140,44 +135,43 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
 
 def _is_replaced(context: Context) -> bool:
-    """Return True if another container has the name of the verified one."""
-    good = verified_states.load_last(context.state)
-    container = containers.inspect(context.docker(), good["spec"]["name"])
-    return container is not None and container["Id"] != good["container_id"]
+    """Return True if another container has the verified server's name."""
+    verified = verified_states.load_last(context.state)
+    container = containers.inspect(context.docker(), verified["spec"]["name"])
+    return container is not None and container["Id"] != verified["container_id"]
 
 
 class ShareModel(Module["ShareModel.Args"]):
-    """Serve a verified model to other hosts, for one copy: over HTTP on this host's own addresses, with a token.
+    """Serve a verified model to other hosts, for one copy each, over HTTP with a token.
 
-    The process ends when all readers are done, or two minutes after the last request. It is used by `invoke models.copy`, by
-    `hf_model: {from: HOST}`, and by the member of a cluster that has the model, for those that lack it.
+    The server ends when all readers are done, or two minutes after the last request. Used by `invoke models.copy`, by
+    `hf_model: {from: HOST}`, and by the member of a cluster that has the model, for members that do not.
 
     Returns: urls (the fastest link first), dir, size_bytes.
 
-    Fails: the model here is not the lock's (names what is missing).
+    Fails: files of the model are missing or wrong.
     """
 
     @dataclass(frozen=True)
     class Args:
         id: str = arg("the model's name on the hub")
         commit: str = arg("the commit, 40 hex digits")
-        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
+        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each file, from the lock")
         dir: str = arg("the folder; ~ is the user's home")
-        readers: int = arg("how many hosts will copy it", default=1)
+        readers: int = arg("number of hosts that will copy it", default=1)
         bind: str = arg("the address to listen on; empty: all of this host's", default="")
         interfaces: list[str] = arg(
-            "with bind: the interfaces of the fabric, whose other addresses serve it too", default_factory=list
+            "with bind: the fabric's interfaces; the server listens on their other addresses too", default_factory=list
         )
 
     def run(self, args: Args, context: Context) -> Result:
         check_files(args.files, f"the list of files of {args.id}")
         token = peer.copy_token(context.secrets)
         if token is None:
-            raise Failed(f"no token to serve {args.id} with.", fix="Use `invoke models.copy`.")
-        size = sum(file["size_bytes"] for file in args.files)
+            raise Failed(f"no token to serve {args.id}.", fix="Use `invoke models.copy`.")
         manifest, missing = self._find_complete_folder(args, context)
         if missing:
-            fix = "Deploy that host first, or copy from another."
+            fix = "Deploy that host first, or copy from another host."
             raise Failed(f"{args.id} is incomplete in {manifest.folder}: {join_first(missing, 3)}.", fix=fix)
         manifest.save()
         if context.check:
@@ -194,66 +188,65 @@ class ShareModel(Module["ShareModel.Args"]):
         else:
             port = serve_copy("")
             urls = [f"http://{address}:{port}" for address in peers.list_addresses()]
-        data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": size}
+        data = {"urls": urls, "dir": str(manifest.folder), "size_bytes": total_bytes(args.files)}
         return Result(msg=f"serving {args.id} from {manifest.folder}{where}", data=data)
 
     @staticmethod
     def _find_complete_folder(args: Args, context: Context) -> tuple[Manifest, list[str]]:
-        """Return the folder that holds the whole model, and its missing files: the named one, or another with this commit."""
+        """Return the manifest of `dir`, or of another folder that has the complete model; and the missing files."""
         manifest = Manifest.load(context.state, context.machine.expand(args.dir))
         missing = manifest.verify(args.files)
         if missing:
             for other in Manifest.load_all(context.state):
-                same = (other.about.get("id"), other.commit) == (args.id, args.commit)
-                if same and all(other.is_verified(file) for file in args.files):
+                is_same_model = (other.about.get("id"), other.commit) == (args.id, args.commit)
+                if is_same_model and all(other.is_verified(file) for file in args.files):
                     return other, []
         return manifest, missing
 
 
 class VerifyModel(Module["VerifyModel.Args"]):
-    """Check that a folder holds exactly the locked files. Contacts no hub and changes nothing.
+    """Check that the locked files are complete and correct in a folder. Contacts no hub.
 
-    Files that were verified before and have not changed since need one stat each. deep: every byte is read and hashed again,
-    which detects silent corruption by the disk; the files are dropped from the page cache afterwards.
+    Files that were verified before and have not changed since need one stat each. With deep, all files are read and hashed
+    again, which detects silent disk corruption; then they are dropped from the page cache.
 
-    Returns: dir, wrong (paths that are missing or not right), files, size_bytes.
+    Returns: dir, wrong (missing or wrong paths), files (their number), size_bytes.
     """
 
     @dataclass(frozen=True)
     class Args:
         id: str = arg("the model's name on the hub")
         commit: str = arg("the commit, 40 hex digits")
-        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each, from the lock")
+        files: list[dict[str, Any]] = arg("path, size_bytes, sha256 or blob_id of each file, from the lock")
         dir: str = arg("the folder; ~ is the user's home")
-        deep: bool = arg("hash again even if already verified", default=False)
+        deep: bool = arg("hash verified files again", default=False)
         models: list[dict[str, Any]] = arg(
             "other models of the server: role, id, commit, files and dir of each", default_factory=list
         )
 
     def run(self, args: Args, context: Context) -> Result:
-        own = {"id": args.id, "commit": args.commit, "files": args.files, "dir": args.dir}
-        manifests = [_verify_model(model, context, deep=args.deep) for model in (own, *args.models)]
-        wrong = [path for _, found in manifests for path in found]
-        files = [file for model in (own, *args.models) for file in model["files"]]
-        size = sum(file["size_bytes"] for file in files)
+        main_model = {"id": args.id, "commit": args.commit, "files": args.files, "dir": args.dir}
+        models = (main_model, *args.models)
+        wrong = [path for model in models for path in _verify_model(model, context, deep=args.deep)]
+        files = [file for model in models for file in model["files"]]
+        size_bytes = total_bytes(files)
         method = "read again" if args.deep else "as verified before"
-        summary = f"{format_count(len(files), 'file')}, {units.format_size(size)}, {method}"
+        summary = f"{format_count(len(files), 'file')}, {units.format_size(size_bytes)}, {method}"
         msg = f"missing or wrong: {join_first(wrong, 3)}" if wrong else summary
-        data = {"dir": str(manifests[0][0].folder), "wrong": wrong, "files": len(files), "size_bytes": size}
-        return Result(msg=msg, data=data)
+        folder = str(context.machine.expand(args.dir))
+        return Result(msg=msg, data={"dir": folder, "wrong": wrong, "files": len(files), "size_bytes": size_bytes})
 
 
-def _verify_model(model: Mapping[str, Any], context: Context, *, deep: bool) -> tuple[Manifest, list[str]]:
-    """Return a model's manifest, and its missing or wrong files; those of a further model are prefixed with its role."""
+def _verify_model(model: Mapping[str, Any], context: Context, *, deep: bool) -> list[str]:
+    """Return a model's missing or wrong files, with the role of a further model as prefix."""
     files = model["files"]
     check_files(files, f"the list of files of {model['id']}")
     manifest = Manifest.load(context.state, context.machine.expand(model["dir"]))
     wrong = manifest.verify(files, deep=deep)
     if not wrong:
-        record = {"id": model["id"], "commit": model["commit"], "paths": [file["path"] for file in files]}
-        manifest.about = record
+        manifest.about = {"id": model["id"], "commit": model["commit"], "paths": [file["path"] for file in files]}
         wrong = manifest.missing_shards(files)
     if manifest.rows:
         manifest.save()
     role = f"{model['role']}: " if model.get("role") else ""
-    return manifest, [f"{role}{path}" for path in wrong]
+    return [f"{role}{path}" for path in wrong]
