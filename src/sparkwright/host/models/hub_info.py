@@ -43,8 +43,8 @@ def parse_lock_entry(data: object, source: Source, is_selected: Callable[[str], 
         raise Failed(f"{label} is about commit {commit} instead of {source.commit}.", fix=hub.OTHER_HUB_FIX)
     siblings = data["siblings"]
     if len(siblings) > model_files.MAX_FILES:
-        problem = f"{len(siblings)} files; the maximum is {model_files.MAX_FILES}"
-        raise Failed(f"{label} lists {problem}.", fix=hub.OTHER_HUB_FIX)
+        count = f"{len(siblings)} files; at most {model_files.MAX_FILES} are allowed"
+        raise Failed(f"{label} lists {count}.", fix=hub.OTHER_HUB_FIX)
     files = [_build_lock_file(sibling) for sibling in siblings]
     selected = [file for file in files if not isinstance(file["path"], str) or is_selected(file["path"])]
     selected = model_files.check_files(selected, label, fix=_FIX)
