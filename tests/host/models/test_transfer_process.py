@@ -183,7 +183,7 @@ def test_an_answer_that_can_not_be_is_a_sentence(
 
 
 def test_a_commit_that_was_asked_for_is_the_one_that_is_locked(context: RecordingContext, hub: LoopbackHub) -> None:
-    with pytest.raises(Failed, match=f"of commit {COMMIT}, not of {'c' * 40}"):
+    with pytest.raises(Failed, match=f"about commit {COMMIT} instead of {'c' * 40}"):
         lock_model(context, revision="c" * 40)
 
 
