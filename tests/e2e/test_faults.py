@@ -19,7 +19,7 @@ NEW_IMAGE = ("recipes/qwen3.5-35b.yml", r"(?m)v0\.32\.0$", "latest")
 FAULTS = [
     ("slow", CHANGE, 1, "misconfigured"),
     ("wedge", CHANGE, 1, "no token arrived within 3 s"),
-    ("cpu-only", CHANGE, 1, "the server does not use the GPU; its log says: device_config=cpu"),
+    ("cpu-only", CHANGE, 1, "the server does not use the GPU; engine log: device_config=cpu"),
     ("oom", CHANGE, 1, "GiB were free, and the engine wanted"),
     ("engine-exits", CHANGE, 1, "it crashed on the first request"),
     ("crash-loop", CHANGE, 1, "the engine exited (exit code 1)"),

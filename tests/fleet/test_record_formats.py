@@ -13,7 +13,7 @@ from sparkwright.version import __version__
 from tests.fleet.project import HostsProject
 
 NEWER_RECORDS = (
-    f"the records on this host are those of sparkwright 7.0 (format 9), and this is {__version__} (format 1)."
+    f"the records on this host were written by sparkwright 7.0 (format 9), and this is {__version__} (format 1)."
 )
 
 

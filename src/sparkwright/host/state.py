@@ -123,10 +123,8 @@ class StateFolder:
         written = self.read(FORMAT_FILE)
         if written and written["format"] > FORMAT:
             writer = f"sparkwright {one_line(written['version'], max_chars=40)} (format {written['format']})"
-            message = (
-                f"the records on this host are from {writer}; this is sparkwright {__version__} (format {FORMAT})."
-            )
-            raise Refused(message, fix="Upgrade this sparkwright.")
+            message = f"the records on this host were written by {writer}, and this is {__version__} (format {FORMAT})."
+            raise Refused(message, fix="Upgrade sparkwright here.")
 
     def write_format(self) -> None:
         """Record the format of the records and this version."""
