@@ -82,7 +82,7 @@ PROVING_MODULES = frozenset(
     }
 )
 
-#: modules that never use the Docker Engine: a playbook of these alone needs no Docker client
+#: modules that never use the Docker Engine; a playbook with only these needs no Docker client
 MODULES_WITHOUT_ENGINE = frozenset(
     {
         "barrier",
@@ -103,7 +103,7 @@ MODULES_WITHOUT_ENGINE = frozenset(
 
 @functools.cache
 def load(name: str) -> type[Module[Any]]:
-    """Return the module's class: `docker_image` is `DockerImage`. Raises KeyError for an unknown name."""
-    file = importlib.import_module(IMPORT_PATHS[name])
-    module_class: type[Module[Any]] = getattr(file, "".join(word.capitalize() for word in name.split("_")))
+    """Return the module's class, such as `DockerImage` for `docker_image`. Raises KeyError for an unknown name."""
+    python_module = importlib.import_module(IMPORT_PATHS[name])
+    module_class: type[Module[Any]] = getattr(python_module, "".join(word.capitalize() for word in name.split("_")))
     return module_class

@@ -1,8 +1,8 @@
 """`become: true`: a second process of the same runtime, which runs as root through sudo for the tasks that require it.
 
-The password is verified on a separate pipe. Requests and answers are JSON lines over the process's pipes. Secrets are sent only
-there, and only after root's side has answered. Programs that run as root get a fixed PATH and a small environment, so that
-nothing in the user's folders or settings becomes a program, library or module of root's.
+A separate sudo process verifies the password. Requests and answers are JSON lines over the root process's pipes; secrets are sent
+only there, and only after it has written its first line. Programs that run as root get a fixed PATH and a small environment, so
+that root never runs or imports anything from the user's folders or settings.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from sparkwright.secret import Secret
 from sparkwright.visible import one_line
 
 PASSWORD_SECRET = "BECOME_PASSWORD"
-#: time limit for sudo in seconds; PAM waits for 2 s after a wrong password, a directory server longer
+#: PAM waits for 2 s after a wrong password, a directory server longer
 SUDO_TIMEOUT_S = 60.0
-#: limit on the output of sudo and its modules, which contains the reason for a failure
+#: of the error output of sudo and its modules
 MAX_OUTPUT_BYTES = 64 * 2**10
 #: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
 _WRONG_PASSWORD_MESSAGES = (
@@ -55,8 +55,8 @@ class Sudo:
 
     Args:
         host: name of the host for messages.
-        path: root's PATH, which differs in the sandbox.
-        answer_s: how long sudo may take, in seconds.
+        path: PATH for sudo and the program; differs in the sandbox.
+        timeout_s: time limit for sudo.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class Sudo:
         self._host = host
         self._password = password.reveal() if password else ""
         self._path = path
-        self._answer_s = timeout_s
+        self._timeout_s = timeout_s
 
     def start(self, argv: Sequence[str], ready: bytes) -> RootProcess:
-        """Start a program as root, with pipes, and return once it has written the line READY.
+        """Start a program as root, with pipes, and return once it has written the line `ready`.
 
-        If sudo did not need the password, the program first finds the password's line on standard input.
+        If sudo did not need the password, the line with the password is the first one on the program's standard input.
 
         Raises:
-            Refused: with sudo's message.
+            Refused: sudo denied it; with sudo's message.
         """
         if os.geteuid() == 0:
             return self._wait_until_ready(self._open([], argv), ready)
@@ -89,14 +89,14 @@ class Sudo:
             raise Refused(f"the secret {PASSWORD_SECRET} has more than one line.")
         sudo_command = [program, "-S", "-p", ""]
         try:
-            # on a pipe that ends after the password, so that sudo can neither wait for another one nor read anything else as one
+            # this pipe ends after the password, so that sudo can neither wait for a second one nor read requests as one
             self._wait_until_ready(self._open([*sudo_command, "-v"], [], f"{self._password}\n"), b"")
             return self._wait_until_ready(self._open(sudo_command, argv, f"{self._password}\n"), ready)
         except _SudoRefusal as refusal:
             raise self._sudo_error(refusal) from None
 
     def _open(self, sudo: Sequence[str], argv: Sequence[str], stdin_text: str = "") -> _ProcessAndErrors:
-        error_output = tempfile.TemporaryFile()  # noqa: SIM115 - unlike a pipe that is not read, a file does not fill up
+        error_output = tempfile.TemporaryFile()  # noqa: SIM115 - an unread pipe would fill up
         env = {"PATH": self._path, "LC_ALL": "C", "LANG": "C"}
         process = subprocess.Popen(
             [*sudo, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=error_output, env=env
@@ -110,16 +110,21 @@ class Sudo:
         return process, error_output
 
     def _wait_until_ready(self, opened: _ProcessAndErrors, ready: bytes) -> RootProcess:
-        """Wait for the line READY, or for the end if it is empty. Raises _SudoRefusal for another exit, Refused on silence."""
+        """Wait for the line `ready`, or for the exit if it is empty.
+
+        Raises:
+            _SudoRefusal: The process exited with an error, or wrote something else.
+            Refused: Nothing happened within the time limit.
+        """
         process, error_output = opened
         assert process.stdout is not None
-        received, deadline_s = b"", time.monotonic() + self._answer_s
+        received, deadline_s = b"", time.monotonic() + self._timeout_s
         while b"\n" not in received:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not wait_for_readable([process.stdout], left_s):
                 _close_process(process)
-                raise Refused(f"sudo on {self._host} did not answer within {self._answer_s:g} s.")
-            data = os.read(process.stdout.fileno(), 1)  # byte by byte, because the rest is for the caller
+                raise Refused(f"sudo on {self._host} did not answer within {self._timeout_s:g} s.")
+            data = os.read(process.stdout.fileno(), 1)  # byte by byte, because later lines belong to the caller
             if not data:
                 break
             received += data
@@ -144,7 +149,7 @@ class Sudo:
         )
         if refusal.has(_PASSWORD_REQUIRED_MESSAGES):
             return Refused(f"sudo on {self._host} needs a password for {user}.", fix=fix)
-        return Refused(f"sudo on {self._host} denied {user}: {refusal.last}.", fix=fix)
+        return Refused(f"sudo on {self._host} denied {user}: {refusal.last_line}.", fix=fix)
 
 
 class _SudoRefusal(Exception):
@@ -152,10 +157,10 @@ class _SudoRefusal(Exception):
 
     def has(self, messages: Sequence[str]) -> bool:
         text = str(self).lower()
-        return any(word in text for word in messages)
+        return any(message in text for message in messages)
 
     @property
-    def last(self) -> str:
+    def last_line(self) -> str:
         lines = str(self).strip().splitlines()
         return one_line(lines[-1].removeprefix("sudo: ").rstrip("."), max_chars=200) if lines else "no reason given"
 
@@ -164,7 +169,7 @@ _ProcessAndErrors = tuple[RootProcess, IO[bytes]]
 
 
 def _close_process(process: RootProcess) -> None:
-    """Close the pipes, upon which the process exits, because a user may not kill root's processes."""
+    """Close the pipes, which ends the process; the user may not be allowed to kill root's processes."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(BrokenPipeError):
@@ -177,13 +182,12 @@ def _close_process(process: RootProcess) -> None:
 
 
 READY_LINE = "sparkwright-root-ready"
-#: variables of the user's environment that are passed to root's side, for folders and the network
+#: variables of the user's environment that the root process gets, for folders and the network
 PASSED_VARIABLES = (
     *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-#: program of root's side, which imports from the folder of this package or of root's own runtime, and from Python's own folders,
-#: but never from a folder of the user's choice
+#: the root process's program, which imports only from the folder in argv[1] and from Python's own folders
 SERVER_PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
 )
@@ -191,7 +195,7 @@ SERVER_PROGRAM = (
 
 @dataclass
 class Become:
-    """The process that runs tasks as root: started by the first task that requires it, ended with the play."""
+    """Runs tasks as root, in a process that the first such task starts and the end of the play ends."""
 
     machine: Machine
     state: StateFolder
@@ -236,16 +240,8 @@ class Become:
         process = sudo.start([sys.executable, "-I", "-B", "-c", SERVER_PROGRAM, str(library)], READY_LINE.encode())
         secrets = {name: secret.reveal() for name, secret in self.secrets.items() if name != PASSWORD_SECRET}
         env = {name: machine.env[name] for name in PASSED_VARIABLES if name in machine.env}
-        _send(
-            process,
-            {
-                "state": str(self.state.path),
-                "server": self.state.server,
-                "run_id": self.run_id,
-                "env": {**env, "PATH": path},
-                "secrets": secrets,
-            },
-        )
+        fields = {"state": str(self.state.path), "server": self.state.server, "run_id": self.run_id}
+        _send(process, {**fields, "env": {**env, "PATH": path}, "secrets": secrets})
         return process
 
 

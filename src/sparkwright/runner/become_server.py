@@ -1,4 +1,4 @@
-"""The root side of `become`, which runs modules one by one as requested on standard input."""
+"""The root process of `become`, which runs the modules that are requested on standard input."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def serve() -> None:
 
 
 def _open_streams() -> tuple[IO[bytes], IO[str]]:
-    """Return the streams of requests and answers, with descriptors that the modules' programs don't inherit."""
+    """Return the streams of requests and answers, with descriptors that child processes don't inherit."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
     return requests, answers
 
 
@@ -76,7 +76,7 @@ def _sudo_caller() -> tuple[int, int] | None:
 
 
 def _read_first_message(requests: IO[bytes]) -> dict[str, Any]:
-    """Return the first message. It may be preceded by the password's line if sudo did not need it."""
+    """Return the first message, skipping the line with the password, which remains if sudo did not need it."""
     for line in requests:
         try:
             start = json.loads(line)
@@ -99,9 +99,9 @@ def _run_module(request: dict[str, Any], context: RunContext) -> Result:
         return Result(failed=True, msg=f"{request['module']}: {type(error).__name__}: {error}")
 
 
-# The owner of files that root wrote into a user's folder.
+# Changing the owner of files that root wrote into a user's folder.
 #
-# The user may rename, link and replace files there at any moment, so nothing is decided by a path: folders are opened without
+# The user may rename, link and replace files there at any moment, so paths cannot be trusted: folders are opened without
 # following links, and the owner is changed through an open file, never by name.
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -111,8 +111,8 @@ _ENTRY_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 def restore_owner(folder: Path, uid: int, gid: int) -> None:
     """Change the owner of root's files and folders below a user's folder to that user.
 
-    Links and their targets, files with a second name, which may be the system's, files of other owners than root, and other file
-    systems are left unchanged, and so is everything if the folder does not belong to the user.
+    Left unchanged: links and their targets, files with a second hard link (which may be the system's), files of other owners than
+    root, other file systems, and everything if the folder does not belong to the user.
     """
     with contextlib.suppress(OSError), _open_descriptor(folder) as top:
         status = os.fstat(top)
@@ -122,18 +122,15 @@ def restore_owner(folder: Path, uid: int, gid: int) -> None:
 
 def _restore_owner_below(folder: int, device: int, uid: int, gid: int) -> None:
     for name in os.listdir(folder):
-        with (
-            contextlib.suppress(OSError),
-            _open_descriptor(name, _ENTRY_FLAGS, folder) as entry,
-        ):  # it may be gone or replaced by now
+        # OSError: the file was removed or replaced in the meantime
+        with contextlib.suppress(OSError), _open_descriptor(name, _ENTRY_FLAGS, folder) as entry:
             status = os.fstat(entry)
             if status.st_dev != device:
                 continue
-            if status.st_uid == 0 and (
-                stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
-            ):
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if status.st_uid == 0 and (is_folder or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)):
                 os.chown(f"/proc/self/fd/{entry}", uid, gid)
-            if stat.S_ISDIR(status.st_mode):
+            if is_folder:
                 with _open_descriptor(f"/proc/self/fd/{entry}", _FOLDER_FLAGS & ~os.O_NOFOLLOW) as inner:
                     _restore_owner_below(inner, device, uid, gid)
 

@@ -1,11 +1,11 @@
 """The entry point of a shipped runtime, which puts its own folder on the path and answers one request.
 
-The modules for the request are imported before it is read, while the laptop is still planning ("light" for `status`, "plan" for a
-plan, "engine" for one that uses Docker). This is done in the main thread, because a runner forks, and a fork while another thread
-imports would inherit its locks forever.
+The request's modules are imported before it is read, while the laptop is still planning ("light" for `status`, "plan" for a plan,
+"engine" for one that uses Docker). The main thread imports them, because the runner forks, and a fork during an import in another
+thread would inherit the import locks forever.
 
-It sends `ready` before it reads. If a process exits without that, it did not start, and the laptop ships the runtime again. The
-laptop sends its request only after `ready`, so that a login shell that starts something else never sees it.
+`ready` is sent before the request is read. If the process exits without it, the laptop ships the runtime again. The laptop sends
+its request only after `ready`, so that a login shell that starts another program never receives it.
 """
 
 import gc
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 gc.set_threshold(100_000)  # imports create no garbage
-#: exit code of a runtime that has started, regardless of what followed; an empty file would exit with 0
+#: exit code of a runtime that has started, whatever the outcome; not 0, which Python returns for an empty file
 STARTED_EXIT_CODE = 76
 #: modules that a deploy without changes uses
 DEPLOY_MODULES = (
@@ -51,4 +51,4 @@ except BaseException:
 
     traceback.print_exc()
     os._exit(STARTED_EXIT_CODE + 1)
-os._exit(STARTED_EXIT_CODE)  # the answer was sent, and the interpreter's shutdown would take a quarter of the time
+os._exit(STARTED_EXIT_CODE)  # the answer is sent, and an orderly shutdown would take a quarter of the total time

@@ -22,7 +22,7 @@ from sparkwright.trust.redact import Redactor
 
 
 def ask(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Run a module as a question, and yield the same events as a run would.
+    """Run a module in check mode, and yield the events of a run.
 
     The keys of this host's servers are masked, as in a journal.
     """
@@ -51,11 +51,11 @@ def stream_events(work: Callable[[Callable[[Event], None]], None]) -> Iterator[E
     threading.Thread(target=run, daemon=True).start()
     while True:
         try:
-            item = events.get(timeout=ALIVE_EVERY_S)
+            row = events.get(timeout=ALIVE_EVERY_S)
         except Empty:
-            item = event("alive")
-        if item is None:
+            row = event("alive")
+        if row is None:
             return
-        if isinstance(item, BaseException):
-            raise item
-        yield item
+        if isinstance(row, BaseException):
+            raise row
+        yield row

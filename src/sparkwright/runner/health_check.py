@@ -1,4 +1,4 @@
-"""A health check with its dependencies, and the check on demand, which is not recorded as a run."""
+"""Building a health check with its dependencies, and the check on demand, which is not recorded as a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ from sparkwright.secret import Secret
 
 
 def build_check(context: Context, settings: Settings, **arguments: Any) -> HealthCheck:
-    """Return the check of this host. arguments: those of `Check`."""
+    """Return the health check of this host.
+
+    Args:
+        arguments: more arguments of `HealthCheck`.
+    """
     if settings.host and context.state.server:  # notifications name the server if there are several
         settings = dataclasses.replace(settings, host=f"{settings.host}/{context.state.server}")
     return HealthCheck(context, settings, measure_speed, run_plan, **arguments)
@@ -42,7 +46,7 @@ def run_plan(context: Context, plan: Plan, secrets: Mapping[str, Secret]) -> Eve
 
 
 def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed:
-    """Run a `smoke_test` against the baseline of the last good state, without ever creating a baseline."""
+    """Run a `smoke_test` against the baseline of the last verified state. Never creates a baseline."""
     from sparkwright.host.containers import container_labels
     from sparkwright.host.records.baselines import Baselines, build_key
     from sparkwright.modules.proof.smoke_test import SmokeTest
@@ -52,7 +56,7 @@ def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed
     key = serve.get("baseline_key") or {}
     http = container_labels.engine_of_spec(good.get("spec")).http
     if Baselines(context.state).read(build_key(key, context.machine, http)) is None:
-        return Speed(verdict="it has no baseline", measured_s=observed.time_s)
+        return Speed(verdict="no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(
         base_url=observed.server.url,
         model=serve.get("served_name", ""),
@@ -67,8 +71,7 @@ def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed
         return Speed(verdict=error.message)
     if data["verdict"] in ("inconclusive", "invalid", "broken"):
         return Speed(verdict=data["verdict"])
-    rate, base, first = data["tok_per_s"], data["baseline"], data["ttft_s"]
-    return Speed(rate, base, first, str(data["verdict"]), observed.time_s)
+    return Speed(data["tok_per_s"], data["baseline"], data["ttft_s"], str(data["verdict"]), observed.time_s)
 
 
 TASK = "health"
@@ -83,7 +86,7 @@ FIXES = {
 def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Check the server's health now, and yield one task and a recap with the state's exit code.
 
-    In the request, `token_s` is how long the token may take in seconds, where 0 means the installed check's limit.
+    In the request, `token_s` is the time limit for the token in seconds; 0 for the scheduled check's limit.
     """
     settings = Settings.load(state)
     if request["token_s"]:
@@ -105,7 +108,7 @@ def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
 
 
 def describe_record(record: Record) -> str:
-    """Return this check's finding in one line, with the state of the scheduled checks if it differs."""
+    """Return this check's result in one line, with the state of the scheduled checks if it differs."""
     scheduled = f" (scheduled checks so far: {record.state})" if record.state != record.seen else ""
     return f"{record.seen}: {record.why}{scheduled}"
 
@@ -113,12 +116,9 @@ def describe_record(record: Record) -> str:
 def _result_events(record: Record, seconds: float) -> Iterator[Event]:
     code = EXIT_CODES[record.seen]
     failed = code is not Exit.OK
-    rows = [
-        f"{evidence.level}: {evidence.check}: {evidence.message}"
-        for evidence in record.evidence
-        if evidence.level != "ok"
-    ]
-    data = {"evidence": rows, "record": record.to_json()}
+    problems = [evidence for evidence in record.evidence if evidence.level != "ok"]
+    lines = [f"{problem.level}: {problem.check}: {problem.message}" for problem in problems]
+    data = {"evidence": lines, "record": record.to_json()}
     fields: dict[str, Any] = {"task": TASK, "name": "Check the server's health", "module": TASK, "where": ""}
     fix = FIXES.get(record.cure, "") if failed else ""
     fields |= {"msg": describe_record(record), "fix": fix, "diff": [], "data": data, "register": "", "registered": {}}

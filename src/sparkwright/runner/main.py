@@ -1,7 +1,7 @@
 """The runner's entry point, with a request from the laptop on standard input and events on standard output.
 
-The requests are listed in request.py. Only the modules that a request needs are imported: `status` is sent to many hosts at once,
-and needs half the imports of a run.
+request.py lists the requests. Only the modules that a request needs are imported: `status`, which is sent to many hosts at once,
+needs half the imports of a run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparkwright.trust.redact import Redactor
 
 
 def main() -> int:
-    """Answer a request. The exit code is only about the exchange; the outcome of the request is in the recap."""
+    """Answer a request. Returns 0; the outcome of the request is in the recap."""
     try:
         request = requests.read(sys.stdin.buffer)
     except Refused as refusal:
@@ -44,7 +44,6 @@ def main() -> int:
 
 
 def _dispatch(request: dict[str, Any]) -> Iterator[Event]:
-    """Return the events that answer a request."""
     os.umask(os.umask(0o022) | 0o022)  # no other user may write to a run's files
     os.environ.update(request["env"])
     if request["secrets"]:
@@ -64,7 +63,7 @@ def _dispatch(request: dict[str, Any]) -> Iterator[Event]:
 
 
 def _write_events(events: Iterable[Event], request: dict[str, Any]) -> None:
-    """Write events to the laptop, with secrets as dots. The run continues if the laptop is gone."""
+    """Write events to the laptop, with secrets masked. The run continues if the laptop has disconnected."""
     output, redactor = sys.stdout.buffer, Redactor(request["secrets"].values())
     try:
         for row in events:
@@ -75,12 +74,11 @@ def _write_events(events: Iterable[Event], request: dict[str, Any]) -> None:
 
 
 def _write_refusal(request: dict[str, Any], error: SparkwrightError) -> None:
-    """Answer with a recap for a request that was not carried out."""
     host = str(request.get("plan", {}).get("host", ""))
     _write_events([build_error_recap(host, error, msg=f"{error.message} {error.fix}".strip())], request)
 
 
 if __name__ == "__main__":
-    # Docker's SDK imports it if it is installed, for ssh:// addresses, which takes half of its time
+    # Docker's SDK would import an installed paramiko, for ssh:// addresses, which takes half of its import time
     sys.modules["paramiko"] = None  # type: ignore[assignment]
     sys.exit(main())

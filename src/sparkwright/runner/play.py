@@ -31,7 +31,7 @@ DEFAULT_RETRIES = 3
 
 @dataclass
 class PlayRun:
-    """Runs a plan. `run()` returns the recap event, and all other events go through `emit`."""
+    """Runs a plan. `run()` returns the recap event; all other events are passed to `emit`."""
 
     plan: Plan
     machine: Machine
@@ -40,7 +40,7 @@ class PlayRun:
     emit: Callable[[Event], None]
     #: called between tasks; a stop counts as a failure, so that rescue and always run
     stop_requested: Callable[[], bool] = lambda: False
-    #: the channel to the other members' runs
+    #: channel to the runs on the other members of a cluster
     cluster: Channel | None = None
 
     def __post_init__(self) -> None:
@@ -48,12 +48,19 @@ class PlayRun:
         self.registered: dict[str, Any] = {"failed_result": Result().registered(), **plan.registered}
         self.notified: set[str] = set()
         self.counts = dict.fromkeys((*events.COUNTS, *events.RARE_COUNTS), 0)
+        #: name of the first task that changed something
         self.first_change = ""
-        self.creates_replacement = False
+        #: whether a task has created the server's replacement, which is not yet a change
+        self.has_created_replacement = False
+        #: task name and message of the last failed task
         self.last_failure = ("", "")
+        #: failure because of a requested stop
         self.stop_result: Result | None = None
+        #: first result that is no failure but has an exit code other than 0
         self.unproved_result: Result | None = None
-        self.known_to_members: Result | None = None
+        #: failure that was last reported to the other members
+        self.reported_failure: Result | None = None
+        #: result of `end_host`
         self.end_result: Result | None = None
         self.context = RunContext(self.machine, self.state, plan.run_id, emit, facts=self.facts, secrets=self.secrets)
         self.context.cluster = self.cluster
@@ -62,9 +69,9 @@ class PlayRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The result of the `facts` module in this play or an earlier one."""
-        gathered: dict[str, Any] = self.registered.setdefault("facts", {})
-        return gathered
+        """The result of the `facts` module in this play or an earlier one; empty before."""
+        facts: dict[str, Any] = self.registered.setdefault("facts", {})
+        return facts
 
     def run(self) -> Event:
         """Run all steps and then the notified handlers. Never raises."""
@@ -98,7 +105,7 @@ class PlayRun:
             replacement.discard_created(self.context)
 
     def _exit_code(self, failure: Result | None) -> Exit:
-        """Return the exit code of this run. It is "refused" only if nothing was touched."""
+        """Return the exit code of this run. It is "refused" only if nothing was changed."""
         if failure is None:
             code = (self.unproved_result and self.unproved_result.exit) or Exit.OK
             return Exit.CHANGES if self.plan.check and self.counts["changed"] else code
@@ -124,9 +131,9 @@ class PlayRun:
     def _run_block(self, block: Block, stoppable: bool) -> Result | None:
         """Run a block with its rescue and always.
 
-        A condition that can't be evaluated is a failure inside the block, as if its first task had failed.
+        If its condition can't be evaluated, the block fails as if its first task had failed.
         """
-        failed_before, outer = self.counts["failed"], self.registered["failed_result"]
+        failed_before, outer_failure = self.counts["failed"], self.registered["failed_result"]
         try:
             applies, failure = self._are_true(block.when), None
         except Exception as error:
@@ -145,13 +152,13 @@ class PlayRun:
             self.counts["failed"] = failed_before
             failure = self._run_steps(block.rescue, stoppable=False)
         failure = self._run_steps(block.always, stoppable=False) or failure
-        self.registered["failed_result"] = outer  # an outer rescue still has its own failure
+        self.registered["failed_result"] = outer_failure
         return failure
 
     def _notify_members(self, failure: Result | None) -> None:
-        """Report a failure to the cluster once: a run that fails or begins a rescue fails for all members."""
-        if failure is not None and failure is not self.known_to_members and self.cluster is not None:
-            self.known_to_members = failure
+        """Report a failure to the other members once, at the latest before a rescue: their runs fail too."""
+        if failure is not None and failure is not self.reported_failure and self.cluster is not None:
+            self.reported_failure = failure
             task_name, msg = ("", failure.msg) if failure is self.stop_result else self.last_failure
             self.cluster.fail(task_name, msg, refused=self._exit_code(failure) is Exit.REFUSED)
 
@@ -163,7 +170,7 @@ class PlayRun:
                 self._finish_task(step, Result(skipped=True, msg="condition of the block is false"), 0.0)
 
     def _report_unstarted(self, task: Task, result: Result) -> Result | None:
-        """Report a step that never started, as a task that starts and ends immediately."""
+        """Report the result of a step that could not start, as a task that starts and ends immediately."""
         self.emit(event("task_started", **_task_fields(task)))
         return self._finish_task(task, result, 0.0)
 
@@ -196,27 +203,27 @@ class PlayRun:
         return self._finish_task(task, result, time.monotonic() - started_s)
 
     def _apply_guard_outcome(self, result: Result) -> Result:
-        """Return the result of a task, or a failure if the memory guard killed the server in the meantime."""
+        """Return the result, or a failure if the memory guard killed the server in the meantime."""
         guards = self.context.guards
         guards.set_figures(result.data)
         return guards.outcome(result)
 
     def _run_attempts(self, task: Task) -> Result:
-        """Run a task once, or until its condition holds: `retries` more times, as Ansible counts them."""
+        """Run a task once, or with up to `retries` more attempts (as in Ansible) until its condition is true."""
         tries = 1 + (task.retries or (DEFAULT_RETRIES if task.until else 0))
         for attempt in range(1, tries + 1):
             result = self._run_attempt(task)
             result.data["attempts"] = attempt
             try:
                 self._apply_conditions(task, result)
-                done = self._are_true(task.until, task, result) if task.until else not result.failed
+                is_done = self._are_true(task.until, task, result) if task.until else not result.failed
             except expressions.ExpressionError as error:
-                done = not result.failed  # after a failed attempt the conditions may use names that were never set
-                if done and not self._known_after(error):
-                    result.failed, result.msg = True, str(error)  # the changes and data are kept
-                elif done:
+                is_done = not result.failed  # after a failed attempt the conditions may use names that were never set
+                if is_done and not self._known_after(error):
+                    result.failed, result.msg = True, str(error)  # its changes and data are kept
+                elif is_done:
                     raise
-            if done or self.context.check:
+            if is_done or self.context.check:
                 return result
             if attempt < tries:
                 self.emit(event("note", task=task.id, text=f"attempt {attempt} of {tries}: {result.msg or 'not yet'}"))
@@ -235,11 +242,11 @@ class PlayRun:
             return self._call_module(task, kind, values)
         except expressions.ExpressionError:
             raise
-        except BaseException as error:  # a library that calls sys.exit must not end a swap halfway
+        except BaseException as error:  # even a library's sys.exit must not end a replacement halfway
             return self._result_of_error(error, task.module)
 
     def _result_of_error(self, error: BaseException, module: str) -> Result:
-        """Return the result of a task that raised an error, which in check mode is "known after" if nothing else is wrong."""
+        """Return the result of a task that raised an error: failed, or in check mode skipped as "known after" a change."""
         if isinstance(error, expressions.ExpressionError):
             known_after = self._known_after(error)
             return Result(skipped=True, msg=known_after) if known_after else Result(failed=True, msg=str(error))
@@ -251,8 +258,8 @@ class PlayRun:
         if isinstance(error, Exception) and is_engine_disconnect(error):
             fix = "On the host: `systemctl status docker` shows why."
             return Result(failed=True, msg="lost the connection to the Docker Engine.", fix=fix)
-        sentence = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-        return Result(failed=True, msg=f"{module}: {type(error).__name__}: {sentence}")
+        first_line = next(iter(str(error).strip().splitlines()), "no message")
+        return Result(failed=True, msg=f"{module}: {type(error).__name__}: {first_line}")
 
     def _call_module(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
         args = signature.build_args(kind.Args, values, module=task.module)
@@ -261,7 +268,7 @@ class PlayRun:
         return check_result(kind().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
-        """Return the run's context, with the other server's state for a task about another server on this host."""
+        """Return the context for a task, which has another state folder if the task is about another server of this host."""
         if not task.server:
             return self.context
         names = self._resolve_names(expressions.names_in_value(task.server))
@@ -277,26 +284,24 @@ class PlayRun:
             result.failed = self._are_true(task.failed_when, task, result)
 
     def _finish_task(self, task: Task, result: Result, seconds: float) -> Result | None:
-        """Count and report a result. Return it if the play has to stop."""
-        ignored = result.failed and task.ignore_errors
+        """Count and report a result. Returns it if it is a failure that is not ignored."""
+        is_ignored = result.failed and task.ignore_errors
         if result.failed:
-            self.counts["ignored" if ignored else "failed"] += 1
+            self.counts["ignored" if is_ignored else "failed"] += 1
         else:
             self.counts["skipped" if result.skipped else "ok"] += 1
         if result.exit in (Exit.INCONCLUSIVE, Exit.CHANGES) and not result.failed:
             self.unproved_result = self.unproved_result or result
-        if self.context.created is not None and not self.creates_replacement:
-            self.creates_replacement = (
-                True  # not a change yet: the run removes the container if it ends before starting it
-            )
+        if self.context.created is not None and not self.has_created_replacement:
+            self.has_created_replacement = True  # not a change, because an unstarted replacement is removed at the end
         elif result.changed:
             self.first_change = self.first_change or task.name
         if result.changed and not result.failed:
             self.counts["changed"] += 1
             self.notified.update(task.notify)
         reported = Result(msg="hidden by no_log") if task.no_log else result
-        message = {
-            "status": "ignored" if ignored else result.status,
+        fields = {
+            "status": "ignored" if is_ignored else result.status,
             "msg": reported.msg,
             "proof": task.module in registry.PROVING_MODULES and not (result.skipped or result.failed),
             "fix": reported.fix,
@@ -306,10 +311,11 @@ class PlayRun:
             "registered": reported.registered() if task.register else {},
             "exit": int(result.exit or Exit.FAILED) if result.failed else 0,
         }
-        self.emit(event("task_finished", **_task_fields(task), **message, seconds=round(seconds, 3)))
-        failed = result.failed and not ignored
-        self.last_failure = (task.name, reported.msg) if failed else self.last_failure
-        return result if failed else None
+        self.emit(event("task_finished", **_task_fields(task), **fields, seconds=round(seconds, 3)))
+        if not result.failed or is_ignored:
+            return None
+        self.last_failure = (task.name, reported.msg)
+        return result
 
     # -- names ---------------------------------------------------------------------------------------------------
 
@@ -321,17 +327,17 @@ class PlayRun:
         return expressions.all_true(conditions, names)
 
     def _resolve_names(self, used_names: frozenset[str]) -> dict[str, Any]:
-        """Return the names for expressions: variables, facts and results. An open variable is rendered on first use."""
+        """Return the values of variables, facts and results for expressions. Used open variables are rendered."""
         return self._build_scope(used_names, {}, ())
 
     def _build_scope(
         self, used_names: frozenset[str], rendered: dict[str, Any], rendering: tuple[str, ...]
     ) -> dict[str, Any]:
-        """Return the names for expressions.
+        """Return the values for expressions.
 
         Args:
-            rendered: the open variables that have been rendered.
-            rendering: the variables that are currently being rendered, outermost first.
+            rendered: open variables that are rendered already.
+            rendering: open variables that are being rendered, outermost first.
         """
         for name in sorted(used_names & self.plan.open_vars.keys() - rendered.keys()):
             if name in rendering:
@@ -343,7 +349,7 @@ class PlayRun:
         return {**self.plan.vars, **self.registered, **rendered_vars}
 
     def _known_after(self, error: expressions.ExpressionError) -> str:
-        """Return the message for a result that is only known after an earlier change in check mode; empty for an error."""
+        """Return the message of a value that is unknown in check mode before an earlier change; empty for any other error."""
         expected = isinstance(error, expressions.UnknownName) and self.plan.check and self.first_change
         return KNOWN_AFTER + self.first_change if expected else ""
 

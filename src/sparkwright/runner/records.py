@@ -43,16 +43,16 @@ def read_incident(request: dict[str, Any], machine: Machine, state: StateFolder)
 
 
 def read_lock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield a `lock` event with the owner (null for none), whether it is alive, and the history of an interrupted one."""
+    """Yield a `lock` event with the owner (null if the lock is free), whether it is alive, and a description."""
     owner, alive = lock.inspect(state)
-    story = journal.describe_interruption(state, owner) if owner is not None and not alive else ""
-    yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else story)
+    interruption = journal.describe_interruption(state, owner) if owner is not None and not alive else ""
+    yield event("lock", owner=asdict(owner) if owner else None, alive=alive, text=f"{owner}" if alive else interruption)
 
 
 def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Release the lock.
 
-    In the request, `how` is stop (at the next safe point), kill (immediately) or forget (an interrupted owner).
+    In the request, `how` is stop (at the next safe point), kill (immediately) or forget (clear an interrupted owner).
     """
     owner, alive = lock.inspect(state)
     if owner is None:
@@ -61,9 +61,8 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
         lock.clear_owner(state)
         yield event("note", task="", text=f"lock cleared: {owner}")
     elif request["how"] == "stop":
-        private.touch(
-            state.path / "runs" / names.require_match(names.PATH_COMPONENT, owner.run, "the lock's run") / "stop"
-        )
+        run_id = names.require_match(names.PATH_COMPONENT, owner.run, "the lock's run")
+        private.touch(state.path / "runs" / run_id / "stop")
         yield event("note", task="", text=f"run {owner.run} will stop at the next safe point and release the lock")
     elif request["how"] == "kill" and owner.run == request["run"] and owner.pid > 1:
         if journal.is_running(state.path / "runs" / owner.run):
@@ -73,31 +72,31 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
         raise SparkwrightError(f"another run now holds the lock: {owner}.", fix="Check again.")
 
 
-#: how long the process of the previous step may take to exit after sending its recap, in seconds
+#: for the process of the previous step to exit after its recap
 PROCESS_EXIT_TIMEOUT_S = 5.0
 
 
 def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Remove sparkwright's own folders, including the current runtime, as the last step of `host.clean`. Yields a `recap`.
 
-    It is not a run, because its journal would be among the removed files. In the request, `name` is the host's name for messages.
+    There is no run, because its journal would be among the removed files. In the request, `name` is the host's name for messages.
     Raises Refused during another run.
     """
     started_s, host = time.monotonic(), request["name"]
-    context = RunContext(machine, state, run_id="", emit=lambda value: None)
+    context = RunContext(machine, state, run_id="", emit=lambda row: None)
     owner = lock.LockOwner("host.clean", "host.clean", "", 0, time.time())
     with lock.acquire(state, owner, host=host):
         _wait_for_other_runs(state, host)
-        remaining = [*own_folders.files_in_use(context), *compile_caches.folders_in_use(context)]
-        own_folders.remove_all(machine.home, remaining)
+        kept = [*own_folders.files_in_use(context), *compile_caches.folders_in_use(context)]
+        own_folders.remove_all(machine.home, kept)
     counts = {"ok": 1, "changed": 1, "failed": 0, "skipped": 0, "unreachable": 0}
     yield event("recap", host=host, **counts, exit=0, seconds=round(time.monotonic() - started_s, 3), msg="")
 
 
 def _wait_for_other_runs(state: StateFolder, host: str) -> None:
     deadline_s = time.monotonic() + PROCESS_EXIT_TIMEOUT_S
-    while living := journal.list_running(state):
+    while running := journal.list_running(state):
         if time.monotonic() > deadline_s:
-            message = f"{host} is in use by run {living[0].name}."
+            message = f"{host} is in use by run {running[0].name}."
             raise Refused(message, fix=f"Follow it with `invoke attach --host {host}`, then clean again.")
         time.sleep(lock.POLL_S)

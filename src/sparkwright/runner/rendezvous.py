@@ -1,7 +1,4 @@
-"""The rendezvous of the runs on a cluster's members, with the head's listener and each member's channel to it.
-
-It lasts as long as the run.
-"""
+"""The connection between the runs on a cluster's members: the head's listener, and each member's channel to it."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """The rendezvous for a plan's run, which does nothing in check mode or for a plan without a cluster."""
+    """The connections of one run. They do nothing in check mode or for a plan without a cluster."""
 
     plan: Plan
     secrets: Mapping[str, Secret]
@@ -41,28 +38,28 @@ class Rendezvous:
 
     @property
     def lock_wait_s(self) -> float:
-        """The longest wait for the host's lock in seconds, which is no longer than the other members wait for this run."""
+        """Time limit for the host's lock, seconds; at most the time that the other members wait for this run."""
         return min(self.plan.wait_s, self.cluster.join_s) if self.cluster is not None else self.plan.wait_s
 
     @contextlib.contextmanager
     def hold_or_report(self, manager: AbstractContextManager[T]) -> Iterator[T]:
-        """Hold a context manager, such as the host's lock. If it is refused, the other members get the reason immediately."""
+        """Hold a context manager, such as the host's lock. If entering it fails, report the reason to the other members."""
         with contextlib.ExitStack() as stack:
             try:
-                value = stack.enter_context(manager)
+                held = stack.enter_context(manager)
             except SparkwrightError as error:
                 if self.cluster is not None:
                     with contextlib.suppress(SparkwrightError):
                         self._report_refusal(self.cluster, error.message)
                 raise
-            yield value
+            yield held
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel | None]:
         """Yield the channel once the runs of all members have joined, or None if there is no cluster.
 
-        At the end of the block the others are informed in any case, and the head stays until they have left. Raises the errors of
-        `Channel.join` and `Coordinator`.
+        At the end of the block the other members are always informed, and the head stays until they have left. Raises the errors
+        of `Channel.join` and `Coordinator`.
         """
         if self.cluster is None:
             yield None
@@ -84,9 +81,7 @@ class Rendezvous:
                     coordinator.wait_for_others(min(self.cluster.join_s, DECLINE_TIMEOUT_S))
                 raise
             if offset := describe_clock_offset(channel.clock_offset_s, self.cluster.format_member(0)):
-                self.note(
-                    f"the clock is {offset}. Members should have the same time: their logs and histories do not match."
-                )
+                self.note(f"the clock is {offset}: synchronize it, so that logs and histories of all members match.")
             try:
                 yield channel
             except BaseException as error:
@@ -115,10 +110,8 @@ class Rendezvous:
 
     @property
     def _token(self) -> Secret:
-        """Return the deploy's token. Raises Refused if it is invalid."""
+        """The deploy's token. Raises Refused if it is invalid."""
         token = self.secrets.get(TOKEN_SECRET, Secret(""))
         if not _TOKEN_PATTERN.fullmatch(token.reveal()):
-            raise Refused(
-                f"invalid request: the secret {TOKEN_SECRET} of a cluster's plan is not 64 hexadecimal digits."
-            )
+            raise Refused(f"invalid request: the secret {TOKEN_SECRET} is not 64 hexadecimal digits.")
         return token

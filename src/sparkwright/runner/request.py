@@ -1,8 +1,8 @@
-"""The table of the laptop's requests, and their parser. Invalid requests are refused before anything is done.
+"""The laptop's requests to a host, and their parser, which refuses invalid ones.
 
 A request is a JSON line on standard input, with a verb of REQUEST_KINDS:
-{"verb": name, ..., "env": {...}, "secrets": {...}, "server": container}. `server` is the container of the requested server, on a
-host with several. The answer consists of events on standard output.
+{"verb": name, ..., "env": {...}, "secrets": {...}, "server": container}. `server` is the server's container on a host with
+several servers. The answer consists of events on standard output.
 """
 
 from __future__ import annotations
@@ -17,31 +17,28 @@ from sparkwright.trust import bounds, shapes
 from sparkwright.trust.shapes import OptionalField, Shape
 from sparkwright.visible import one_line
 
-#: size limit of a request, far above a plan with all files of a big model
+#: far above a plan with all files of a large model
 MAX_LINE_BYTES = 64 * 2**20
-#: time limits in seconds for answers from a host's files, and from its Docker Engine, server or disks, several times as long as
-#: a loaded host needs
+#: for answers from the host's files, and from its Docker Engine, server or disks; several times what a loaded host needs
 QUICK_TIMEOUT_S, LONG_TIMEOUT_S = 120.0, 600.0
-#: time limit in seconds for a measurement on a server that also serves others
+#: for a measurement on a server that is in use
 MEASUREMENT_TIMEOUT_S = 1800.0
 
 
 def _check_text(value: Any) -> str:
-    """Check a text that can be used in a file name, a variable or an argument."""
+    """Check a text for use in a file name, an environment variable or an argument."""
     if "\0" in shapes.text(value):
         raise ValueError("has a NUL")
     return str(value)
 
 
 def _check_texts(value: Any) -> dict[str, str]:
-    """Check an object of texts."""
     return {_check_text(name): text for name, text in shapes.validate(value, {str: _check_text}, "").items()}
 
 
 def _check_environment(value: Any) -> dict[str, str]:
-    """Check environment variables."""
     if not all(map(_VARIABLE_NAME.fullmatch, variables := _check_texts(value))):
-        raise ValueError("has a name that is not a variable's")
+        raise ValueError("has an invalid variable name")
     return variables
 
 
@@ -60,24 +57,24 @@ COMMON_FIELDS: dict[str, Shape] = {
 class RequestKind:
     """A kind of request."""
 
-    #: function in this package that answers it, which is imported on use
+    #: function in this package that answers it; its module is imported on use
     function: str
     #: shapes of the fields
     fields: Mapping[str, Shape] = field(default_factory=dict)
-    #: time limit for the host's whole answer in seconds; None for no limit. Silence is detected anyway, as a runner writes every
-    #: two seconds, but a host that never stops writing would hold up a command and the rows of all other hosts
+    #: time limit for the complete answer; None if unlimited. A silent host is detected earlier, because a runner writes every two
+    #: seconds; the limit is for a host that never stops writing, which would delay the command and the rows of all other hosts
     limit_s: float | None = None
-    #: True if the answer ends with a recap, without which the outcome is unknown
+    #: whether the answer ends with a recap, without which the outcome is unknown
     recap: bool = False
 
 
 REQUEST_KINDS: Mapping[str, RequestKind] = {
-    # runs, which have no limit because a deploy takes as long as its download
+    # runs; unlimited, because a deploy takes as long as its download
     "run": RequestKind("run.start", {"plan": _OBJECT, "restart": OptionalField(_OBJECT)}, recap=True),
     "attach": RequestKind("run.attach", {"run": _TEXT}, recap=True),
     "stop": RequestKind("run.stop", {"run": _TEXT}, QUICK_TIMEOUT_S),
     "runs": RequestKind("run.list_runs", {"all": _FLAG}, QUICK_TIMEOUT_S),
-    # questions, which need no run, journal or lock
+    # queries, without run, journal or lock
     "ask": RequestKind(
         "check_requests.ask", {"module": _check_text, "args": OptionalField(_OBJECT, {})}, LONG_TIMEOUT_S, recap=True
     ),
@@ -91,11 +88,11 @@ REQUEST_KINDS: Mapping[str, RequestKind] = {
     "history": RequestKind("records.read_history", {}, QUICK_TIMEOUT_S),
     "incident": RequestKind("records.read_incident", {"run": _TEXT}, LONG_TIMEOUT_S),
     "lock": RequestKind("records.read_lock", {}, QUICK_TIMEOUT_S),
-    # actions that are not recorded as runs
+    # actions without a run
     "unlock": RequestKind("records.unlock", {"how": _TEXT, "run": _TEXT}, LONG_TIMEOUT_S),
     "clean": RequestKind("records.clean", {"name": _TEXT}, recap=True),
 }
-#: modules that `ask` runs in check mode, in which they change nothing, and report what they would remove
+#: modules that `ask` may run, in check mode
 QUESTION_MODULES = frozenset(
     {
         *("bench_cells", "clean_host", "container_settings", "diagnose", "doctor", "engine_log", "fabric"),
@@ -103,7 +100,7 @@ QUESTION_MODULES = frozenset(
         *("prune_caches", "prune_images", "serving", "survey"),
     }
 )
-#: time limit in seconds for a run whose only task is one of these modules
+#: time limit of a run whose only task is this module
 SHORT_RUN_TIMEOUTS_S: Mapping[str, float] = {
     "gateway_own_key": QUICK_TIMEOUT_S,
     "copy_key": QUICK_TIMEOUT_S,
@@ -112,7 +109,7 @@ SHORT_RUN_TIMEOUTS_S: Mapping[str, float] = {
 
 
 def answer_timeout_s(request: Mapping[str, Any]) -> float | None:
-    """Return the time limit for a host's whole answer in seconds, or None for no limit."""
+    """Return the time limit for a host's complete answer; None if unlimited."""
     steps: Sequence[Any] = request["plan"].get("steps") or () if request["verb"] == "run" else ()
     if len(steps) == 1:
         return SHORT_RUN_TIMEOUTS_S.get(steps[0].get("module", ""))
@@ -142,7 +139,7 @@ def parse(line: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise _refusal(one_line(str(error), max_chars=200)) from None
     if verb == "ask" and fields["module"] not in QUESTION_MODULES:
-        raise _refusal(f"'{one_line(fields['module'], max_chars=40)}' is not a question of this runner")
+        raise _refusal(f"`ask` does not run the module '{one_line(fields['module'], max_chars=40)}'")
     return fields
 
 

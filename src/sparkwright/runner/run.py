@@ -1,4 +1,4 @@
-"""Running a plan in this process with a journal of its events, and the requests that start, follow, stop and list runs."""
+"""Running a plan with a journal of its events, and the requests that start, follow, stop and list runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def execute_plan(
     """Run a plan in this process, writing its events to the journal, recap last. Never raises.
 
     Args:
-        restart: the restart plan that came with it; empty if none could be made.
+        restart: the restart plan to save if the run succeeds; empty if none could be made, None if none was sent.
     """
     from sparkwright.host.memory import host_lost
     from sparkwright.host.runs.context import RunContext
@@ -88,11 +88,8 @@ def execute_plan(
         recap = build_recap(plan.host, error, time.monotonic() - started_s)
     except BaseException as error:
         traceback.print_exc()
-        system_error = bounds.describe_os_error(error)
-        sentence = (
-            system_error
-            or f"internal error in the runner: {type(error).__name__}: {error} (see {run_journal.folder}/runner.log)"
-        )
+        details = f"{type(error).__name__}: {error} (see {run_journal.folder}/runner.log)"
+        sentence = bounds.describe_os_error(error) or f"internal error in the runner: {details}"
         recap = build_recap(plan.host, SparkwrightError(sentence), time.monotonic() - started_s)
     run_journal.write(recap)
 
@@ -105,7 +102,7 @@ def _sole_container_name(plan: Plan) -> str:
 
 @contextlib.contextmanager
 def _exclude_other_runs(plan: Plan, state: StateFolder, note: Callable[[str], None]) -> Iterator[None]:
-    """For a plan that measures, wait until no run is in progress on the host, and keep other runs from measuring."""
+    """For a plan that measures, wait until the host's lock is free, and hold the measurement lock."""
     if not plan.measures:
         yield
         return
@@ -115,8 +112,10 @@ def _exclude_other_runs(plan: Plan, state: StateFolder, note: Callable[[str], No
 
 
 def _mark_inconclusive(recap: Event, plan: Plan, state: StateFolder) -> Event:
-    """Return the recap of a measuring run, whose failure is inconclusive if another run has started on the host since."""
-    owner, alive = lock.inspect(state) if plan.measures and recap["exit"] == Exit.FAILED else (None, False)
+    """Return the recap, as inconclusive if a measuring run failed while another run held the host's lock."""
+    if not plan.measures or recap["exit"] != Exit.FAILED:
+        return recap
+    owner, alive = lock.inspect(state)
     if not alive:
         return recap
     message = f"inconclusive: another run started on {plan.host}: {owner}."
@@ -131,7 +130,7 @@ def build_recap(host: str, error: SparkwrightError, seconds: float = 0.0) -> Eve
 def save_restart_plan(
     restart_plan: dict[str, Any], state: StateFolder, redactor: Redactor, note: Callable[[str], None]
 ) -> None:
-    """Save the restart plan. Errors, and reasons why an installed check can't use it, are noted and never fail the run."""
+    """Save the restart plan, and note errors and reasons why an installed check can't use it. Never raises for them."""
     try:
         if restart_plan:
             restart_plans.save(state, restart_plan, redactor)
@@ -142,11 +141,11 @@ def save_restart_plan(
     except Refused as error:
         note(f"the health check will not restart this server: {error}")
     except OSError as error:
-        note(f"the restart plan could not be kept: {error.strerror}")
+        note(f"cannot save the restart plan: {error.strerror}")
 
 
 def _runtime_of_checks() -> str:
-    """Return the hash of the runtime that the installed checks use, if it is this one; otherwise empty."""
+    """Return the hash of this runtime if the installed checks use it; otherwise empty."""
     from sparkwright import host_side
     from sparkwright.health import schedule
 
@@ -155,7 +154,7 @@ def _runtime_of_checks() -> str:
 
 
 def _is_healing_installed(state: StateFolder) -> bool:
-    """Return True if a check that restarts is installed, without importing `Settings`, which would take 10 ms."""
+    # without importing `Settings`, which would take 10 ms
     return (state.read("health-settings") or {}).get("heal") == "restart"
 
 
@@ -165,8 +164,7 @@ def _is_healing_installed(state: StateFolder) -> bool:
 def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Start a detached run and return its events.
 
-    In the request, `restart` is the restart plan to save if the run succeeds, see host/records/restart_plans.py; it is empty if
-    none could be made.
+    In the request, `restart` is the restart plan, see `execute_plan` and host/records/restart_plans.py.
     """
     try:
         plan = Plan.from_json(request["plan"])
@@ -174,7 +172,7 @@ def start(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iter
         raise Refused(f"invalid plan: {one_line(str(error), max_chars=200)}.") from None
     state.write_format()
     secrets = {name: Secret(value) for name, value in request["secrets"].items()}
-    run_journal = Journal.begin(state, plan.run_id, request["plan"], tuple(s.reveal() for s in secrets.values()))
+    run_journal = Journal.begin(state, plan.run_id, request["plan"], tuple(request["secrets"].values()))
     bell, run_journal.bell = os.pipe()
     os.set_blocking(run_journal.bell, False)
     if os.fork() == 0:
@@ -200,7 +198,7 @@ def _detach(run_journal: Journal) -> None:
 
 
 class _RedactedLog(io.TextIOBase):
-    """The standard output of a run, which is written to runner.log with secrets as dots.
+    """The standard output of a run, written to runner.log with secrets masked.
 
     If the disk is full, output is lost and the run continues.
     """
@@ -220,7 +218,7 @@ def attach(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
 
 
 def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Ask the current run, or the requested one, to stop at a safe point."""
+    """Make the current run, or the requested one, stop at the next safe point."""
     folder = _find_run(state, request["run"]) if request["run"] else _find_run_in_progress(state)
     if journal.is_running(folder):
         private.touch(folder / "stop")
@@ -230,14 +228,17 @@ def stop(request: dict[str, Any], machine: Machine, state: StateFolder) -> Itera
 
 
 def _find_run_in_progress(state: StateFolder) -> Path:
-    """Return the run to stop if no id is given: the one that holds the lock, or the only one in progress."""
+    """Return the run to stop if the request has no id: the one that holds the lock, or the only one in progress.
+
+    Without a run in progress it is the newest one, to report that it has ended. Raises Refused if several are in progress.
+    """
     owner, alive = lock.inspect(state)
-    living = journal.list_running(state)
-    holding = [folder for folder in living if owner is not None and alive and folder.name == owner.run]
-    if holding or len(living) == 1:
-        return (holding or living)[0]
-    if living:
-        names = ", ".join(folder.name for folder in living)
+    running = journal.list_running(state)
+    holding = [folder for folder in running if owner is not None and alive and folder.name == owner.run]
+    if holding or len(running) == 1:
+        return (holding or running)[0]
+    if running:
+        names = ", ".join(folder.name for folder in running)
         raise Refused(f"several runs in progress: {names}.", fix="Name one: `invoke stop --host HOST --run RUN`.")
     return _find_run(state, "")
 
@@ -248,20 +249,13 @@ def list_runs(request: dict[str, Any], machine: Machine, state: StateFolder) -> 
         plan, recap = journal.read_plan(folder), journal.read_recap(folder)
         if journal.is_read_only(plan) and not request["all"]:
             continue
-        state_text = (
-            "running" if journal.is_running(folder) else "cut off" if recap is None else f"exit {recap.get('exit')}"
-        )
-        yield event(
-            "run",
-            run=folder.name,
-            play=plan.get("play"),
-            who=plan.get("who"),
-            check=plan.get("check"),
-            state=state_text,
-        )
+        outcome = "cut off" if recap is None else f"exit {recap.get('exit')}"
+        fields = {name: plan.get(name) for name in ("play", "who", "check")}
+        yield event("run", run=folder.name, **fields, state="running" if journal.is_running(folder) else outcome)
 
 
 def _find_run(state: StateFolder, run_id: str) -> Path:
+    """Return the folder of a run. If the id is empty, it is the newest run in progress, or else the newest one."""
     for folder in sorted(state.runs(), key=journal.is_running, reverse=True):
         if run_id in ("", folder.name):
             return folder

@@ -1,10 +1,10 @@
 """The program that the host's scheduler runs without a laptop: a check of each server, or the service that wakes servers.
 
-    python -I .../sparkwright/runner/scheduled_checks.py [wake] TAG-FILE (a shipped runtime; the tag says which Python it is for)
+    python -I .../sparkwright/runner/scheduled_checks.py [wake] TAG-FILE (a shipped runtime; the tag file names its Python)
     python -I .../sparkwright/runner/scheduled_checks.py [wake]          (an installed sparkwright)
 
-A check exits with 0 regardless of the server's state, so that a failed systemd unit means that the check itself failed. The
-service exits immediately if it is already running.
+A check exits with 0 whatever the server's state, so that a failed systemd unit means that the check itself failed. A second wake
+service exits immediately.
 """
 
 import fcntl
@@ -74,7 +74,7 @@ def _check_servers() -> int:
         print(f"{prefix}{describe_record(record)}", flush=True)
         if record.healed:
             print(f"{prefix}{record.healed}", flush=True)
-    for prefix, context, state in checked:  # last, because it permanently lowers the priority of this process
+    for prefix, context, state in checked:  # last, because hashing permanently lowers the priority of this process
         if message := model_hashes.hash_more_files(context, Settings.load(state)):
             print(f"{prefix}{message}", flush=True)
     return failed
@@ -108,16 +108,12 @@ def _run_wake_service() -> int:
         file.truncate(0)
         file.write(str(os.getpid()).encode())
         file.flush()
-        waker = Waker(
-            RunContext(
-                machine, state, new_run_id("wake"), emit, engine=DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
-            ),
-            run_plan,
-        )
+        engine = DockerEngine(machine, timeout_s=DOCKER_TIMEOUT_S)
+        waker = Waker(RunContext(machine, state, new_run_id("wake"), emit, engine=engine), run_plan)
         pause_s = 0.0
         while not stop_requested.wait(pause_s):
             try:
-                state.refuse_newer()  # a laptop with a newer version may have written to it in the meantime
+                state.refuse_newer()  # a newer sparkwright may have written the state in the meantime
                 pause_s = POLL_INTERVAL_S if waker.poll() else IDLE_INTERVAL_S
             except (SparkwrightError, OSError) as error:
                 print(error, flush=True)

@@ -1,6 +1,6 @@
-"""The status of a host in a short answer, which is the last check if that is still valid, and otherwise a snapshot.
+"""The status of a host: its last check if that is still valid, otherwise a snapshot.
 
-The container and /health are read each time, but no token is requested and nothing is written.
+Each request reads the container and /health; it generates no token and writes nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,12 @@ GUARD_FOLDER = "guard"
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield one `status` event.
 
-    It has record (as health/record.py has it), live, late, busy, and memory_available_bytes of this moment.
-
-    traffic: requests and generated tokens by the server's own counters, and the GPU's temperature, if requested. load_s: the
-    stages of the server's start, seconds, as they were measured when it was verified.
-
-    busy: the run that holds the host's lock now. interrupted: the last one if it was cut off, and its fix. gateway: of
-    host/gateway/haproxy_sockets.py, if requested; empty if none was ever verified. live: no check is valid for the
-    present; `record.state` is then of this moment: `up`, `starting`, `in progress`, `down`, `crash-looping` or
-    `unknown`. outdated: why the last check is not valid, with its result. late: the scheduled check is overdue.
+    record: the last check, see health/record.py. live: the last check is not valid, and `record` is a snapshot with the state
+    `up`, `starting`, `in progress`, `down`, `crash-looping` or `unknown`. outdated: why the last check is not valid, with its
+    state. late: the scheduled check is overdue. busy: the run that holds the host's lock. interrupted: the last run if it was
+    interrupted, and the fix. gateway: see host/gateway/haproxy_sockets.py, if requested; empty if there is none. traffic:
+    requests and generated tokens by the server's counters, and the GPU's temperature, if requested. load_s: seconds of the stages
+    of the server's start, measured when it was verified. memory_available_bytes and memory_total_bytes: of the host, now.
     """
     now_s, good = time.time(), verified_states.load_last(state)
     busy, interrupted = _describe_runs(machine, state)
@@ -48,15 +45,15 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         outdated = _describe_gateway_change(last_check, gateway)
     fields: dict[str, Any] = {
         "gateway": gateway if request["gateway"] else {},
-        "traffic": {**snapshot.read_traffic(good, current), **snapshot.read_temperature(machine)}
-        if request["traffic"]
-        else {},
+        "traffic": {},
         "late": late,
         "busy": busy,
         "interrupted": interrupted,
         "load_s": _load_stages(good, current),
         **_read_memory(machine),
     }
+    if request["traffic"]:
+        fields["traffic"] = {**snapshot.read_traffic(good, current), **snapshot.read_temperature(machine)}
     if last_check is not None and not outdated and not busy:
         yield event("status", record=last_check.to_json(), live=False, outdated="", **fields)
         return
@@ -71,9 +68,9 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
 
 
 def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
-    """Yield a `checks` event with fields, and the rows of checks since `since_s` (seconds since the epoch), oldest first.
+    """Yield a `checks` event: the checks since `since_s` (seconds since the epoch) as rows of CHECK_FIELDS, oldest first.
 
-    It has only the fields that the report needs, because at the usual interval a week has some 2,000 rows.
+    A row has only the fields that the report needs, because at the usual interval a week has about 2,000 rows.
     """
     rows = [check_row(record) for record in store.load_history(state.records_folder, request["since_s"] or 0.0)]
     yield event("checks", fields=list(CHECK_FIELDS), rows=rows)
@@ -87,24 +84,25 @@ CHECK_FIELDS = (
 
 
 def check_row(record: Record) -> list[Any]:
-    """Return a check as a row, with `tok_per_s` only if it was measured by this check, as others repeat the last one."""
-    fresh = record.speed.measured_s is not None and abs(record.speed.measured_s - record.time_s) < max(
-        record.every_s, 60.0
-    )
-    speed = record.speed.tok_per_s if fresh else None
-    reason = "" if record.state == "ok" else record.sentence
-    figures = (
-        speed,
-        record.speed.baseline_tok_per_s,
+    """Return a check as a row. `tok_per_s` is None if this check only repeats an earlier measurement."""
+    speed = record.speed
+    max_age_s = max(record.every_s, 60.0)
+    is_fresh = speed.measured_s is not None and abs(speed.measured_s - record.time_s) < max_age_s
+    return [
+        round(record.time_s),
+        record.state,
+        "" if record.state == "ok" else record.sentence,
+        speed.tok_per_s if is_fresh else None,
+        speed.baseline_tok_per_s,
         record.machine.mem_available_bytes,
         record.gpu.temperature_c,
         record.gpu.power_w,
-    )
-    return [round(record.time_s), record.state, reason, *figures, record.healed, record.every_s]
+        record.healed,
+        record.every_s,
+    ]
 
 
 def _read_gateway(state: StateFolder) -> dict[str, Any]:
-    """Return the state of this host's gateway; empty if there never was one."""
     if not (state.path / GATEWAY_FOLDER).is_dir():
         return {}
     from sparkwright.host.gateway import haproxy_sockets
@@ -113,40 +111,35 @@ def _read_gateway(state: StateFolder) -> dict[str, Any]:
 
 
 def _describe_gateway_change(record: Record, gateway: dict[str, Any]) -> str:
-    """Return the reason why a check is no longer valid if the gateway was healthy then and is not now, or the reverse."""
+    """Return why a check is no longer valid if the gateway's health has changed since; empty if it has not."""
     levels = [evidence.level for evidence in record.evidence if evidence.check == "gateway"]
     if not gateway or not levels:
         return ""
     from sparkwright.host.gateway import haproxy_sockets
 
-    return (
-        ""
-        if (levels[0] == "ok") == (not haproxy_sockets.describe_problem(gateway))
-        else "no check since the gateway changed"
-    )
+    was_healthy, is_healthy = levels[0] == "ok", not haproxy_sockets.describe_problem(gateway)
+    return "" if was_healthy == is_healthy else "no check since the gateway changed"
 
 
 def _load_stages(good: Mapping[str, Any], current: snapshot.Snapshot) -> dict[str, float]:
     """Return the seconds of each stage of the start; empty if the container was replaced or started again since."""
-    stages = (
-        (good.get("measured") or {}).get("load_s")
-        if snapshot.is_verified_since_start(current.container, good)
-        else None
-    )
+    if not snapshot.is_verified_since_start(current.container, good):
+        return {}
+    stages = (good.get("measured") or {}).get("load_s")
     return stages if isinstance(stages, dict) else {}
 
 
 def _describe_runs(machine: Machine, state: StateFolder) -> tuple[str, str]:
-    """Describe the run in progress, and how the host went down along with the interrupted run."""
+    """Describe the run in progress, and an interrupted run with the host loss that ended it; both empty if there is none."""
     owner, alive = lock.inspect(state)
     if owner is not None and alive:
         return str(owner), ""
-    lost = _describe_host_loss(machine, state)
+    host_loss = _describe_host_loss(machine, state)
     if owner is None:
-        return "", lost
+        return "", host_loss
     from sparkwright.host.runs import journal
 
-    return "", "; ".join(filter(None, (lost, journal.interruption_notice(state))))
+    return "", "; ".join(filter(None, (host_loss, journal.interruption_notice(state))))
 
 
 def _describe_host_loss(machine: Machine, state: StateFolder) -> str:
@@ -159,7 +152,7 @@ def _describe_host_loss(machine: Machine, state: StateFolder) -> str:
 
 
 def _observe_rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], current: snapshot.Snapshot) -> Rank:
-    """Return the observed state of a worker's rank; an empty one for a server that answers requests."""
+    """Return the observed state of a cluster's worker; empty for a server with an API."""
     if current.error or not container_labels.membership_of_labels((good.get("spec") or {}).get("labels")).rank:
         return Rank()
     from sparkwright.health import probe
@@ -167,13 +160,8 @@ def _observe_rank(machine: Machine, state: StateFolder, good: Mapping[str, Any],
     from sparkwright.health.store import CheckHistory
     from sparkwright.host.runs.context import DockerEngine, RunContext
 
-    context = RunContext(
-        machine,
-        state,
-        "status",
-        lambda event: None,
-        engine=DockerEngine(machine, timeout_s=int(snapshot.DOCKER_TIMEOUT_S)),
-    )
+    engine = DockerEngine(machine, timeout_s=int(snapshot.DOCKER_TIMEOUT_S))
+    context = RunContext(machine, state, "status", lambda event: None, engine=engine)
     return probe.read_rank(context, good, current.container, CheckHistory.load(state), start_id(current.container))
 
 

@@ -130,4 +130,4 @@ def test_a_plan_of_a_cluster_without_its_token_is_refused(tmp_path: Path, token:
     with running_group(tmp_path) as pair:
         recap = pair.members[0].start(pair.plan(0, *STEPS), token=token).recap()
         assert recap["exit"] == 5
-        assert "the secret CLUSTER_TOKEN of a cluster's plan is not 64 hexadecimal digits" in recap["msg"]
+        assert "the secret CLUSTER_TOKEN is not 64 hexadecimal digits" in recap["msg"]
