@@ -18,7 +18,7 @@ from sparkwright.project.importing.foreign_recipe import ImportReport
 
 #: refusals and questions by what they are about: the first that a sentence contains
 REASONS = (
-    "mods", "vLLM-Omni", "more than 8 Sparks", "not split over hosts", "from one host only", "is given twice",
+    "mods", "vLLM-Omni", "more than 8 Sparks", "cannot be split over hosts", "can serve only from one", "duplicate key",
 )  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def test_a_server_that_wants_a_key_says_where_it_is_taken_from(monkeypatch: pyte
     with serving(Schedule(first_s=0.01, gap_s=0.002, api_key="sesame")) as server:
         with pytest.raises(Failed) as error:
             run_experiment("smoke", server)
-        assert error.value.fix == "A key is taken from VLLM_API_KEY."
+        assert error.value.fix == "Set VLLM_API_KEY to the server's key."
         monkeypatch.setenv("VLLM_API_KEY", "sesame")
         assert run_experiment("smoke", server, prompt_tokens=50, output_tokens=4) == 0
 

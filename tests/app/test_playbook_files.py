@@ -77,10 +77,10 @@ def test_a_part_is_ejected_changed_and_merged_after_an_upgrade(project: Path, ne
     lint = newer.run("lint", cwd=project)
     shown = [line for line in lint.stdout.splitlines() if line not in quiet.stdout.splitlines()]
     assert (
-        shown[0] == f"{PART}: the shipped one has changed since sparkwright {__version__}, from which it was ejected."
+        shown[0] == f"{PART}: the shipped file has changed since sparkwright {__version__}, from which it was ejected."
     )
     assert "  +- name: New" in shown and "  +- name: Ask it for a token" in shown
-    assert "playbook.update parts/prove` takes its changes over" in shown[-1]
+    assert "playbook.update parts/prove` merges its changes into your file" in shown[-1]
     (about,) = json.loads(newer.run("lint", "--json", cwd=project).stdout)["playbooks"]
     assert (about["file"], about["state"], about["moved"], about["conflicts"]) == (PART, "changed", True, [])
     assert newer.run("playbook.update", "parts/prove", "--check", cwd=project).returncode == 2
@@ -129,7 +129,7 @@ def test_a_project_of_an_earlier_version_is_cleaned_after_asking(project: Path) 
     mine = project / "playbooks/verify.yml"
     mine.write_text(mine.read_text() + "# ours\n")
     lint = commands.run("lint", cwd=project)
-    assert "unchanged copies of playbooks and templates" in lint.stdout and lint.returncode == 0
+    assert "an earlier `init` left unchanged copies" in lint.stdout and lint.returncode == 0
     before = sorted(project.rglob("*"))
     for words in (["--check"], []):  # no terminal to ask
         result = commands.run("playbook.clean", *words, cwd=project)

@@ -15,6 +15,7 @@ from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import parallel, rules
 from sparkwright.engines.vllm.prediction import VllmRequest, block_size, predict_effective
 from sparkwright.errors import Refused
+from sparkwright.sandbox.serving.process import StartError
 from sparkwright.sandbox.vllm import command_line, config
 from sparkwright.trust import bounds
 from tests.fuzz.harness import damaged_texts, damaged_values, feed
@@ -57,7 +58,7 @@ def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
         options = command_line.parse_arguments(["/m"], "0.32.0")
         config.build_config(options, config.read_model_config("/m", tmp_path), tmp_path, "0.32.0")
 
-    feed(start, damaged_values(SEEDS), refuses=(command_line.StartError,))
+    feed(start, damaged_values(SEEDS), refuses=(StartError,))
 
 
 HOSTILE: tuple[Any, ...] = (

@@ -52,7 +52,7 @@ def test_a_rate_that_was_not_measured_anew_is_no_point() -> None:
 
 def test_fields_of_a_newer_host_are_left_out() -> None:
     event: dict[str, Any] = {"fields": ["time_s", "state", "mood"], "rows": [[weeks.SINCE_S + 5, "ok", "good"]]}
-    host = checks.of("spark1", event, weeks.SINCE_S, weeks.UNTIL_S)
+    host = checks.build_host("spark1", event, weeks.SINCE_S, weeks.UNTIL_S)
     assert [check.state for check in host.checks] == ["ok"]
     assert host.spans[0].memory_gib is None
 

@@ -61,7 +61,7 @@ def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(alerts.render_rules())
     hosts = [scrape.Endpoint("spark1", "spark1.local", 9100), scrape.Endpoint("spark2", "fd00::2", 9100)]
     gateways = [
-        scrape.Endpoint("lab", "10.0.0.1", 8080, tls=True, keyed=True, clients=True),
+        scrape.Endpoint("lab", "10.0.0.1", 8080, tls=True, needs_key=True, has_clients=True),
         scrape.Endpoint("two", "10.0.0.2", 8080),
     ]
     text = scrape.render_config("x.yml", hosts, gateways)

@@ -21,10 +21,10 @@ from tests.project.importing.forms import EUGR, SPARKRUN_2, VLLM
 def git(folder: Path, *words: str) -> str:
     config_options = [
         "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always", "-c",
-        "init.defaultBranch=main",
+        "init.defaultBranch=main", "-c", "core.fsync=none",
     ]  # fmt: skip
     return subprocess.run(
-        ["git", "-C", folder, *config_options, *words], check=True, capture_output=True, text=True, timeout=30
+        ["git", "-C", folder, *config_options, *words], check=True, capture_output=True, text=True, timeout=120
     ).stdout.strip()
 
 
@@ -158,7 +158,7 @@ def test_mods_beside_it_are_told_and_names_that_mean_several_refused(project: Pa
     assert refused.returncode == 5 and "mods/patchy (patches files of the image)" in refused.stderr
     assert "@ours/modded" in refused.stderr and "/tmp/sparkwright" not in refused.stderr
     twice = run(project, "recipe.import", "@ours/twice", "--yes")
-    assert twice.returncode == 5 and "means 2 recipes" in twice.stderr
+    assert twice.returncode == 5 and "matches 2 recipes" in twice.stderr
     assert "vllm-node" in run(project, "recipe.import", "@ours/4x/twice", "--yes").stderr
     assert "no recipe 'tinyfp8'" in run(project, "recipe.import", "@ours/tinyfp8", "--yes").stderr
     assert run(project, "recipe.import", "@theirs/tiny", "--yes").returncode == 5
@@ -252,8 +252,8 @@ def test_a_path_that_no_folder_takes_breaks_no_import(project: Path, work: Path)
     script, recipe = write_blob(work, b"patch x\n"), write_blob(work, SPARKRUN_2.encode())
     paths = (
         f"mods/{'m' * 300}/run.sh",
-        "mods/" + "d/" * 1500 + "run.sh",
-        "mods/" + "d/" * 3000 + "run.sh",
+        "mods/" + "d/" * 1500 + "run.sh",  # deeper than Python recurses
+        "mods/" + f"{'d' * 250}/" * 25 + "run.sh",  # longer than PATH_MAX
         "recipes/tiny-fp8.yaml/run.sh",
     )
     for path in paths:

@@ -30,10 +30,10 @@ ARM_STATE_SHAPE = {
 }
 #: notes for two arms whose settings show no difference, by verdict
 VERDICT_NOTES = {
-    "same": "the flag does nothing: both arms run with the same settings, by the engine's own log. Not measured.",
-    "not shown": "the engine's log shows no difference between the arms, and does not show every flag that differs",
+    "same": "the flag does nothing: the engine logs the same settings for both arms. Not measured.",
+    "not shown": "the engine's log shows no difference between the arms, but does not contain every flag that differs",
 }
-#: values longer than this many characters are not shown, only the setting's name
+#: limit on the characters of two values; only the name of a setting with longer values is shown
 MAX_SHOWN_CHARS = 60
 
 
@@ -42,7 +42,7 @@ class ExperimentFolder:
     """The folder results/NAME of a project."""
 
     path: Path
-    #: id of the current experiment, or of the one that begins now
+    #: id of the experiment, which stays the same when the experiment is continued
     series: str
 
     @classmethod
@@ -50,10 +50,10 @@ class ExperimentFolder:
         """Return the folder of an experiment. An unfinished experiment is continued unless `again` is True."""
         folder = root / RESULTS_FOLDER / name
         series, finished = _load_state(folder / STATE_FILE)
-        continued = bool(series) and not finished and not again
-        opened = cls(folder, series if continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
+        is_continued = bool(series) and not finished and not again
+        opened = cls(folder, series if is_continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
         previous_results = folder / results_file.JSON_FILE
-        if not continued and series and previous_results.is_file():  # kept under the name of its series
+        if not is_continued and series and previous_results.is_file():  # kept under the name of its series
             (folder / "before").mkdir(exist_ok=True)
             previous_results.replace(folder / "before" / f"{series}.json")
         opened.save_progress(finished=False)
@@ -66,15 +66,14 @@ class ExperimentFolder:
 
 
 def _load_state(path: Path) -> tuple[str, bool]:
-    """Return the series in an experiment's file, and whether it is finished. An unreadable file has no series."""
+    """Return the series in an experiment's file, empty if it can't be read, and whether the experiment is finished."""
     try:
-        state_data = (
-            Partial({"series": str, "finished": bool}).valid_part(parse_json(read_bytes(path, MAX_STATE_BYTES))) or {}
-        )
+        document = parse_json(read_bytes(path, MAX_STATE_BYTES))
     except (OSError, ValueError):
         return "", False
-    series = state_data.get("series", "")
-    return series if PATH_COMPONENT.fullmatch(series) else "", state_data.get("finished", False)
+    state = Partial({"series": str, "finished": bool}).valid_part(document) or {}
+    series = state.get("series", "")
+    return series if PATH_COMPONENT.fullmatch(series) else "", state.get("finished", False)
 
 
 @dataclass
@@ -89,7 +88,7 @@ class ResultsCollector:
     cells: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     sandbox: bool = False
-    #: the cluster's head, whose reason for a failed arm is used for all members; empty for a single host
+    #: the cluster's head, which reports the reason for a failed arm; empty for a single host
     head: str = ""
     #: hosts whose previous server is running again
     restored: set[str] = field(default_factory=set)
@@ -122,12 +121,12 @@ class ResultsCollector:
 
     @property
     def complete(self) -> bool:
-        """Return True if every cell was measured, apart from those of refused arms."""
+        """True if every cell was measured, except in refused arms."""
         return not any(self._missing_cells("refused"))
 
     @property
     def has_cells_left(self) -> bool:
-        """Return True if a cell is missing from an arm that was neither refused nor failed."""
+        """True if an arm that was neither refused nor failed has an unmeasured cell."""
         return any(self._missing_cells("refused", "failed"))
 
     def _missing_cells(self, *excluded_outcomes: str) -> Iterator[str]:
@@ -138,7 +137,7 @@ class ResultsCollector:
 
     @property
     def failed(self) -> bool:
-        """Return True if an arm was started but could not be measured."""
+        """True if an arm was started but could not be measured."""
         return any(arm.get("failed") for arm in self.arms.values())
 
     def results(self) -> Results:
@@ -181,7 +180,7 @@ class ResultsCollector:
         drift = [str(item["field"]) for item in (event.get("data") or {}).get("drift") or ()]
         if event.get("register") == "server" and drift:
             message = f"the running server differs from its recipe in {', '.join(drift)}"
-            self.notes.append(f"{message}: the flags shown are the recipe's, the figures the server's")
+            self.notes.append(f"{message}: the flags are from the recipe, the figures from the server")
 
     def _on_lint(self, event: Event) -> None:
         """Note an arm with an option that the image does not list."""
@@ -224,10 +223,11 @@ class ResultsCollector:
         differences = [
             _describe_difference(name, first, second, arm) for name, (first, second) in data["differs"].items()
         ]
-        self.notes.append(f"by the engine's own log the arms differ in: {'; '.join(differences)}")
+        self.notes.append(f"the engine's log shows that the arms differ in: {'; '.join(differences)}")
 
 
 def _describe_difference(name: str, other: str | None, value: str | None, arm: str) -> str:
     """Describe a setting that differs between two arms; long values are left out."""
-    fits = len(f"{other}{value}") < MAX_SHOWN_CHARS
-    return f"{name} ({value} in arm {arm}, {other} in the other)" if fits else name
+    if len(f"{other}{value}") >= MAX_SHOWN_CHARS:
+        return name
+    return f"{name} ({value} in arm {arm}, {other} in the other)"

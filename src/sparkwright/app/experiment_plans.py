@@ -35,12 +35,12 @@ from sparkwright.protocol.plan import Plan, new_run_id, user_at_host
 
 
 class BenchRun:
-    """The experiment of one bench command.
+    """The experiment of a bench command.
 
-    It is planned as soon as the host, or the cluster's head, has reported its finished cells.
+    It is planned once the host, or the cluster's head, has reported its finished cells.
 
     Args:
-        failed: arms that failed in an earlier run of this command, with the reason; they are left out.
+        failed: arms to leave out because they failed in an earlier run of this command, with the reasons.
     """
 
     def __init__(
@@ -83,23 +83,15 @@ class BenchRun:
         return {name: arm["failed"] for name, arm in arms.items() if arm.get("failed") and name not in self.failed}
 
     def can_continue(self) -> bool:
-        """Return True if another run can measure the remaining cells.
-
-        That is the case for a sweep once every member has restored its previous server.
-        """
-        collector = self.collector
-        cells_missing = collector is not None and collector.has_cells_left
-        restored = collector.restored if collector else set()
-        return (
-            bool(cells_missing)
-            and self.options.command == "sweep"
-            and restored == {host.name for host in self.selection.hosts}
-        )
+        """Return True for a sweep with unmeasured cells, if every member has restored its previous server."""
+        if self.collector is None or self.options.command != "sweep":
+            return False
+        return self.collector.has_cells_left and self.collector.restored == {host.name for host in self.selection.hosts}
 
     def plan_for(self, member: Member) -> Plan:
         """Return the plan of a host.
 
-        The plans of a cluster's members are made together, so that no member starts if one of the plans fails.
+        The plans of all members are made together, so that no member starts if one of the plans is refused.
         """
         with self._planning_lock:
             if self._refused is not None:
@@ -131,10 +123,8 @@ class BenchRun:
         cluster_text = cluster_play.render_play(tasks, self.cluster, experiment.name) if self.cluster else None
         path.write_text(rewrite_commands(cluster_text or play.render_play(tasks, self.host.name, experiment.name)))
         loads = {cell.key: cell.load.to_json() for turn in experiment.turns for cell in turn.cells}
-        loaded_play, token = (
-            playbook.load(path, self.root).plays[0],
-            {TOKEN_SECRET: new_token()} if self.cluster else {},
-        )
+        loaded_play = playbook.load(path, self.root).plays[0]
+        token = {TOKEN_SECRET: new_token()} if self.cluster else {}
         options = playbook.Options(who=user_at_host(), wait_s=session.MAX_LOCK_WAIT_S if self.wait else 0)
         plans = {}
         for target in fleet.members:
@@ -176,7 +166,7 @@ class BenchRun:
         refusals = {arm.name: lab_arms.find_refusal(arm, pinned[arm.name]) for arm in arms if self.options.has_arms}
         runnable = [arm for arm in arms if refusals.get(arm.name) is None]
         if not runnable and (finding := next(filter(None, refusals.values()), None)):
-            raise Refused(f"the engine would start none of the arms: {finding.sentence}", fix="Give other values.")
+            raise Refused(f"the engine would refuse every arm: {finding.sentence}", fix="Pass other values.")
         runnable = [arm for arm in runnable if arm.name not in self.failed]
         loads = plan_loads(
             self.options, LoadLimits.from_arms([arm.effective(pinned[arm.name]) for arm in runnable]), Path.cwd()
@@ -187,7 +177,7 @@ class BenchRun:
         is_comparison = self.options.command != "sweep"
         is_single_arm = is_comparison and self.options.has_arms and len(runnable) < 2
         names = [] if is_single_arm else [arm.name for arm in runnable]
-        notes = ("one arm alone is not a comparison: nothing was measured",) if is_single_arm else ()
+        notes = ("nothing was measured: only one arm can run, so there is nothing to compare",) if is_single_arm else ()
         sequence = order_arms(names, self.options.repeat, pair=is_comparison and len(names) == 2)
         planned_turns = build_turns(sequence, loads.loads, identities)
         return Experiment(
@@ -273,7 +263,7 @@ Outcome = tuple[Results | None, int, Path]
 def run_on_host(selection: Selection, options: BenchOptions, *, json: bool, wait: bool) -> Outcome:
     """Run an experiment on one host. Return the results (None if nothing was started), the exit code and the folder."""
     if len(selection.hosts) != 1:
-        raise Refused("an experiment runs on one host.", fix="--host NAME")
+        raise Refused(f"an experiment runs on one host, got {len(selection.hosts)}.", fix="Pass --host NAME.")
     return _run(BenchRun(selection, options, wait=wait), json=json)
 
 
@@ -282,11 +272,8 @@ def run_on_cluster(
 ) -> Outcome:
     """Run an experiment whose arms span all members of a cluster. Returns the same as `run_on_host`.
 
-    A failed arm ends the run, because all members then restore their previous server. A sweep continues with the remaining arms
-    in another run.
-
-    Args:
-        reconnect: reconnects to the members.
+    A failed arm ends the run, because all members then restore their previous server. A sweep is continued with the remaining
+    arms in another run, after `reconnect`.
     """
     failed: dict[str, str] = {}
     while True:

@@ -33,23 +33,22 @@ from sparkwright.visible import one_line, parse_list
 
 def run(command: str, arguments: dict[str, Any]) -> int:
     """Run a bench command and return its exit code."""
-    order = build_bench_options(command, arguments).validate()
+    options = build_bench_options(command, arguments).validate()
     if bool(arguments.get("url")) == bool(arguments["host"]):
-        hint = "where: --host NAME, or --url of a server." if "url" in arguments else "which host: --host NAME."
-        raise Refused(f"say {hint}")
+        raise Refused(f"pass {'either --host NAME or --url URL' if 'url' in arguments else '--host NAME'}.")
     if arguments.get("url"):
         url_options = {"root": Project.here_or_cwd(), "quiet": arguments["json"]}
-        return _print_results(*run_at_url(arguments["url"], arguments["model"], order, **url_options), arguments)
+        return _print_results(*run_at_url(arguments["url"], arguments["model"], options, **url_options), arguments)
     selection = connect_hosts(arguments["host"])
     host_options = {"json": arguments["json"], "wait": arguments["wait"]}
-    if order.has_arms and clusters.find_cluster(selection):
+    if options.has_arms and clusters.find_cluster(selection):
         clusters.refuse_partial_or_mixed(selection)
         results, code, folder = experiment_plans.run_on_cluster(
-            selection, order, lambda: connect_hosts(arguments["host"]), **host_options
+            selection, options, lambda: connect_hosts(arguments["host"]), **host_options
         )
     else:
         selection = clusters.exclude_workers(selection, f"bench.{command}")
-        results, code, folder = experiment_plans.run_on_host(selection, order, **host_options)
+        results, code, folder = experiment_plans.run_on_host(selection, options, **host_options)
     return _print_results(results, code, folder, arguments) if results is not None else code
 
 
@@ -68,14 +67,14 @@ def _print_results(results: Results, code: int, folder: Path, arguments: dict[st
 
 
 def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions:
-    """Convert the options of a command to the lab's order."""
+    """Return the options of a bench command from its arguments. Raises Refused for invalid numbers."""
 
-    def numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    def parse_numbers(name: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
         text = str(arguments.get(name) or "")
         try:
-            return tuple(number for word in parse_list(text) for number in _parse_span(word, kind))
+            return tuple(number for word in parse_list(text) for number in _parse_range(word, kind))
         except ValueError:
-            raise Refused(f"--{name.replace('_', '-')} {text}: numbers, separated by commas.") from None
+            raise Refused(f"--{name.replace('_', '-')} must be numbers separated by commas, got '{text}'.") from None
 
     copied_names = (
         "a",
@@ -98,10 +97,10 @@ def build_bench_options(command: str, arguments: dict[str, Any]) -> BenchOptions
         command,
         **copied,
         axes=axis.parse_axes(names, texts) if texts or command == "sweep" else (),
-        sizes=numbers("max_num_batched_tokens", int),
-        concurrency=numbers("concurrency", int),
-        rates=numbers("rate", float),
-        temperatures=numbers("temperature", float),
+        sizes=parse_numbers("max_num_batched_tokens", int),
+        concurrency=parse_numbers("concurrency", int),
+        rates=parse_numbers("rate", float),
+        temperatures=parse_numbers("temperature", float),
         loads=tuple(parse_list(str(arguments.get("loads") or ""))),
     )
 
@@ -112,8 +111,8 @@ def _option_values(value: Any) -> list[str]:
     return [str(text) for text in texts if text]
 
 
-def _parse_span(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Parse a number, or a range that doubles at each step: 1..16 is 1, 2, 4, 8, 16."""
+def _parse_range(word: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Parse a number, or a range whose numbers double: 1..16 is 1, 2, 4, 8, 16."""
     first, range_dots, last = word.partition("..")
     if not range_dots:
         return (kind(word),)
@@ -137,7 +136,7 @@ def compare(first: str, second: str, *, json: bool) -> None:
         return
     summary.print_differences(rows, results.name, other.name)
     for line in unmatched:
-        print_text(f"only one of them has: {line}")
+        print_text(f"only in one of them: {line}")
 
 
 def import_results(file: str, name: str, *, json: bool) -> None:
@@ -147,17 +146,17 @@ def import_results(file: str, name: str, *, json: bool) -> None:
         name: name of the results; empty for the file's name.
 
     Raises:
-        Refused: the name can't be used for a folder.
+        Refused: the name is invalid as a folder's name, or an experiment has it.
     """
     results = vllm_results.read_results(Path(file))
     if name:
         results = results.model_copy(update={"name": name})
     reason = "starts with a dot" if results.name.startswith(".") else check_file_name(results.name)
     if reason:
-        raise Refused(f"the name '{one_line(results.name, max_chars=80)}' {reason}.", fix="--name OTHER")
+        raise Refused(f"the name '{one_line(results.name, max_chars=80)}' {reason}.", fix="Pass another --name.")
     folder = Project.here_or_cwd() / RESULTS_FOLDER / results.name
     if (folder / "experiment.json").exists():
-        raise Refused(f"{folder} is an experiment of the lab.", fix="--name OTHER")
+        raise Refused(f"{folder} already contains an experiment.", fix="Pass another --name.")
     _write_results(folder, results)
     note = f"{folder / results_file.JSON_FILE}: compare it with `invoke bench.compare {results.name} OTHER`."
     _print_report(results, note, json=json)
@@ -199,16 +198,16 @@ def _write_results(folder: Path, results: Results) -> str:
     return experiment_page.write_page(folder, results)
 
 
-def _find_results(text: str) -> Path:
+def _find_results(name: str) -> Path:
     """Find results by file, folder, or the name of an experiment."""
-    path = Path(text)
-    project_path = Project.here_or_cwd() / RESULTS_FOLDER / text
+    path = Path(name)
+    project_path = Project.here_or_cwd() / RESULTS_FOLDER / name
     return path if path.exists() or not project_path.exists() else project_path
 
 
-def _load_results(text: str) -> Results:
+def _load_results(name: str) -> Results:
     """Read results of sparkwright or of `vllm bench serve`."""
-    path = _find_results(text)
+    path = _find_results(name)
     try:
         return results_file.read_results(path)
     except Refused as refused:
@@ -234,7 +233,7 @@ def run_at_url(
         model: the served name; empty for the first model that the server lists.
     """
     if options.has_arms:
-        raise Refused("arms are started on a host: --host NAME instead of --url.")
+        raise Refused("arms are started on a host: pass --host NAME instead of --url.")
     url, key = _check_base_url(url), _read_key()
     http, served, context_length = _query_served_model(url, model, key)
     loads = plan_loads(options, LoadLimits(length=context_length), Path.cwd())
@@ -266,7 +265,7 @@ def run_at_url(
 def _check_base_url(url: str) -> str:
     """Return the URL without /v1.
 
-    Raises Refused for an invalid URL, and for one that holds more than an address, because the results contain the URL.
+    Raises Refused for an invalid URL, or one with a user, a query or a fragment, because the results contain the URL.
     """
     try:
         parts = urlsplit(url)
@@ -274,19 +273,19 @@ def _check_base_url(url: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise Refused("--url is not a base_url.", fix="As http://127.0.0.1:8000, without /v1.")
+        raise Refused("--url is not a base URL.", fix="For example http://127.0.0.1:8000.")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise Refused(
-            "--url holds more than an address, and the results name it.", fix=f"A key is taken from {KEY_VARIABLE}."
+            "--url may contain only an address, because the results contain it.", fix=f"Set {KEY_VARIABLE} for a key."
         )
     return url.rstrip("/").removesuffix("/v1")
 
 
 def _read_key() -> str:
-    """Return the server's key; empty for none. Raises Refused for a key that can't be sent in a header."""
+    """Return the server's key, empty if it is not set. Raises Refused for a key that can't be sent in a header."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not key.isascii() or not key.isprintable():
-        raise Refused(f"{KEY_VARIABLE} holds no key: it has letters that no header can carry.")
+        raise Refused(f"{KEY_VARIABLE} contains characters that are invalid in an HTTP header.")
     return key
 
 
@@ -295,30 +294,30 @@ def _query_served_model(url: str, model: str, key: str) -> tuple[Http, str, int 
     path = engine.get_engine(engine.DEFAULT_ENGINE).http.models
     answer = http_probe.send_request(url, path, api_key=key)
     if answer.status != 200:
-        fix = f"A key is taken from {KEY_VARIABLE}." if answer.status == 401 else ""
+        fix = f"Set {KEY_VARIABLE} to the server's key." if answer.status == 401 else ""
         raise Failed(f"{url}{path} answers {answer.status or answer.error}.", fix=fix)
     rows = answer.json()
     data = rows.get("data") if isinstance(rows, dict) else None
     ids = [row.get("id") for row in data if isinstance(row, dict)] if isinstance(data, list) else []
     names = [name for name in ids if isinstance(name, str)]
     if not names or (model and model not in names):
-        raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="--model NAME")
+        raise Refused(f"{url} serves {', '.join(names) or 'no model'}.", fix="Pass --model NAME.")
     served = model or names[0]
     http = engine.detect_from_models(rows).http
     return http, served, openai_api.parse_models(http, rows).get(served)
 
 
-def _load_finished_cells(place: ExperimentFolder, experiment: Experiment) -> dict[str, dict[str, object]]:
-    """Return the finished cells of a series that is continued."""
+def _load_finished_cells(folder: ExperimentFolder, experiment: Experiment) -> dict[str, dict[str, object]]:
+    """Return the measured cells of an experiment that is continued, by key."""
     try:
-        previous = results_file.read_results(place.path)
+        previous = results_file.read_results(folder.path)
     except Refused:
         return {}
     keys = set(experiment.keys)
     return {
         cell.key: cell.model_dump(mode="json")
         for cell in previous.cells
-        if previous.series == place.series and cell.key in keys and cell.verdict == "measured"
+        if previous.series == folder.series and cell.key in keys and cell.verdict == "measured"
     }
 
 

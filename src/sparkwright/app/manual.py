@@ -1,4 +1,4 @@
-"""The documentation as programs read it: pages of docs/, modules and rules by name, and full-text search."""
+"""The documentation for programs: pages of docs/, modules and rules by name, and full-text search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, ArgumentType
 
-#: limits: characters of a page in one answer, sections in a search result, and characters of each section
+#: limits on the characters of an answer, the sections in a search result, and the characters of each section
 MAX_PAGE_CHARS, MAX_RESULTS, EXCERPT_CHARS = 60_000, 20, 300
 _HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
@@ -60,7 +60,7 @@ def topic(name: str) -> str:
     return (
         text
         if len(text) <= MAX_PAGE_CHARS
-        else f"{text[:MAX_PAGE_CHARS]}… ({len(text) - MAX_PAGE_CHARS} characters more; ask for one section)"
+        else f"{text[:MAX_PAGE_CHARS]}… ({len(text) - MAX_PAGE_CHARS} characters more; request one section)"
     )
 
 
@@ -86,7 +86,7 @@ def search(query: str) -> list[dict[str, str]]:
 
 
 def _find_texts(name: str) -> Iterator[str]:
-    """Yield the texts with this name. A page, a module and a rule may share one, as `doctor` does."""
+    """Yield the page, module and rules with this name, which may be shared (`doctor`)."""
     if name in pages():
         yield pages()[name]
     if name in registry.NAMES:
@@ -95,7 +95,7 @@ def _find_texts(name: str) -> Iterator[str]:
 
 
 def _find_headings(text: str) -> list[re.Match[str]]:
-    """Return the headings, ignoring comments in shell code."""
+    """Return the headings, without the comments in code blocks."""
     code_spans = [match.span() for match in _FENCED.finditer(text)]
     return [
         match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code_spans)
@@ -130,7 +130,7 @@ def _slug(heading: str) -> str:
 
 def _excerpt(text: str, terms: list[str]) -> str:
     """Return the part of a text that begins with the line of the first matching word."""
-    positions = [at for word in terms if (at := text.lower().find(word)) >= 0]
+    positions = [position for word in terms if (position := text.lower().find(word)) >= 0]
     start = text.rfind("\n", 0, max(1, min(positions, default=0))) + 1
     return " ".join(text[start : start + EXCERPT_CHARS].split())
 
@@ -153,7 +153,7 @@ def module_page(name: str) -> str:
     arguments = zip(
         signature.from_args_type(module_class.Args).items(), dataclasses.fields(module_class.Args), strict=True
     )
-    rows = [_argument_row(argument, takes, field) for (argument, takes), field in arguments]
+    rows = [_argument_row(argument_name, argument, field) for (argument_name, argument), field in arguments]
     header = ["| argument | type | default | meaning |", "|---|---|---|---|"] if rows else ["It takes no arguments."]
     return "\n".join([f"# {name}", "", inspect.getdoc(module_class) or "", "", *header, *rows, ""])
 
@@ -171,9 +171,9 @@ def _format_default(field: dataclasses.Field[Any]) -> str:
 
 
 def _format_type(type_description: ArgumentType) -> str:
-    kind, *of = type_description
+    kind, *details = type_description
     if kind == "one of":
-        return " or ".join(f"`{value}`" for value in of[0])
+        return " or ".join(f"`{value}`" for value in details[0])
     if kind == "or":
-        return " or ".join(_format_type(item) for item in of[0] if item != ["null"])
-    return f"list of {_format_type(of[0])}" if kind == "list" else kind
+        return " or ".join(_format_type(alternative) for alternative in details[0] if alternative != ["null"])
+    return f"list of {_format_type(details[0])}" if kind == "list" else kind

@@ -21,9 +21,9 @@ from sparkwright.visible import format_count
 
 COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))
 COPY_COLUMNS = grid.columns(("STATE", 0), ("FILE", 0), ("WHY", 0))
-#: lines of a difference that lint shows; `playbook.update NAME --check` shows all
+#: limit on the lines of a difference in `lint`; `playbook.update NAME --check` shows all
 MAX_DIFF_LINES = 60
-ORIGINAL_CHANGED = "the shipped one has changed since"
+ORIGINAL_CHANGED = "the shipped file has changed since"
 UNCHANGED_COPY = "unchanged since `init` copied it"
 
 
@@ -46,8 +46,10 @@ def eject(file: str, *, json: bool) -> Exit:
     if json:
         print_json_line(_file_json(row))
     else:
-        print_prose(f"{row.name}: copied from sparkwright {row.version}; commands of this project use it from now on.")
-        print_text(f"{ejection.ORIGINALS_FOLDER}/ keeps it as it was copied: commit both.")
+        print_prose(
+            f"{row.name}: copied from sparkwright {row.version}. This project's commands use the copy from now on."
+        )
+        print_text(f"{ejection.ORIGINALS_FOLDER}/ keeps the original: commit both.")
     return Exit.OK
 
 
@@ -59,13 +61,13 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
     comparison = ejection.compare(root, name)
     original_changed = comparison.original != comparison.shipped
     if not json and not original_changed:
-        print_text(f"{name} is based on the shipped one already.")
+        print_text(f"{name} is already based on the shipped file.")
     if not json and original_changed:
         print_differences(comparison, max_lines=None)
     if original_changed and not check:
         if comparison.conflicts and not mine:
             raise Refused(
-                f"{name} and the shipped one changed the same lines.",
+                f"{name} and the shipped file changed the same lines.",
                 where=_conflict_location(comparison),
                 fix=_conflict_hint(name),
             )
@@ -73,8 +75,8 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
     if json:
         print_json_line(_file_json(ejection.file_state(root, name)))
     elif original_changed and not check:
-        outcome = "yours was kept" if mine else "the changes were merged"
-        print_prose(f"{name}: {outcome}; it is based on sparkwright {__version__} now.")
+        outcome = "your file was kept" if mine else "the changes were merged"
+        print_prose(f"{name}: {outcome}; it is now based on sparkwright {__version__}.")
     return Exit.CHANGES if original_changed and check else Exit.OK
 
 
@@ -92,8 +94,8 @@ def clean(*, check: bool, yes: bool, json: bool) -> Exit:
     for name, kept in copies if json else ():
         print_json_line({"file": name, "kept": kept, "removed": removed and not kept})
     if removed and not json:
-        hint = f"`{program.name()} plan --host all` shows what that changes"
-        print_prose(f"{format_count(len(removable), 'file')} removed: commands use the shipped ones. {hint}.")
+        hint = f"`{program.name()} plan --host all` shows the effect"
+        print_prose(f"{format_count(len(removable), 'file')} removed: commands now use the shipped files. {hint}.")
     return Exit.CHANGES if removable and not removed else Exit.OK
 
 
@@ -102,7 +104,7 @@ def _print_copies(root: Path, copies: Sequence[tuple[str, str]]) -> None:
         (
             "keep" if kept else "remove",
             name,
-            kept or (UNCHANGED_COPY if _is_shipped(name) else f"{UNCHANGED_COPY}; this version ships none"),
+            kept or (UNCHANGED_COPY if _is_shipped(name) else f"{UNCHANGED_COPY}; not shipped with this version"),
         )
         for name, kept in copies
     ]
@@ -123,13 +125,13 @@ def _remove_files(root: Path, names: Sequence[str]) -> None:
             raise Failed(f"{name} can't be removed: {error.strerror}.", fix=fix) from None
     folders = {parent for name in names for parent in (root / name).parents if parent.is_relative_to(root)} - {root}
     for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
-        if folder != root / "playbooks" or (root / "recipes").is_dir():  # one of both makes it a project
-            with contextlib.suppress(OSError):  # it holds other files
+        if folder != root / "playbooks" or (root / "recipes").is_dir():  # a project needs this folder or recipes/
+            with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 
 
 def list_findings(root: Path) -> list[dict[str, Any]]:
-    """Return the project's files whose shipped originals have changed since, with both differences, for `lint --json`."""
+    """Return the ejected files whose shipped originals have changed, with both differences, for `lint --json`."""
     rows = []
     for row in ejection.list_states(root):
         if row.moved:
@@ -157,20 +159,22 @@ def lint(root: Path) -> None:
             print_differences(comparison, max_lines=MAX_DIFF_LINES)
             print_prose(f"  {_conflict_hint(row.name) if comparison.conflicts else _merge_hint(row.name)}")
         elif row.moved:
-            print_prose(f"{row.name}: ejected from sparkwright, which ships none any more; nothing shipped uses it.")
+            print_prose(f"{row.name}: ejected from an earlier sparkwright; this version neither ships nor uses it.")
     unchanged_copies = [row for row in rows if row.state == "copied"]
     if unchanged_copies:
-        copies = "1 unchanged copy" if len(unchanged_copies) == 1 else f"{len(unchanged_copies)} unchanged copies"
-        hint = f"`{program.name()} playbook.clean --check` shows what may go"
-        print_prose(f"{copies} of playbooks and templates, made by an earlier `init`, hide this version's: {hint}.")
+        hint = f"`{program.name()} playbook.clean --check` lists them"
+        print_prose(
+            "This version's playbooks and templates are not used where an earlier `init` left unchanged copies "
+            f"({len(unchanged_copies)}): {hint}."
+        )
 
 
 def print_differences(comparison: Comparison, *, max_lines: int | None) -> None:
-    """Print both differences from the original."""
+    """Print the differences of the shipped file and of the project's file from the original."""
     for own in (False, True):
         lines = comparison.diff(own=own)
         if not lines:
-            print_text(f"  yours is unchanged since it was ejected from {comparison.version}.")
+            print_text(f"  your file is unchanged since it was ejected from {comparison.version}.")
         for line in lines[:max_lines]:
             print_text(f"  {line}")
         if max_lines is not None and len(lines) > max_lines:
@@ -192,12 +196,12 @@ def _conflict_location(comparison: Comparison) -> str:
 
 
 def _merge_hint(name: str) -> str:
-    return f"`{program.name()} playbook.update {shipped_files.short_name(name)}` takes its changes over; yours stay."
+    return f"`{program.name()} playbook.update {shipped_files.short_name(name)}` merges its changes into your file."
 
 
 def _conflict_hint(name: str) -> str:
     command = f"{program.name()} playbook.update {shipped_files.short_name(name)}"
-    return f"Both changed the same lines: edit yours as it should be, then `{command} --mine`."
+    return f"Both changed the same lines: edit your file, then run `{command} --mine`."
 
 
 def _file_json(row: FileState) -> dict[str, Any]:

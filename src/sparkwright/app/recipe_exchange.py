@@ -41,39 +41,36 @@ class ImportSource:
     """Another tool's recipe that is being imported."""
 
     text: str
-    #: path of the recipe's file, for messages and for files next to it
+    #: path of the recipe's file, for messages and to read files next to it
     path: Path
     #: description of the source in the new recipe
     origin: str
 
 
 def parse_source(text: str) -> ImportSource:
-    """Return the source, which is a file or a docker run line. Raises Refused for anything else."""
+    """Return the source for a file's path or a docker run line. Raises Refused for anything else."""
     if docker_command.matches(text):
         return ImportSource(text, Path("docker run"), "a docker run line")
     if text.startswith(("http://", "https://", "git@")):
-        fix = "Save the file and name it, or add its repository to registries.yml: docs/recipes-in.md."
-        raise Refused(f"'{one_line(text, max_chars=120)}' is not fetched from the network.", fix=fix)
+        fix = "Save the file and pass its path, or add its repository to registries.yml: docs/recipes-in.md."
+        raise Refused(f"'{one_line(text, max_chars=120)}' is a URL, which can't be imported.", fix=fix)
     path = Path(text).expanduser()
     return ImportSource(document.read_text(path), path.absolute(), document.format_path(path.absolute()))
 
 
 def parse_answers(options: Sequence[str]) -> dict[str, str]:
     """Parse `--answer KEY=VALUE` options. Raises Refused for one without a value."""
-    rows = [item.partition("=") for item in options]
-    if key_without_value := next((key for key, equals, value in rows if not equals or not value), ""):
+    rows = [option.partition("=") for option in options]
+    if key_without_value := next((key for key, _, value in rows if not value), ""):
         raise Refused(
             f"`--answer {one_line(key_without_value, max_chars=80)}` has no value.",
-            fix="As --answer image=REPOSITORY:TAG.",
+            fix="For example --answer image=REPOSITORY:TAG.",
         )
     return {key: value for key, _, value in rows}
 
 
 def convert_source(source: ImportSource, name: str, answers: Mapping[str, str]) -> ImportedRecipe:
-    """Convert a text to a recipe, asking the open questions on the terminal.
-
-    Without a terminal they stay open and are listed in the report.
-    """
+    """Convert a source to a recipe, and ask its open questions. Without a terminal, they are left in the report."""
 
     def convert(report: ImportReport) -> ImportedRecipe:
         return recipe_builder.build_recipe(
@@ -126,10 +123,10 @@ def _convert_with_answers(
 
 
 def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: bool) -> Exit:
-    """Report what was kept, write the recipe, and pin it.
+    """Write the recipe, pin it, and print the report.
 
     Args:
-        host: host that queries the registry and the hub; "" for none.
+        host: the host that queries the registry and the hub; empty to not pin the recipe.
         check: write nothing.
 
     Raises:
@@ -161,25 +158,26 @@ def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: b
 
 
 def _print_next_steps(imported: ImportedRecipe, host: str) -> None:
-    """Print the next step: name the recipe in a host's file, or in a group if it needs several hosts.
+    """Print the next step: set the recipe in a host's file, or in a group if it needs several hosts.
 
     Args:
-        host: the host that pinned the recipe; empty if it is not pinned.
+        host: the host that was used to pin the recipe; empty if it is not pinned.
     """
     root = Project.here().root
     name = imported.name if imported.hosts > 1 else host if document.is_file(root / f"hosts/{host}.yml") else "NAME"
     lock_step = "" if host else f"`invoke lock --host {name}` and "
     if imported.hosts == 1:
-        return print_text(
-            f"Next: `recipe: {imported.name}` in hosts/{name}.yml, then {lock_step}`invoke plan --host {name}`."
+        print_text(
+            f"Next: set `recipe: {imported.name}` in hosts/{name}.yml, then {lock_step}`invoke plan --host {name}`."
         )
-    names = sorted({item.on or item.name for item in patterns.read_ssh_hosts(root, ALL_HOSTS)})[: imported.hosts]
+        return
+    names = sorted({found.on or found.name for found in patterns.read_ssh_hosts(root, ALL_HOSTS)})[: imported.hosts]
     names += [f"HOST{n}" for n in range(len(names) + 1, imported.hosts + 1)]
     print_text(
-        f"Next: a cluster of {imported.hosts} hosts in hosts/groups.yml, without a `recipe` of their own (docs/clusters.md):"
+        f"Next: add a cluster to hosts/groups.yml, of {imported.hosts} hosts without `recipe` in their files (docs/clusters.md):"
     )
     print_text(f"  {name}:\n    hosts: [{', '.join(names)}]\n    cluster: {{recipe: {name}, head: {names[0]}}}")
-    return print_text(f"then `invoke cluster.inspect --host {name} --write`, {lock_step}`invoke plan --host {name}`.")
+    print_text(f"then `invoke cluster.inspect --host {name} --write`, {lock_step}`invoke plan --host {name}`.")
 
 
 def _refuse_open_questions(imported: ImportedRecipe, *, as_json: bool) -> None:
@@ -223,14 +221,12 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _print_findings(name: str) -> None:
-    """Print the findings of `lint`. The recipe is kept regardless of them."""
+    """Print the findings of `lint`, which do not prevent the import."""
     findings.print_findings_text(findings.check_recipes(name, "", "")[0])
 
 
 def pin_recipe(imported: ImportedRecipe, host: str) -> None:
-    """Pin the image and the model, and add the outcome to the import's report.
-
-    An entry that could not be looked up is not pinned; the report has the reason.
+    """Pin the image and the model, and add the outcome or the reason for a failure to the import's report.
 
     Args:
         host: the host that queries the registry and the hub.
@@ -241,31 +237,30 @@ def pin_recipe(imported: ImportedRecipe, host: str) -> None:
     selection = select_machines(connect_hosts(host))
     if len(selection.hosts) != 1:
         close_links(selection.fleet.members)
-        raise Refused(f"--host must name one host to ask, got {len(selection.hosts)}.")
+        raise Refused(f"--host must name one host, got {len(selection.hosts)}.")
     loaded_recipe = recipe.load(selection.project.root, imported.name)
-    lock_entries = lock_update.recipe_entries(selection, selection.fleet.members[0], loaded_recipe)
-    lock_update.query_upstream(selection, [pinned for pinned in lock_entries if not pinned.complete], follow=True)
-    lock_update.write_locks([pinned for pinned in lock_entries if pinned.new is not None])
-    entry_names = {f"{pinned.kind} {pinned.key}" for pinned in lock_entries}
+    entries = lock_update.recipe_entries(selection, selection.fleet.members[0], loaded_recipe)
+    lock_update.query_upstream(selection, [entry for entry in entries if not entry.complete], follow=True)
+    lock_update.write_locks([entry for entry in entries if entry.new is not None])
+    entry_names = {f"{entry.kind} {entry.key}" for entry in entries}
     other_rows = [row for row in imported.report.rows if row.what not in entry_names]
-    imported.report.rows = other_rows + [row for pinned in lock_entries for row in _entry_rows(pinned, imported)]
-
-
-def _lock_name(entry: lock_update.LockEntry) -> str:
-    return "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
+    imported.report.rows = other_rows + [row for entry in entries for row in _entry_rows(entry, imported)]
 
 
 def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[ReportRow]:
     if entry.error is not None:
-        fix = "`invoke lock` of a host that serves it tries again"
+        fix = "Retry with `invoke lock` on a host that serves it."
         return [ReportRow("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
-    change = "as before" if entry.new is None or entry.state == "same" else entry.format_state().removeprefix("new: ")
-    pinned = ReportRow("kept", f"{entry.kind} {entry.key}", f"pinned in {_lock_name(entry)}: {change}")
+    lock_name = (
+        "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
+    )
+    change = "unchanged" if entry.new is None or entry.state == "same" else entry.format_state().removeprefix("new: ")
+    pinned = ReportRow("kept", f"{entry.kind} {entry.key}", f"pinned in {lock_name}: {change}")
     digest = (entry.new or entry.old or {}).get("digest", "")
     if entry.kind == "model" or imported.image_digest in ("", digest):
         return [pinned]
     digest_note = (
-        f"the source pins {formatters.truncate_value(imported.image_digest)}; the tag now means "
+        f"the source pins {formatters.truncate_value(imported.image_digest)}; the tag now points to "
         f"{formatters.truncate_value(digest)}"
     )
     return [pinned, ReportRow("note", f"image {entry.key}", digest_note)]

@@ -26,7 +26,7 @@ from sparkwright.units import MIB
 from sparkwright.visible import format_count, one_line
 
 RECIPE_SUFFIXES = (".yaml", ".yml")
-#: limits on a recipe's mod scripts: their number and their total size
+#: limits on the number and the total size of mod scripts
 MAX_SCRIPTS, MAX_TOTAL_SCRIPT_BYTES = 400, 4 * MIB
 #: limit on the folder depth of a written file
 MAX_PATH_PARTS = 32
@@ -56,13 +56,10 @@ class RegistryRecipe:
 def search(word: str, *, update: bool, as_json: bool) -> Exit:
     """Print the recipes whose path or text contains a word, ignoring case.
 
-    Args:
-        word: the word to search for.
-        update: follow each registry's branch first.
-        as_json: print one JSON object.
+    Returns the exit code. The errors of registries that can't be read are printed on standard error.
 
-    Returns:
-        The exit code. A registry that can't be read is reported on standard error, and the others are still searched.
+    Args:
+        update: update each registry's pin to its branch first.
     """
     project = Project.here().root
     matches: list[RegistryRecipe] = []
@@ -86,7 +83,9 @@ def search(word: str, *, update: bool, as_json: bool) -> Exit:
     for row in matches:
         print_text(f"{row.name:<{width}}  {one_line(row.model, max_chars=80)}")
     if matches:
-        print_prose(f"{format_count(len(matches), 'recipe')}. Take one: `invoke recipe.import {matches[0].name}`.")
+        print_prose(
+            f"{format_count(len(matches), 'recipe')}. Import one with `invoke recipe.import {matches[0].name}`."
+        )
     elif len(failures) < len(configured):
         names = ", ".join(registry.name for registry in configured)
         print_prose(f"No recipe of {names} contains '{one_line(word, max_chars=80)}'.")
@@ -110,21 +109,21 @@ def _find_matches(project: Path, registry: Registry, word: str, *, update: bool)
 
 
 def import_recipe(reference: str, name: str, answers: Mapping[str, str], *, yes: bool, as_json: bool) -> ImportedRecipe:
-    """Show the recipe @REGISTRY/NAME, ask for confirmation, and return it.
+    """Show the recipe @REGISTRY/NAME, ask for confirmation, and convert it.
 
-    Raises Refused if it is not confirmed, does not exist, or the name is ambiguous.
+    Raises Refused if the import is not confirmed, or the recipe does not exist, is invalid, or has an ambiguous name.
     """
     project = Project.here().root
-    registry, _, recipe_path = reference.removeprefix("@").partition("/")
-    source = registries.get_registry(project, registry)
-    repository, commit = _open_repository(project, source, update=False)
-    file = _find_recipe_file(repository, source, commit, recipe_path)
+    registry_name, _, recipe_path = reference.removeprefix("@").partition("/")
+    registry = registries.get_registry(project, registry_name)
+    repository, commit = _open_repository(project, registry, update=False)
+    file = _find_recipe_file(repository, registry, commit, recipe_path)
     text = repository.text(file)
-    origin = f"{source.url} at {commit[:SHORT_COMMIT_CHARS]}, {file.path}"
+    origin = f"{registry.url} at {commit[:SHORT_COMMIT_CHARS]}, {file.path}"
     if not as_json:
         print_text(f"{origin}\n\n{text.rstrip()}\n", file=sys.stderr)
-    if not confirm("Take this recipe?", yes=yes):
-        raise Refused("the recipe was not taken.", fix="Read it, then pass --yes.")
+    if not confirm("Import this recipe?", yes=yes):
+        raise Refused("the recipe was not imported.", fix="Read it, then pass --yes.")
     with _temporary_checkout(repository, commit, file.path, text) as checkout_path:
         try:
             return convert_source(ImportSource(text, checkout_path, origin), name, answers)
@@ -134,7 +133,7 @@ def import_recipe(reference: str, name: str, answers: Mapping[str, str], *, yes:
 
 
 def _open_repository(project: Path, registry: Registry, *, update: bool) -> tuple[Repository, str]:
-    """Return the local repository and its pinned commit. A registry is pinned if it is not yet, or updated on request."""
+    """Return the local repository and the commit to read, which is pinned if there is no pin yet or `update` is set."""
     repository = Repository(registry.url, registry.name)
     if registry.commit and not update:
         if not repository.has_commit(registry.commit):
@@ -150,7 +149,7 @@ def _open_repository(project: Path, registry: Registry, *, update: bool) -> tupl
 
 def _list_recipe_files(repository: Repository, registry: Registry, commit: str) -> list[File]:
     files = (file for file in repository.files(commit, registry.recipes) if file.path.endswith(RECIPE_SUFFIXES))
-    return [file for file in files if not any(step[:1] == "." for step in file.path.split("/"))]
+    return [file for file in files if not any(part[:1] == "." for part in file.path.split("/"))]
 
 
 def _find_recipe_file(repository: Repository, registry: Registry, commit: str, recipe_path: str) -> File:
@@ -167,7 +166,7 @@ def _find_recipe_file(repository: Repository, registry: Registry, commit: str, r
     if matches:
         candidates = ", ".join(one_line(file.path, max_chars=100) for file in matches[:5])
         raise Refused(
-            f"@{registry.name}/{recipe_path} means {len(matches)} recipes: {candidates}.", fix="Name more of its path."
+            f"@{registry.name}/{recipe_path} matches {len(matches)} recipes: {candidates}.", fix="Add more of the path."
         )
     fix = suggest_name(recipe_path, {name.rpartition("/")[2] for name in files})
     raise Refused(
@@ -178,9 +177,9 @@ def _find_recipe_file(repository: Repository, registry: Registry, commit: str, r
 
 @contextmanager
 def _temporary_checkout(repository: Repository, commit: str, path: str, text: str) -> Iterator[Path]:
-    """Write the recipe and its mods' scripts to a temporary folder. The scripts are read but never run.
+    """Write the recipe and the scripts of mods to a temporary folder. The scripts are read but never run.
 
-    A script whose path is invalid on this machine is left out; its mod is then named without its content.
+    A script whose path is invalid on this machine is left out.
     """
     with tempfile.TemporaryDirectory(prefix="sparkwright-") as folder:
         recipe_path = Path(folder, path) if _write_file(Path(folder), path, text) else Path(folder, "recipe.yaml")

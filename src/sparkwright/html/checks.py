@@ -1,4 +1,4 @@
-"""A host's checks, summarized over equal time spans, as many as a plot can show. The table shows the same spans."""
+"""A host's checks, summarized over equal time spans for the plots and the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkwright.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The part of a check that the report draws. None stands for unknown."""
+    """The data of a check that the report shows. None if unknown."""
 
     time_s: float
     state: str
@@ -27,7 +27,7 @@ class Check:
     temperature_c: float | None = None
     power_w: float | None = None
     healed: str = ""
-    #: interval of its schedule; 0 if it was run manually
+    #: interval of the schedule; 0 for a manual check
     every_s: float = 0.0
 
 
@@ -49,11 +49,11 @@ class Period:
     """A period of one state; times are seconds since the epoch."""
 
     state: str
-    #: reason that the first check with a reason gives
+    #: first reason in its checks
     why: str
     start_s: float
     end_s: float
-    #: True if it ends with another check
+    #: False if its last check expired before the next one
     end_known: bool = True
 
 
@@ -84,12 +84,7 @@ def _check_periods(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
 
 
 def total_seconds(periods: Sequence[Period], state: str = "") -> float:
-    """Return the total length of periods in seconds.
-
-    Args:
-        periods: the periods.
-        state: count only those of this state; empty for all.
-    """
+    """Return the total length of the periods in seconds, optionally only of those with this state."""
     return sum(period.end_s - period.start_s for period in periods if state in ("", period.state))
 
 
@@ -114,24 +109,25 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A period in which the host was not ok, up to the first check with another state (None: it has not ended)."""
+    """A period in which the host was not ok, up to the first check with another state."""
 
     state: str
     why: str
     start_s: float
+    #: None if it has not ended
     end_s: float | None
-    #: the state after it is known
+    #: False if the state after it is unknown
     end_known: bool = True
 
 
 @dataclass(frozen=True)
 class Host:
-    """The checks of one host in the time that is shown."""
+    """The checks of a host in the period of the report."""
 
     name: str
     since_s: float
     until_s: float
-    #: length of a span
+    #: length of each span
     span_s: float = 0.0
     checks: Sequence[Check] = ()
     spans: Sequence[Span] = ()
@@ -150,14 +146,14 @@ class Host:
         """The periods in which the host was not ok. A change from one bad state to another begins a new one."""
         return [
             Episode(
-                stretch.state,
-                stretch.why,
-                stretch.start_s,
-                None if stretch.end_s >= self.until_s else stretch.end_s,
-                stretch.end_known,
+                period.state,
+                period.why,
+                period.start_s,
+                None if period.end_s >= self.until_s else period.end_s,
+                period.end_known,
             )
-            for stretch in self.periods
-            if stretch.state != "ok"
+            for period in self.periods
+            if period.state != "ok"
         ]
 
     @property
@@ -182,11 +178,8 @@ class Host:
         return next((check.baseline_tok_per_s for check in reversed(self.checks) if check.baseline_tok_per_s), None)
 
 
-def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
-    """Return the host of a `checks` event (runner/status.py).
-
-    Fields that a newer host adds are ignored. Raises ValueError.
-    """
+def build_host(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
+    """Return a host from its `checks` event (runner/status.py), ignoring unknown fields. Raises ValueError."""
     rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
     checks = [build_dataclass(Check, row) for row in validate(rows, [CHECK_SHAPE], "a check")]
     checks = sorted((check for check in checks if since_s <= check.time_s <= until_s), key=lambda check: check.time_s)
@@ -194,11 +187,11 @@ def of(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> H
     return Host(name, since_s, until_s, span_s, checks, list(summarize_spans(checks, span_s)))
 
 
-def span_length_s(span_s: float, checks: Sequence[Check]) -> float:
-    """Return a span's length in seconds, such that each has at least one check and there are at most MAX_SPANS."""
+def span_length_s(total_s: float, checks: Sequence[Check]) -> float:
+    """Return a length of spans in seconds for at most MAX_SPANS spans, at least the median interval between checks."""
     gaps = [b.time_s - a.time_s for a, b in itertools.pairwise(checks)]
-    min_s = max(span_s / MAX_SPANS, statistics.median(gaps) if gaps else 0.0)
-    return float(next((index for index in SPAN_LENGTHS_S if index >= min_s), 86400 * math.ceil(min_s / 86400)))
+    min_s = max(total_s / MAX_SPANS, statistics.median(gaps) if gaps else 0.0)
+    return float(next((length_s for length_s in SPAN_LENGTHS_S if length_s >= min_s), 86400 * math.ceil(min_s / 86400)))
 
 
 def summarize_spans(checks: Iterable[Check], span_s: float) -> Iterable[Span]:

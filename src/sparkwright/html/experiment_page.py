@@ -29,7 +29,7 @@ def render_page(results: Results) -> str:
     return render(
         "experiment_page.html.j2",
         results=results,
-        words=_format_subtitle(results),
+        subtitle=_format_subtitle(results),
         notes=[*summary.extra_lines(results), *summary.verdict_lines(results)],
         table=_table_rows(results),
         differences=compare.compare_arms(results),
@@ -46,7 +46,7 @@ def _format_subtitle(results: Results) -> str:
 
 
 def _table_rows(results: Results) -> list[list[str]]:
-    """Return the same rows as on a terminal."""
+    """Return the rows of the terminal's table, header first."""
     titles, rows = summary.figure_rows(results)
     body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in rows]
     return [["Load", "Arm", "Runs", *titles], *body]
@@ -133,7 +133,7 @@ def _arm_positions(results: Results, axes: Sequence[str]) -> dict[str, float]:
 def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
     """Yield a chart of each load by two swept flags, with the first flag's values as rows and the second's as columns."""
     first, second = (_swept_values(results, axis) for axis in axes)
-    for number_of_load, words in enumerate(dict.fromkeys(row.words for row in build_rows(results))):
+    for load_number, words in enumerate(dict.fromkeys(row.words for row in build_rows(results))):
         points_by_value: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
         for row in build_rows(results):
             at, figure = results.arm(row.arm).at, row.figure(name)
@@ -145,9 +145,9 @@ def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: st
         if any(line.points for line in lines):
             body = ((line.name, *_format_cells(line, len(second))) for line in lines)
             yield Chart(
-                f"grid-{number_of_load}-{name}",
+                f"grid-{load_number}-{name}",
                 f"{title} over {axes[0]} and {axes[1]}, {words}",
-                f"{title} of {words}, {unit}; medians over repetitions. An empty cell was not started or failed.",
+                f"{title} of {words}, {unit}; medians over repetitions. Empty cells were not started or failed.",
                 axes[1],
                 axes[0],
                 lines,
@@ -179,8 +179,8 @@ def _gap_charts(results: Results) -> Iterator[Chart]:
         yield Chart(
             f"itl-{len(words)}-{words.split()[0].strip(':').lower()}",
             f"Gaps over time, {words}",
-            "Every gap between two chunks of one stream that decodes, the first repetition of each arm; the upright lines "
-            "are where long prompts arrive.",
+            "Every gap between two chunks of one decoding stream, in the first repetition of each arm. The vertical lines "
+            "mark the arrival of long prompts.",
             "seconds",
             "gap, ms",
             tuple(lines.values()),
@@ -191,14 +191,14 @@ def _gap_charts(results: Results) -> Iterator[Chart]:
 
 
 def _build_gap_table(lines: Iterable[Line]) -> tuple[tuple[str, ...], ...]:
-    """Return a table of only the largest gaps, because all of them would be thousands of rows."""
+    """Return a table of the largest gaps, because a table of all gaps would have thousands of rows."""
     head = ("arm", "gaps", "median ms", "the five largest, ms (at s)")
     rows = []
     for line in lines:
         gaps = sorted(gap for _, gap in line.points)
         largest = sorted(line.points, key=lambda point: -point[1])[:5]
-        message = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
-        rows.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", message))
+        largest_text = ", ".join(f"{gap:.0f} ({at:.2f})" for at, gap in largest)
+        rows.append((line.name, str(len(gaps)), f"{gaps[len(gaps) // 2]:.1f}" if gaps else "-", largest_text))
     return (head, *rows)
 
 
@@ -208,7 +208,7 @@ def _head_of_line_charts(results: Results) -> Iterator[Chart]:
         results,
         "hol1",
         "H1: streams that decode when a long prompt arrives",
-        "Largest gap of any stream, and the time of all stalls together (gaps over five times the usual one).",
+        "Largest gap of any stream, and the total time of all stalls (gaps over five times the usual one).",
         {"largest gap": "largest_gap_ms", "stalled": "stall_ms"},
         "ms",
     )
@@ -216,7 +216,7 @@ def _head_of_line_charts(results: Results) -> Iterator[Chart]:
         results,
         "hol2",
         "H2: short prompts right behind a long one",
-        "Mean time to the first token of the short prompts, alone and behind the long one, and the long one's own.",
+        "Mean time to the first token of the short prompts, alone and behind the long prompt, and that of the long prompt.",
         {
             "shorts alone": "short_alone_ttft_mean_ms",
             "shorts behind it": "short_ttft_mean_ms",
@@ -227,7 +227,7 @@ def _head_of_line_charts(results: Results) -> Iterator[Chart]:
 
 
 def _bar_charts(
-    results: Results, kind: str, title: str, what: str, figures: dict[str, str], unit: str
+    results: Results, kind: str, title: str, caption: str, figures: dict[str, str], unit: str
 ) -> Iterator[Chart]:
     """Yield a bar chart for a kind of load, with a group of bars for each arm."""
     rows = [row for row in build_rows(results) if row.load.get("kind") == kind]
@@ -235,12 +235,12 @@ def _bar_charts(
         arms = tuple(_format_arm(results, row.arm) for row in rows)
         values = {name: [row.figure(figure) for row in rows] for name, figure in figures.items()}
         lines = (
-            Line(name, tuple((float(n), value) for n, value in enumerate(each) if value is not None))
-            for name, each in values.items()
+            Line(name, tuple((float(n), value) for n, value in enumerate(arm_values) if value is not None))
+            for name, arm_values in values.items()
         )
-        body = zip(arms, *(map(format_number, each, repeat(0)) for each in values.values()), strict=True)
+        body = zip(arms, *(map(format_number, arm_values, repeat(0)) for arm_values in values.values()), strict=True)
         table = (("arm", *(f"{name}, ms" for name in values)), *body)
-        yield Chart(kind, title, what, "", unit, tuple(lines), kind="bars", bars=arms, table=table)
+        yield Chart(kind, title, caption, "", unit, tuple(lines), kind="bars", bars=arms, table=table)
 
 
 def _throughput_charts(results: Results) -> Iterator[Chart]:
@@ -269,9 +269,9 @@ def _throughput_charts(results: Results) -> Iterator[Chart]:
 
 #: charts by depth: key, title, name of the figure, unit, divisor and description
 DEPTH_CHARTS = (
-    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of one stream."),
+    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of each stream."),
     ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
-    ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The lowest MemAvailable of the host meanwhile."),
+    ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The host's lowest MemAvailable during the load."),
 )
 
 
@@ -279,7 +279,7 @@ def _depth_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of decode rate, time to first token and memory by prompt length."""
     rows = [row for row in build_rows(results) if row.load.get("kind") == "depth"]
     x = "tokens of the prompt"
-    for key, title, name, unit, divisor, what in DEPTH_CHARTS:
+    for key, title, name, unit, divisor, caption in DEPTH_CHARTS:
         points = []
         for row in rows:
             streams, value = row.load.get("concurrency"), row.figure(name)
@@ -291,7 +291,7 @@ def _depth_charts(results: Results) -> Iterator[Chart]:
         if lines:
             table = _build_table(x, lines, unit)
             yield Chart(
-                f"depth-{key}", f"{title} against depth", what, x, f"{title}, {unit}", lines, log_x=True, table=table
+                f"depth-{key}", f"{title} against depth", caption, x, f"{title}, {unit}", lines, log_x=True, table=table
             )
 
 
@@ -311,8 +311,6 @@ def _format_arm(results: Results, name: str) -> str:
 
 def _build_table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
     """Return a table with a row for each x and a column for each line."""
-    positions = sorted({at for line in lines for at, _ in line.points})
-    body = []
-    for at in positions:
-        body.append((f"{at:g}", *(format_number(dict(line.points).get(at), 1) for line in lines)))
+    positions = sorted({x_value for line in lines for x_value, _ in line.points})
+    body = ((f"{at:g}", *(format_number(dict(line.points).get(at), 1) for line in lines)) for at in positions)
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)

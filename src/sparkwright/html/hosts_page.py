@@ -48,20 +48,20 @@ def _host_context(host: Host) -> dict[str, Any]:
     )
     facts = [
         ("checks", f"{len(host.checks):,}"),
-        ("ok, of the time known", "-" if share is None else f"{100 * share:.1f} %"),
+        ("ok, share of known time", "-" if share is None else f"{100 * share:.1f} %"),
         ("not known", f"{100 * host.unknown_share:.1f} %"),
-        ("times not ok", f"{len(host.episodes)}"),
+        ("periods not ok", f"{len(host.episodes)}"),
         ("tok/s, slowest to fastest", f"{min(rates):.1f} to {max(rates):.1f}" if rates else "-"),
         ("baseline, tok/s", format_number(host.baseline_tok_per_s)),
-        ("least memory free", f"{units.format_gib(min(memory) * units.GIB)} GiB" if memory else "-"),
-        ("hottest", f"{max(temperatures):.0f} °C" if temperatures else "-"),
+        ("lowest free memory", f"{units.format_gib(min(memory) * units.GIB)} GiB" if memory else "-"),
+        ("highest temperature", f"{max(temperatures):.0f} °C" if temperatures else "-"),
     ]
     return {"host": host, "facts": facts, "plots": _render_plots(host) if host.checks else []}
 
 
 def _render_plots(host: Host) -> list[Markup]:
     axis = plot.time_axis(host.since_s, host.until_s)
-    table = f"The table of {host.name} below holds the same."
+    table = f"The table of {host.name} below contains the same values."
     baseline = host.baseline_tok_per_s
     figures = {
         "tok_per_s": plot.Figure(
@@ -77,4 +77,4 @@ def _render_plots(host: Host) -> list[Markup]:
         )
         for name, figure in figures.items()
     ]
-    return [Markup(line) for line in (states, *lines)]  # every text in them was escaped
+    return [Markup(line) for line in (states, *lines)]  # plot escapes all texts

@@ -16,12 +16,7 @@ TEMPLATE_FOLDER = Path(__file__).parent
 
 
 def render(template: str, filters: dict[str, Any] | None = None, **names: Any) -> str:
-    """Render a template of this folder.
-
-    Args:
-        template: name of the template.
-        filters: its Jinja filters.
-    """
+    """Render a template of this folder. `filters` are additional Jinja filters."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATE_FOLDER),
         autoescape=True,

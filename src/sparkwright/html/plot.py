@@ -1,6 +1,6 @@
 """Plots as SVG: the charts of an experiment, and a host's figures and states over time.
 
-Colours are defined in the page's CSS. A colour is never used without a text, a mark or a pattern of strokes.
+Colours are defined in the page's CSS, and are always combined with a text, a mark or a pattern of strokes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
@@ -40,7 +40,7 @@ MARKS = (
     "m-3,-2l1,-1l2,2l2,-2l1,1l-2,2l2,2l-1,1l-2,-2l-2,2l-1,-1l2,-2z",
 )
 SHADES = (1, 0.6, 0.3)
-MIN_LOG_VALUE = 1.0  # smallest value on a logarithmic scale, as chunks that arrived together have no gap
+MIN_LOG_VALUE = 1.0  # lower end of a logarithmic scale, because chunks that arrived together have a gap of 0
 
 Points = Sequence[tuple[float, float]]
 
@@ -59,7 +59,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart."""
+    """A chart of an experiment."""
 
     #: identifier of the chart on its page
     key: str
@@ -69,20 +69,20 @@ class Chart:
     x: str
     y: str
     lines: tuple[Line, ...]
-    #: kind of chart, where dots have no line between them
+    #: `dots` is for points that are joined only by a thin line
     kind: Literal["lines", "dots", "bars", "heat"] = "lines"
     #: True for a logarithmic x axis, for sizes that double
     log_x: bool = False
     log_y: bool = False
-    #: names of groups, whose points are (group, value), or names of a heat map's columns, in which each line is a row
+    #: names of the groups of bars, or of the columns of a heat map, whose rows are the lines; x is the index of a name
     bars: tuple[str, ...] = ()
     #: the chart's figures, header first
-    table: tuple[tuple[str, ...], ...] = field(default=())
+    table: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The properties of a figure over time."""
+    """The title, scale and style of a plot over time."""
 
     #: name with the unit
     name: str
@@ -96,7 +96,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis with its lowest and highest value and their pixels. Values beyond these are placed at the ends."""
+    """An axis with its lowest and highest value, and their positions in pixels."""
 
     low: float
     high: float
@@ -105,14 +105,14 @@ class Scale:
     log: bool = False
 
     def position(self, value: float) -> float:
-        """Return the position of a value in pixels."""
+        """Return the position of a value in pixels. A value outside the axis is placed at its end."""
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         value = math.log(max(value, self.low)) if self.log else value
         share = (value - low) / ((high - low) or 1.0)
         return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return some five round values."""
+        """Return about five round values."""
         if self.log:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             steps = (1, 2, 5) if len(powers) < 5 else (1,)
@@ -146,13 +146,11 @@ def time_axis(since_s: float, until_s: float) -> Scale:
 
 
 def render_time_series(figure: Figure, points: Points, x: Scale, span_s: float, label: str) -> str:
-    """Return a line plot of (time, value) points.
+    """Return a line plot.
 
     Args:
-        figure: the plotted figure.
         points: points as (seconds since the epoch, value).
-        x: the time axis.
-        span_s: length of a span.
+        span_s: length of a span; the line is interrupted after MAX_GAP_SPANS of them without a point.
         label: text alternative of the picture.
     """
     values = [value for _, value in points] + ([figure.reference[1]] if figure.reference else [])
@@ -182,7 +180,7 @@ def render_time_series(figure: Figure, points: Points, x: Scale, span_s: float, 
 
 
 def render_states(periods: Sequence[Period], x: Scale, label: str) -> str:
-    """Return the states as a coloured band with worse states on top. Gaps are periods with an unknown state."""
+    """Return a band with the states as colours, worse states on top, and gaps where the state is unknown."""
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND_HEIGHT - 18}"'
     parts = [_draw_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>not known</title></rect>']
     for period in sorted(periods, key=lambda period: severity(period.state)):
@@ -194,7 +192,7 @@ def render_states(periods: Sequence[Period], x: Scale, label: str) -> str:
 
 
 def _draw_lines(chart: Chart, y: Scale) -> list[str]:
-    """Draw lines, or dots with a thin line and the events below them."""
+    """Draw lines, or dots joined by thin lines, and a vertical rule for each event."""
     xs = sorted({x for line in chart.lines for x, _ in line.points})
     log = chart.log_x and bool(xs) and xs[0] > 0
     low, high = (xs[0], xs[-1]) if xs else (0.0, 1.0)
@@ -274,8 +272,8 @@ def _colour_class(n: int) -> str:
     return f"series{n % COLOUR_COUNT + 1}"
 
 
-def _draw_marks(n: int, at: Points) -> str:
-    path = "".join(f"M{x:.1f},{y:.1f}{MARKS[n % len(MARKS)]}" for x, y in at)
+def _draw_marks(n: int, positions: Points) -> str:
+    path = "".join(f"M{x:.1f},{y:.1f}{MARKS[n % len(MARKS)]}" for x, y in positions)
     return f'<path class="mark {_colour_class(n)}" d="{path}"/>'
 
 
@@ -304,34 +302,34 @@ def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
 
 
 def _draw_axis_labels(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
-    """Return the labels of the horizontal axis. Those without room are left out, or shortened if each has the same room."""
-    parts, free = [], float("-inf")
-    for at, words in labels:
-        label = one_line(words, max_chars=max(4, int(room / CHARACTER_WIDTH))) if room else words
-        half = len(label) * CHARACTER_WIDTH / 2 + 3
-        if room or at - half >= free:
-            parts.append(_draw_text(at, floor + 13, label, "label middle"))
-            free = at + half
+    """Return the labels of the horizontal axis, each cut to `room` pixels if that is set, otherwise without overlapping ones."""
+    parts, previous_end = [], float("-inf")
+    for middle, text in labels:
+        label = one_line(text, max_chars=max(4, int(room / CHARACTER_WIDTH))) if room else text
+        half_width = len(label) * CHARACTER_WIDTH / 2 + 3
+        if room or middle - half_width >= previous_end:
+            parts.append(_draw_text(middle, floor + 13, label, "label middle"))
+            previous_end = middle + half_width
     return parts
 
 
 def _draw_time_labels(x: Scale, floor: float) -> list[str]:
     """Return labels at round local times."""
     span_s = x.high - x.low
-    step_s = next((index for index in LABEL_STEPS_S if span_s / index <= MAX_TIME_LABELS), LABEL_STEPS_S[-1])
+    step_s = next((step_s for step_s in LABEL_STEPS_S if span_s / step_s <= MAX_TIME_LABELS), LABEL_STEPS_S[-1])
     form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
     shift_s = time.localtime(x.high).tm_gmtoff
     first = math.ceil((x.low + shift_s) / step_s) * step_s - shift_s
     parts = []
-    for at in (first + n * step_s for n in range(MAX_TIME_LABELS + 1)):
-        if at <= x.high:
-            place = min(max(x.position(at), LEFT + 18), WIDTH - RIGHT - 18)
-            parts.append(_draw_text(place, floor + 13, time.strftime(form, time.localtime(at)), "label middle"))
+    for time_s in (first + n * step_s for n in range(MAX_TIME_LABELS + 1)):
+        if time_s <= x.high:
+            position = min(max(x.position(time_s), LEFT + 18), WIDTH - RIGHT - 18)
+            parts.append(_draw_text(position, floor + 13, time.strftime(form, time.localtime(time_s)), "label middle"))
     return parts
 
 
 def _split_at_gaps(points: Points, max_gap_s: float) -> list[list[tuple[float, float]]]:
-    """Return sequences of points that are at most most_s apart."""
+    """Return sequences of points that are at most max_gap_s apart."""
     pieces: list[list[tuple[float, float]]] = []
     for point in points:
         if pieces and point[0] - pieces[-1][-1][0] <= max_gap_s:
@@ -342,7 +340,7 @@ def _split_at_gaps(points: Points, max_gap_s: float) -> list[list[tuple[float, f
 
 
 def _round_up(value: float) -> float:
-    """Return the next round number that is not smaller."""
+    """Return the smallest round number that is at least the value."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

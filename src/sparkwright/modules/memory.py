@@ -1,4 +1,4 @@
-"""Modules about the memory that CPU and GPU share."""
+"""Modules that check, and wait for, the memory that CPU and GPU share."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from sparkwright.units import GIB, format_gib
 
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
-    """Check that the new server will have enough memory once the previous one and Ollama's models are gone.
+    """Check that the new server will have enough memory once the previous one is stopped and Ollama's models are unloaded.
 
-    If the memory is not enough, nothing is stopped. The budget adds up the engine's memory on the GPU and on the host (as
-    measured at its last verified start here, otherwise assumed), the peak of compilation in a cold start, the host's other
-    servers, the host itself, and the reserve. The host itself is the memory in use now, minus the memory of the server that
-    will be stopped (as recorded when it was verified, otherwise of its processes) and, unless `ollama` is `leave`, of
-    Ollama's models. If that is unknown, `memory` checks it once the server has stopped. All servers of a host must fit
-    together, running or not; of those that take turns only the largest counts. Limits (/dev/shm) are shown but not added. If
-    the host went down in an earlier start with the same image and arguments, the start is refused unless `--anyway` is
-    given.
+    If the memory is not enough, the run is refused before anything is stopped. The budget is the sum of the engine's memory
+    on the GPU and on the host (measured at its last verified start here, otherwise assumed), the peak of compilation in a
+    cold start, the host's other servers, the host itself, and the reserve. The host itself is the memory in use now, minus
+    that of the server to be stopped (as recorded when it was verified, otherwise of its processes) and, unless `ollama` is
+    `leave`, of Ollama's models. If this is unknown, `memory` checks it once the server has stopped. All servers of a host
+    must fit together, running or not; of servers that take turns only the largest counts. Limits (/dev/shm) are listed but
+    not added. If the host went down in an earlier start with the same image and arguments, the start is refused unless
+    `--anyway` is given.
 
     Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes),
-    available_bytes, freed_bytes (null: unknown), need_bytes; if refused, holders.
+    available_bytes, freed_bytes (null if unknown), need_bytes; if refused, holders.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container that will be stopped")
         utilization: float = arg(
-            "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
+            "share of MemTotal that the engine allocates, 0 to 1; used without engine_memory", default=0.0
         )
-        needs_bytes: int = arg("memory of an engine that has no such share, bytes", default=0)
+        needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
             "the engine's memory use, as `engine_memory` in scope", default_factory=dict
         )
@@ -59,9 +59,9 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         server = PlannedServer.from_scope(args.name, args.engine_memory, args.utilization, args.needs_bytes)
         host_lost.refuse_forbidden(context, host_lost.forbidden_start_reason(context.state, server.start))
         turns = [str(turn["name"]) for turn in args.turns]
-        stay = args.ollama == "leave"
+        models_stay = args.ollama == "leave"
         budget, held = host_budget.compute_budget(
-            context, server, args.reserve_gib, models_stay=stay, other_servers=args.beside, turns=turns
+            context, server, args.reserve_gib, models_stay=models_stay, other_servers=args.beside, turns=turns
         )
         data: dict[str, Any] = {
             "available_bytes": budget.available_bytes,
@@ -74,9 +74,8 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         data |= memory_fit.budget_data(context, server, budget)
         if held.unknown:
             return Result(msg=f"{held.unknown}; {needs}", data=data)
-        return Result(
-            msg=f"{format_gib(budget.left_bytes)} of {format_gib(budget.total_bytes)} GiB left: {needs}", data=data
-        )
+        left = f"{format_gib(budget.left_bytes)} of {format_gib(budget.total_bytes)} GiB left"
+        return Result(msg=f"{left}: {needs}", data=data)
 
 
 def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) -> str:
@@ -87,48 +86,48 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
     ]
     if others:
         names = f"{', '.join([server.name, *others[:-1]])} and {others[-1]}"
-        return f"{names} do not fit together: that takes {format_gib(budget.need_bytes)} of {format_gib(budget.total_bytes)} GiB."
+        return f"{names} do not fit together: {format_gib(budget.need_bytes)} of {format_gib(budget.total_bytes)} GiB needed."
     needs = memory_fit.describe_need(server, budget)
     if held.unknown or budget.of("server") > budget.total_bytes:
         return f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
     freed, available = held.freed_bytes or 0, budget.available_bytes or 0
     models = 0 if held.models_stay else held.model_bytes
     expected = f"{format_gib(available + freed)} GiB will be available"
-    of_server = format_gib(held.server_bytes)
-    breakdown = f" ({format_gib(available)} now, {of_server} held by the server, {format_gib(models)} by Ollama)"
+    server_part = f"{format_gib(held.server_bytes)} held by the server"
+    breakdown = f" ({format_gib(available)} now, {server_part}, {format_gib(models)} by Ollama)"
     return f"{needs}, but {expected}{breakdown if freed else ''}."
 
 
 POLL_S = 0.1
 RECHECK_S = 1.0
-#: seconds without a change of the available memory after which a wait ends, if the pending release is unknown or too small
+#: a wait whose pending release is unknown or too small ends after this time without a change of the available memory
 QUIET_PERIOD_S = 3.0
 #: smaller changes of the available memory are attributed to other programs
 MIN_CHANGE_BYTES = 64 * 2**20
-#: memory that may be released beyond the known amount, bytes
+#: memory that may be released in addition to the known amount
 MAX_OTHER_RELEASE_BYTES = GIB // 2
 
 
 class _PendingRelease:
-    """The memory that a waiting start still expects to be released.
+    """The memory whose release a start is waiting for.
 
     Args:
         stopped: the server that this run stopped, from `holders.read_own_stop`.
-        available_bytes: MemAvailable at the beginning of the wait.
+        available_bytes: MemAvailable when the wait begins.
     """
 
     def __init__(self, stopped: Mapping[str, Any], available_bytes: int, now_s: float) -> None:
-        #: MemAvailable once the stopped server has released its memory; None if its memory is unknown, 0 if none was stopped
+        #: MemAvailable once the stopped server has released its memory; None if unknown, 0 if no server was stopped
         self._expected_bytes: int | None = 0
         if stopped:
             held_bytes = stopped.get("held_bytes")
             self._expected_bytes = int(stopped["available_bytes"]) + int(held_bytes) if held_bytes else None
         self._last_bytes, self._changed_s = available_bytes, now_s
-        #: memory of the models that Ollama was told to unload
+        #: memory of the models that Ollama is unloading
         self.model_bytes = 0
 
     def can_help(self, need_bytes: int, available_bytes: int, now_s: float) -> bool:
-        """Return True if the pending release may be enough, or the available memory changed recently."""
+        """Return True if the pending release may be enough, or if the available memory changed in the last QUIET_PERIOD_S."""
         if abs(available_bytes - self._last_bytes) > MIN_CHANGE_BYTES:
             self._last_bytes, self._changed_s = available_bytes, now_s
         if now_s - self._changed_s < QUIET_PERIOD_S:
@@ -139,13 +138,13 @@ class _PendingRelease:
 
 
 class Memory(Module["Memory.Args"]):
-    """Check that the memory for the engine is available, by MemAvailable, the only reliable figure on shared memory.
+    """Check that the engine's memory is available, by MemAvailable, the only reliable figure on shared memory.
 
-    The budget is that of `assert_memory_fits`, with all memory in use now as one row. A stopped container, or a model that
-    Ollama unloaded, releases its memory with some delay, so the module waits. A model that Ollama has loaded since the
-    unload is unloaded again, because a model in the first phase of loading is not listed. If the memory of the stopped
-    server and of Ollama's models would not be enough, the wait lasts only while memory is being released. A server that
-    still does not fit is refused, with a table of the memory's users and how to free it.
+    The budget is that of `assert_memory_fits`, with all memory in use now as one row. A stopped container, or an unloaded
+    Ollama model, releases its memory with some delay, so the module waits. If the memory of the stopped server and of
+    Ollama's models cannot be enough, it waits only while memory is being released. A model that Ollama lists during the wait
+    is unloaded again, because Ollama does not list a model in its first phase of loading. If the engine still does not fit,
+    the run is refused, with a table of the memory's users and the commands that free it.
 
     Returns: budget, available_bytes, need_bytes (of the engine, on GPU and host), waited_s; if refused, holders.
     """
@@ -155,14 +154,14 @@ class Memory(Module["Memory.Args"]):
     @dataclass(frozen=True)
     class Args:
         utilization: float = arg(
-            "share of MemTotal that the engine takes, 0 to 1; used without engine_memory", default=0.0
+            "share of MemTotal that the engine allocates, 0 to 1; used without engine_memory", default=0.0
         )
-        needs_bytes: int = arg("memory of an engine that has no such share, bytes", default=0)
+        needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
             "the engine's memory use, as `engine_memory` in scope", default_factory=dict
         )
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
-        timeout_s: float = arg("how long to wait for memory to be released, seconds", default=60.0)
+        timeout_s: float = arg("time limit for waiting for memory to be released, seconds", default=60.0)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: keep models that Ollama loads", default="unload")
 
     def run(self, args: Args, context: Context) -> Result:
@@ -192,8 +191,8 @@ class Memory(Module["Memory.Args"]):
                 msg = f"{format_gib(available)} GiB available, {needs if engine_bytes else memory_fit.UNKNOWN_ENGINE_MEMORY}"
                 return Result(msg=msg, data=data)
             release = release or _PendingRelease(holders.read_own_stop(context), available, now_s)
-            waits = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available, now_s)
-            if context.check or not waits:
+            can_wait = waited_s <= args.timeout_s and release.can_help(budget.need_bytes, available, now_s)
+            if context.check or not can_wait:
                 budget = self._compute_budget(args, server, context)
                 message = f"{memory_fit.describe_need(server, budget)}, but {format_gib(available)} GiB are available."
                 return memory_fit.refusal(context, server, budget, message, data)
@@ -205,13 +204,12 @@ class Memory(Module["Memory.Args"]):
 
     @staticmethod
     def _compute_budget(args: Args, server: PlannedServer, context: Context) -> Budget:
-        """Return the budget with the memory in use now as the host's row."""
         host_row = memory_fit.used_memory_row(context)
         return memory_fit.compute_budget(context, server, args.reserve_gib, host_row=host_row)
 
     @staticmethod
     def _unload_again(remaining_s: float, context: Context) -> int:
-        """Unload state that Ollama has loaded since. Returns the bytes that this may release; MemTotal if unknown."""
+        """Unload the models that Ollama has loaded again. Returns the bytes that this may release; MemTotal if unknown."""
         state = ollama_models.inspect(context, timeout_s=2)
         if state.held:
             names = ", ".join(held.model.name for held in state.held)
@@ -224,20 +222,20 @@ class Memory(Module["Memory.Args"]):
         return sum(known_sizes)
 
 
-#: seconds without a release after which a server's unrecorded memory counts as released
+#: after this time without a release, a server's unrecorded memory counts as released
 SETTLE_S = 1.0
 MIN_RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
-    """Wait until the memory of the stopped server is available again: MemAvailable has risen by its size, within a tolerance.
+    """Wait until the memory of the stopped server is available again.
 
-    The size is recorded when a server is verified; without a record, the module waits until no more memory is released. On
-    shared memory a CUDA context, or memory that the driver leaks, can outlive its process, so the module reports the
-    processes that use the missing memory. It does not fail: `memory` decides whether the next server fits, and leaked driver
-    memory would affect the previous server just as much.
+    MemAvailable must rise by the memory that was recorded when the server was verified, within a tolerance. Without a
+    record, the module waits until no more memory is released. On shared memory a CUDA context, or memory that the driver
+    leaks, can outlive its process, so the module reports the processes that use the missing memory. It does not fail,
+    because `memory` decides whether the next server fits, and leaked driver memory affects a restored server just as much.
 
-    Returns: back (false: some memory is missing; null: nothing to compare with), missing_bytes, waited_s, holders.
+    Returns: back (false: some memory is missing; null: unknown), missing_bytes, waited_s, holders.
     """
 
     safe_in_check = False
@@ -245,7 +243,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
     @dataclass(frozen=True)
     class Args:
         tolerance: float = arg("share of its memory that may remain unreleased, 0 to 1", default=0.05)
-        timeout_s: float = arg("how long to wait for memory to be released, seconds", default=30.0)
+        timeout_s: float = arg("time limit for waiting for memory to be released, seconds", default=30.0)
 
     def run(self, args: Args, context: Context) -> Result:
         stopped = holders.read_own_stop(context)
@@ -253,13 +251,11 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
         if context.check or not stopped:
             return Result(msg="nothing was stopped", data=_result_data(None))
         if not held_bytes:
-            released, waited_s = _wait_until_settled(context, int(stopped["available_bytes"]), args.timeout_s)
-            return Result(
-                msg=f"not recorded; {format_gib(released)} GiB released", data=_result_data(None, waited_s=waited_s)
-            )
-        expected_bytes = int(
-            stopped["available_bytes"] + held_bytes - max(held_bytes * args.tolerance, MAX_OTHER_RELEASE_BYTES)
-        )
+            released_bytes, waited_s = _wait_until_settled(context, int(stopped["available_bytes"]), args.timeout_s)
+            msg = f"its memory was not recorded; {format_gib(released_bytes)} GiB released"
+            return Result(msg=msg, data=_result_data(None, waited_s=waited_s))
+        tolerated_bytes = max(held_bytes * args.tolerance, MAX_OTHER_RELEASE_BYTES)
+        expected_bytes = int(stopped["available_bytes"] + held_bytes - tolerated_bytes)
         started_s = time.monotonic()
         while True:
             available = context.machine.meminfo()["MemAvailable"]
@@ -272,23 +268,24 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
             time.sleep(POLL_S)
         missing_bytes = stopped["available_bytes"] + held_bytes - available
         memory_holders = holders.inspect(context)
-        msg = f"{format_gib(missing_bytes)} of the {format_gib(held_bytes)} GiB it held not released within {args.timeout_s:g} s"
+        missing = f"{format_gib(missing_bytes)} of its {format_gib(held_bytes)} GiB"
+        msg = f"{missing} not released within {args.timeout_s:g} s"
         context.note(msg)
         for line in holders.format_table(memory_holders):
             context.note(line)
         return Result(msg=msg, data={**_result_data(False, missing_bytes, waited_s), "holders": memory_holders})
 
 
-def _wait_until_settled(context: Context, available_before: int, timeout_s: float) -> tuple[int, float]:
+def _wait_until_settled(context: Context, bytes_before: int, timeout_s: float) -> tuple[int, float]:
     """Wait until no more memory is released. Returns the released bytes, and the seconds waited."""
-    started_s = rose_s = time.monotonic()
-    highest = available_before
+    started_s = rise_s = time.monotonic()
+    highest_bytes = bytes_before
     while True:
-        available, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
-        if available > highest + MIN_RISE_BYTES:
-            highest, rose_s = available, now_s
-        if now_s - rose_s >= SETTLE_S or now_s - started_s >= timeout_s:
-            return max(0, available - available_before), round(now_s - started_s, 2)
+        available_bytes, now_s = context.machine.meminfo()["MemAvailable"], time.monotonic()
+        if available_bytes > highest_bytes + MIN_RISE_BYTES:
+            highest_bytes, rise_s = available_bytes, now_s
+        if now_s - rise_s >= SETTLE_S or now_s - started_s >= timeout_s:
+            return max(0, available_bytes - bytes_before), round(now_s - started_s, 2)
         time.sleep(POLL_S)
 
 

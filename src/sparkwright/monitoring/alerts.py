@@ -27,13 +27,13 @@ CLIENTS_JOB = "sparkwright-gateway-clients"
 NODE_JOB = "sparkwright-hosts"
 
 HEADER = """\
-# Written by `sparkwright monitoring.install`. Hosts are told apart by `instance`, as node_exporter's scrape names them.
+# Written by `sparkwright monitoring.install`. The label `instance`, from the scrape of node_exporter, identifies the host.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert in Prometheus."""
+    """An alerting rule."""
 
     #: name of the alert, and of its section in docs/alerts.md
     name: str
@@ -41,17 +41,13 @@ class Alert:
     expr: str
     #: how long the expression must hold
     for_: str
-    #: critical (no one is served), warning (check today) or info
+    #: critical (requests fail), warning (check today) or info
     severity: str
     #: sentence, as a Prometheus template
     summary: str
 
     def rule(self, runbooks: str) -> dict[str, Any]:
-        """Return the alert as a rule of a rules file.
-
-        Args:
-            runbooks: URL of the page with its section.
-        """
+        """Return the alert as a rule of a rules file. `runbooks` is the URL of the page with its section."""
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -71,25 +67,25 @@ _ALERT_ROWS = (
      "The server on @ was last checked {{ $value | humanizeDuration }} ago."),
     ("HostMissing", "5m", "critical",
      f'(max by (instance) (up{{job="{NODE_JOB}"}}) or max by (instance) (%health_check_timestamp_seconds offset 1h))'
-     " unless max by (instance) (%health_check_timestamp_seconds)", "# has no metrics of sparkwright."),
+     " unless max by (instance) (%health_check_timestamp_seconds)", "# has no sparkwright metrics."),
     ("ServerDegraded", "15m", "warning", '%health_state{state="degraded"} == 1', "The server on @ is degraded."),
-    ("Flapping", "10m", "warning", "%health_flapping == 1", "The server on @ comes and goes."),
+    ("Flapping", "10m", "warning", "%health_flapping == 1", "The server on @ is flapping."),
     ("Healed", "0m", "warning", "%heal_restarts_last_day >= 3",
      "The health check has restarted the server on # {{ $value }} times in a day."),
     ("Slow", "0m", "warning", f"%decode_tokens_per_second < {SLOW_SHARE} * %decode_baseline_tokens_per_second",
      "The server on @ generates {{ $value | humanize }} tok/s to one stream, which is below its baseline."),
-    ("Queue", "30m", "info", "%server_waiting_requests > 0", "{{ $value }} requests wait at @."),
+    ("Queue", "30m", "info", "%server_waiting_requests > 0", "{{ $value }} requests are waiting at @."),
     ("MemoryLow", "5m", "warning",
      f"%memory_available_bytes < {_LIMITS.available_bytes} unless %memory_available_bytes >= 0.5 * %memory_verified_bytes",
      "# has {{ $value | humanize1024 }}B of memory left."),
     ("MemoryGrowing", "0m", "warning", "%memory_growing == 1",
-     "The server on @ has grown; as much growth again would take the host down."),
+     "The memory of the server on @ has grown; as much growth again would exhaust the host's."),
     ("DiskLow", "5m", "warning", f"%disk_free_bytes < {_LIMITS.disk_free_bytes}",
      "# has {{ $value | humanize1024 }}B of disk left."),
     ("Hot", "10m", "warning", f"%gpu_temperature_celsius > {_LIMITS.temperature_c:g}", "The GPU of # is at {{ $value }} °C."),
     ("Drift", "1h", "info", "%drift_fields > 0", "What runs on @ differs from what was verified."),
     ("GatewayDown", "2m", "critical", f"up{{{_GATEWAY}}} == 0", "The gateway # does not answer."),
-    ("GatewayModelDown", "2m", "critical",  # a backend with a dash holds a table
+    ("GatewayModelDown", "2m", "critical",  # a backend with a dash contains a table
      f'haproxy_backend_active_servers{{{_GATEWAY},proxy!~"-.*"}} == 0',
      "The gateway on # has no server for {{ $labels.proxy }}."),
 )  # fmt: skip
@@ -109,10 +105,6 @@ ALERTS = tuple(
 
 
 def render_rules(runbooks: str = "") -> str:
-    """Return the rules file.
-
-    Args:
-        runbooks: URL of docs/alerts.md for the links; empty for this project's own.
-    """
+    """Return the rules file. `runbooks` is the URL of docs/alerts.md for the links, by default the published one."""
     groups = [{"name": "sparkwright", "rules": [alert.rule(runbooks or RUNBOOK_URL) for alert in ALERTS]}]
     return HEADER + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=130)

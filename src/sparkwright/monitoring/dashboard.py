@@ -1,6 +1,6 @@
 """The dashboard for import into Grafana, with rows of panels for the fleet, a host, a model and the gateway.
 
-The panels are defined as data below, and a function adds everything else that Grafana needs. The schema version is 39, that of
+The panels are defined as data below, and a function adds the other fields of Grafana's schema. Its version is 39, that of
 Grafana 10.4, which newer versions can read.
 """
 
@@ -47,7 +47,7 @@ _STATE_QUERY = f"sum by (instance, server) ({_STATE_SUM.replace(' + ', ' or ')})
 #: label of the server on a host with several
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
-#: selects HAProxy's backends with a model; those whose names begin with a dash hold tables
+#: selects HAProxy's backends with a model; those whose names begin with a dash contain tables
 _BACKEND_SELECTOR = f'{{job="{GATEWAY_JOB}",proxy!~"-.*"}}'
 _PROXY, _CLIENT = "{{proxy}}", "{{client}}"
 
@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Decode rate of one stream against its baseline",
               {_SERVER: "%decode_tokens_per_second{@} / %decode_baseline_tokens_per_second{@}"}, "percentunit"),
         Panel("Tokens per second, all streams", {_SERVER: "%server_served_tokens_per_second{@}"}),
-        Panel("Time of a check's token", {_SERVER: "%server_token_seconds{@}"}, "s"),
+        Panel("Time of a health check's token", {_SERVER: "%server_token_seconds{@}"}, "s"),
     ),
     "Host $instance": (
         Panel("Memory available", {_SERVER: "%memory_available_bytes{@}", "swap {{instance}}": "%swap_used_bytes{@}"}, "bytes"),
@@ -89,7 +89,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Requests a second", {_PROXY: f"rate(haproxy_backend_http_requests_total{_BACKEND_SELECTOR}[5m])"}, "reqps", width=6
         ),
-        Panel("Requests that wait", {_PROXY: f"haproxy_backend_current_queue{_BACKEND_SELECTOR}"}, width=6),
+        Panel("Waiting requests", {_PROXY: f"haproxy_backend_current_queue{_BACKEND_SELECTOR}"}, width=6),
         Panel("Servers up", {_PROXY: f"haproxy_backend_active_servers{_BACKEND_SELECTOR}"}, width=6),
         Panel("Errors a second",
               {_PROXY: f'rate(haproxy_backend_http_responses_total{{job="{GATEWAY_JOB}",code="5xx",proxy!~"-.*"}}[5m])'},

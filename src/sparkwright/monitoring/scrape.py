@@ -32,10 +32,10 @@ class Endpoint:
     address: str
     port: int
     tls: bool = False
-    #: True if the API key is required
-    keyed: bool = False
-    #: True if there are clients with their own keys
-    clients: bool = False
+    #: True if an API key is required
+    needs_key: bool = False
+    #: True if clients have their own keys
+    has_clients: bool = False
 
     def address_and_port(self) -> str:
         """Return the address in Prometheus's format, with IPv6 addresses in brackets."""
@@ -46,18 +46,17 @@ def render_config(file: str, hosts: list[Endpoint], gateways: list[Endpoint]) ->
     """Return the scrape configuration.
 
     Args:
-        file: name of the file itself.
+        file: name of the file, for its header.
         hosts: endpoints of node_exporter.
-        gateways: endpoints of the gateways.
     """
     jobs = [_job(NODE_JOB, [_static_config(host) for host in hosts]), *(_gateway_job(gateway) for gateway in gateways)]
-    with_clients = (gateway for gateway in gateways if gateway.clients)
+    with_clients = (gateway for gateway in gateways if gateway.has_clients)
     jobs += [{**_gateway_job(gateway, CLIENTS_JOB), "metrics_path": usage.METRICS_PATH} for gateway in with_clients]
     return HEADER.format(file=file) + yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False, width=130)
 
 
-def _job(name: str, statics: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"job_name": name, "static_configs": statics}
+def _job(name: str, static_configs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"job_name": name, "static_configs": static_configs}
 
 
 def _static_config(endpoint: Endpoint) -> dict[str, Any]:
@@ -67,12 +66,12 @@ def _static_config(endpoint: Endpoint) -> dict[str, Any]:
 def _gateway_job(endpoint: Endpoint, name: str = GATEWAY_JOB) -> dict[str, Any]:
     """Return the job for a gateway.
 
-    Each gateway has its own job because the keys may differ. Alerts and panels use the label `job`, which is the same for all.
+    Each gateway has its own job because keys may differ. Alerts and panels use the label `job`, which is equal for all gateways.
     """
     static_config = _static_config(endpoint)
     static_config["labels"]["job"] = name
     job = _job(f"{name}-{endpoint.name}", [static_config])
     job |= {"scheme": "https"} if endpoint.tls else {}
     return job | (
-        {"authorization": {"credentials_file": KEY_FILE.format(name=endpoint.name)}} if endpoint.keyed else {}
+        {"authorization": {"credentials_file": KEY_FILE.format(name=endpoint.name)}} if endpoint.needs_key else {}
     )

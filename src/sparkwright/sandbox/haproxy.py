@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sparkwright.errors import Refused
 from sparkwright.sandbox.http_server import Handler
-from sparkwright.sandbox.serving.process import SIGKILL_EXIT_CODE, Process
+from sparkwright.sandbox.serving.process import SIGKILL_EXIT_CODE, Process, StartError
 
 #: the folder of its files in a container
 CONFIG_FOLDER = "/etc/gateway/files"
@@ -50,12 +50,10 @@ class Haproxy(Process):
 
     default_holder = "haproxy"
 
-    def serve(self) -> int:
+    def start_and_serve(self) -> int:
         folder = self._folder_of(CONFIG_FOLDER)
         if not folder.is_dir():
-            return self.write_last_lines(
-                [f"[ALERT] Cannot open configuration files in {CONFIG_FOLDER}: No such file or directory"], 1
-            )
+            raise StartError(f"[ALERT] Cannot open configuration files in {CONFIG_FOLDER}: No such file or directory")
         with (
             subprocess.Popen(
                 [find_executable(), *self.argv],
@@ -72,6 +70,9 @@ class Haproxy(Process):
             watcher.kill()
         self.stopped.set()
         return SIGKILL_EXIT_CODE if self._code == SIGKILL_EXIT_CODE else max(0, running.returncode)
+
+    def bind_error_log(self, error: OSError) -> Sequence[str]:
+        return [f"[ALERT] {error.strerror}"]
 
     def stop_log(self) -> Sequence[str]:
         return []

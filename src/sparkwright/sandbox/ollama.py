@@ -150,7 +150,7 @@ class Ollama:
         threading.Thread(target=self._expire, daemon=True).start()
 
     def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
-        """Load a model, or extend its time in memory. Raises Refused if there is too little memory."""
+        """Load a model, or extend its time in memory. Raises HttpError if there is too little memory."""
         with self._loading:
             runner = self._extend(model, keep_s)
             if runner is not None:
@@ -311,7 +311,7 @@ class OllamaApi(Handler):
 
 
 def parse_keep_alive(value: Any) -> float | None:
-    """Return the seconds of a number or a Go duration; negative is forever, None unspecified. Raises Refused."""
+    """Return the seconds of a number or a Go duration; negative is forever, None unspecified. Raises HttpError."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):

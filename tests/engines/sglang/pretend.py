@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkwright.sandbox.serving.process import Process
+from sparkwright.sandbox.serving.process import SIZE_SCALE, Process
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.api import SglangApi
-from sparkwright.sandbox.sglang.config import SIZE_SCALE
 from sparkwright.sandbox.sglang.server import SglangServer
 from tests.remote.sshd import free_port
 

@@ -77,7 +77,7 @@ def test_a_host_that_is_named_pins_it_at_once_and_says_what_it_could_not_pin(pro
     assert f"model Qwen/Qwen3-1.7B@main: pinned in {own}: commit" in result.stdout
     assert "vllm/vllm-openai:v0.32.0" in lock and "Qwen/Qwen3-1.7B" in lock
     assert unknown.returncode == 0, unknown.stderr
-    assert f"image vllm/vllm-openai:v0.32.0: pinned in {own}: as before" in unknown.stdout
+    assert f"image vllm/vllm-openai:v0.32.0: pinned in {own}: unchanged" in unknown.stdout
     assert (
         "model acme/Tiny-30B-FP8@main: not pinned: " in unknown.stdout
         and "recipes/unknown.yml written." in unknown.stdout

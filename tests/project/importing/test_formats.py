@@ -85,7 +85,7 @@ def test_sparkruns_overrides_are_taken_where_they_hold_and_asked_about_where_nob
     assert left["image"] == "ghcr.io/acme/vllm:latest"
     assert [item["vllm"]["gpu-memory-utilization"] for item in (left, put)] == [0.8, 0.5]
     dropped = format_rows(import_recipe(text, override_3="drop"), "dropped")
-    assert "override 2: it does not hold here (arch: x86_64)" in dropped and "override 3" in dropped
+    assert "override 2: its condition is false (arch: x86_64)" in dropped and "override 3" in dropped
 
 
 def test_of_several_images_one_is_asked_for() -> None:
@@ -314,7 +314,7 @@ def test_dockers_options_behind_the_image_are_taken_as_dockers(line: str, flags:
     section = data.get("vllm") or data.get("sglang")
     assert section == {**flags, "served-model-name": "acme/Tiny"}
     assert data["container"]["ports"] == [ports]
-    assert "it stands behind the image" in format_rows(value, "translated")
+    assert "an option after the image" in format_rows(value, "translated")
 
 
 @pytest.mark.parametrize(

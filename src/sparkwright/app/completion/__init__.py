@@ -17,7 +17,7 @@ from sparkwright.sandbox.faults import FAULTS, MEMBER_FAULTS
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
 
-#: kind of value, by option or by command and option; all other options take free text
+#: kind of value, by option or by command and option; other options have free text
 OPTION_KINDS = {
     **dict.fromkeys(("host", "from", "images.copy to", "models.copy to"), HOSTS),
     **dict.fromkeys(("recipe", "a", "b", "switch to"), RECIPES),
@@ -44,9 +44,9 @@ class Option:
 
     #: for example `--host` and `-H`
     flags: tuple[str, ...]
-    about: str
-    #: kind of its value; empty for a switch
-    takes: str = ""
+    description: str
+    #: empty for a switch
+    value_kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,20 @@ class Command:
     """A command with its options."""
 
     name: str
-    about: str
+    description: str
     options: tuple[Option, ...]
-    #: kind of the word after the command; empty for none
-    word: str = ""
+    #: kind of the word after the command; empty if it has no such word
+    argument_kind: str = ""
 
 
 def option_value_kind(command: str, option: str, kind: type) -> str:
-    """Return the kind of values that complete an option; empty for a switch."""
+    """Return the kind of an option's values; empty for a switch."""
     name = option.replace("_", "-")
     return "" if kind is bool else OPTION_KINDS.get(f"{command} {name}") or OPTION_KINDS.get(name) or TEXT
 
 
 def static_values() -> dict[str, list[str]]:
-    """Return the values of the kinds that are known without reading a project."""
+    """Return the values of the kinds that do not depend on a project."""
     return {
         "schemas": ["groups", "host", "lock", "playbook", "recipe", "results"],
         "modules": list(NAMES),
@@ -95,7 +95,7 @@ def render_script(shell: str, commands: Sequence[Command]) -> str:
 
 
 def _posix_renderer(template: str) -> Callable[[Sequence[Command]], str]:
-    """Return a function that renders the script for bash or zsh, which use the same function for their candidates."""
+    """Return a function that renders the script for bash or zsh, which share candidates.sh."""
 
     def render(commands: Sequence[Command]) -> str:
         rows = "\n".join(f"  {command.name}) {_command_row(command)} ;;" for command in commands)
@@ -108,19 +108,21 @@ def _posix_renderer(template: str) -> Callable[[Sequence[Command]], str]:
 
 def _command_row(command: Command) -> str:
     flags = [option.flags[-1] for option in command.options]
-    value_kinds = [f"{flag}:{option.takes}" for option in command.options if option.takes for flag in option.flags]
-    return f"flags='{' '.join(flags)}' takes=' {' '.join(value_kinds)} ' word='{command.word}'"
+    value_kinds = [
+        f"{flag}:{option.value_kind}" for option in command.options if option.value_kind for flag in option.flags
+    ]
+    return f"flags='{' '.join(flags)}' takes=' {' '.join(value_kinds)} ' word='{command.argument_kind}'"
 
 
 def _render_fish(commands: Sequence[Command]) -> str:
     lines = []
     for command in commands:
         lines.append(
-            f"complete -c sparkwright -n __fish_use_subcommand -a {command.name} -d {_quote_for_fish(command.about)}"
+            f"complete -c sparkwright -n __fish_use_subcommand -a {command.name} -d {_quote_for_fish(command.description)}"
         )
         condition = f"complete -c sparkwright -n '__fish_seen_subcommand_from {command.name}'"
-        if command.word:
-            lines.append(f"{condition} {_format_fish_values(command.word)}")
+        if command.argument_kind:
+            lines.append(f"{condition} {_format_fish_values(command.argument_kind)}")
         lines += [f"{condition} {_format_fish_option(option)}" for option in command.options]
     values = "\n".join(
         f"        case {kind}\n            printf '%s\\n' {' '.join(words)}" for kind, words in static_values().items()
@@ -130,8 +132,8 @@ def _render_fish(commands: Sequence[Command]) -> str:
 
 def _format_fish_option(option: Option) -> str:
     names = [f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in option.flags]
-    values = f" -r {_format_fish_values(option.takes)}" if option.takes else ""
-    return f"{' '.join(names)}{values} -d {_quote_for_fish(option.about)}"
+    values = f" -r {_format_fish_values(option.value_kind)}" if option.value_kind else ""
+    return f"{' '.join(names)}{values} -d {_quote_for_fish(option.description)}"
 
 
 def _format_fish_values(kind: str) -> str:
@@ -139,7 +141,7 @@ def _format_fish_values(kind: str) -> str:
 
 
 def _quote_for_fish(text: str) -> str:
-    """Quote text for fish, which knows two escapes inside single quotes."""
+    """Quote text for fish, which has two escapes inside single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

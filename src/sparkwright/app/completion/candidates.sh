@@ -12,7 +12,7 @@ _sparkwright_project() {
   done
 }
 
-# The files of a folder of the project, without .yml; a name that no host, recipe or playbook can have is left out.
+# Names of the .yml files in a folder of the project, without those that are invalid as names of hosts, recipes or playbooks.
 _sparkwright_names() {
   local project file
   project=$(_sparkwright_project)
@@ -33,7 +33,7 @@ _sparkwright_groups() {
   [ -f "$groups" ] && sed -n 's/^\([A-Za-z0-9_][A-Za-z0-9_.-]*\):.*/\1/p' "$groups"
 }
 
-# $1: the kind of value. $2: what is typed so far; of hosts, a list.
+# $1: the kind of value. $2: the typed text, which for hosts may be a list.
 _sparkwright_values() {
   local list name
   case $1 in
@@ -52,8 +52,8 @@ _sparkwright_values() {
   esac
 }
 
-# What can stand at the cursor, a line each; nothing where a file or a text is expected.
-# $1: the command, or empty. $2: the word before the cursor. $3: what is typed so far. $4: the number of words after the command.
+# Candidates at the cursor, one per line; none where a file or free text is expected.
+# $1: the command, or empty. $2: the word before the cursor. $3: the typed text. $4: the number of words after the command.
 _sparkwright_candidates() {
   local flags takes word kind
   case $1 in

@@ -1,7 +1,7 @@
 
 _sparkwright() {
   local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= count=0 at candidate
-  if [[ $current == = ]]; then # bash takes --host=spark1 for three words
+  if [[ $current == = ]]; then # bash splits --host=spark1 into three words
     current=
   elif [[ $before == = ]]; then
     before=${COMP_WORDS[COMP_CWORD-2]}

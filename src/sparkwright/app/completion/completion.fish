@@ -12,7 +12,7 @@ function __sparkwright_project
     end
 end
 
-# The files of a folder of the project, without .yml; a name that no host, recipe or playbook can have is left out.
+# Names of the .yml files in a folder of the project, without those that are invalid as names of hosts, recipes or playbooks.
 function __sparkwright_names -a folder
     set -l project (__sparkwright_project)
     test -n "$project"; or return

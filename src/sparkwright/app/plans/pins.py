@@ -26,8 +26,10 @@ PIN_STAGE = "pin"
 
 def lock_folder(project: Project, host: Host) -> Path:
     """Return the folder of a host's lock: the project, or for a sandbox its own folder, because its registry is simulated."""
-    if host.connection != "sandbox":
-        return project.root
+    return _sandbox_lock_folder() if host.connection == "sandbox" else project.root
+
+
+def _sandbox_lock_folder() -> Path:
     from sparkwright.sandbox import control
 
     return control.default_folder()
@@ -40,9 +42,7 @@ def load_lock(project: Project, host: Host) -> lockfile.Lock:
 
 def load_sandbox_lock() -> lockfile.Lock:
     """Return the lock of the project's sandbox; empty if there is none."""
-    from sparkwright.sandbox import control
-
-    return lockfile.load(control.default_folder())
+    return lockfile.load(_sandbox_lock_folder())
 
 
 def lock_entries(lock: lockfile.Lock, recipe: Recipe) -> dict[str, Any]:
@@ -174,13 +174,9 @@ def _lock_name(member: Member) -> str:
 def _describe_pins(recipe: Recipe, answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     if "image" in answers:
         yield f"{recipe.image} pinned to {answers['image']['digest'][:19]}"
-    ids: dict[str, str] = {
-        "model": recipe.file.model.id,
-        **{role: model.id for role, model in recipe.file.further_models.items()},
-    }
-    for name, id_ in ids.items():
+    for name, model in {"model": recipe.file.model, **recipe.file.further_models}.items():
         if entry := answers.get(name):
-            yield f"{id_} pinned to commit {entry['commit'][:12]}, {len(entry['files'])} files"
+            yield f"{model.id} pinned to commit {entry['commit'][:12]}, {len(entry['files'])} files"
 
 
 def image_task(recipe: Recipe, host: Host, *, pinned: str = "", follow: bool = True) -> Task:
@@ -214,10 +210,8 @@ def model_task(recipe: Recipe, *, role: str | None = None, allow_local_copy: boo
         args |= model.model_dump(include={"file", "mmproj", "draft"}) if model.file_key else {}
     else:
         second = recipe.file.further_models[role]
-        title, args = (
-            f"{second.id} ({role})",
-            {**second.model_dump(include={"id", "revision"}), **second.patterns(role)},
-        )
+        title = f"{second.id} ({role})"
+        args = {**second.model_dump(include={"id", "revision"}), **second.patterns(role)}
         args |= {"file": second.file} if second.file else {}
         args |= {"adapter": True} if isinstance(second, Adapter) else {}
     args |= {"or_here": allow_local_copy, **_engine_argument(recipe)}
@@ -243,10 +237,10 @@ def run_lock_tasks(fleet: Fleet, member: Member, tasks: list[Task], run_id: str)
         for event in events
         if event["event"] == "task_finished" and event["status"] in ("ok", "changed")
     }
+    answers = {}
     for task in tasks:
         if task.id not in finished:
             raise Refused(f"the host did not report a result for '{task.name}'.", where=member.host.name)
-    return {
-        task.id: host_requests.validate_answer(task.module, finished[task.id]["data"], host=member.host.name)
-        for task in tasks
-    }
+        data = finished[task.id]["data"]
+        answers[task.id] = host_requests.validate_answer(task.module, data, host=member.host.name)
+    return answers

@@ -171,19 +171,18 @@ class PlanCacheEntry:
 
     def save(self, plans: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
         """Save the members' plans, unless one is not cacheable or contains a secret, or the inputs have changed meanwhile."""
-        names = [member.host.name for member in members if member.host.connection == "ssh"]
-        if len(names) == len(members) and all(name in plans and plans[name].cacheable for name in names):
-            secrets = [secret for member in members for secret in member.secrets.values()]
-            self._save_plans([plans[member.host.name] for member in members], secrets)
-
-    def _save_plans(self, plans: Sequence[PlannedHost], secrets: Sequence[Secret]) -> None:
+        planned_hosts = [plans[member.host.name] for member in members if member.host.name in plans]
+        if len(planned_hosts) < len(members):
+            return
+        if not all(planned.cacheable and planned.host.connection == "ssh" for planned in planned_hosts):
+            return
+        secrets = [secret.reveal() for member in members for secret in member.secrets.values()]
         with contextlib.suppress(OSError, ValueError, TypeError):
             if not self._input_digest or self._input_digest != input_digest(self._project):
                 return
-            text = json.dumps([planned.to_json() for planned in plans])
-            if any(text.count(planned.plan.run_id) != 1 for planned in plans) or any(
-                _contains_secret(text, secret.reveal()) for secret in secrets
-            ):
+            text = json.dumps([planned.to_json() for planned in planned_hosts])
+            is_run_id_unique = all(text.count(planned.plan.run_id) == 1 for planned in planned_hosts)
+            if not is_run_id_unique or any(_contains_secret(text, secret) for secret in secrets):
                 return
             folder = private.create_folder(self._file.parent)
             write_atomically(self._file, f"{_digest(self._input_digest, text.encode())}\n{text}".encode())

@@ -109,8 +109,7 @@ class Preparation:
         """Add missing lock entries for a host. A read-only play is planned without those that can't be looked up."""
         host, fleet = member.host, self._selection.fleet
         host_recipe = self.load_recipe(host)
-        if self._lints:
-            # before the host is queried
+        if self._lints:  # before the host is queried
             self.lint_recipe(host_recipe, lock_entries(self.find_lock(host), host_recipe))
         try:
             self._pins[self._folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
@@ -125,10 +124,11 @@ class Preparation:
         host = member.host
         image = gateways.find_gateway(self._selection.inventory, host).file.image
         entry = self._pins[self._folders[host.name]].image(self._selection.fleet, member, image, new_run_id())
-        hashes = gateways.query_key_hashes(
-            self._selection, member, check=self._check, report=self.notes[host.name].append
+        report = self.notes[host.name].append
+        self.gateways[host.name] = (
+            entry,
+            gateways.query_key_hashes(self._selection, member, check=self._check, report=report),
         )
-        self.gateways[host.name] = entry, hashes
 
 
 if TYPE_CHECKING:
@@ -173,11 +173,9 @@ class Peers:
 
         member = self._get_member(source)
         member.secrets = {PEER_TOKEN: token}
-        fleet = Fleet([member])
+        args = {**{key: model[key] for key in MODEL_FIELDS}, "readers": readers}
         try:
-            answer = run_module(
-                fleet, member, "share_model", {**{key: model[key] for key in MODEL_FIELDS}, "readers": readers}
-            )
+            answer = run_module(Fleet([member]), member, "share_model", args)
         except SparkwrightError as error:
             error.where = error.where or source
             raise

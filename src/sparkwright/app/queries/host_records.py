@@ -89,9 +89,8 @@ def parse_incident(host: str, events: list[Event], run: str) -> tuple[str, dict[
 def _describe_incident(about_json: str) -> str:
     """Return an incident's time and reason as one line; empty if about.json is missing or invalid."""
     try:
-        fields = validate(
-            sanitize(parse_json(about_json, max_values=MAX_JSON_VALUES)), {"time": moment, "why": line}, "about.json"
-        )
+        about = sanitize(parse_json(about_json, max_values=MAX_JSON_VALUES))
+        fields = validate(about, {"time": moment, "why": line}, "about.json")
     except ValueError:
         return ""
     return f"  {units.format_time(fields['time'])}  {fields['why']}\n"
@@ -108,9 +107,8 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         raise Refused("`unlock` takes one host at a time.")
     fleet, member = selection.fleet, selection.fleet.members[0]
     try:
-        lock_event = next(
-            (row for row in request_events(fleet, member, {"verb": "lock"}) if row["event"] == "lock"), None
-        )
+        events = request_events(fleet, member, {"verb": "lock"})
+        lock_event = next((event for event in events if event["event"] == "lock"), None)
         if lock_event is None:
             raise Failed("the host did not report who holds its lock.", where=member.host.name)
         if lock_event["owner"] is None:
@@ -120,8 +118,9 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
         if not action:
             print_text("unchanged")
             return Exit.OK
-        for row in request_events(fleet, member, {"verb": "unlock", "how": action, "run": lock_event["owner"]["run"]}):
-            print_prose(row.get("text", ""))
+        header = {"verb": "unlock", "how": action, "run": lock_event["owner"]["run"]}
+        for event in request_events(fleet, member, header):
+            print_prose(event.get("text", ""))
     finally:
         fleet.close()
     return Exit.OK
@@ -150,23 +149,23 @@ def _format_change(change: Mapping[str, Any]) -> str:
     return f"{change['field']}: {values}"
 
 
-def _format_entry(title: str, row: Event) -> list[str]:
-    when = units.format_time(row["at"])
-    measured = row.get("measured") or {}
+def _format_entry(title: str, entry: Event) -> list[str]:
+    when = units.format_time(entry["at"])
+    measured = entry.get("measured") or {}
     figures = ", ".join(f"{value} {name}" for name, value in measured.items() if isinstance(value, int | float | str))
     stages = measured.get("load_s")
     load = state.format_stages(stages) if isinstance(stages, dict) else ""
-    lines = [f"{when}  {title}  {row['what']}  by {row.get('who') or 'unknown'}  (run {row.get('run')})"]
-    lines += [f"    {_format_change(change)}" for change in row.get("changed") or ()]
-    lines += [f"    {row['image']}"] if row.get("image") else []
-    lines += [f"    {row['model']} @ {row['commit']}"] if row.get("model") else []
+    lines = [f"{when}  {title}  {entry['what']}  by {entry.get('who') or 'unknown'}  (run {entry.get('run')})"]
+    lines += [f"    {_format_change(change)}" for change in entry.get("changed") or ()]
+    lines += [f"    {entry['image']}"] if entry.get("image") else []
+    lines += [f"    {entry['model']} @ {entry['commit']}"] if entry.get("model") else []
     lines += [f"    measured: {figures}"] if figures else []
     lines += [f"    load: {load}"] if load else []
     load_ladder = workload.format_last_step(measured.get("load"))
     lines += [f"    {load_ladder}"] if load_ladder else []
-    memory = _describe_memory(row.get("memory") or {})
+    memory = _describe_memory(entry.get("memory") or {})
     lines += [f"    memory: {memory}"] if memory else []
-    return lines + ([f"    why: {row['why']}"] if row.get("why") else [])
+    return lines + ([f"    why: {entry['why']}"] if entry.get("why") else [])
 
 
 def _describe_memory(start: Mapping[str, Any]) -> str:
@@ -236,7 +235,7 @@ def query_reports(selection: Selection, since_s: float, until_s: float) -> list[
 
 
 def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.Host:
-    host = host_requests.parse_answer(answer, lambda event: html.of(name, event, since_s, until_s))
+    host = host_requests.parse_answer(answer, lambda event: html.build_host(name, event, since_s, until_s))
     if isinstance(host, SparkwrightError):
         return html.Host(name, since_s, until_s, error=str(host), error_exit=int(host.exit))
     return host
@@ -257,9 +256,8 @@ def print_host_list(hosts: Sequence[Host], *, json: bool) -> None:
         for row in rows:
             print_json_line(asdict(row))
         return
-    addresses = [row.connection if row.connection != "ssh" else f"ssh {row.address}" for row in rows]
-    cells = [
-        (row.host, address, ",".join(row.groups), row.recipe or "-")
-        for row, address in zip(rows, addresses, strict=True)
-    ]
+    cells = []
+    for row in rows:
+        address = f"ssh {row.address}" if row.connection == "ssh" else row.connection
+        cells.append((row.host, address, ",".join(row.groups), row.recipe or "-"))
     grid.print_table(HOST_COLUMNS, cells)

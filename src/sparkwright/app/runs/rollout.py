@@ -106,9 +106,9 @@ class RolloutRun:
         With --skip-unreachable, a rolling run starts without such hosts.
         """
         fleet = self._selection.fleet
-        unreachable = (
-            [member.host.name for member in fleet.wait_for_connections()] if self.record or self._together else []
-        )
+        if not self.record and not self._together:
+            return True
+        unreachable = [member.host.name for member in fleet.wait_for_connections()]
         if not unreachable or (self._options.skip_unreachable and not self._together):
             return True
         hint = "" if self._together else " (--skip-unreachable skips unreachable hosts)"

@@ -1,3 +1,5 @@
+"""Module that compares the running container with the recipe before it is tested."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,6 +28,7 @@ from sparkwright.protocol.container import FINGERPRINT_PREFIX, SECRET_PREFIX, Co
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust import container_option_rules
 from sparkwright.trust.image_name import digest_of, with_digest, without_digest
+from sparkwright.visible import format_count
 
 EVIDENCE_LINES = 8
 #: the expectations for a server without a verified state
@@ -41,19 +44,18 @@ NO_EXPECTATIONS: dict[str, Any] = {
 
 
 class InspectServer(Module["InspectServer.Args"]):
-    """Report the running container's configuration and its differences from the recipe. Requests no token and changes nothing.
+    """Report the running container's configuration and its differences from the recipe. Generates nothing, changes nothing.
 
     Image, flags, address and model folder are the container's own. The expected values are the recipe's if the container
-    matches it, otherwise those of its own verified state; for a container that was never verified nothing is expected, and
-    its throughput is not compared. Of a server key only its presence is compared. A worker of a cluster has no API, so it is
-    not queried.
+    matches it, otherwise those of its verified state; a container that was never verified has none, and its throughput is
+    not compared. A server key is only compared if the run has it. A worker of a cluster has no API and is not queried.
 
-    Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (only the host itself reaches it),
-    model_dir, models (name: length of its context, null if unknown), server_key (whether clients need one), verified,
-    expected (served_name, tok_per_s, baseline_key, probes, adapters, log), drift (fields), checks (for `verdict`).
+    Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (reachable from the host only),
+    model_dir, models (context length of each name, null if unknown), server_key (whether clients need one), verified,
+    expected (served_name, tok_per_s, baseline_key, probes, depths, adapters, log), drift (fields), checks (for `verdict`).
 
-    Fails if there is no such container, or if it has exited, keeps exiting or does not answer, with the end of its log. A
-    container that is still starting according to its log is inconclusive, with the duration and the stage.
+    Fails, with the end of its log, if the container does not exist, has exited, keeps exiting or does not answer.
+    Inconclusive, with duration and stage, if its log shows that it is still starting.
     """
 
     safe_in_check = False
@@ -63,7 +65,7 @@ class InspectServer(Module["InspectServer.Args"]):
         spec: dict[str, Any] = arg("the container, as `container` in scope")
         model: dict[str, Any] = arg("its model, with commit and files", default_factory=dict)
         serve: dict[str, Any] = arg("the recipe's expectations, as `serve` in scope", default_factory=dict)
-        base_url: str = arg("the server, for a container that publishes no port", default="")
+        base_url: str = arg("the server's URL, for a container that publishes no port", default="")
         recipe: str = arg("the recipe's name, for messages", default="")
         host: str = arg("the host's name, for messages", default="")
 
@@ -81,20 +83,20 @@ class InspectServer(Module["InspectServer.Args"]):
         if inspected["State"]["Status"] != "running":
             return _exited_result(name, inspected, context)
         server = RunningContainer(inspected, containers.image_of(client, inspected))
-        worker = container_labels.membership_of_labels(args.spec.get("labels")).rank > 0
-        url = "" if worker else server.url or args.base_url
+        is_worker = container_labels.membership_of_labels(args.spec.get("labels")).rank > 0
+        url = "" if is_worker else server.url or args.base_url
         http = container_labels.engine_of_container(inspected).http
-        health = None if worker else http_probe.send_request(url, http.health, timeout_s=http.health_s)
+        health = None if is_worker else http_probe.send_request(url, http.health, timeout_s=http.health_s)
         if health is not None and (health.status == 0 or health.status in http.loading):
             return _silent_result(args, server, url, health.error or f"HTTP {health.status}", context)
-        verified = server.id == good.get("container_id")
+        is_verified = server.id == good.get("container_id")
         changes = _find_drift(args, server, good, context)
-        pinned = "@" in str(args.spec["image"])
+        is_pinned = "@" in str(args.spec["image"])
         key = server_key.read_container_key(context.state, inspected)
-        answer = None if worker else http_probe.send_request(url, http.models, api_key=key)
+        answer = None if is_worker else http_probe.send_request(url, http.models, api_key=key)
         models = openai_api.parse_models(http, answer.json()) if answer is not None and answer.status == 200 else {}
-        expected = _build_expectations(args, good if verified else {}, changes, pinned=pinned)
-        served = expected["served_name"] or next(iter(models), "")
+        expected = _build_expectations(args, good if is_verified else {}, changes, is_pinned=is_pinned)
+        served_name = expected["served_name"] or next(iter(models), "")
         property_names = ("name", "id", "image", "flags", "model_dir", "loopback")
         data = {
             **{name: getattr(server, name) for name in property_names},
@@ -102,11 +104,11 @@ class InspectServer(Module["InspectServer.Args"]):
             "base_url": url,
             "models": models,
             "port": server.port or int(url.rpartition(":")[2] or 0),
-            "verified": verified,
+            "verified": is_verified,
             "server_key": bool(key or container_options.key_fingerprint(inspected)),
-            "expected": {**expected, "served_name": served},
+            "expected": {**expected, "served_name": served_name},
             "drift": [dataclasses.asdict(change) for change in changes],
-            "checks": _drift_rows(args, changes, server, pinned=pinned),
+            "checks": _drift_rows(args, changes, server, is_pinned=is_pinned),
         }
         return Result(msg=_describe_server(args, server, changes), data=data)
 
@@ -115,15 +117,13 @@ def _find_drift(
     args: InspectServer.Args, server: RunningContainer, good: Mapping[str, Any], context: Context
 ) -> list[Change]:
     spec = ContainerSpec.from_json(args.spec)
-    if spec.server_key.startswith(SECRET_PREFIX) and not context.secrets.get(
-        spec.server_key.removeprefix(SECRET_PREFIX)
-    ):
+    is_secret, secret_name = spec.server_key.startswith(SECRET_PREFIX), spec.server_key.removeprefix(SECRET_PREFIX)
+    if is_secret and not context.secrets.get(secret_name):  # without the secret, assume that the key is right
         fingerprint = container_options.key_fingerprint(server.container) or "unknown"
         spec = dataclasses.replace(spec, server_key=FINGERPRINT_PREFIX + fingerprint)
     spec = server_key.resolve_key(spec, context)
-    verified_id = str(good.get("container_id", ""))
-    model, made_from = good.get("model") or {}, verified_spec(good)
-    state = ContainerState(spec, server.container, server.image_inspect, verified_id, model, made_from)
+    verified_id, model = str(good.get("container_id", "")), good.get("model") or {}
+    state = ContainerState(spec, server.container, server.image_inspect, verified_id, model, verified_spec(good))
     changes = find_drift(args.model, state)
     if not digest_of(spec.image) and without_digest(server.image) != spec.image:
         changes.insert(0, Change("image", server.image, spec.image, "spark.lock has no digest for it"))
@@ -131,34 +131,39 @@ def _find_drift(
 
 
 def _build_expectations(
-    args: InspectServer.Args, verified_state: Mapping[str, Any], changes: list[Change], *, pinned: bool
+    args: InspectServer.Args, verified_state: Mapping[str, Any], changes: list[Change], *, is_pinned: bool
 ) -> dict[str, Any]:
-    """Return the expectations for this very server. verified_state: empty if it has none."""
+    """Return the expectations for the running server.
+
+    Args:
+        verified_state: empty if it was never verified.
+        is_pinned: whether the recipe's image has a digest.
+    """
     serve = {} if changes else {**args.serve, "baseline_key": {}}
-    if not changes and pinned and args.serve:
+    if not changes and is_pinned and args.serve:
         serve = args.serve
     elif (verified_state.get("serve") or {}).get("baseline_key"):
         serve = verified_state["serve"]
-    expected = {name: serve.get(name, usual) for name, usual in NO_EXPECTATIONS.items()}
+    expected = {name: serve.get(name, default) for name, default in NO_EXPECTATIONS.items()}
     return {**expected, "log": {**NO_EXPECTATIONS["log"], **(expected["log"] or {})}}
 
 
 def _drift_rows(
-    args: InspectServer.Args, changes: list[Change], server: RunningContainer, *, pinned: bool
+    args: InspectServer.Args, changes: list[Change], server: RunningContainer, *, is_pinned: bool
 ) -> list[dict[str, str]]:
-    """Return the differences as rows of the table, with the command that settles them below the last one."""
+    """Return the differences as rows for `verdict`, with the command that applies them in the last row."""
     recipe_name = f"recipe {args.recipe}" if args.recipe else "the recipe"
-    differences = [
-        (change.field, f"runs {_format_value(change.before)}; {recipe_name}: {_format_value(change.after)}")
-        for change in changes
-    ]
-    rows = [{"check": field, "verdict": "differs", "evidence": message} for field, message in differences]
+    rows = []
+    for change in changes:
+        evidence = f"runs {_format_value(change.before)}; {recipe_name}: {_format_value(change.after)}"
+        rows.append({"check": change.field, "verdict": "differs", "evidence": evidence})
     if rows:
-        cluster = container_labels.membership_of_labels(args.spec.get("labels")).cluster  # a member alone is refused
+        # a member of a cluster cannot be deployed alone
+        cluster = container_labels.membership_of_labels(args.spec.get("labels")).cluster
         deploy = f"`invoke deploy --host {cluster or args.host or 'HOST'}`"
         rows[-1]["fix"] = f"apply with {deploy}; `invoke plan` shows the changes first"
         return rows
-    if not pinned:
+    if not is_pinned:
         message = f"runs {server.image}; spark.lock has no digest to compare it with"
         return [{"check": "image", "verdict": "not found", "evidence": message}]
     message = f"container {server.name}: image and arguments match {recipe_name}"
@@ -204,25 +209,25 @@ def _exited_result(name: str, inspected: dict[str, Any], context: Context) -> Re
 def _silent_result(
     args: InspectServer.Args, server: RunningContainer, url: str, error: str, context: Context
 ) -> Result:
-    """Return the result for a running container whose port does not answer: it is starting, or its start failed."""
+    """Return the result for a running container that does not answer: inconclusive if it is starting, otherwise failed."""
     restarts = int(server.container.get("RestartCount") or 0)
     stage = "" if restarts else _start_stage(args, server, context)
     if stage:
         message = f"{server.name} has been starting for {server.age_s:.0f} s ({stage}); nothing answers at {url} yet."
         return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=message, fix="Check again once `invoke status` says ok.")
-    restarted = f", after {restarts} restart{'s' if restarts > 1 else ''}" if restarts else ""
+    restarted = f", after {format_count(restarts, 'restart')}" if restarts else ""
     message = f"{server.name} has been running for {server.age_s:.0f} s{restarted}; nothing answers at {url} ({error})"
     return _no_server_result(message, server.container, context)
 
 
 def _start_stage(args: InspectServer.Args, server: RunningContainer, context: Context) -> str:
-    """Return the stage of the start by the engine's log; empty if it was ready already, or has failed.
+    """Return the stage of the start in the engine's log; empty if the server was ready, has failed or exceeds its limit.
 
-    A log without a stage proves nothing: then a start may take as long as the recipe says.
+    The limit, `expect.ready_s` of the recipe, is used if the log has no stage.
     """
     reader = LogReader(container_labels.engine_of_container(server.container).log)
-    for piece in log_reader.StartLog(context.docker(), server.name):
-        reader.push(piece)
+    for chunk in log_reader.StartLog(context.docker(), server.name):
+        reader.push(chunk)
     state = reader.finish()
     if state.ready or state.failure.value or state.reading("stopped").value:
         return ""
@@ -234,7 +239,7 @@ def _start_stage(args: InspectServer.Args, server: RunningContainer, context: Co
 
 
 def _no_server_result(message: str, inspected: Mapping[str, Any], context: Context) -> Result:
-    """Return the result for a missing server, with the engine's own reason and the end of its log."""
+    """Return the failure, with the reason and the last lines of the engine's log."""
     name = str(inspected["Name"]).lstrip("/")
     lines = [line.rstrip() for line in log_reader.read_last_lines(context.docker(), name, 200) if line.strip()]
     failure = read_log("\n".join(lines), container_labels.engine_of_container(inspected).log).failure.value

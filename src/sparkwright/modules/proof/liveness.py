@@ -1,4 +1,4 @@
-"""Modules that check if a server lives: its health, its container, and the server that was verified."""
+"""Modules that check whether a server is alive, generates, and is still the same container."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from sparkwright.host.module import Context, Module
 from sparkwright.host.records import verified_states
 from sparkwright.measure import http_probe, server_counters
 from sparkwright.protocol.result import Change, Result, arg
+from sparkwright.visible import format_count
 
 POLL_S = 0.2
 OTHER_CLIENTS_S = 2.0
@@ -31,77 +32,75 @@ LASTING_VERDICTS = ("unauthorized", "wrong name")
 class Liveness(Module["Liveness.Args"]):
     """Check that the server generates a token, or report that it needs a restart. Changes nothing.
 
-    These need a restart: a container that is not running; a server that answered since this start and no longer does; one
-    whose /health is fine but that generates nothing; one that Docker restarted in the meantime. A starting server is waited
-    for, up to twice the duration of its last measured start and at least 30 s; check mode does not wait. A server that
-    generates for others is alive, however long its queue: the run then exits with code 4.
+    A server needs a restart if its container is not running or was restarted by Docker in the meantime, if it stopped
+    answering since its start, or if /health is fine but it generates nothing. A starting server gets twice the duration of
+    its last measured start, and at least 30 s; check mode does not wait. If it generates for other clients but not for this
+    check, its queue is long: the run exits with code 4.
 
     Returns: silent (a restart is needed), serves (it generated a token), why, version. Fails if it answers but cannot be
-    checked: the key is unknown here, or the served name differs. Refused if it needs a restart and sparkwright did not
-    create it.
+    checked, because the key is unknown here or the served name differs. Refused if it needs a restart and sparkwright did
+    not create it.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        base_url: str = arg("the server, such as http://127.0.0.1:8000")
+        base_url: str = arg("the server's URL, such as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first one that the server lists", default="")
-        ready_s: float = arg(
-            "how long a start may take if none was measured, seconds", default=defaults.READY_TIMEOUT_S
-        )
-        timeout_s: float = arg("how long the token may take, seconds", default=defaults.TOKEN_TIMEOUT_S)
+        ready_s: float = arg("time limit of a start if none was measured, seconds", default=defaults.READY_TIMEOUT_S)
+        timeout_s: float = arg("time limit for the token, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
         result = self._evaluate(args, context)
         container = containers.inspect(context.docker(), args.name) if result.data.get("silent") else None
         if container is not None and not ownership.is_ours(context, container):
             fix = f"On the host: `docker restart {args.name}`, or `docker stop` and `docker rename` it."
-            raise Refused(f"container {ownership.describe_holder(context, container)}, and does not answer.", fix=fix)
+            raise Refused(f"no answer; container {ownership.describe_holder(context, container)}.", fix=fix)
         return result
 
     def _evaluate(self, args: Args, context: Context) -> Result:
         health = VerifyHealth.Args(base_url=args.base_url, model=args.model, tokens=1, timeout_s=args.timeout_s)
-        start, starting = "", ""
+        started_at, start_progress = "", ""
         while True:
             container = containers.inspect(context.docker(), args.name) or {}
-            if reason := _explain_not_running(args.name, container, start):
+            if reason := _explain_not_running(args.name, container, started_at):
                 return _silent_result(reason)
-            start, engine = str(container["State"]["StartedAt"]), container_labels.engine_of_container(container)
+            started_at, engine = str(container["State"]["StartedAt"]), container_labels.engine_of_container(container)
             answer = VerifyHealth().check_server(health, context, engine.http)
             if not answer.failed:
-                return _serving_result(answer, waited=bool(starting))
+                return _serving_result(answer, waited=bool(start_progress))
             verdict = answer.data["verdict"]
             if verdict in LASTING_VERDICTS or 400 <= answer.data.get("status", 0) < 500:
                 return answer
-            starting = _describe_start(container, args, context) if verdict == "loading" else ""
-            if not starting and verdict == "wedged" and _is_generating(engine.http, args, context):
+            start_progress = _describe_start(container, args, context) if verdict == "loading" else ""
+            if not start_progress and verdict == "wedged" and _is_generating(engine.http, args, context):
                 within = f"no {tasks.result_noun(engine.http)} within {args.timeout_s:g} s"
                 working = "works" if tasks.reason_not_generating(engine.http) else "generates"
                 return _unknown_result(f"{within} while the server {working} for other clients.")
-            if not starting:
+            if not start_progress:
                 return _silent_result(_describe_crash_loop(container) or answer.msg)
             if context.check:
-                return _unknown_result(f"{args.name} is {starting}; `deploy` waits for it.")
-            context.progress(0, text=starting)
+                return _unknown_result(f"{args.name} is {start_progress}; `deploy` waits for it.")
+            context.progress(0, text=start_progress)
             time.sleep(POLL_S)
 
 
-def _explain_not_running(name: str, container: dict[str, Any], start: str) -> str:
-    """Return why no engine is running; empty if one is.
+def _explain_not_running(name: str, container: dict[str, Any], started_at: str) -> str:
+    """Return why the engine is not running, or was restarted; empty if it runs.
 
-    start: the container's StartedAt at the previous inspect; empty at the first.
+    Args:
+        started_at: the container's StartedAt at the previous inspect; empty at the first.
     """
     if not container:
         return f"there is no container {name}."
     state = container["State"]
     if state["Status"] != "running":
         return f"{name} {describe_status(state['Status'])} (exit code {state['ExitCode']})."
-    return f"{name} exited and was restarted." if start not in ("", state["StartedAt"]) else ""
+    return f"{name} exited and was restarted." if started_at not in ("", state["StartedAt"]) else ""
 
 
 def _describe_crash_loop(container: dict[str, Any]) -> str:
-    """Return a message if Docker keeps restarting the container, which explains more than a missing answer; empty if it does
-    not."""
+    """Describe the container's restarts if it is in a crash loop; empty otherwise."""
     from sparkwright.health import snapshot
     from sparkwright.health.judging import ranks
 
@@ -110,7 +109,7 @@ def _describe_crash_loop(container: dict[str, Any]) -> str:
 
 
 def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Context) -> str:
-    """Return the progress of the start in words; empty if the server was ready before, is in a restart loop or takes too long."""
+    """Describe the progress of the start; empty if the server was ready before, is in a crash loop or exceeds its limit."""
     from sparkwright.health import current_state, snapshot
     from sparkwright.health.judging import ranks
     from sparkwright.health.settings import Settings
@@ -127,7 +126,7 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
 
 
 def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
-    """Return True if the server generates tokens for other clients while it sent us none."""
+    """Return True if the server generates tokens, for other clients, according to its counters."""
     key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
     before = server_counters.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
     until_s = time.monotonic() + OTHER_CLIENTS_S
@@ -141,7 +140,7 @@ def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
 
 def _serving_result(answer: Result, *, waited: bool) -> Result:
     data = {"silent": False, "serves": True, "why": "", "version": answer.data["version"]}
-    return Result(msg=f"{answer.msg}, once it had started" if waited else answer.msg, data=data)
+    return Result(msg=f"{answer.msg}, after its start" if waited else answer.msg, data=data)
 
 
 def _silent_result(reason: str) -> Result:
@@ -158,60 +157,58 @@ CRASH_WAIT_S = 2.0
 
 
 class VerifyHealth(Module["VerifyHealth.Args"]):
-    """Check that the server generates: /health, the served name in /v1/models, then a token whose content is not null.
+    """Check /health, the served name in /v1/models, and that the server generates a token with non-null content.
 
     For a recipe with another `task` it must return a vector of numbers, or scores in the right order. Each adapter is
-    checked in the same way, by its own name. A status code proves nothing: a wedged engine answers 200, and so does one that
-    crashes on its first request.
+    checked in the same way, by its own name. A status code is not enough: /health of a wedged engine, or of an engine that
+    crashes on its first request, is 200.
 
-    Returns: verdict (ready, loading, wedged, dying, wrong name), version (GET /version), token_s, models, max_model_len,
-    thinks (it thought although told not to, like gpt-oss: clients get null content until it ends); status of a refused
-    request.
+    Returns: verdict (ready, loading, wedged, dying, wrong name, unauthorized, no content, wrong answer, error), version (GET
+    /version), token_s, models, max_model_len, thinks (it reasons although reasoning is disabled, like gpt-oss: clients get
+    null content until the reasoning ends), status (of a refused request).
     """
 
     safe_in_check = False
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, such as http://127.0.0.1:8000")
+        base_url: str = arg("the server's URL, such as http://127.0.0.1:8000")
         model: str = arg("the served name; empty: the first one that the server lists", default="")
-        adapters: list[str] = arg(
-            "names of adapters in requests, each of which must generate too", default_factory=list
-        )
+        adapters: list[str] = arg("names of adapters in requests, which must generate too", default_factory=list)
         api_key_secret: str = server_key.secret_arg()
-        tokens: int = arg("how many tokens to generate", default=8)
+        tokens: int = arg("number of tokens to generate", default=8)
         engine: str = arg("the engine; empty: that of the container that publishes the port", default="")
-        timeout_s: float = arg("how long generating them may take, seconds", default=defaults.TOKEN_TIMEOUT_S)
+        timeout_s: float = arg("time limit for generating them, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
         used = engine.get_engine(args.engine) if args.engine else container_labels.engine_at(context, args.base_url)
         return self.check_server(args, context, used.http)
 
     def check_server(self, args: Args, context: Context, http: Http) -> Result:
-        """Check a server whose engine is known. http: the engine's API."""
+        """Check a server through the API of its engine."""
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         health = http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s)
         if health.status != 200:
             return _loading_result(http, args.base_url, health)
-        reported = http_probe.send_request(args.base_url, http.models, api_key=key)
-        served = openai_api.parse_models(http, reported.json()) if reported.status == 200 else {}
-        names = list(served)
-        if args.model and args.model not in names:
-            message = ", ".join(names) or "none"
-            fix = "Check the served name in the recipe."
-            return _failed_result(
-                "wrong name", f"the server does not serve {args.model!r}; it serves {message}.", fix=fix
-            )
-        result = self._check_model(http, args, args.model or next(iter(names), ""), key, served)
+        models = http_probe.send_request(args.base_url, http.models, api_key=key)
+        served = openai_api.parse_models(http, models.json()) if models.status == 200 else {}
+        if args.model and args.model not in served:
+            message = f"the server does not serve {args.model!r}; it serves {', '.join(served) or 'none'}."
+            return _failed_result("wrong name", message, fix="Check the served name in the recipe.")
+        result = self._check_model(http, args, args.model or next(iter(served), ""), key, served)
         for name in () if result.failed else args.adapters:
-            adapter = self._check_model(http, args, name, key, served)
-            if adapter.failed:
-                return dataclasses.replace(adapter, msg=f"adapter {name}: {adapter.msg}")
-            result.msg += f"; {name}: {adapter.msg}"
+            adapter_result = self._check_model(http, args, name, key, served)
+            if adapter_result.failed:
+                return dataclasses.replace(adapter_result, msg=f"adapter {name}: {adapter_result.msg}")
+            result.msg += f"; {name}: {adapter_result.msg}"
         return result
 
     def _check_model(self, http: Http, args: Args, model: str, key: str, served: Mapping[str, int | None]) -> Result:
-        """Return the result of a request under one name. served: the names that the server lists, with their contexts."""
+        """Check one served name.
+
+        Args:
+            served: context length of each name that the server lists; None if unknown.
+        """
         version = http_probe.query_version(http, args.base_url, api_key=key)
         started_s = time.monotonic()
         answer = http_probe.request_tokens(
@@ -220,28 +217,20 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         token_s = time.monotonic() - started_s
         if answer.status != 200 or answer.failure:
             return self._no_token_result(http, args, answer)
-        if http.task != GENERATE:
-            fields = {
-                "version": version,
-                "token_s": round(token_s, 3),
-                "models": list(served),
-                "max_model_len": served.get(model),
-            }
-            return _proof_result(tasks.PROOFS[http.task].evaluate(answer.json()), token_s, fields)
-        content, thought = openai_api.parse_answer(answer.json())
-        if not content and not thought:
-            return _failed_result("no content", "the response was 200 without text.")
-        data = {
-            "verdict": "ready",
+        fields = {
             "version": version,
             "token_s": round(token_s, 3),
             "models": list(served),
             "max_model_len": served.get(model),
-            "thinks": not content,
         }
-        amount = "1 token" if args.tokens == 1 else f"{args.tokens} tokens"
-        aside = "" if content else ", all of them reasoning although it is disabled: content stays null until it ends"
-        return Result(msg=f"generates: {amount} in {token_s:.2f} s{aside}", data=data)
+        if http.task != GENERATE:
+            return _proof_result(tasks.PROOFS[http.task].evaluate(answer.json()), token_s, fields)
+        content, thought = openai_api.parse_answer(answer.json())
+        if not content and not thought:
+            return _failed_result("no content", "the response was 200 without text.")
+        data = {"verdict": "ready", **fields, "thinks": not content}
+        reasoning = "" if content else ", all reasoning although it is disabled: content stays null until it ends"
+        return Result(msg=f"generates: {format_count(args.tokens, 'token')} in {token_s:.2f} s{reasoning}", data=data)
 
     @staticmethod
     def _no_token_result(http: Http, args: Args, answer: http_probe.Response) -> Result:
@@ -278,7 +267,7 @@ def _proof_result(proof: tasks.ProofResult, token_s: float, fields: dict[str, An
 
 
 def _query_health_after_failure(http: Http, base_url: str) -> http_probe.Response:
-    """Return the answer of /health a moment after a bad answer: an engine that fails takes a moment to report it."""
+    """Return the answer of /health after a failed request; a crashing engine needs up to CRASH_WAIT_S to report it."""
     deadline_s = time.monotonic() + CRASH_WAIT_S
     while True:
         answer = http_probe.send_request(base_url, http.health, timeout_s=http.health_s)
@@ -304,21 +293,19 @@ SAME_SERVER_POLL_S = 0.1
 
 
 class SameServer(Module["SameServer.Args"]):
-    """Check that the container is the one that `inspect_server` found, and that nobody stopped or started it since.
+    """Check that the container is still the one that `inspect_server` found, and was not restarted by hand.
 
-    A container that its own policy restarted counts as the same: it exited on its own, and the findings include that.
+    A container that exited and was restarted by its restart policy counts as the same.
 
-    Inconclusive (exit code 4) if it was replaced, removed or restarted in the meantime, because the earlier checks may be
-    about another server.
+    Inconclusive (exit code 4) if it was replaced, removed or restarted in the meantime, because earlier checks may have
+    tested another server.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
-        base_url: str = arg(
-            "the server, such as http://127.0.0.1:8000; empty for a worker of a cluster, which has none"
-        )
-        start: dict[str, Any] = arg("its id, started and restarts, as returned by `inspect_server`")
+        base_url: str = arg("the server's URL, such as http://127.0.0.1:8000; empty for a worker of a cluster")
+        start: dict[str, Any] = arg("its id, started and restarts, from `inspect_server`")
 
     def run(self, args: Args, context: Context) -> Result:
         event = _describe_replacement(args, context)
@@ -330,12 +317,12 @@ class SameServer(Module["SameServer.Args"]):
 def _describe_replacement(args: SameServer.Args, context: Context) -> str:
     """Return "replaced", "removed", "restarted" or "".
 
-    A server that does not answer may be about to be replaced: this waits for it.
+    Waits up to SETTLE_TIMEOUT_S while the server does not answer, because it may be about to be replaced.
     """
     deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
     http = container_labels.engine_at(context, args.base_url).http if args.base_url else None
     while True:
-        # first, for what answers now may have been started since the container was inspected
+        # before the inspect: otherwise a server started after the inspect could answer
         answers = http is None or http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s).status
         is_settled = answers or time.monotonic() > deadline_s
         container = containers.inspect(context.docker(), args.name)

@@ -1,4 +1,4 @@
-"""Checks before a run changes anything: of the host, and of the recipe by the model's files."""
+"""Modules that check the host, and the engine's flags, before a run changes anything."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class PreflightFinding:
 
 
 class Preflight(Module["Preflight.Args"]):
-    """Check everything that can be known in advance while the previous server still serves. Changes nothing.
+    """Check the host's requirements while the previous server still serves. Changes nothing.
 
-    Checks: the Docker socket, the planned home folder, the image's platforms against this host, disk space for image and
-    model (their size + 5 %, less what exists), the server's port (and what uses it), the networks, devices, CPUs and limits
+    Checks: the Docker Engine, the home folder in the plan, the image's platforms, disk space for image and model (their size
+    + 5 %, without existing files), the server's port (and the program that uses it), the networks, devices, CPUs and limits
     of the container, the GPU. All findings are listed; a bad one refuses the run.
 
     Returns: checks (name, verdict, evidence).
@@ -49,18 +49,18 @@ class Preflight(Module["Preflight.Args"]):
     @dataclass(frozen=True)
     class Args:
         container: dict[str, Any] | None = arg("the container, as `container` in scope", default=None)
-        image: dict[str, Any] | None = arg("the lock's entry of the image", default=None)
-        model: dict[str, Any] | None = arg("the lock's entry of the model", default=None)
+        image: dict[str, Any] | None = arg("the image's entry in spark.lock", default=None)
+        model: dict[str, Any] | None = arg("the model's entry in spark.lock", default=None)
         model_dir: str = arg("the model's folder", default="")
-        home: str = arg("the home folder that the plan expects", default="")
-        report_only: bool = arg("report only, never fail", default=False)
+        home: str = arg("the home folder in the plan", default="")
+        report_only: bool = arg("report the findings without failing", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         findings = [finding for check in _CHECKS for finding in check(args, context)]
-        data: dict[str, Any] = {}
-        data["checks"] = [
+        checks = [
             {"name": finding.name, "verdict": finding.verdict, "evidence": finding.evidence} for finding in findings
         ]
+        data: dict[str, Any] = {"checks": checks}
         bad = [finding for finding in findings if finding.verdict == "bad"]
         if args.report_only:
             return Result(msg="; ".join(f"{finding.name}: {finding.evidence}" for finding in findings), data=data)
@@ -70,10 +70,10 @@ class Preflight(Module["Preflight.Args"]):
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].evidence, fix=bad[0].fix, data=data)
 
 
-def _check_engine(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
-    known = context.facts.get("docker") or {}
+def _check_docker(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
+    facts = context.facts.get("docker") or {}
     try:
-        version = known.get("version") or context.docker().api.version()["Version"]
+        version = facts.get("version") or context.docker().api.version()["Version"]
     except SparkwrightError as error:
         yield PreflightFinding("docker", "bad", error.message, error.fix)
         return
@@ -81,10 +81,10 @@ def _check_engine(args: Preflight.Args, context: Context) -> Iterator[PreflightF
 
 
 def _check_home(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
-    here = str(context.machine.home)
-    if args.home and args.home != here and not context.machine.sandbox:
-        evidence = f"the home directory here is {here}, the plan expects {args.home}."
-        yield PreflightFinding("home", "bad", evidence, f"Add `home: {here}` to the host's file.")
+    home = str(context.machine.home)
+    if args.home and args.home != home and not context.machine.sandbox:
+        evidence = f"the home directory here is {home}, the plan expects {args.home}."
+        yield PreflightFinding("home", "bad", evidence, f"Add `home: {home}` to the host's file.")
 
 
 def _check_platform(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
@@ -112,17 +112,14 @@ def _check_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
     else:
         yield PreflightFinding("disk", "ok", f"{units.format_size(free)} free, {units.format_size(need)} to download")
     existing_folder = _existing_parent(folder)
-    # the wake service, which downloads nothing, may only read the model's folder
+    # only for a download: the wake service has no write access to the model's folder
     if missing and not os.access(existing_folder, os.W_OK):
         fix = f"On the host: `sudo chown $USER {existing_folder}`."
         yield PreflightFinding("folder", "bad", f"no permission to write in {existing_folder}.", fix)
 
 
 def _check_image_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
-    """Check the space for the image.
-
-    A pull keeps what it downloads until it is unpacked, and what is unpacked is never smaller: less is sure to fail.
-    """
+    """Check the space for the image, twice its size: the download is kept until unpacked, and unpacking never shrinks it."""
     size = (args.image or {}).get("size_bytes")
     if not size or not args.container:
         return
@@ -148,28 +145,24 @@ def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
         return
     port = int(spec["ports"][0].split(":")[-2])
     try:
-        own = replacement.find_current(context, spec["name"])
-        ours = bool(own) and own["State"]["Running"] and containers.has_port_binding(own, port)
-        holder = "" if ours else containers.describe_port_holder(context.docker(), port)
+        server = replacement.find_current(context, spec["name"])
+        is_used_by_server = bool(server) and server["State"]["Running"] and containers.has_port_binding(server, port)
+        holder = "" if is_used_by_server else containers.describe_port_holder(context.docker(), port)
         rank = containers.rank_container_name(context.docker(), holder) if holder else ""
-        replaceable = holder.startswith(containers.CONTAINER_PREFIX) and _is_ours(holder, context)
+        is_ours = holder.startswith(containers.CONTAINER_PREFIX) and _is_ours(holder, context)
     except SparkwrightError:
         return
-    if holder:
-        host_network = process_option_rules.parse_network(spec.get("network", ""))[0] == process_option_rules.HOST
-        ways = ["the engine's flag `port` in the recipe"] if host_network else []
-        fix = (
-            containers.fix_to_stop_rank(rank)
-            if rank
-            else containers.fix_to_free_port(holder, *ways, is_ours=replaceable)
-        )
-        yield PreflightFinding("port", "bad", f"port {port} is in use by {holder}.", fix)
-    else:
-        yield PreflightFinding("port", "ok", f"port {port} is {'held by this server' if ours else 'free'}")
+    if not holder:
+        user = "in use by this server" if is_used_by_server else "free"
+        yield PreflightFinding("port", "ok", f"port {port} is {user}")
+        return
+    on_host_network = process_option_rules.parse_network(spec.get("network", ""))[0] == process_option_rules.HOST
+    ways = ["the engine's flag `port` in the recipe"] if on_host_network else []
+    fix = containers.fix_to_stop_rank(rank) if rank else containers.fix_to_free_port(holder, *ways, is_ours=is_ours)
+    yield PreflightFinding("port", "bad", f"port {port} is in use by {holder}.", fix)
 
 
 def _is_ours(holder: str, context: Context) -> bool:
-    """Return True if sparkwright created the container that holds a port."""
     container = containers.inspect(context.docker(), holder.removeprefix(containers.CONTAINER_PREFIX))
     return container is not None and ownership.is_ours(context, container)
 
@@ -186,38 +179,36 @@ def _check_networks(args: Preflight.Args, context: Context) -> Iterator[Prefligh
         return
     for name in names:
         if name in existing:
-            yield PreflightFinding("network", "ok", f"the network {name} is there")
+            yield PreflightFinding("network", "ok", f"the network {name} exists")
         else:
-            yield PreflightFinding(
-                "network", "bad", f"there is no network {name}.", f"On the host: `docker network create {name}`."
-            )
+            fix = f"On the host: `docker network create {name}`."
+            yield PreflightFinding("network", "bad", f"there is no network {name}.", fix)
 
 
 def _check_devices(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     if context.machine.sandbox:
         return
-    for text in (args.container or {}).get("devices") or ():
-        path = Path(security_option_rules.device_mapping(text)["PathOnHost"])
+    for device in (args.container or {}).get("devices") or ():
+        path = Path(security_option_rules.device_mapping(device)["PathOnHost"])
         try:
             path.stat()
         except PermissionError:
             yield PreflightFinding("device", "unknown", f"no permission to see {path}")
         except OSError:
-            yield PreflightFinding(
-                "device", "bad", f"there is no device {path} on this host.", "Correct `container.devices`."
-            )
+            evidence = f"there is no device {path} on this host."
+            yield PreflightFinding("device", "bad", evidence, "Correct `container.devices`.")
         else:
-            yield PreflightFinding("device", "ok", f"{path} is there")
+            yield PreflightFinding("device", "ok", f"{path} exists")
 
 
-#: key of Docker's `info` that must be true for an option
+#: option of a recipe's container, and the key of Docker's `info` that must be true for it
 _LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet"))
 
 
 def _check_limits(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
-    """Check limits that the engine refuses, or ignores with a warning that nobody sees."""
+    """Check limits that the Docker Engine would refuse, or ignore with a mere warning."""
     spec = args.container or {}
-    limits = [(name, word) for name, word in _LIMITS if spec.get(name)]
+    limits = [(name, info_key) for name, info_key in _LIMITS if spec.get(name)]
     if not limits:
         return
     try:
@@ -225,21 +216,20 @@ def _check_limits(args: Preflight.Args, context: Context) -> Iterator[PreflightF
     except SparkwrightError:
         return
     fix = "Correct the recipe's `container`."
-    for name, word in limits:
-        if info.get(word) is False:
-            yield PreflightFinding(
-                "limit", "bad", f"this host's kernel has no limit for `{name}`.", f"Remove `container.{name}`."
-            )
-    cpus = info.get("NCPU")
-    if not isinstance(cpus, int):
+    for name, info_key in limits:
+        if info.get(info_key) is False:
+            evidence = f"this host's kernel does not support the limit `{name}`."
+            yield PreflightFinding("limit", "bad", evidence, f"Remove `container.{name}`.")
+    cpu_count = info.get("NCPU")
+    if not isinstance(cpu_count, int):
         return
-    if spec.get("cpus", 0) > cpus:
-        yield PreflightFinding(
-            "limit", "bad", f"`cpus: {spec['cpus']:g}` is more than the {cpus} CPUs of this host.", fix
-        )
-    missing = [index for index in process_option_rules.parse_cpuset(spec.get("cpuset_cpus")) if index >= cpus]
+    if spec.get("cpus", 0) > cpu_count:
+        evidence = f"`cpus: {spec['cpus']:g}` is more than the {cpu_count} CPUs of this host."
+        yield PreflightFinding("limit", "bad", evidence, fix)
+    missing = [index for index in process_option_rules.parse_cpuset(spec.get("cpuset_cpus")) if index >= cpu_count]
     if missing:
-        yield PreflightFinding("limit", "bad", f"this host has no CPU {missing[0]}: it has 0 to {cpus - 1}.", fix)
+        evidence = f"this host has no CPU {missing[0]}, only 0 to {cpu_count - 1}."
+        yield PreflightFinding("limit", "bad", evidence, fix)
 
 
 def _check_gpu(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
@@ -251,7 +241,7 @@ def _check_gpu(args: Preflight.Args, context: Context) -> Iterator[PreflightFind
 
 
 def _present_bytes(path: Path, size_bytes: int) -> int:
-    """Return how many bytes of a file need not be downloaded again: all of them or none."""
+    """Return the size of a file that need not be downloaded again; 0 if it is missing or has another size."""
     try:
         return size_bytes if path.stat().st_size == size_bytes else 0
     except OSError:
@@ -264,7 +254,7 @@ def _existing_parent(folder: Path) -> Path:
 
 
 _CHECKS = (
-    _check_engine,
+    _check_docker,
     _check_home,
     _check_platform,
     _check_disk,
@@ -280,11 +270,12 @@ _CHECKS = (
 class Lint(Module["Lint.Args"]):
     """Check that the engine in the image will start with these flags for this model. Changes nothing.
 
-    The laptop has already checked them against the lock and the tables; here the image itself reports its version and its
-    options, and the model's own config.json is available. An error refuses the run while the previous server still serves.
+    The laptop has already checked the flags against spark.lock and the option tables. On the host, the version and options
+    come from the image itself, and the model's config.json is available. An error refuses the run while the previous server
+    still serves.
 
-    Returns: engine_version (null if unknown), listed (how many options the image listed), options (how they differ from
-    those of a known release; null if it listed none), findings.
+    Returns: engine_version (null if unknown), listed (number of options that the image lists), options (their differences
+    from a known release; null if it lists none), findings.
     """
 
     @dataclass(frozen=True)
@@ -293,14 +284,14 @@ class Lint(Module["Lint.Args"]):
         flags: dict[str, Any] = arg("the flags of the engine, under their own names")
         model_dir: str = arg("the model's folder on the host", default="")
         platform: Literal["gb10", "ascend"] = arg("platform whose rules apply to the flags", default="gb10")
-        model_by_flag: bool = arg("only for older ejected playbooks; without effect", default=True)
+        model_by_flag: bool = arg("without effect; for older ejected playbooks", default=True)
         env: dict[str, str] = arg("the container's environment", default_factory=dict)
         engine: Name = arg("the engine in the image", default="vllm")
         network: str = arg(
             "the container's network; on the host's network a server may listen on loopback only", default=""
         )
         image_ids: list[str] = arg(
-            "the Ids that identify the image; default: those recorded at a pull", default_factory=list
+            "ids that identify the image; empty: those recorded at its pull", default_factory=list
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -321,9 +312,9 @@ class Lint(Module["Lint.Args"]):
             message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).sentence}"
             return Result(msg="; ".join([message, *_format_warnings(findings)]), data=data)
         ways = "; or ".join(way.text for way in bad[0].ways_out)
-        more = [f"{finding.rule}: {finding.sentence}" for finding in bad[1:]]
         fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
-        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data={**data, "evidence": more})
+        data["evidence"] = [f"{finding.rule}: {finding.sentence}" for finding in bad[1:]]
+        return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data=data)
 
 
 def _format_warnings(findings: list[Finding]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Import of recipes in other formats: a `ForeignRecipe` for each text, then a recipe, with a report of each part's outcome."""
+"""Import of recipes in other formats: each is read into a `ForeignRecipe`, then converted, with a report of all parts."""

@@ -1,4 +1,4 @@
-"""The words of a serving command: its engine, model and flags, parsed with that engine's table of options."""
+"""Parsing of the command that starts a server: engine, model and flags."""
 
 from __future__ import annotations
 
@@ -16,49 +16,44 @@ from sparkwright.project.importing.docker_command import split_command
 from sparkwright.project.importing.foreign_recipe import ForeignRecipe, ImportReport
 from sparkwright.visible import one_line
 
-#: engines by the runtimes of other tools
+#: engines by other tools' names for them
 ENGINES_BY_RUNTIME = {
     "vllm": "vllm", "vllm-distributed": "vllm", "vllm-ray": "vllm", "eugr-vllm": "vllm", "eugr": "vllm",
     "sglang": "sglang", "llama-cpp": "llama_cpp", "llama.cpp": "llama_cpp",
 }  # fmt: skip
 PYTHON_PROGRAMS, MODULE_FLAG, SERVE_WORD = ("python", "python3"), "-m", "serve"
-#: the number of leading words among which a command's program is searched
+#: number of leading words of a command that may name its program
 MAX_PROGRAM_WORDS = 4
-#: programs of servers without a table here
+#: programs of servers whose recipes cannot be imported
 UNSUPPORTED_SERVERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
 
 
 @dataclass
 class ServerCommand:
-    """The server that a command starts."""
+    """A parsed command that starts a server."""
 
-    #: the engine
     engine: Engine
-    #: the engine's table for imports
     imports: ImportTable
     #: the model as the command names it
     model: str
-    #: the engine's flags, by their own names
+    #: flags by their canonical names
     flags: dict[str, Any]
-    #: the leading words that start the engine; empty where the image does
+    #: the leading words that start the engine; empty if the image does
     program: tuple[str, ...] = ()
 
     @property
     def entrypoint(self) -> list[str]:
-        """The program for a recipe: as written, except that the engine's own replaces `python3 -m ...` and a bare `serve`."""
-        as_written = MODULE_FLAG not in self.program and any(_is_program(word, self.imports) for word in self.program)
-        return list(self.program if as_written or not self.program else self.imports.program)
+        """The program for a recipe: as written, but the engine's usual program instead of `python3 -m ...` or only `serve`."""
+        is_explicit = MODULE_FLAG not in self.program and any(_is_program(word, self.imports) for word in self.program)
+        return list(self.program if is_explicit or not self.program else self.imports.program)
 
 
 def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
-    """Return the server that the command starts.
-
-    Raises Refused where it starts no engine whose recipes can be imported.
-    """
+    """Return the parsed command of a recipe. Raises Refused if its engine or an option is not supported."""
     target = engine.get_engine(_find_engine(foreign, report))
     imports = target.imports
     if imports is None:
-        raise Refused(f"recipes for {target.title} are not taken in.", fix="Write one by hand: docs/files/recipe.md.")
+        raise Refused(f"recipes for {target.title} cannot be imported.", fix="Write one by hand: docs/files/recipe.md.")
     program, words = _split_program(_split_items(foreign.words, report), imports)
     words = imports.spelled_out(words)
     if foreign.kind == docker_command.KIND:
@@ -67,100 +62,100 @@ def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
     parsed = target.command(words)
     flags = dict(parsed.flags)
     model = parsed.model or _take_stray_model(flags, target)
+    known_flags = target.flags.properties().keys() | target.flags.SET_BY.keys()
     for name in flags:
-        _note_unknown_flag(name, target, report)
+        if name.partition(".")[0] not in known_flags:
+            report.add("note", f"--{name}", f"not in sparkwright's table of {target.title} options; kept unchanged")
     return ServerCommand(target, imports, model, flags, program)
 
 
-#: an option and its value in one item of a list, as `--port 8000`; JSON and `--name=some text` are none
+#: an option and its value in one list item, such as `--port 8000`; not JSON or `--name=some text`
 _TWO_WORDS = re.compile(r"--?[A-Za-z][\w.-]{0,100}\s+\S.*", re.S)
-#: an option with one dash; a number is a value
+#: an option with one dash; not a negative number
 _SHORT_OPTION = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
 
 
 def _split_items(words: Sequence[str], report: ImportReport) -> list[str]:
-    """Return the words, with items that hold an option and its value, or a program and its first words, split."""
-    items: list[str] = []
-    for word in words:
-        is_leading = not any(item.startswith("-") for item in items)
-        if _TWO_WORDS.fullmatch(word) or (is_leading and " " in word.strip() and not word.startswith(("-", "{"))):
-            parts = split_command(word)
-            report.add(
-                "note", one_line(word, max_chars=80), f"one item with several words: read as {' and '.join(parts[:4])}"
-            )
-            items += parts
+    """Return the words of a command. Items with an option and its value, or with the program and its words, are split."""
+    split_words: list[str] = []
+    for item in words:
+        is_leading = not any(word.startswith("-") for word in split_words)
+        if _TWO_WORDS.fullmatch(item) or (is_leading and " " in item.strip() and not item.startswith(("-", "{"))):
+            parts = split_command(item)
+            reason = f"one item with several words: read as {' and '.join(parts[:4])}"
+            report.add("note", one_line(item, max_chars=80), reason)
+            split_words += parts
         else:
-            items.append(word)
-    return items
+            split_words.append(item)
+    return split_words
 
 
 def _build_flag_check(target: Engine) -> Callable[[str], bool]:
-    """Return a function that returns True for a word that is an option of this engine."""
-    known = target.flags.properties()
+    """Return a function that returns True for an option of the engine."""
+    known_flags = target.flags.properties()
 
-    def check(word: str) -> bool:
+    def is_flag(word: str) -> bool:
         name = word.lstrip("-").partition("=")[0].replace("_", "-")
-        bare = name.removeprefix("no-")
         return (
-            (target.imports is not None and target.imports.one_dash) or name.partition(".")[0] in known or bare in known
+            (target.imports is not None and target.imports.one_dash)
+            or name.partition(".")[0] in known_flags
+            or name.removeprefix("no-") in known_flags
         )
 
-    return check
+    return is_flag
 
 
 def _refuse_short_option(words: Sequence[str], imports: ImportTable) -> None:
-    """Raise Refused for a one-dash option that the engine does not have: it is no value of the flag before it."""
-    short = "" if imports.one_dash else next((word for word in words if _SHORT_OPTION.fullmatch(word)), "")
-    if short:
-        fix = "Where it was meant for Docker, put it before the image; else write the engine's own option, or take it out."
-        raise Refused(f"`{one_line(short, max_chars=60)}` in the command is none of the engine's options.", fix=fix)
+    """Raise Refused for an option with one dash, unless the engine has such options."""
+    option = "" if imports.one_dash else next((word for word in words if _SHORT_OPTION.fullmatch(word)), "")
+    if option:
+        fix = "Put an option of Docker before the image; else use the engine's own option, or remove it."
+        raise Refused(f"`{one_line(option, max_chars=60)}` in the command is not an option of the engine.", fix=fix)
 
 
 def _find_engine(foreign: ForeignRecipe, report: ImportReport) -> str:
     if foreign.engine:
         if foreign.engine not in ENGINES_BY_RUNTIME:
             supported = ", ".join(sorted(ENGINES_BY_RUNTIME))
-            message = f"the runtime '{one_line(foreign.engine, max_chars=60)}' is none that recipes are taken in for."
-            raise Refused(message, fix=f"Runtimes: {supported}. `engine: openai` serves others: docs/openai.md.")
+            message = f"recipes for the runtime '{one_line(foreign.engine, max_chars=60)}' cannot be imported."
+            raise Refused(message, fix=f"Supported: {supported}. For others, use `engine: openai` (docs/openai.md).")
         return ENGINES_BY_RUNTIME[foreign.engine]
     programs = [word.rpartition("/")[2] for word in [*(foreign.entrypoint or ()), *foreign.words[:MAX_PROGRAM_WORDS]]]
     if name := find_engine_name([*programs, foreign.image]):
         return name
     program = foreign.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
-    other = next((UNSUPPORTED_SERVERS[word] for word in [*programs, program] if word in UNSUPPORTED_SERVERS), "")
-    if other:
-        fix = "Describe it in a recipe with `engine: openai` (docs/openai.md)."
-        raise Refused(f"it starts {other}, for which recipes are not taken in.", fix=fix)
+    for word in [*programs, program]:
+        if word in UNSUPPORTED_SERVERS:
+            fix = "Describe it in a recipe with `engine: openai` (docs/openai.md)."
+            raise Refused(f"recipes for {UNSUPPORTED_SERVERS[word]} cannot be imported.", fix=fix)
     choices = [name for name in engine.TITLES if engine.get_engine(name).imports]
-    return (
-        report.ask("engine", "neither the command nor the image says which engine serves", choices)
-        or engine.DEFAULT_ENGINE
-    )
+    answer = report.ask("engine", "neither the command nor the image names an engine: which one is it", choices)
+    return answer or engine.DEFAULT_ENGINE
 
 
 def find_engine_name(texts: Iterable[str]) -> str:
-    """Return the engine that the first matching text names, of a command's words and then an image; "" for none."""
+    """Return the engine that the first matching text names; empty if none does. texts: words of a command, an image."""
     for text in texts:
         for name in engine.TITLES:
             imports = engine.get_engine(name).imports
-            if imports and any(item in text for item in imports.names):
+            if imports and any(part in text for part in imports.names):
                 return name
     return ""
 
 
 def _split_program(words: Sequence[str], imports: ImportTable) -> tuple[tuple[str, ...], list[str]]:
-    """Return the words that start the engine, and those after them. An image's own wrapper may precede its program."""
-    rest, at = list(words), 0
-    for n, word in enumerate(rest[:MAX_PROGRAM_WORDS]):
+    """Return the words that start the engine, including a wrapper of the image, and the words after them."""
+    end = 0
+    for n, word in enumerate(words[:MAX_PROGRAM_WORDS]):
         if word.startswith("-") and word != MODULE_FLAG:
             break
         if _is_program(word, imports):
-            at = n + 1
-    if not at and rest[:1] and rest[0].rpartition("/")[2] in PYTHON_PROGRAMS:
-        at = 3 if rest[1:2] == [MODULE_FLAG] else 1
-    while rest[at : at + 1] == [SERVE_WORD]:
-        at += 1
-    return tuple(rest[:at]), rest[at:]
+            end = n + 1
+    if not end and words and words[0].rpartition("/")[2] in PYTHON_PROGRAMS:
+        end = 3 if words[1:2] == [MODULE_FLAG] else 1
+    while words[end : end + 1] == [SERVE_WORD]:
+        end += 1
+    return tuple(words[:end]), list(words[end:])
 
 
 def _is_program(word: str, imports: ImportTable) -> bool:
@@ -168,18 +163,9 @@ def _is_program(word: str, imports: ImportTable) -> bool:
 
 
 def _take_stray_model(flags: dict[str, Any], target: Engine) -> str:
-    """Return a model that follows a switch and was parsed as the switch's value; "" for none."""
+    """Return a model that was parsed as the value of the switch before it, and correct the switch; "" if there is none."""
     for name, value in flags.items():
         if isinstance(value, str) and "/" in value and "switch" in target.flags.find_value_problem(flags, name):
             flags[name] = True
             return value
     return ""
-
-
-def _note_unknown_flag(name: str, target: Engine, report: ImportReport) -> None:
-    known = target.flags.properties()
-    head = name.partition(".")[0]
-    if head in known or head in target.flags.SET_BY:
-        return
-    reason = f"{target.title}'s table of options does not have it: kept as it is, the image decides"
-    report.add("note", f"--{name}", reason)

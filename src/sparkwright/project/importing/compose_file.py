@@ -1,4 +1,4 @@
-"""A compose file: the one service that serves. Source: the Compose specification (services, interpolation)."""
+"""Reader of compose files: the service that serves the model. Source: the Compose specification (services, interpolation)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from sparkwright.trust.secret_names import is_secret_name
 from sparkwright.visible import one_line
 
 KIND = "a compose file"
-#: the key of a service that extends another, often in another file
 EXTENDS_KEY = "extends"
 _VARIABLE = re.compile(r"\$\$|\$\{(\w{1,100})(?:(:?[-?+])([^}]{0,500}))?\}|\$(\w{1,100})")
-#: keys of a service with the equivalent option of `docker run`
+#: equivalent options of `docker run`, by key of a service
 OPTIONS = {
     "environment": "env", "ports": "publish", "volumes": "volume", "network_mode": "network", "container_name": "name",
     "ipc": "ipc", "shm_size": "shm-size", "user": "user", "working_dir": "workdir", "hostname": "hostname", "pid": "pid",
@@ -39,7 +38,7 @@ OPTIONS = {
     "cap_drop": "cap-drop", "security_opt": "security-opt", "devices": "device", "extra_hosts": "add-host", "dns": "dns",
     "tmpfs": "tmpfs", "group_add": "group-add", "ulimits": "ulimit", "labels": "label", "cpus": "cpus", "sysctls": "sysctl",
 }  # fmt: skip
-#: keys with NAME=VALUE, as a mapping or a list
+#: keys whose value is a mapping or a list of NAME=VALUE
 PAIR_KEYS = ("environment", "labels", "sysctls")
 LIST_KEYS = ("cap_add", "cap_drop", "security_opt", "devices", "dns", "tmpfs", "group_add")
 READ_KEYS = {"image", "command", "entrypoint", "deploy"}
@@ -60,15 +59,16 @@ _SERVICE = {
 }
 #: shape of a file, checked before it is read
 SHAPE = {"services": {str: (None, _SERVICE)}}
+#: keys that an import drops, each with the reason
 DROPPED_KEYS = {
-    "healthcheck": "sparkwright checks that it generates (`health.install`)",
-    "depends_on": "a recipe starts one container",
-    "env_file": "its variables are not in the file: add them under container.env",
-    "networks": "Docker's own bridge is used, and the port published",
-    "runtime": "`gpus` gives it the GPU",
-    "logging": "Docker's own log driver; `log_driver` and `log_options` set another",
-    "build": "nothing is built; `image` names what is pulled",
-    "platform": "a Spark's is linux/arm64",
+    "healthcheck": "sparkwright checks that the server generates (`health.install`)",
+    "depends_on": "a recipe starts only one container",
+    "env_file": "the variables in it were not imported: add them under container.env",
+    "networks": "Docker's default bridge is used, and the port published",
+    "runtime": "`gpus` adds the GPU",
+    "logging": "Docker's default log driver is used; set `log_driver` and `log_options` for another",
+    "build": "images are pulled, not built",
+    "platform": "a Spark is always linux/arm64",
 }
 
 
@@ -78,35 +78,32 @@ def matches(data: dict[str, Any]) -> bool:
 
 
 def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
-    """Return the container of the service. Raises Refused for a file without a server."""
+    """Return the recipe of the service. Raises Refused if no service can be imported."""
     name, service = _select_service(as_mapping(data["services"]), report)
     fill = _build_interpolator(report)
     image = fill(as_text(service.get("image")))
     if not image and "build" in service:
-        sentence = "its image is built from a folder: which image, as REPOSITORY:TAG"
+        sentence = "the image is built from a folder: an image to pull instead, as REPOSITORY:TAG"
         image = report.ask("image", sentence) or "owner/image:tag"
-    program = _command_words(service.get("entrypoint"), fill)
-    command_words = [*program[1:], *_command_words(service.get("command"), fill)]
-    options = {"entrypoint": program[:1]}
+    entrypoint = _command_words(service.get("entrypoint"), fill)
+    command_words = [*entrypoint[1:], *_command_words(service.get("command"), fill)]
+    options = {"entrypoint": entrypoint[:1]}
     for key, value in service.items():
         if key in OPTIONS:
             options[OPTIONS[key]] = [fill(word) for word in _option_values(key, value)]
         elif key == "deploy":
             _report_deploy(as_mapping(value), report)
         elif key not in READ_KEYS:
-            report.add("dropped", str(key), DROPPED_KEYS.get(key, "it has no place in a recipe"))
-    return docker_command.parse_arguments(
-        docker_command.build_arguments(image, command_words, **options), ForeignRecipe(KIND, name), report
-    )
+            report.add("dropped", str(key), DROPPED_KEYS.get(key, "recipes have no such setting"))
+    arguments = docker_command.build_arguments(image, command_words, **options)
+    return docker_command.parse_arguments(arguments, ForeignRecipe(KIND, name), report)
 
 
 def _select_service(services: dict[str, Any], report: ImportReport) -> tuple[str, dict[str, Any]]:
     if not services:
         raise Refused("`services` is empty.")
     services_by_name = {name: as_mapping(service) for name, service in services.items()}
-    names = [
-        name for name, value in services_by_name.items() if "image" in value or "build" in value or EXTENDS_KEY in value
-    ]
+    names = [name for name, service in services_by_name.items() if service.keys() & {"image", "build", EXTENDS_KEY}]
     if not names:
         raise Refused("no service of the compose file has an image.")
     candidates = names if len(names) == 1 else [name for name in names if _starts_engine(services_by_name[name])]
@@ -115,44 +112,41 @@ def _select_service(services: dict[str, Any], report: ImportReport) -> tuple[str
         answer = report.ask("service", f"which service serves the model: {', '.join(names)}", names)
     for other in names:
         if answer and other != answer:
-            report.add("dropped", f"service {other}", "a recipe starts one container")
+            report.add("dropped", f"service {other}", "a recipe starts only one container")
     name = answer or names[0]
     if EXTENDS_KEY in services_by_name[name]:
-        fix = "`docker compose config` prints the file with everything filled in: import that."
-        raise Refused(
-            f"the service {one_line(name, max_chars=60)} is a change to another one (`{EXTENDS_KEY}`).", fix=fix
-        )
+        fix = "Import the output of `docker compose config`, in which it is resolved."
+        raise Refused(f"the service {one_line(name, max_chars=60)} extends another one (`{EXTENDS_KEY}`).", fix=fix)
     return name, services_by_name[name]
 
 
 def _starts_engine(service: dict[str, Any]) -> bool:
-    """Return True if a service names an engine, in its image or in the first words of its command."""
-    words = (service.get("entrypoint"), service.get("command"))
-    text_of_words = " ".join(
-        str(word) for item in words for word in (item if isinstance(item, list) else [item]) if word
-    )
-    return bool(
-        command.find_engine_name([*text_of_words.split()[: command.MAX_PROGRAM_WORDS], str(service.get("image") or "")])
-    )
+    """Return True if the image or the first words of the command name an engine."""
+    words: list[str] = []
+    for value in (service.get("entrypoint"), service.get("command")):
+        for text in value if isinstance(value, list) else [value]:
+            words += str(text or "").split()
+    image = str(service.get("image") or "")
+    return bool(command.find_engine_name([*words[: command.MAX_PROGRAM_WORDS], image]))
 
 
 def _build_interpolator(report: ImportReport) -> Callable[[str], str]:
-    """Return a function that fills in a compose file's variables: with their defaults, else the user is asked."""
+    """Return a function that replaces variables in a text by their defaults or the user's answers."""
 
     def interpolate(match: re.Match[str]) -> str:
         if match[0] == "$$":
             return "$"
         name, operator, default = match[1] or match[4], match[2] or "", match[3] or ""
         if is_secret_name(name):
-            return default if operator.endswith("-") else match[0]  # neither asked for nor shown
+            return default if operator.endswith("-") else match[0]  # never asked for or shown
         if operator.endswith("-"):
-            report.add("note", f"${{{name}}}", f"its default, '{one_line(default, max_chars=60)}'")
+            report.add("note", f"${{{name}}}", f"replaced by its default, '{one_line(default, max_chars=60)}'")
             return default
         if name in ("HOME", "PWD"):
             return match[0]
-        return report.ask(f"variable.{name}", f"the file takes {name} from its environment") or match[0]
+        return report.ask(f"variable.{name}", f"the file uses the environment variable {name}: its value") or match[0]
 
-    return lambda written: _VARIABLE.sub(interpolate, written)
+    return lambda text: _VARIABLE.sub(interpolate, text)
 
 
 def _command_words(value: Any, fill: Callable[[str], str]) -> list[str]:
@@ -162,37 +156,37 @@ def _command_words(value: Any, fill: Callable[[str], str]) -> list[str]:
 
 
 def _option_values(key: str, value: Any) -> list[str]:
-    """Return the values of `docker run`'s option that a key of a service gives."""
+    """Return the values of the `docker run` option that is equivalent to a key of a service."""
     if value is None:
         return []
     if key in PAIR_KEYS:
         return _format_pairs(value, key)
     if isinstance(value, dict):
-        between = "=" if key == "ulimits" else ":"
-        return [f"{name}{between}{_join_parts(item, 'soft', 'hard')}" for name, item in value.items()]
+        separator = "=" if key == "ulimits" else ":"
+        return [f"{name}{separator}{_join_parts(item, 'soft', 'hard')}" for name, item in value.items()]
     names = {"ports": ("published", "target"), "volumes": ("source", "target")}.get(key, ())
     return [_join_parts(item, *names) for item in (value if isinstance(value, list) else [value])]
 
 
 def _join_parts(item: Any, *names: str) -> str:
-    """Return a value that Docker writes with colons, and compose also as a mapping."""
+    """Return a value in Docker's notation with colons. names: keys of its parts, if it is a mapping."""
     if not isinstance(item, dict):
         return as_text(item)
     return ":".join([*(as_text(item.get(name)) for name in names), *(["ro"] if item.get("read_only") is True else [])])
 
 
 def _format_pairs(value: Any, key: str) -> list[str]:
-    """Return NAME=VALUE of each; a bare name of a variable is taken from the environment there."""
-    rows = value.items() if isinstance(value, dict) else [item.partition("=")[::2] for item in as_texts(value)]
-    bare = {name for name, item in rows if item is None} if isinstance(value, dict) else {*as_texts(value)}
-    unset = "${{{}}}" if key == "environment" else ""
-    return [f"{name}={unset.format(name) if name in bare else as_text(item)}" for name, item in rows]
+    """Return NAME=VALUE for each item. A variable without a value becomes NAME=${NAME}, its value in the environment."""
+    items = value.items() if isinstance(value, dict) else [item.partition("=")[::2] for item in as_texts(value)]
+    bare_names = {name for name, item in items if item is None} if isinstance(value, dict) else {*as_texts(value)}
+    reference = "${{{}}}" if key == "environment" else ""
+    return [f"{name}={reference.format(name) if name in bare_names else as_text(item)}" for name, item in items]
 
 
 def _report_deploy(deploy: dict[str, Any], report: ImportReport) -> None:
     resources = as_mapping(deploy.pop("resources", None))
     reserved = as_mapping(resources.pop("reservations", None))
     if reserved.pop("devices", None):
-        report.add("translated", "deploy: devices", "gpus: all, a recipe's default")
+        report.add("translated", "deploy: devices", "gpus: all, the default of recipes")
     for key in (*reserved, *resources, *deploy):
-        report.add("dropped", f"deploy: {key}", "it has no place in a recipe")
+        report.add("dropped", f"deploy: {key}", "recipes have no such setting")

@@ -1,4 +1,4 @@
-"""The words of a `docker run` command, into which every format is turned: split, and read by the options' own table."""
+"""Parsing of `docker run` commands. Readers of other formats also build their arguments and parse them here."""
 
 from __future__ import annotations
 
@@ -14,53 +14,52 @@ from sparkwright.trust import secret_patterns
 from sparkwright.visible import one_line
 
 KIND = "a docker run line"
-#: other spellings of the table's options
+#: other spellings of options, with the one in DOCKER_OPTIONS
 ALIASES = {
     "--publish": "-p", "--volume": "-v", "--env": "-e", "-l": "--label", "-m": "--memory", "-w": "--workdir", "-u": "--user",
     "-h": "--hostname", "--net": "--network", "--dns-servers": "--dns",
 }  # fmt: skip
-#: options without a value, each with the reason that a recipe does not have it
+#: options without a value, each with the reason for dropping it
 SWITCHES = {
-    "-d": "a deploy starts it in the background", "--detach": "a deploy starts it in the background",
-    "-i": "no one types into a server", "--interactive": "no one types into a server",
-    "-t": "no one types into a server", "--tty": "no one types into a server",
-    "--rm": "the previous server is kept for a rollback", "--no-healthcheck": "sparkwright checks that it generates",
+    "-d": "servers always run in the background", "--detach": "servers always run in the background",
+    "-i": "a server needs no terminal", "--interactive": "a server needs no terminal",
+    "-t": "a server needs no terminal", "--tty": "a server needs no terminal",
+    "--rm": "the previous server is kept for a rollback", "--no-healthcheck": "sparkwright checks that the server generates",
     "-P": "the server has one port, published by number", "--publish-all": "the server has one port, published by number",
-    "--sig-proxy": "a deploy starts it in the background",
+    "--sig-proxy": "servers always run in the background",
 }  # fmt: skip
-#: options with a value, each with the reason that a recipe does not have it
+#: options with a value, each with the reason for dropping it, if there is a special one
 DROPPED_OPTIONS = {
     "--name": "", "--restart": "", "--entrypoint": "",
-    "--runtime": "`gpus` gives it the GPU", "--pull": "spark.lock pins the image", "--platform": "a Spark's is linux/arm64",
-    "--env-file": "its variables are not in the recipe: add them under container.env", "--cidfile": "",
+    "--runtime": "`gpus` adds the GPU", "--pull": "spark.lock pins the image", "--platform": "a Spark is always linux/arm64",
+    "--env-file": "the variables in it were not imported: add them under container.env", "--cidfile": "",
     "--stop-timeout": "stop_timeout_s", "--cgroup-parent": "", "--pids-limit": "", "--userns": "", "--uts": "",
     "--storage-opt": "", "--volume-driver": "",
-    "--health-cmd": "sparkwright checks that it generates", "--health-interval": "sparkwright checks that it generates",
-    "--health-retries": "sparkwright checks that it generates", "--health-timeout": "sparkwright checks that it generates",
-    "--health-start-period": "sparkwright checks that it generates",
+    **dict.fromkeys(
+        ("--health-cmd", "--health-interval", "--health-retries", "--health-timeout", "--health-start-period"),
+        "sparkwright checks that the server generates",
+    ),
 }  # fmt: skip
+#: names in a recipe's `container`, by option
 RECIPE_FIELDS = {option.flag: name for name, option in reversed(DOCKER_OPTIONS.items())}
-#: options of the table with a field of their own in `ForeignRecipe`
+#: fields of `ForeignRecipe`, by option
 FOREIGN_FIELDS = {"-p": "ports", "-v": "volumes"}
 
 
 def recipe_field(option: str) -> str:
-    """Return a recipe's name of an option of `docker run`; "" if it has none. option: the long one, without its dashes."""
+    """Return the name of a `docker run` option in recipes, or "". option: long form without dashes."""
     return RECIPE_FIELDS.get(ALIASES.get(f"--{option}", f"--{option}"), "")
 
 
 def matches(line: str) -> bool:
-    """Return True if a text is a `docker run` command, perhaps with `sudo` and with comments before it."""
+    """Return True if a text is a `docker run` command, with or without `sudo` and leading comments."""
     words = _strip_comments(line).split(None, 4)
     words = words[1:] if words[:1] == ["sudo"] else words
     return words[:2] in (["docker", "run"], ["podman", "run"]) or words[:3] == ["docker", "container", "run"]
 
 
 def parse(line: str, report: ImportReport) -> ForeignRecipe:
-    """Return the container that a command line starts.
-
-    Raises Refused for anything that needs a shell, and for unknown options.
-    """
+    """Return the recipe of a `docker run` command. Raises Refused for shell syntax and unknown options."""
     words = split_command(_strip_comments(line))
     foreign = parse_arguments(words[words.index("run") + 1 :], ForeignRecipe(KIND, ""), report)
     foreign.name = str(foreign.options.get("name") or "")
@@ -68,13 +67,7 @@ def parse(line: str, report: ImportReport) -> ForeignRecipe:
 
 
 def parse_arguments(words: list[str], foreign: ForeignRecipe, report: ImportReport) -> ForeignRecipe:
-    """Fill in the container that `docker run` would start with these words: of a line, or of another format.
-
-    Args:
-        foreign: the recipe, with what else its format says.
-
-    Returns:
-        The same.
+    """Set image, command and options of a recipe from arguments of `docker run`, and return the recipe.
 
     Raises Refused for unknown options.
     """
@@ -82,7 +75,7 @@ def parse_arguments(words: list[str], foreign: ForeignRecipe, report: ImportRepo
         words = _parse_option(words, foreign, report)
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
-        raise Refused("the docker run line names no image.")
+        raise Refused("the docker run command names no image.")
     foreign.image = words.pop(0)
     env, foreign.words = split_assignments(unwrap_shell([*(foreign.entrypoint or ()), *words]))
     foreign.env |= env
@@ -90,65 +83,54 @@ def parse_arguments(words: list[str], foreign: ForeignRecipe, report: ImportRepo
 
 
 def build_arguments(image: str, command: Iterable[str], **options: Iterable[str]) -> list[str]:
-    """Return the words behind `docker run`.
+    """Return the arguments of `docker run`.
 
     Args:
-        image: "" where the format names none.
-        command: the words behind it.
-        options: values by the option's name, as env=["A=1"].
+        image: may be empty.
+        options: values by the option's name, e.g. env=["A=1"].
     """
-    options_words = [f"--{name.replace('_', '-')}={value}" for name, values in options.items() for value in values]
-    return [*options_words, "--", image, *command]
+    option_words = [f"--{name.replace('_', '-')}={value}" for name, values in options.items() for value in values]
+    return [*option_words, "--", image, *command]
 
 
 def format_pairs(values: Mapping[str, str]) -> list[str]:
-    """Return NAME=VALUE of each."""
+    """Return NAME=VALUE for each item of a mapping."""
     return [f"{name}={value}" for name, value in values.items()]
 
 
 def extract_options(
     words: Sequence[str], is_flag: Callable[[str], bool], foreign: ForeignRecipe, report: ImportReport
 ) -> list[str]:
-    """Take Docker's options out of the words behind the image, where Docker hands them to the engine, which does not have them.
+    """Move Docker's options after the image, which Docker would pass to the engine, to `foreign`. Return the other words.
 
     Args:
-        words: of the engine's command.
-        is_flag: whether a word is the engine's own option.
-        foreign: receives the options.
-        report: gets a row for each.
-
-    Returns:
-        The engine's words.
+        words: the words after the image.
+        is_flag: returns True for an option of the engine.
     """
     engine_words: list[str] = []
     rest = list(words)
     while rest:
         flag = rest[0].partition("=")[0]
-        docker = ALIASES.get(flag, flag)
-        if (
-            not docker.startswith("-")
-            or is_flag(rest[0])
-            or not (docker in SWITCHES or docker in RECIPE_FIELDS or docker in DROPPED_OPTIONS)
-        ):
+        docker_flag = ALIASES.get(flag, flag)
+        is_docker_option = any(docker_flag in table for table in (SWITCHES, RECIPE_FIELDS, DROPPED_OPTIONS))
+        if not docker_flag.startswith("-") or is_flag(rest[0]) or not is_docker_option:
             engine_words.append(rest.pop(0))
             continue
         remaining = _parse_option(rest, foreign, report)
         option = " ".join(rest[: len(rest) - len(remaining)])
-        report.add(
-            "translated", option, "it stands behind the image, where the engine would get it: read as Docker's option"
-        )
+        report.add("translated", option, "an option after the image, where Docker would pass it to the engine")
         rest = remaining
     return engine_words
 
 
 def _strip_comments(line: str) -> str:
-    """Return the text without comments and a shell prompt, which people paste along."""
-    rows = [row for row in line.strip().splitlines() if not row.lstrip().startswith("#")]
-    return "\n".join(rows).strip().removeprefix("$ ")
+    """Return a pasted text without comments and shell prompt."""
+    lines = [line for line in line.strip().splitlines() if not line.lstrip().startswith("#")]
+    return "\n".join(lines).strip().removeprefix("$ ")
 
 
 def _parse_option(words: list[str], foreign: ForeignRecipe, report: ImportReport) -> list[str]:
-    """Remove one option from the words and return the rest."""
+    """Parse the option at the beginning of the words, and return the words after it."""
     first = words[0]
     if len(first) > 2 and first[:2] in SWITCHES:  # -itd, -dp 8000:8000
         words = [first[:2], f"-{first[2:]}", *words[1:]]
@@ -166,24 +148,24 @@ def _parse_option(words: list[str], foreign: ForeignRecipe, report: ImportReport
         report.add("dropped", flag, SWITCHES[flag])
         return rest
     name = RECIPE_FIELDS.get(flag, "")
-    kind = get_type_hints(ContainerSpec).get(name)
-    if kind in (bool, bool | None):
+    value_type = get_type_hints(ContainerSpec).get(name)
+    if value_type in (bool, bool | None):
         foreign.options[name] = value.lower() != "false" if equals else True
         return rest
     if not name and flag not in DROPPED_OPTIONS and flag != "--mount":
-        fix = "Take it out, and add what it means to the recipe by hand."
-        raise Refused(
-            f"`{one_line(flag, max_chars=60)}` is not an option of docker run that sparkwright knows.", fix=fix
-        )
+        fix = "Remove it, and add an equivalent setting to the recipe by hand."
+        raise Refused(f"unknown option `{one_line(flag, max_chars=60)}` of docker run.", fix=fix)
     if not equals:
         if not rest:
-            raise Refused(f"`{flag}` of the docker run line has no value.")
+            raise Refused(f"`{flag}` of the docker run command has no value.")
         value, rest = rest[0], rest[1:]
-    _set_option(flag, name, kind, value, foreign, report)
+    _set_option(flag, name, value_type, value, foreign, report)
     return rest
 
 
-def _set_option(flag: str, name: str, kind: Any, value: str, foreign: ForeignRecipe, report: ImportReport) -> None:
+def _set_option(
+    flag: str, name: str, value_type: Any, value: str, foreign: ForeignRecipe, report: ImportReport
+) -> None:
     if flag == "--mount":
         _parse_mount(value, foreign, report)
     elif flag == "--entrypoint":
@@ -193,7 +175,7 @@ def _set_option(flag: str, name: str, kind: Any, value: str, foreign: ForeignRec
     elif flag == "--stop-timeout" and value.isdigit():
         foreign.options["stop_timeout_s"] = int(value)
     elif flag in DROPPED_OPTIONS:
-        report.add("dropped", f"{flag} {value}", DROPPED_OPTIONS[flag] or "it has no place in a recipe")
+        report.add("dropped", f"{flag} {value}", DROPPED_OPTIONS[flag] or "recipes have no such option")
     elif flag in FOREIGN_FIELDS:
         getattr(foreign, FOREIGN_FIELDS[flag]).append(value)
     elif name == "env":
@@ -201,38 +183,34 @@ def _set_option(flag: str, name: str, kind: Any, value: str, foreign: ForeignRec
         foreign.env[key] = text if equals else f"${key}"
     elif name == "network":
         foreign.network = value
-    elif kind == tuple[str, ...]:
+    elif value_type == tuple[str, ...]:
         foreign.options[name] = (*foreign.options.get(name, ()), value)
-    elif kind == dict[str, str]:
+    elif value_type == dict[str, str]:
         key, _, text = value.partition("=")
         foreign.options[name] = {**foreign.options.get(name, {}), key: text}
-    elif kind in (int, float):
-        foreign.options[name] = _parse_number(kind, name, value)
+    elif value_type in (int, float):
+        try:
+            foreign.options[name] = value_type(value)
+        except ValueError:
+            number = "whole number" if value_type is int else "number"
+            raise Refused(f"`{name}` must be a {number}, got '{one_line(value, max_chars=40)}'.") from None
     else:
         foreign.options[name] = value.strip('"') if name == "gpus" else value
 
 
-def _parse_number(kind: Any, name: str, value: str) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        number = "whole number" if kind is int else "number"
-        raise Refused(f"`{name}` must be a {number}, got '{one_line(value, max_chars=40)}'.") from None
-
-
 def _parse_mount(value: str, foreign: ForeignRecipe, report: ImportReport) -> None:
-    parts = dict(part.partition("=")[::2] for part in value.split(","))
+    fields = dict(field.partition("=")[::2] for field in value.split(","))
     source, target = (
-        next((parts[key] for key in keys if key in parts), "")
+        next((fields[key] for key in keys if key in fields), "")
         for keys in (("source", "src"), ("target", "dst", "destination"))
     )
-    if parts.get("type") == "bind" and source and target:
-        foreign.volumes.append(f"{source}:{target}{':ro' if 'readonly' in parts or 'ro' in parts else ''}")
+    if fields.get("type") == "bind" and source and target:
+        foreign.volumes.append(f"{source}:{target}{':ro' if 'readonly' in fields or 'ro' in fields else ''}")
     else:
-        report.add("dropped", f"--mount {value}", "only folders of the host are mounted")
+        report.add("dropped", f"--mount {value}", "only bind mounts of host folders are supported")
 
 
-#: shell syntax, with its names
+#: names of shell syntax, for messages
 SHELL_OPERATORS = {
     "|": "a pipe",
     "&": "`&` or `&&`",
@@ -248,7 +226,7 @@ SHELLS = frozenset(("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"))
 
 
 def split_command(line: str) -> list[str]:
-    """Return the words of one command. Raises Refused for several commands, and for anything that a shell would run or expand."""
+    """Return the words of a single command. Raises Refused for several commands, and for syntax that needs a shell."""
     if len(line) > MAX_CHARS:
         raise Refused(f"the command line is longer than {MAX_CHARS} characters.")
     joined = _CONTINUED.sub(" ", line).rstrip().rstrip("\\").strip()
@@ -263,51 +241,49 @@ def split_command(line: str) -> list[str]:
 
 
 def unwrap_shell(words: list[str]) -> list[str]:
-    """Return the words of a command given to a shell as text (`bash -c "vllm serve ..."`), without `exec`."""
+    """Return the words of a command inside `bash -c "..."`, without `exec`; other words unchanged."""
     if len(words) >= 3 and words[0] in SHELLS and words[1].startswith("-") and words[1].endswith("c"):
         words = split_command(words[2])
     return words[1:] if words[:1] == ["exec"] else words
 
 
 def split_assignments(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables before a command (`A=1 vllm serve ...`, also after `env`), and the command."""
+    """Return the variables set before a command (`A=1 vllm serve ...` or `env A=1 ...`), and the command."""
     rest = words[1:] if words[:1] == ["env"] else list(words)
-    variables_set: dict[str, str] = {}
+    variables: dict[str, str] = {}
     while rest and _ASSIGNMENT.match(rest[0]):
         name, _, value = rest.pop(0).partition("=")
-        variables_set[name] = value
-    return variables_set, rest
+        variables[name] = value
+    return variables, rest
 
 
 def find_variables(word: str) -> list[str]:
-    """Return the shell variables in a word, as $HOME or ${HOME}."""
+    """Return the shell variables in a word, such as $HOME or ${HOME}."""
     return _VARIABLE.findall(word)
 
 
 def _refuse_shell(line: str) -> None:
-    """Raise Refused for the first shell syntax outside of quotes."""
-    quote, skip = "", False
+    """Raise Refused for the first unquoted shell syntax."""
+    quote, is_escaped = "", False
     for n, letter in enumerate(line):
-        if skip:
-            skip = False
+        if is_escaped:
+            is_escaped = False
         elif letter == "\\" and quote != "'":
-            skip = True
+            is_escaped = True
         elif letter in "\"'" and quote in ("", letter):
             quote = "" if quote else letter
         elif quote == "'":
             continue
         elif letter == "`" or line.startswith("$(", n):
-            raise _shell_error("a command in its place (`$(...)`)", line, n)
+            raise _shell_error("a command substitution (`$(...)`)", line, n)
         elif not quote and letter == "\n":
-            raise _shell_error("a second command, on a line of its own", line, n)
+            raise _shell_error("a second command on a new line", line, n)
         elif not quote and letter in SHELL_OPERATORS:
             raise _shell_error(SHELL_OPERATORS[letter], line, n)
 
 
-def _shell_error(syntax: str, line: str, at: int) -> Refused:
-    # what follows may be the rest of a key that has this sign in it
-    near = one_line(secret_patterns.mask_text(line[:at])[-20:] + line[at : at + 1], max_chars=60)
-    fix = (
-        "Nothing of an imported recipe is run: take out what only a shell does, and import the one command that serves."
-    )
-    return Refused(f"the command has {syntax}, at '{near}'.", fix=fix)
+def _shell_error(syntax: str, line: str, position: int) -> Refused:
+    # the text after the position is not shown: it may be the rest of a key that contains this character
+    context = one_line(secret_patterns.mask_text(line[:position])[-20:] + line[position : position + 1], max_chars=60)
+    fix = "An import does not run a shell: remove this syntax, and import only the command that starts the server."
+    return Refused(f"the command has {syntax}, at '{context}'.", fix=fix)

@@ -13,9 +13,9 @@ from sparkwright.project.importing.foreign_recipe import ForeignRecipe, ImportRe
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
 
-#: a quantisation that is safe as a part of a pattern
+#: a quantisation that is safe in a file pattern
 _QUANTISATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,60}")
-#: the hub client's cache in a container that runs as root
+#: cache of the hub's client in a container that runs as root
 HUB_CACHE = "/root/.cache/huggingface"
 #: a path that needs no quotes in a shell
 _PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
@@ -23,123 +23,114 @@ _PLAIN_PATH = re.compile(r"[~/][A-Za-z0-9_./-]{0,200}")
 
 @dataclass
 class ImportedModel:
-    """A recipe's `model`."""
+    """The `model` of an imported recipe. Empty fields have default values."""
 
     id: str
     revision: str = ""
     file: str = ""
-    #: "" for the default
     dir: str = ""
-    #: "" for the default
     mount: str = ""
 
     def to_yaml(self) -> dict[str, Any]:
-        """Return the recipe's `model` without default values."""
-        short = self.id.rpartition("/")[2].lower()
+        folder = self.id.rpartition("/")[2].lower()
         revision = {"revision": self.revision} if self.revision not in ("", "main") else {}
         file = {"file": self.file} if self.file else {}
         return {
             "id": self.id,
             **revision,
             **file,
-            "dir": self.dir or f"~/models/{short}",
-            "mount": self.mount or f"/models/{short}",
+            "dir": self.dir or f"~/models/{folder}",
+            "mount": self.mount or f"/models/{folder}",
         }
 
 
 def resolve_model(foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport) -> ImportedModel:
-    """Return the model, and remove its flags from the command. Raises Refused for anything that is not a model name."""
+    """Return the model, and remove its flags from the command. Raises Refused for an invalid model name."""
     imports, flags = serving.imports, serving.flags
     repository = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
     file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
-    revision = foreign.revision or next(
-        (str(flags.pop(revision)) for revision in imports.revisions if revision in flags), ""
-    )
+    revision = foreign.revision or next((str(flags.pop(flag)) for flag in imports.revisions if flag in flags), "")
     name = repository or serving.model or foreign.model
-    if foreign.model and serving.model and _is_model_id(serving.model) and serving.model != foreign.model:
-        report.add("note", foreign.model, f"the recipe's `model`; its command serves {serving.model}, which is taken")
+    is_hub_model = not model_files.check_model_id(serving.model.partition(":")[0])
+    if foreign.model and serving.model and is_hub_model and serving.model != foreign.model:
+        report.add("note", foreign.model, f"replaced by the model in the recipe's command, {serving.model}")
     if not repository and name.startswith(("/", "./", "~")):
         return _resolve_mounted_model(name, foreign, serving, report)
     name, _, quantisation = name.partition(":")
     if not name:
-        name = report.ask("model", "neither the recipe nor its command names a model: its id on the hub, as OWNER/NAME")
+        name = report.ask("model", "neither the recipe nor its command names a model: its name on the hub, OWNER/NAME")
     if name and (reason := model_files.check_model_id(name)):
         raise Refused(f"the model '{one_line(name, max_chars=80)}' {reason}.")
     if name and "/" not in name:
-        report.add("note", name, "a model without an owner on the hub")
+        report.add("note", name, "the name has no owner on the hub")
     model = ImportedModel(name or "owner/name", revision)
     if serving.engine.files is not None:
         model.file = _select_file(file, quantisation, serving, report)
     if not name:
         return model
     if foreign.adopted:
-        report.add(
-            "note",
-            model.id,
-            "the container downloaded it itself: a deploy mounts the model's folder, and so replaces it",
+        reason = (
+            "downloaded by the container: the first deploy replaces the container by one that mounts the model's folder"
         )
+        report.add("note", model.id, reason)
         _note_cached_files(foreign, model, report)
     if not revision:
-        report.add("note", model.id, "no revision is named: `main`, of which `invoke lock` pins the commit")
+        report.add("note", model.id, "no revision in the source: `main`; `invoke lock` pins its commit")
     return model
 
 
 def _note_cached_files(foreign: ForeignRecipe, model: ImportedModel, report: ImportReport) -> None:
-    """Report how to reuse the files in the host's hub cache, so that a deploy need not download them."""
+    """Report how to reuse the files in the host's hub cache, so that a deploy does not download them again."""
     cache = next((volume.partition(":")[0] for volume in foreign.volumes if volume.split(":")[1:2] == [HUB_CACHE]), "")
     if not cache or not _PLAIN_PATH.fullmatch(cache):
         return
     files, folder = f"{cache}/hub/models--{model.id.replace('/', '--')}/snapshots", model.to_yaml()["dir"]
     command = f"mkdir -p {folder} && sudo cp -rlL {files}/*/. {folder}/"
-    report.add(
-        "note", f"{folder} on the host", f"`{command}` there takes its files over, without a download or more disk"
-    )
-
-
-def _is_model_id(name: str) -> bool:
-    return not model_files.check_model_id(name.partition(":")[0])
+    reason = f"to reuse the container's files without a download or more disk space, run there: `{command}`"
+    report.add("note", f"{folder} on the host", reason)
 
 
 def _select_file(file: str, quantisation: str, serving: ServerCommand, report: ImportReport) -> str:
-    file_rules = serving.engine.files
-    suffix = file_rules.SUFFIX if file_rules else ""
     if file:
         return file
+    suffix = serving.engine.files.SUFFIX if serving.engine.files else ""
     if quantisation and _QUANTISATION.fullmatch(quantisation):
         pattern = f"*{quantisation}*{suffix}"
-        report.add("translated", quantisation, f"model.file: {pattern}; `lock` says whether it means one model")
+        report.add("translated", quantisation, f"model.file: {pattern}; `lock` checks that it matches a single model")
         return pattern
-    title = serving.engine.title
-    sentence = f"which file of the repository, by pattern, e.g. *Q4_K_M*{suffix}: it names none, and {title} serves one"
+    sentence = (
+        f"{serving.engine.title} serves one file of the repository: its name, or a pattern, e.g. *Q4_K_M*{suffix}"
+    )
     return report.ask("file", sentence) or f"*{suffix}"
 
 
 def _resolve_mounted_model(
     path: str, foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport
 ) -> ImportedModel:
-    """Return the model of a folder that is mounted from the host; the user is asked for its name on the hub."""
+    """Return the model in a folder that is mounted from the host. The user is asked for its name on the hub."""
     container_path = PurePosixPath(path)
     is_single_file = serving.engine.files is not None and container_path.suffix == serving.engine.files.SUFFIX
     folder = container_path.parent if is_single_file else container_path
-    host, volume = _find_host_folder(folder, foreign.volumes)
-    sentence = f"the model is a folder, {one_line(path, max_chars=120)}: its id on the hub, as OWNER/NAME"
+    host_folder, volume = _find_host_folder(folder, foreign.volumes)
+    sentence = f"the model is a folder, {one_line(path, max_chars=120)}: its name on the hub, OWNER/NAME"
     name = report.ask("model", sentence) or "owner/name"
     if reason := model_files.check_model_id(name):
         raise Refused(f"the model '{one_line(name, max_chars=80)}' {reason}.")
     if volume:
         foreign.volumes.remove(volume)
-        report.add("translated", f"volume {volume}", f"model.dir: {host}, mounted at {folder}")
+        report.add("translated", f"volume {volume}", f"model.dir: {host_folder}, mounted at {folder}")
     else:
-        report.add("note", path, "no volume of the recipe holds it: the usual folder of the host is taken")
-    return ImportedModel(name, foreign.revision, container_path.name if is_single_file else "", host, str(folder))
+        report.add("note", path, "not in a volume of the source: the default folder of the host is used")
+    file = container_path.name if is_single_file else ""
+    return ImportedModel(name, foreign.revision, file, host_folder, str(folder))
 
 
 def _find_host_folder(folder: PurePosixPath, volumes: list[str]) -> tuple[str, str]:
-    """Return the host's folder for a folder of the container, and the volume that mounts it; "" for none."""
+    """Return the host's folder for a folder of the container, and the volume that mounts it; both empty if none does."""
     for volume in volumes:
         source, _, target = volume.partition(":")
         mount = PurePosixPath(target.partition(":")[0])
         if mount == folder or mount in folder.parents:
-            below = folder.relative_to(mount)
-            return (source if str(below) == "." else f"{source.rstrip('/')}/{below}"), volume
+            subfolder = str(folder.relative_to(mount))
+            return (source if subfolder == "." else f"{source.rstrip('/')}/{subfolder}"), volume
     return "", ""

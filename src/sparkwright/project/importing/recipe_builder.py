@@ -1,4 +1,4 @@
-"""Convert a foreign recipe to a sparkwright recipe, checked as if a person had written it."""
+"""Conversion of a foreign recipe to a validated sparkwright recipe."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from sparkwright.project.recipe.models import RecipeFile
 from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.visible import one_line
 
-#: names of locally built images, without a registry
+#: names of locally built images
 LOCAL_IMAGE = re.compile(r"[a-z0-9._-]+(:(latest|local|dev))?")
-#: sparkrun's substitutes for images that eugr's recipes build (core/recipe.py of 0.4.2); the tag moves every night
+#: sparkrun's substitutes for images that eugr's recipes build (core/recipe.py of 0.4.2); their tags move every night
 SUBSTITUTES = {"vllm-node": "ghcr.io/spark-arena/dgx-vllm-eugr-nightly:latest"}
 MAX_NAME_CHARS = 60
 
@@ -38,38 +38,36 @@ MAX_NAME_CHARS = 60
 class ImportedRecipe:
     """An imported recipe."""
 
-    #: name of the recipe's file
+    #: name of the recipe's file, without .yml
     name: str
-    #: the file's content; "" while questions are open
+    #: content of the file; empty while questions are open
     text: str
     report: ImportReport
-    #: digest that the source pinned the image to
+    #: digest of the image in the source; empty if it has none
     image_digest: str = ""
-    #: number of hosts that serve it together
+    #: number of hosts that serve the recipe together
     hosts: int = 1
 
 
 def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin: str) -> ImportedRecipe:
-    """Return the recipe.
+    """Return the recipe. Raises Refused if the source cannot be converted.
 
     Args:
-        name: the user's choice, "" for its own name.
-        origin: its source, for the file's first line.
-
-    Raises Refused, with the reason, for a source that cannot become a recipe.
+        name: name chosen by the user; empty for the name in the source.
+        origin: description of the source, for the file's first lines.
     """
     _apply_answered_image(foreign, report)
     serving = command.parse(foreign, report)
     source_name = serving.model or foreign.model
     model_section = model.resolve_model(foreign, serving, report)
-    own_name = slug(name or foreign.name or model_section.id.rpartition("/")[2])
+    recipe_name = slug(name or foreign.name or model_section.id.rpartition("/")[2])
     parallel = flags.extract_parallel(foreign, serving, report)
     engine_section, other_keys = flags.resolve_flags(serving, report, cluster=bool(parallel), adopted=foreign.adopted)
     engine_section |= _served_name_flag(serving, engine_section, source_name, model_section, report)
     foreign.task = foreign.task or _find_task(foreign, serving, engine_section, report)
     image, digest = _resolve_image(foreign, serving.imports, report)
     data: dict[str, Any] = {
-        "description": _single_line(foreign.description) or own_name,
+        "description": _single_line(foreign.description) or recipe_name,
         "image": image,
         "model": model_section.to_yaml(),
     }
@@ -77,12 +75,11 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
         data |= {"engine": serving.engine.name}
     if foreign.task:
         data["task"] = foreign.task
-    data["container"] = container.build_container(own_name, foreign, serving, engine_section, bool(parallel), report)
+    data["container"] = container.build_container(recipe_name, foreign, serving, engine_section, bool(parallel), report)
     if not parallel and "server_key" not in other_keys and not foreign.adopted:
         data["publish"] = "loopback"
-        report.add(
-            "note", "publish: loopback", "only the host itself reaches it; `server_key` or `publish: lan` for others"
-        )
+        reason = "reachable only from the host itself; set `server_key` or `publish: lan` to open it"
+        report.add("note", "publish: loopback", reason)
     data |= other_keys
     data[serving.engine.name] = engine_section
     if parallel:
@@ -93,14 +90,14 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
         report.add("warning", danger.value, danger.why)
     report.refuse_unused_answers()
     if report.questions:
-        return ImportedRecipe(own_name, "", report, digest)
+        return ImportedRecipe(recipe_name, "", report, digest)
     text = _render_recipe(data, foreign, origin)
-    _check_recipe(text, own_name)
-    return ImportedRecipe(own_name, text, report, digest, math.prod(parallel.values()))
+    source = document.parse(text, Path(f"recipes/{recipe_name}.yml"))
+    rules.check(section_rules.apply_parallel(validate(RecipeFile, source), source), source)
+    return ImportedRecipe(recipe_name, text, report, digest, math.prod(parallel.values()))
 
 
 def _render_recipe(data: Mapping[str, Any], foreign: ForeignRecipe, origin: str) -> str:
-    """Return the recipe's file."""
     source = _single_line(origin) if origin == foreign.kind else f"{_single_line(origin)} ({foreign.kind})"
     head = f"{shipped_files.schema_line('recipe')}# Imported from {source}.\n\n"
     return head + yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=120)
@@ -113,34 +110,27 @@ def _served_name_flag(
     model_section: ImportedModel,
     report: ImportReport,
 ) -> dict[str, Any]:
-    """Return the flag that keeps the model's name in requests; empty if it stays without one.
+    """Return the flag that keeps the model's name in requests; empty if it is not needed.
 
-    Without the flag an engine uses the model as it is written, which here would be its mounted folder.
+    Without the flag, the engine would use the path of the mounted folder as the name.
     """
     flag = serving.imports.served_name
     if not flag or section.get(flag) or not source_name or source_name == model_section.to_yaml()["mount"]:
         return {}
-    report.add("translated", f"model {source_name}", f"--{flag}: clients ask for the model by this name")
+    report.add("translated", f"model {source_name}", f"--{flag}: the model's name in requests")
     return {flag: source_name}
 
 
 def _note_probes(serving: ServerCommand, section: dict[str, Any], report: ImportReport) -> None:
-    """Note the probes for what its flags promise to clients and nothing in the source verifies."""
+    """Suggest probes for the abilities that the flags enable."""
     probe_flags = serving.engine.probe_flags
-    flags_of = {probe: (flag, *probe_flags.needs.get(probe, ())) for probe, flag in probe_flags.promises.items()}
-    if probes := [probe for probe, names in flags_of.items() if all(section.get(name) for name in names)]:
-        report.add(
-            "note",
-            f"expect.probes: [{', '.join(probes)}]",
-            "not in the source; it would prove the parsers that it names",
-        )
+    flags_by_probe = {probe: (flag, *probe_flags.needs.get(probe, ())) for probe, flag in probe_flags.promises.items()}
+    if probes := [probe for probe, names in flags_by_probe.items() if all(section.get(name) for name in names)]:
+        report.add("note", f"expect.probes: [{', '.join(probes)}]", "not in the source; would test the flags' parsers")
 
 
 def _find_task(foreign: ForeignRecipe, serving: ServerCommand, section: dict[str, Any], report: ImportReport) -> str:
-    """Return the task of a server whose flags rule out text generation; "" if they do not.
-
-    Asks the user if the name does not tell the task.
-    """
+    """Return the task of a server whose flags rule out text generation, from its name or the user's answer; else ""."""
     excluded = serving.engine.task_flags.excludes.get(GENERATE, {})
     excluding = [f"--{name} {section[name]}" for name, values in excluded.items() if section.get(name) in values]
     if not excluding:
@@ -148,56 +138,46 @@ def _find_task(foreign: ForeignRecipe, serving: ServerCommand, section: dict[str
     names = f"{foreign.name} {foreign.model}".lower()
     task = next((task for word, task in (("embed", "embed"), ("rerank", "rerank")) if word in names), "")
     if task:
-        report.add("translated", excluding[0], f"task: {task}, as its name says")
+        report.add("translated", excluding[0], f"task: {task}, according to the name")
         return task
-    return report.ask(
-        "task",
-        f"{excluding[0]} is a server that generates no text: vectors (embed) or scores (rerank)",
-        ("embed", "rerank"),
-    )
+    sentence = f"with {excluding[0]} the server generates no text: vectors (embed) or scores (rerank)"
+    return report.ask("task", sentence, ("embed", "rerank"))
 
 
 def slug(text: str) -> str:
-    """Return a name for a file and a container."""
-    plain = re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:MAX_NAME_CHARS].strip("-._")
-    return plain if len(plain) > 1 else f"imported-{plain}".rstrip("-")
-
-
-def _check_recipe(text: str, name: str) -> None:
-    """Check the recipe's text as `recipe.load` checks a file."""
-    source = document.parse(text, Path(f"recipes/{name}.yml"))
-    file = validate(RecipeFile, source)
-    rules.check(section_rules.apply_parallel(file, source) if file.parallel is not None else file, source)
+    """Return a valid name for a recipe and its container."""
+    name = re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-._")[:MAX_NAME_CHARS].strip("-._")
+    return name if len(name) > 1 else f"imported-{name}".rstrip("-")
 
 
 def _apply_answered_image(foreign: ForeignRecipe, report: ImportReport) -> None:
-    """Use an image from the answers even if it was not asked for: it is the way out of mods and of installed packages."""
+    """Use the image of an answer, even without a question: it may include mods or packages of the source."""
     answer = report.find_answer("image")
     if answer:
-        instead = f"image {foreign.image}" if foreign.image not in ("", answer) else "image"
-        report.add("translated", instead, f"{answer}, as answered")
+        replaced = f"image {foreign.image}" if foreign.image not in ("", answer) else "image"
+        report.add("translated", replaced, f"{answer}, as answered")
         foreign.image = answer
 
 
 def _resolve_image(foreign: ForeignRecipe, imports: ImportTable, report: ImportReport) -> tuple[str, str]:
-    """Return REPOSITORY:TAG and the digest: those of the source, else the release that the engine's tables belong to."""
+    """Return REPOSITORY:TAG and the digest of the source's image; by default, the engine release of sparkwright's tables."""
     image_text = foreign.image.strip()
     if not image_text:
-        report.add(
-            "translated", "image", f"it names none: {imports.image}, the release that sparkwright's tables are of"
-        )
+        reason = f"the source names none: {imports.image}, the release that sparkwright's tables are based on"
+        report.add("translated", "image", reason)
         return imports.image, ""
     is_local = LOCAL_IMAGE.fullmatch(image_text) is not None
-    instead = f"; {SUBSTITUTES[image_text]} is built from the same" if image_text in SUBSTITUTES else ""
     if is_local and foreign.adopted:
-        report.add(
-            "note", image_text, "an image that is not from a registry: `lock` cannot pin it until it is pushed to one"
-        )
+        report.add("note", image_text, "the image is not from a registry: push it to one, so that `lock` can pin it")
         return ImageReference.parse(image_text).by_tag, ""
     if (is_local or "$" in image_text or "{" in image_text) and not report.find_answer("image"):
-        explanation = "is not in a registry: its author built it" if is_local else "is filled from a shell"
-        example = f"as REPOSITORY:TAG, e.g. {imports.image}{instead}"
-        sentence = f"the image {one_line(image_text, max_chars=80)} {explanation}: which image, {example}"
+        problem = "is not in a registry: its author built it" if is_local else "contains a variable"
+        example = imports.image
+        if image_text in SUBSTITUTES:
+            example += f"; {SUBSTITUTES[image_text]} is built from the same sources"
+        sentence = (
+            f"the image {one_line(image_text, max_chars=80)} {problem}: an image as REPOSITORY:TAG, e.g. {example}"
+        )
         report.ask("image", sentence)
         return imports.image, ""
     if reason := check_image(image_text):
@@ -205,7 +185,7 @@ def _resolve_image(foreign: ForeignRecipe, imports: ImportTable, report: ImportR
     image = ImageReference.parse(image_text)
     pinned = f"; the source pins {image.digest}" if image.digest else ""
     report.add(
-        "kept", f"image {image.by_tag}", f"`invoke lock` pins its digest, and proves that it is for arm64{pinned}"
+        "kept", f"image {image.by_tag}", f"`invoke lock` pins its digest and checks that it is for arm64{pinned}"
     )
     return image.by_tag, image.digest
 

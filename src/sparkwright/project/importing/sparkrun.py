@@ -1,6 +1,6 @@
-"""Recipes of sparkrun, version 2 and 1, and those of eugr/spark-vllm-docker, which are version 1.
+"""Reader of sparkrun's recipes, version 2 and 1, and of eugr/spark-vllm-docker's, which are version 1.
 
-Sources: sparkrun 0.4.2 core/recipe.py (keys, order of values, placeholders) and runtimes/*.py (flags made from defaults);
+Sources: sparkrun 0.4.2 core/recipe.py (keys, order of values, placeholders) and runtimes/*.py (flags from defaults);
 spark-arena/recipe-registry@3075780; spark-arena/eugr-recipes@0d81770.
 """
 
@@ -37,32 +37,32 @@ from sparkwright.visible import join_first, one_line
 #: known values of `recipe_version`
 VERSIONS = ("1", "2")
 
-#: keys that run something, each with its effect
+#: keys with commands to run, each with its effect
 HOOKS = {
     "pre_exec": "commands in the container before the server starts",
-    "post_exec": "commands in the container after it started",
-    "post_commands": "commands on the machine that started it",
+    "post_exec": "commands in the container after the server started",
+    "post_commands": "commands on the machine that started the server",
 }
-#: keys that are about sparkrun itself
+#: keys that an import drops, each with the reason
 DROPPED_KEYS = {
-    "benchmark": "`bench.serve` measures",
-    "readiness": "sparkwright proves that it generates, which is stricter",
-    "builder": "nothing is built; the image is pulled",
-    "builder_config": "nothing is built; the image is pulled",
-    "build_args": "nothing is built; the image is pulled",
-    "distribution_config": "the host downloads the model, members copy it over the fabric",
-    "executor": "Docker runs it",
-    "executor_config": "Docker runs it",
-    "scheduler": "there is none",
-    "min_sparkrun_version": "sparkwright reads it",
-    "runtime_version": "the image says which version it holds",
-    "runtime_config": "settings of sparkrun's runtime; the flags are what counts",
-    "stop_after_post": "nothing is run after the start",
-    "layout": "`parallel` says how it is split",
-    "cluster_config": "a group's `cluster` says which hosts, and over which link",
+    "benchmark": "use `bench.serve`",
+    "readiness": "sparkwright checks that the server generates, which is stricter",
+    "builder": "images are pulled, not built",
+    "builder_config": "images are pulled, not built",
+    "build_args": "images are pulled, not built",
+    "distribution_config": "the host downloads the model; other members copy it over the fabric",
+    "executor": "sparkwright always uses Docker",
+    "executor_config": "sparkwright always uses Docker",
+    "scheduler": "sparkwright has no scheduler",
+    "min_sparkrun_version": "does not apply to sparkwright",
+    "runtime_version": "the version is that of the image",
+    "runtime_config": "settings of sparkrun; the server's flags are unchanged",
+    "stop_after_post": "commands after the start are not supported",
+    "layout": "the split is set by `parallel`",
+    "cluster_config": "hosts and link are set by a group's `cluster`",
     "runtime_cache": "compile caches are kept on the host",
-    "capabilities": "`expect.probes` proves what it can do",
-    "unsupported_capabilities": "`expect.probes` proves what it can do",
+    "capabilities": "use `expect.probes` to test them",
+    "unsupported_capabilities": "use `expect.probes` to test them",
 }
 #: keys that are read, or do not affect the server
 READ_KEYS = {
@@ -92,54 +92,49 @@ def matches(data: dict[str, Any]) -> bool:
 
 
 def convert(data: dict[str, Any], path: Path, report: ImportReport) -> ForeignRecipe:
-    """Return the recipe. Raises Refused for mods and hooks, with their effects and the ways out."""
+    """Return the recipe. Raises Refused for `include`, and for mods and hooks without an answer."""
     version = as_text(data.get("recipe_version")) or "1"
     kind = f"a sparkrun recipe, version {version}" if version != "1" else "a sparkrun recipe, version 1 (eugr)"
     if version not in VERSIONS:
-        report.add(
-            "note",
-            f"recipe_version {one_line(version, max_chars=40)}",
-            f"read as version {VERSIONS[-1]}, the newest known",
-        )
+        reason = f"read as version {VERSIONS[-1]}, the newest supported version"
+        report.add("note", f"recipe_version {one_line(version, max_chars=40)}", reason)
     if data.get("include"):
-        fix = "Import the recipe that it includes, or write out what `include` brings."
-        raise Refused("it is a change to another recipe (`include`), which is not in the file.", fix=fix)
-    for name, what in HOOKS.items():
+        fix = "Import the included recipe, or replace `include` by its content."
+        raise Refused("the recipe extends another one (`include`), which is not in the file.", fix=fix)
+    for name, effect in HOOKS.items():
         if data.get(name):
-            _refuse_hook(name, what, data[name], report)
+            _refuse_hook(name, effect, data[name], report)
     refuse_mods(data.get("mods"), path, report)
     data = apply_overrides(data, _launch_values(data), report)
     values = {key: as_text(value) for key, value in as_mapping(data.get("defaults")).items()}
-    model, _, quantisation = as_text(data.get("model")).partition(":")
-    values = {"model": as_text(data.get("model")), **values}
+    model = as_text(data.get("model"))
+    values = {"model": model, **values}
     metadata = as_mapping(data.get("metadata"))
     foreign = ForeignRecipe(
         kind,
         path.stem,
         description=as_text(data.get("description") or metadata.get("description") or data.get("name")),
         engine=as_text(data.get("runtime")) or "vllm",
-        model=f"{model}:{quantisation}" if quantisation else model,
+        model=model.removesuffix(":"),
         revision=as_text(data.get("model_revision")),
         hosts=_host_count(data),
-        folder=path.parent,
     )
     image = as_text(data.get("container")) or _select_image(data, report)
     env = {name: as_text(value) for name, value in as_mapping(data.get("env")).items()}
     command = as_text(data.get("command"))
-    words = (
-        split_command(fill_placeholders(command, values, report))
-        if command
-        else _flags_from_defaults(foreign, values, report)
-    )
+    if command:
+        words = split_command(fill_placeholders(command, values, report))
+    else:
+        words = _build_flags(foreign, values, report)
     foreign = parse_arguments(build_arguments(image, words, network=[HOST], env=format_pairs(env)), foreign, report)
     for key in (key for key in data if key not in READ_KEYS | HOOKS.keys() and data[key] not in (None, "", [], {})):
-        report.add("dropped", key, DROPPED_KEYS.get(key, "sparkwright does not know this key"))
-    report.add("dropped", "privileged, --rm", "how sparkrun starts a container; a recipe's is started without them")
+        report.add("dropped", key, DROPPED_KEYS.get(key, "unknown key"))
+    report.add("dropped", "privileged, --rm", "sparkrun starts containers with them, sparkwright does not")
     return foreign
 
 
 def _select_image(data: dict[str, Any], report: ImportReport) -> str:
-    """Return the image of a recipe that names several, by purpose; the user chooses one."""
+    """Return the image from `containers`; ask the user if there are several."""
     images = {key: as_text(value) for key, value in as_mapping(data.get("containers")).items()}
     if len(images) == 1:
         return next(iter(images.values()))
@@ -154,27 +149,18 @@ def _launch_values(data: dict[str, Any]) -> Launch:
 
 def _host_count(data: dict[str, Any]) -> int:
     """Return the number of hosts that the recipe is for; 0 if it can use one or several."""
-    minimum, maximum = (_int_or_zero(data.get(key)) for key in ("min_nodes", "max_nodes"))
-    if data.get("solo_only") is True or maximum == 1 or as_text(data.get("mode")) == "solo":
+    min_hosts, max_hosts = (_int_or_zero(data.get(key)) for key in ("min_nodes", "max_nodes"))
+    if data.get("solo_only") is True or max_hosts == 1 or as_text(data.get("mode")) == "solo":
         return 1
-    if minimum > 1:
-        return minimum
-    return (
-        2
-        if data.get("cluster_only") is True and not _split_size(data)
-        else _split_size(data)
-        if data.get("cluster_only") is True
-        else 0
-    )
-
-
-def _split_size(data: dict[str, Any]) -> int:
+    if min_hosts > 1:
+        return min_hosts
+    if data.get("cluster_only") is not True:
+        return 0
     defaults = as_mapping(data.get("defaults"))
-    return (
-        max(_int_or_zero(defaults.get("tensor_parallel")), 1) * max(_int_or_zero(defaults.get("pipeline_parallel")), 1)
-        if defaults
-        else 0
-    )
+    if not defaults:
+        return 2
+    tensor, pipeline = (max(_int_or_zero(defaults.get(key)), 1) for key in ("tensor_parallel", "pipeline_parallel"))
+    return tensor * pipeline
 
 
 def _int_or_zero(value: Any) -> int:
@@ -182,17 +168,15 @@ def _int_or_zero(value: Any) -> int:
 
 
 def _refuse_hook(name: str, effect: str, commands: Any, report: ImportReport) -> None:
-    would_run = one_line(format_value(commands), max_chars=200)
-    if report.answers.get(name) != DROP_ANSWER:
-        report.used_keys.add(name)
-        fix = f"Give an image in which that is done, and `--answer {name}={DROP_ANSWER}`."
-        raise Refused(f"`{name}` would run {effect}: {would_run}.", fix=fix)
-    report.used_keys.add(name)
-    report.add("dropped", name, f"as answered; it would run {would_run}")
+    shown_commands = one_line(format_value(commands), max_chars=200)
+    if report.find_answer(name) != DROP_ANSWER:
+        fix = f"Use an image with these changes, and `--answer {name}={DROP_ANSWER}`."
+        raise Refused(f"`{name}` would run {effect}: {shown_commands}.", fix=fix)
+    report.add("dropped", name, f"as answered; it would run {shown_commands}")
 
 
-def _flags_from_defaults(foreign: ForeignRecipe, values: dict[str, str], report: ImportReport) -> list[str]:
-    """Return the flags that sparkrun makes of defaults if there is no command, under the engine's names."""
+def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportReport) -> list[str]:
+    """Return the flags that sparkrun builds from `defaults` without a `command`, under the engine's names."""
     name = ENGINES_BY_RUNTIME.get(foreign.engine, "")
     if not name:
         return []
@@ -200,7 +184,7 @@ def _flags_from_defaults(foreign: ForeignRecipe, values: dict[str, str], report:
     words = [] if target.imports and target.imports.repository else [values["model"]]
     vllm_imports = engine.get_engine(engine.DEFAULT_ENGINE).imports
     assert vllm_imports is not None
-    # defaults whose names differ from vLLM's flags
+    # keys of `defaults` whose names differ from vLLM's flags
     flag_names = {
         "tensor_parallel": vllm_imports.tensor,
         "pipeline_parallel": vllm_imports.pipeline,
@@ -222,7 +206,7 @@ def _flags_from_defaults(foreign: ForeignRecipe, values: dict[str, str], report:
     return words
 
 
-# sparkrun's `overrides`: values that replace others where a condition holds. Source: sparkrun 0.4.2 core/recipe.py.
+# sparkrun's `overrides`: values that replace others under a condition. Source: sparkrun 0.4.2 core/recipe.py.
 
 #: names of a Spark's architecture
 ARM_NAMES = ("arm64", "aarch64")
@@ -231,7 +215,7 @@ TAKE_ANSWER = "take"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The values that the conditions of overrides refer to."""
+    """Values that conditions of overrides refer to."""
 
     #: number of hosts
     hosts: int
@@ -240,20 +224,20 @@ class Launch:
 
 
 def apply_overrides(data: dict[str, Any], launch: Launch, report: ImportReport) -> dict[str, Any]:
-    """Return the recipe with the values whose condition holds; the user is asked about conditions that are unknown here."""
+    """Return the recipe with the overrides that apply. The user is asked about unknown conditions."""
     recipe = dict(data)
     for n, override in enumerate(data.get("overrides") or (), 1):
         when = as_mapping(override.get("when"))
         condition = one_line(", ".join(f"{key}: {as_text(value)}" for key, value in when.items()), max_chars=120)
         if _is_applied(when, condition, n, launch, report):
-            recipe |= {
-                key: _merge_override(recipe, override, key)
-                for key in ("defaults", "env", "container")
-                if override.get(key)
-            }
-            report.add("translated", f"override {n}", f"taken in, as it holds here ({condition or 'always'})")
+            for key in ("defaults", "env"):
+                if override.get(key):
+                    recipe[key] = as_mapping(recipe.get(key)) | as_mapping(override[key])
+            if override.get("container"):
+                recipe["container"] = override["container"]
+            report.add("translated", f"override {n}", f"applied: its condition is true ({condition or 'always'})")
         else:
-            report.add("dropped", f"override {n}", f"it does not hold here ({condition})")
+            report.add("dropped", f"override {n}", f"its condition is false ({condition})")
     return recipe
 
 
@@ -263,26 +247,22 @@ def _is_applied(when: dict[str, Any], condition: str, n: int, launch: Launch, re
         return False
     if when.keys() <= facts.keys():
         return True
-    sentence = f"override {n} is for '{condition}', which only you know: take it in, or drop it"
+    sentence = (
+        f"override {n} has the condition '{condition}': `{TAKE_ANSWER}` if it is true for you, else `{DROP_ANSWER}`"
+    )
     return report.ask(f"override-{n}", sentence, (TAKE_ANSWER, DROP_ANSWER)) == TAKE_ANSWER
 
 
-def _merge_override(data: dict[str, Any], override: dict[str, Any], key: str) -> Any:
-    if key == "container":
-        return override[key]
-    return {**as_mapping(data.get(key)), **as_mapping(override[key])}
-
-
-# The `{placeholders}` of a command template, filled from the recipe's defaults or the user's answers.
+# The `{placeholders}` of a command template, replaced by the recipe's defaults or the user's answers.
 #
-# Source: sparkrun 0.4.2 core/recipe.py: `{{` and `}}` are escapes only where the template has a `{{`.
+# Source: sparkrun 0.4.2 core/recipe.py: `{{` and `}}` are escapes only if the template contains `{{`.
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
 _ESCAPED_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
 
 
 def fill_placeholders(template: str, values: Mapping[str, str], report: ImportReport) -> str:
-    """Return the template with its values; the user is asked for a missing one as `placeholder.NAME`."""
+    """Return the template with its placeholders replaced. The user is asked for a missing value as `placeholder.NAME`."""
 
     def substitute(match: re.Match[str]) -> str:
         name = match[1]
@@ -290,7 +270,7 @@ def fill_placeholders(template: str, values: Mapping[str, str], report: ImportRe
             return match[0][0]
         if name in values:
             return values[name]
-        sentence = f"the command has a placeholder {{{name}}} that the recipe gives no value"
+        sentence = f"the command has a placeholder {{{name}}} without a value in the recipe: its value"
         return report.ask(f"placeholder.{name}", sentence) or "0"
 
     pattern = _ESCAPED_PLACEHOLDER if "{{" in template else _PLACEHOLDER
@@ -298,13 +278,11 @@ def fill_placeholders(template: str, values: Mapping[str, str], report: ImportRe
     return pattern.sub(replace, template)
 
 
-# Mods: folders of scripts that sparkrun copies into a running container before the server starts. They are never run
-# here.
-#
-# Their effect is described from the words of run.sh, if it is beside the recipe.
+# Mods: folders of scripts that sparkrun copies into a running container before the server starts. An import never runs
+# them. Their effect is described from the words of run.sh, if it is next to the recipe.
 
 MOD_SCRIPT = "run.sh"
-#: the effect of a script, by its words
+#: effect of a script, by a word in it
 SCRIPT_EFFECTS = {
     "patch": "patches files of the image",
     "git": "applies changes from a git repository",
@@ -324,41 +302,41 @@ MAX_SHOWN_MODS, MAX_PARENT_FOLDERS = 8, 4
 
 
 def refuse_mods(mods: Any, recipe: Path, report: ImportReport) -> None:
-    """Raise Refused for mods without an answer, with their effects and the ways out."""
+    """Raise Refused for mods without an answer, with their effects. recipe: path of the recipe's file."""
     names = as_texts(mods)
     if not names:
         return
-    report.used_keys.add("mods")
     remainder = f"; {len(names) - MAX_SHOWN_MODS} more" if len(names) > MAX_SHOWN_MODS else ""
     descriptions = "; ".join(_describe_mod(name, recipe.parent) for name in names[:MAX_SHOWN_MODS]) + remainder
-    if report.answers.get("mods") != DROP_ANSWER:
+    if report.find_answer("mods") != DROP_ANSWER:
         fix = (
-            "Ways out: an image in which they are built in (`--answer image=REPOSITORY:TAG`), or without them; both with "
-            f"`--answer mods={DROP_ANSWER}`."
+            f"Import without them: `--answer mods={DROP_ANSWER}`, and if the server needs them, an image that includes "
+            "them: `--answer image=REPOSITORY:TAG`."
         )
         raise Refused(f"its mods would change the container before the server starts: {descriptions}.", fix=fix)
-    report.add("dropped", f"mods {join_first(names, MAX_SHOWN_MODS)}", "as answered: nothing of them is run")
+    report.add("dropped", f"mods {join_first(names, MAX_SHOWN_MODS)}", "as answered: they are not run")
 
 
 def _describe_mod(name: str, folder: Path) -> str:
     label = one_line(name, max_chars=80)
     script = _read_script(name, folder)
     if script is None:
-        return f"{label} (its script is not here)"
+        return f"{label} (script not found)"
     lines = (line for line in script.splitlines() if not line.lstrip().startswith("#"))
     words = set(re.findall(r"[a-z][a-z0-9_-]{1,20}", "\n".join(lines)))
-    effects = list(dict.fromkeys(what for word, what in SCRIPT_EFFECTS.items() if word in words))
+    effects = list(dict.fromkeys(effect for word, effect in SCRIPT_EFFECTS.items() if word in words))
     return f"{label} ({', '.join(effects) or 'runs a script'})"
 
 
 def _read_script(name: str, folder: Path) -> str | None:
-    """Return the mod's script, from the recipe's folder or a parent; None if it is missing or not readable."""
+    """Return a mod's script, from the recipe's folder or a parent; None if it is missing or not readable."""
     if check_file_name(name.replace("/", "-")) or ".." in name.split("/") or name.startswith("/"):
         return None
-    last = name.rpartition("/")[2]
-    for above in (folder, *list(folder.parents)[:MAX_PARENT_FOLDERS]):
-        siblings = [above / name / MOD_SCRIPT, *(path / last / MOD_SCRIPT for path in sorted(above.glob("*-mods")))]
-        for path in filter(document.is_file, siblings):
+    base_name = name.rpartition("/")[2]
+    for parent in (folder, *list(folder.parents)[:MAX_PARENT_FOLDERS]):
+        mods_folders = sorted(parent.glob("*-mods"))
+        scripts = [parent / name / MOD_SCRIPT, *(path / base_name / MOD_SCRIPT for path in mods_folders)]
+        for path in filter(document.is_file, scripts):
             try:
                 return document.read_text(path)
             except Refused:

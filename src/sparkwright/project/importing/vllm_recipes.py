@@ -1,4 +1,4 @@
-"""vllm-project/recipes: models/OWNER/NAME.yaml, with lists of arguments and overrides for the DGX Spark.
+"""Reader of vllm-project/recipes: models/OWNER/NAME.yaml, with lists of arguments and overrides for the DGX Spark.
 
 Source: vllm-project/recipes@8959cf6, taxonomy.yaml and src/lib/command-synthesis.js (the order of arguments).
 """
@@ -27,26 +27,26 @@ from sparkwright.project.importing.foreign_recipe import (
 from sparkwright.visible import one_line
 
 KIND = "vllm-project/recipes"
-#: a Spark in its vocabulary: the profile, its brand and its generation
+#: keys under which these recipes have settings for a DGX Spark
 PROFILE, GENERATION, BRAND = "dgx_spark_gb10", "blackwell", "nvidia"
-#: GB that a Spark has for one server: 128 less the system's own use
+#: memory of a Spark for one server, GB: 128 minus the system's own use
 SPARK_GB = 112
 MAX_SPARKS = 8
 SINGLE_HOST_STRATEGY, MULTI_HOST_STRATEGY = "single_node_tp", "multi_node_tp"
 TASKS = {"embedding": "embed", "embeddings": "embed", "rerank": "rerank", "reranking": "rerank", "reranker": "rerank"}
-#: keys that are read, or are only for people
+#: keys that are read, or do not affect the server
 READ_KEYS = {
     *("meta", "model", "variants", "omni", "hardware_overrides", "strategy_overrides", "features", "opt_in_features"),
     *("dependencies", "compatible_strategies", "guide"),
 }
-#: keys that a recipe has no use for, each with the reason
+#: keys that an import drops, each with the reason
 DROPPED_KEYS = {
-    "kv_offload_support": "where keys and values may be moved to: a Spark has one memory",
-    "default_strategy": "a Spark has one GPU; its memory says over how many it is split",
-    "strategy_hardware": "a Spark has one GPU; its memory says over how many it is split",
-    "strategy_min_gpus": "a Spark has one GPU; its memory says over how many it is split",
-    "hardware_opt_in_features": "they are opt-in there: add their flags by hand",
-    "hardware_notes": "for people",
+    "kv_offload_support": "a Spark has only one memory to hold keys and values",
+    "default_strategy": "a Spark has one GPU; the number of hosts follows from the memory needed",
+    "strategy_hardware": "a Spark has one GPU; the number of hosts follows from the memory needed",
+    "strategy_min_gpus": "a Spark has one GPU; the number of hosts follows from the memory needed",
+    "hardware_opt_in_features": "opt-in features: add their flags by hand",
+    "hardware_notes": "notes for readers",
 }
 _LAYER = partial_mapping(extra_args=word_list, extra_env=VARIABLES_SHAPE, docker_image=object)
 _BY_HARDWARE = {str: (None, _LAYER)}
@@ -82,19 +82,19 @@ def matches(data: dict[str, Any]) -> bool:
 def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
     """Return the recipe for a Spark.
 
-    Raises Refused for a recipe that vLLM-Omni serves, and for one that no number of Sparks can serve.
+    Raises Refused for a recipe for vLLM-Omni, and for a model that the supported number of Sparks cannot serve.
     """
     meta, base = as_mapping(data.get("meta")), as_mapping(data["model"])
     if data.get("omni"):
-        fix = "sparkwright proves a server by text, vectors or scores."
-        raise Refused("it is served by vLLM-Omni, which makes images, sound or video.", fix=fix)
+        fix = "sparkwright supports servers for text, vectors and scores."
+        raise Refused("the recipe needs vLLM-Omni, which generates images, audio or video.", fix=fix)
     for key in (key for key in data if key not in READ_KEYS):
-        report.add("dropped", key, DROPPED_KEYS.get(key, "sparkwright does not know this key"))
+        report.add("dropped", key, DROPPED_KEYS.get(key, "unknown key"))
     name, variant = _select_variant(data, report)
     hosts = _host_count(data, name, variant, report)
     strategy = SINGLE_HOST_STRATEGY if hosts == 1 else MULTI_HOST_STRATEGY
     if PROFILE not in as_mapping(meta.get("hardware")):
-        report.add("note", PROFILE, "the recipe does not list the DGX Spark among the hardware that it was run on")
+        report.add("note", PROFILE, "the DGX Spark is not in the recipe's list of tested hardware")
     args, env = _collect_arguments(data, base, variant, strategy, report)
     _resolve_dependencies(data, report)
     model_id = as_text(variant.get("model_id") or base.get("model_id"))
@@ -111,42 +111,39 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
         engine="vllm",
         model=model_id,
         hosts=hosts,
-        task=next((TASKS[item] for item in as_texts(meta.get("tasks")) if item in TASKS), ""),
+        task=next((TASKS[task] for task in as_texts(meta.get("tasks")) if task in TASKS), ""),
     )
     return parse_arguments(build_arguments(image, [model_id, *args, *tensor], env=format_pairs(env)), foreign, report)
 
 
 def _select_variant(data: dict[str, Any], report: ImportReport) -> tuple[str, dict[str, Any]]:
-    """Return the checkpoint: the one that names the Spark, the only one that fits, else the user's answer."""
-    variants = {name: as_mapping(value) for name, value in as_mapping(data["variants"]).items()}
+    """Return name and content of the checkpoint: the one for the Spark, or the only one that fits; else ask the user."""
+    variants = {name: as_mapping(variant) for name, variant in as_mapping(data["variants"]).items()}
     if not variants:
         raise Refused("`variants` is empty.")
-    spark_variants = [
-        name for name, value in variants.items() if PROFILE in as_mapping(value.get("hardware_overrides"))
-    ]
-    fitting = [
-        name for name, value in variants.items() if 0 < _memory_gb(value) <= SPARK_GB and not _is_other_hardware(value)
-    ]
-    fitting_when_split = [
-        name
-        for name, value in variants.items()
-        if 0 < _memory_gb(value) <= SPARK_GB * MAX_SPARKS and not _is_other_hardware(value)
-    ]
-    candidates = spark_variants or fitting or fitting_when_split or list(variants)
-    if len(candidates) == 1:
-        report.add("note", f"variant {candidates[0]}", _describe_variant(variants[candidates[0]]))
-        return candidates[0], variants[candidates[0]]
-    choices = "; ".join(f"{name} ({_describe_variant(variants[name])})" for name in candidates)
-    answer = report.ask("variant", f"which checkpoint: {one_line(choices, max_chars=600)}", candidates)
-    variant = answer or candidates[0]
-    return variant, variants[variant]
+
+    def list_fitting(max_gb: int) -> list[str]:
+        return [
+            name
+            for name, variant in variants.items()
+            if 0 < _memory_gb(variant) <= max_gb and not _is_other_hardware(variant)
+        ]
+
+    for_spark = [name for name, variant in variants.items() if PROFILE in as_mapping(variant.get("hardware_overrides"))]
+    names = for_spark or list_fitting(SPARK_GB) or list_fitting(SPARK_GB * MAX_SPARKS) or list(variants)
+    if len(names) == 1:
+        report.add("note", f"variant {names[0]}", _describe_variant(variants[names[0]]))
+        return names[0], variants[names[0]]
+    choices = "; ".join(f"{name} ({_describe_variant(variants[name])})" for name in names)
+    name = report.ask("variant", f"which checkpoint: {one_line(choices, max_chars=600)}", names) or names[0]
+    return name, variants[name]
 
 
 def _is_other_hardware(variant: dict[str, Any]) -> bool:
-    """Return True if a variant is for hardware other than the DGX Spark, or other than NVIDIA's."""
-    only = as_texts(variant.get("supported_hardware"))
+    """Return True if a variant is only for hardware other than the DGX Spark."""
+    supported = as_texts(variant.get("supported_hardware"))
     brand = as_text(as_mapping(variant.get("precision_hardware")).get("brand"))
-    return (bool(only) and PROFILE not in only) or brand.lower() not in ("", BRAND)
+    return (bool(supported) and PROFILE not in supported) or brand.lower() not in ("", BRAND)
 
 
 def _memory_gb(variant: dict[str, Any]) -> float:
@@ -159,36 +156,43 @@ def _describe_variant(variant: dict[str, Any]) -> str:
 
 
 def _host_count(data: dict[str, Any], name: str, variant: dict[str, Any], report: ImportReport) -> int:
-    """Return the number of Sparks: one if its memory is enough, else the next power of two, which attention heads divide by."""
-    needed, hosts = _memory_gb(variant), 1
-    while hosts * SPARK_GB < needed:
+    """Return the number of Sparks with enough memory: a power of two, so that attention heads can be split evenly."""
+    needed_gb, hosts = _memory_gb(variant), 1
+    while hosts * SPARK_GB < needed_gb:
         hosts *= 2
     if hosts == 1:
         return 1
-    strategies = as_texts(data.get("compatible_strategies"))
-    fix = "Choose a smaller checkpoint with `--answer variant=NAME`, where it has one."
+    fix = "Choose a smaller checkpoint with `--answer variant=NAME`, if there is one."
     if hosts > MAX_SPARKS:
-        raise Refused(f"the checkpoint {name} needs {needed:g} GB: more than {MAX_SPARKS} Sparks have.", fix=fix)
-    if MULTI_HOST_STRATEGY not in strategies:
+        raise Refused(f"the checkpoint {name} needs {needed_gb:g} GB: more than {MAX_SPARKS} Sparks have.", fix=fix)
+    if MULTI_HOST_STRATEGY not in as_texts(data.get("compatible_strategies")):
         message = (
-            f"the checkpoint {name} needs {needed:g} GB, more than a Spark has, and it is not split over hosts there."
+            f"the checkpoint {name} needs {needed_gb:g} GB, more than a Spark has, and cannot be split over hosts."
         )
         raise Refused(message, fix=fix)
-    report.add("note", f"{needed:g} GB", f"more than one Spark has: {hosts} of them, {SPARK_GB} GB each")
+    report.add("note", f"{needed_gb:g} GB", f"too much for one Spark: split over {hosts}, {SPARK_GB} GB each")
     return hosts
 
 
 def _collect_arguments(
     data: dict[str, Any], base: dict[str, Any], variant: dict[str, Any], strategy: str, report: ImportReport
 ) -> tuple[list[str], dict[str, str]]:
-    """Return all arguments in its own order, and the environment: model, checkpoint, the Spark's own, generation, features."""
-    own = as_mapping(variant.get("hardware_overrides"))
-    general = as_mapping(data.get("hardware_overrides"))
-    by_name = as_mapping(as_mapping(data.get("strategy_overrides")).get(strategy))
-    by_strategy = as_mapping(by_name.get("hardware_overrides"))
-    replaced = by_strategy.get(GENERATION) or by_strategy.get(BRAND)
-    generation = [replaced] if replaced else [general.get(GENERATION) or general.get(BRAND), own.get(GENERATION)]
-    layers = [variant, own.get(PROFILE), by_name, *generation, general.get(PROFILE)]
+    """Return the arguments and environment variables for a Spark, in the order of command-synthesis.js."""
+    variant_overrides = as_mapping(variant.get("hardware_overrides"))
+    overrides = as_mapping(data.get("hardware_overrides"))
+    strategy_layer = as_mapping(as_mapping(data.get("strategy_overrides")).get(strategy))
+    strategy_overrides = as_mapping(strategy_layer.get("hardware_overrides"))
+    strategy_generation = strategy_overrides.get(GENERATION) or strategy_overrides.get(BRAND)
+    generation_layers = [overrides.get(GENERATION) or overrides.get(BRAND), variant_overrides.get(GENERATION)]
+    if strategy_generation:
+        generation_layers = [strategy_generation]
+    layers = [
+        variant,
+        variant_overrides.get(PROFILE),
+        strategy_layer,
+        *generation_layers,
+        overrides.get(PROFILE),
+    ]
     words, env = as_texts(base.get("base_args")), as_mapping(base.get("base_env"))
     for layer in (as_mapping(layer) for layer in layers):
         words += as_texts(layer.get("extra_args"))
@@ -197,38 +201,38 @@ def _collect_arguments(
     for name, entry in as_mapping(data.get("features")).items():
         feature = as_mapping(entry)
         if name in opt_in or "modes" in feature:
-            report.add("dropped", f"feature {name}", "it is opt-in there: add its flags by hand")
+            report.add("dropped", f"feature {name}", "opt-in feature: add its flags by hand")
         else:
             words += as_texts(feature.get("args"))
-    if PROFILE in own:
-        report.add("kept", f"hardware_overrides.{PROFILE}", "what its author changed for a Spark")
+    if PROFILE in variant_overrides:
+        report.add("kept", f"hardware_overrides.{PROFILE}", "the author's settings for a Spark")
     return words, {name: as_text(value) for name, value in env.items()}
 
 
 def _resolve_dependencies(data: dict[str, Any], report: ImportReport) -> None:
-    """Ask for an image with the packages that it installs in addition to vLLM: nothing is installed in a container."""
-    rows = [as_mapping(dependency) for dependency in data.get("dependencies") or () if isinstance(dependency, dict)]
-    needed = [as_text(row.get("command")) for row in rows if not row.get("optional")]
-    if needed:
-        commands = one_line("; ".join(needed), max_chars=300)
+    """Ask the user about packages that the recipe installs. They must be in the image: a deploy installs nothing."""
+    dependencies = [as_mapping(entry) for entry in data.get("dependencies") or () if isinstance(entry, dict)]
+    install_commands = [as_text(entry.get("command")) for entry in dependencies if not entry.get("optional")]
+    if install_commands:
+        commands = one_line("; ".join(install_commands), max_chars=300)
         sentence = (
-            f"it installs packages besides vLLM ({commands}): give `image` one that has them, and answer "
-            f"`{DROP_ANSWER}` here"
+            f"the recipe installs packages in addition to vLLM ({commands}): set `image` to an image with these packages, "
+            f"and answer `{DROP_ANSWER}` here"
         )
         if report.ask("dependencies", sentence, (DROP_ANSWER,)):
             report.add("dropped", "dependencies", f"not installed: {commands}")
 
 
 def _select_image(base: dict[str, Any], variant: dict[str, Any], report: ImportReport) -> str:
-    own = as_mapping(as_mapping(variant.get("hardware_overrides")).get(PROFILE))
-    image_value = own.get("docker_image") or variant.get("docker_image") or base.get("docker_image")
+    spark_layer = as_mapping(as_mapping(variant.get("hardware_overrides")).get(PROFILE))
+    image_value = spark_layer.get("docker_image") or variant.get("docker_image") or base.get("docker_image")
     while isinstance(image_value, dict):
         image_value = next((image_value[key] for key in (BRAND, "cu130", "default") if key in image_value), None)
     image = as_text(image_value)
     min_version = as_text(variant.get("min_vllm_version") or base.get("min_vllm_version"))
     if not image and (base.get("nightly_required") or min_version == "nightly"):
-        sentence = "it needs a vLLM newer than any release: which image, as REPOSITORY:TAG (a nightly of that day, not `nightly`)"
+        sentence = "the recipe needs a nightly build of vLLM: its image, as REPOSITORY:TAG with the tag of a day, not `nightly`"
         return report.ask("image", sentence)
     if not image and min_version:
-        report.add("note", f"vLLM {min_version} or newer", "what the recipe asks for")
+        report.add("note", f"vLLM {min_version} or newer", "required by the recipe")
     return image

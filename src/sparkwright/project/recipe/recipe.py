@@ -259,9 +259,7 @@ def load(project: Path, name: str, *, named_at: str = "") -> Recipe:
 def _parse_recipe(path: Path, text: str) -> Recipe:
     """Parse and validate a recipe. Cached because a command loads the same recipe several times."""
     source = document.parse(text, path)
-    file = validate(RecipeFile, source)
-    if file.parallel is not None:
-        file = section_rules.apply_parallel(file, source)
+    file = section_rules.apply_parallel(validate(RecipeFile, source), source)
     rules.check(file, source)
     return Recipe(path.stem, file, source)
 

@@ -13,7 +13,7 @@ from sparkwright.engines.flags import AdapterFlags, find_spelling, has_model, is
 from sparkwright.engines.parallel import Parallel
 from sparkwright.errors import Refused
 from sparkwright.project.documents.document import Document, Place
-from sparkwright.project.recipe.models import Adapter, RecipeFile
+from sparkwright.project.recipe.models import Adapter, ParallelFile, RecipeFile
 from sparkwright.trust import container_option_rules, process_option_rules, security_option_rules
 from sparkwright.trust.container_option_rules import is_below
 
@@ -246,19 +246,19 @@ MODEL_RULES = (_check_models, _check_adapters, _check_model_files, _check_shared
 def apply_parallel(file: RecipeFile, source: Document) -> RecipeFile:
     """Return a recipe with `parallel` on the host's network, because members use the hosts' own addresses.
 
-    Raises Refused for the first setting that conflicts with `parallel`.
+    Raises Refused for the first setting that conflicts with `parallel`. Other recipes are returned unchanged.
     """
-    for message, place, fix in _find_parallel_mistakes(file, source):
+    if file.parallel is None:
+        return file
+    for message, place, fix in _find_parallel_mistakes(file, file.parallel, source):
         raise Refused(message, where=source.where(*place), fix=fix)
     return file.model_copy(
         update={"container": file.container.model_copy(update={"network": process_option_rules.HOST, "networks": ()})}
     )
 
 
-def _find_parallel_mistakes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    split, recipe_engine = file.parallel, engine.get_engine(file.engine)
-    if split is None:
-        return
+def _find_parallel_mistakes(file: RecipeFile, split: ParallelFile, source: Document) -> Iterator[Mistake]:
+    recipe_engine = engine.get_engine(file.engine)
     if split.tensor * split.pipeline == 1:
         yield "`parallel` splits the model over one host.", ("parallel",), "Remove it, or write `tensor: 2`."
     if not recipe_engine.served:

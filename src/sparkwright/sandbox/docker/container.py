@@ -130,7 +130,7 @@ class Container:
         return self.status in ("running", "restarting")
 
     def start(self) -> None:
-        """Start the container. Raises Refused as the engine does."""
+        """Start the container. Raises HttpError as the engine does."""
         if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'

@@ -75,7 +75,7 @@ class Containers:
         raise HttpError(404, f"No such container: {key}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
-        """Create a container. Raises Refused if its name is taken, or its image, log driver or a mount's source is missing."""
+        """Create a container. Raises HttpError if its name is taken, or its image, log driver or a mount's source is missing."""
         name = name or f"sandbox_{secrets.token_hex(4)}"
         if not CONTAINER_NAME.fullmatch(name):
             raise HttpError(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
@@ -96,7 +96,7 @@ class Containers:
         return container
 
     def rename(self, container: Container, name: str) -> None:
-        """Rename a container. Raises Refused if the name is taken."""
+        """Rename a container. Raises HttpError if the name is taken."""
         with self._mutex:
             self._check_name_free(name)
             container.name, container.sick = name, False
@@ -152,7 +152,7 @@ STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", 
 
 
 def filter_containers(containers: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
-    """Return the containers that match a query, the newest first. Raises Refused for an unknown filter."""
+    """Return the containers that match a query, the newest first. Raises HttpError for an unknown filter."""
     filters = parse_filters(query.get("filters", ""))
     unknown = next((name for name in filters if name not in FILTERS and name != "label"), None)
     if unknown is not None:

@@ -276,7 +276,7 @@ POLL_S = 0.05
 
 
 def log_frames(container: Container, query: dict[str, str]) -> Iterator[bytes]:
-    """Yield frames of the requested lines; with follow=1 until the container ends. Raises Refused if no stream is requested."""
+    """Yield frames of the requested lines; with follow=1 until the container ends. Raises HttpError if no stream is requested."""
     streams = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not streams:
         raise HttpError(400, "Bad parameters: you must choose at least one stream")

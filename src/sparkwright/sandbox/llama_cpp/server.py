@@ -10,7 +10,7 @@ from typing import Any
 from sparkwright.engines.llama_cpp import flags
 from sparkwright.sandbox.serving.api import metrics_page
 from sparkwright.sandbox.serving.generation import PromptCache
-from sparkwright.sandbox.serving.process import Counters, Process
+from sparkwright.sandbox.serving.process import SIZE_SCALE, Counters, Process, StartError
 from sparkwright.units import MIB
 
 #: of the simulated models
@@ -29,14 +29,6 @@ KV_SHARE = {
     "q5_1": 0.37,
     "iq4_nl": 0.28,
 }
-
-
-class StartError(Exception):
-    """The server exits with code 1 after these log lines."""
-
-    def __init__(self, *lines: str) -> None:
-        super().__init__(lines[0])
-        self.lines = lines
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ class Config:
 
 
 def build_config(words: Sequence[str]) -> Config:
-    """Return the settings of a command line. Raises Refused."""
+    """Return the settings of a command line. Raises StartError."""
     _check_words(words)
     command = flags.parse_command(words)
     options = command.flags
@@ -109,7 +101,7 @@ def build_config(words: Sequence[str]) -> Config:
 
 
 def _check_words(words: Sequence[str]) -> None:
-    """Raise Refused for words that the parser does not accept."""
+    """Raise StartError for words that the parser does not accept."""
     remaining = list(words)
     while remaining:
         word = remaining.pop(0)
@@ -153,8 +145,6 @@ class LlamaCounters(Counters):
         return metrics_page("llamacpp", ((name, kind, "", value) for name, kind, value in rows))
 
 
-#: the simulated hub's files have a thousandth of their real size
-SIZE_SCALE = 1000
 LOAD_S = 1.2
 GGUF_MAGIC = b"GGUF"
 CLEANUP_LINE = "srv    operator(): operator(): cleaning up before exit..."
@@ -173,17 +163,9 @@ class LlamaServer(Process):
     counters: LlamaCounters
     loaded = False
 
-    def serve(self) -> int:
-        self._began_s = time.monotonic()
-        try:
-            return self._start_and_serve()
-        except StartError as refused:
-            return self.write_last_lines(refused.lines, 1)
-        except OSError:
-            address = f"hostname: {self.config.host}, port: {self.config.port}"
-            return self.write_last_lines(
-                [f"start: couldn't bind HTTP server socket, {address}", "exiting due to HTTP server error"], 1
-            )
+    def bind_error_log(self, error: OSError) -> Sequence[str]:
+        address = f"hostname: {self.config.host}, port: {self.config.port}"
+        return [f"start: couldn't bind HTTP server socket, {address}", "exiting due to HTTP server error"]
 
     def stop_log(self) -> Sequence[str]:
         return [self._stamp_line("I", CLEANUP_LINE)]
@@ -197,7 +179,8 @@ class LlamaServer(Process):
             "CUDA error: an illegal memory access was encountered",
         ]
 
-    def _start_and_serve(self) -> int:
+    def start_and_serve(self) -> int:
+        self._began_s = time.monotonic()
         self.config = self.limits = build_config(self.argv)
         self.loaded, self.cache, self.counters = False, PromptCache(1), LlamaCounters()
         self._log_line(f"srv          init: build_info: {self.version}")
@@ -207,9 +190,7 @@ class LlamaServer(Process):
         self._log_line("srv          init: loading model")
         self._log_line(f"srv    load_model: loading model '{self.config.model}'")
         size_bytes = self._weights()
-        if self.fault() == "crash-loop":
-            self.stopped.wait(0.3)
-            return self.write_last_lines(self.crash_log(), 1)
+        self.crash_if_looping()
         if not self.take_memory(size_bytes + self.config.kv_bytes):
             failed = "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers"
             model = f"srv    load_model: failed to create context with model, '{self.config.model}'"
@@ -224,7 +205,7 @@ class LlamaServer(Process):
         return self.serve_until_stopped()
 
     def _weights(self) -> int:
-        """Return the size of its model. Raises Refused if the file is not a model."""
+        """Return the size of its model in bytes. Raises StartError if the file is not a model."""
         path, name = self._folder_of(self.config.model), self.config.model
         last_lines = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED_LINE)
         if not path.is_file():

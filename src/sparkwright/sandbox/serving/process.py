@@ -17,6 +17,17 @@ from sparkwright.sandbox.memory import LEAK_BYTES_PER_S, LINGER_S, OVERSHOOT_BYT
 from sparkwright.units import GIB
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+#: factor from the size of a model's files in the sandbox to its simulated size
+SIZE_SCALE = 1000
+
+
+class StartError(Exception):
+    """An engine exits during its start, with these last log lines and this exit code."""
+
+    def __init__(self, *texts: str, code: int = 1) -> None:
+        super().__init__("\n".join(texts))
+        self.lines = str(self).splitlines()
+        self.code = code
 
 
 class Counters:
@@ -262,9 +273,22 @@ class Process(ABC):
             if self._pool is not None:
                 self._pool.release(self._holder, after_s=LINGER_S)
 
-    @abstractmethod
     def serve(self) -> int:
         """Start and serve until stopped. Return the exit code."""
+        try:
+            return self.start_and_serve()
+        except StartError as error:
+            return self.write_last_lines(error.lines, error.code)
+        except OSError as error:
+            return self.write_last_lines(self.bind_error_log(error), 1)
+
+    @abstractmethod
+    def start_and_serve(self) -> int:
+        """Start and serve until stopped. Return the exit code. Raises StartError, and OSError if the port can't be bound."""
+
+    @abstractmethod
+    def bind_error_log(self, error: OSError) -> Sequence[str]:
+        """Return the last log lines if the port can't be bound."""
 
     @abstractmethod
     def stop_log(self) -> Sequence[str]:
@@ -298,6 +322,12 @@ class Process(ABC):
         self.dead = True
         self.write_last_lines(self.exit_log(), 0)
         threading.Timer(0.1, self.stopped.set).start()
+
+    def crash_if_looping(self) -> None:
+        """Raise StartError shortly after the start while the fault `crash-loop` is active."""
+        if self.fault() == "crash-loop":
+            self.stopped.wait(0.3)
+            raise StartError(*self.crash_log(), code=self.crash_code)
 
     def crash(self) -> None:
         """Exit as after an unhandled error."""

@@ -17,6 +17,7 @@ from sparkwright.engines.option_table import Option
 from sparkwright.engines.sglang import flags
 from sparkwright.engines.sglang.http import PAGE_TOKENS, PORT
 from sparkwright.sandbox.memory import TOTAL_BYTES
+from sparkwright.sandbox.serving.process import SIZE_SCALE, StartError
 from sparkwright.trust import bounds
 
 #: on 90 to 160 GB
@@ -25,7 +26,6 @@ PREFILL_TOKENS = 16384
 #: memory that is kept free in addition to weights and KV cache if no share is given, MiB
 RESERVED_MIB = 8192 * 1.5 + 512 + 128
 #: the simulated hub's files have a thousandth of their real size
-SIZE_SCALE = 1000
 #: bytes of a token's keys and values: 16 layers with attention, 4 heads of 256
 KV_BYTES_PER_TOKEN = 2 * 16 * 4 * 256 * 2
 #: default number of requests at a time
@@ -105,7 +105,7 @@ class Config:
 
 
 def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
-    """Return the settings. Raises Refused."""
+    """Return the settings. Raises StartError."""
     model_config = _read_model_config(str(arguments["model_path"]), folder)
     text = model_config["text_config"] if isinstance(model_config.get("text_config"), dict) else model_config
     trained_context = bounds.count_or_none(text.get("max_position_embeddings")) or 4096
@@ -159,7 +159,7 @@ def _context_length(length: int | None, trained_context: int) -> int:
 
 
 def _weight_bytes(folder: Path) -> int:
-    """Return the size of the shards. Raises Refused if a shard of the index is missing or incomplete."""
+    """Return the size of the shards. Raises StartError if a shard of the index is missing or incomplete."""
     index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     if index.is_file():
         weight_map = bounds.parse_json(
@@ -176,7 +176,7 @@ def _weight_bytes(folder: Path) -> int:
 
 
 def check_adapters(config: Config, folder_of: Callable[[str], Path]) -> None:
-    """Raise Refused for an adapter that the real server does not load. Source: lora/lora_manager.py of 0.5.23."""
+    """Raise StartError for an adapter that the real server does not load. Source: lora/lora_manager.py of 0.5.23."""
     max_rank = config.asked["max_lora_rank"]
     for name, path in config.adapters.items():
         try:
@@ -194,15 +194,6 @@ HELP_WIDTH = 100
 NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
 
 
-class StartError(Exception):
-    """The server exits with these log lines and this exit code."""
-
-    def __init__(self, *lines: str, code: int = 1) -> None:
-        super().__init__(lines[-1])
-        self.lines = lines
-        self.code = code
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise StartError(*self.format_usage().splitlines(), f"{self.prog}: error: {message}", code=2)
@@ -217,7 +208,7 @@ def human_readable_int(value: str) -> int:
 
 
 def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return all arguments by name with underscores; None for those not given. Raises Refused."""
+    """Return all arguments by name with underscores; None for those not given. Raises StartError."""
     words = list(words)
     if words and not words[0].startswith("-"):
         words[:1] = ["--model-path", words[0]]

@@ -12,7 +12,7 @@ from sparkwright.sandbox.serving.api import metrics_page
 from sparkwright.sandbox.serving.generation import PromptCache
 from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES, Counters, Process
 from sparkwright.sandbox.sglang import start_log
-from sparkwright.sandbox.sglang.config import Config, StartError, build_config, check_adapters, parse_arguments
+from sparkwright.sandbox.sglang.config import Config, build_config, check_adapters, parse_arguments
 
 
 class SglangCounters(Counters):
@@ -91,17 +91,10 @@ class SglangServer(Process):
         """Seconds between two checks for that token."""
         return 0.0 if self._instant else PROBE_S
 
-    def serve(self) -> int:
-        try:
-            return self._start_and_serve()
-        except StartError as refused:
-            return self.write_last_lines(refused.lines, refused.code)
-        except OSError as error:
-            address = f"('{self.config.asked['host']}', {self.config.asked['port']})"
-            reason = (
-                f"error while attempting to bind on address {address}: [errno {error.errno}] address already in use"
-            )
-            return self.write_last_lines([f"ERROR:    [Errno {error.errno}] {reason}"], 1)
+    def bind_error_log(self, error: OSError) -> Sequence[str]:
+        address = f"('{self.config.asked['host']}', {self.config.asked['port']})"
+        reason = f"error while attempting to bind on address {address}: [errno {error.errno}] address already in use"
+        return [f"ERROR:    [Errno {error.errno}] {reason}"]
 
     def stop_log(self) -> Sequence[str]:
         requests_left = start_log.GRACEFUL.format(self.counters.running if self.status != "starting" else 0)
@@ -116,7 +109,7 @@ class SglangServer(Process):
     def log_access(self, line: str) -> None:
         self.log(start_log.stamp_line(line))
 
-    def _start_and_serve(self) -> int:
+    def start_and_serve(self) -> int:
         self.status = "starting"
         arguments = parse_arguments(self.argv)
         settings = self.config = self.limits = build_config(arguments, self._folder_of(str(arguments["model_path"])))
@@ -125,9 +118,7 @@ class SglangServer(Process):
         free = self.free_bytes
         self.write_log(start_log.loading_lines(settings, free))
         check_adapters(settings, self._folder_of)
-        if self.fault() == "crash-loop":
-            self.stopped.wait(0.3)
-            return self.write_last_lines(self.crash_log(), self.crash_code)
+        self.crash_if_looping()
         if not settings.kv_tokens or not self.take_memory(settings.static_bytes):
             return self.write_last_lines(start_log.no_memory_lines(settings), self.crash_code)
         self.adjust_memory(HOST_SIDE_BYTES + start_log.GRAPH_BYTES)

@@ -40,7 +40,7 @@ class InvalidRequest(Exception):
 
 
 def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser: bool = True) -> AnswerSpec:
-    """Return the answer that a chat request calls for. Raises Refused.
+    """Return the answer that a chat request calls for. Raises InvalidRequest.
 
     Args:
         engine: the engine that answers.
@@ -59,7 +59,7 @@ def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser:
 
 
 def _check_tools(engine: Engine, choice: Any, *, require_parser: bool) -> None:
-    """Raise Refused for tools that no configured parser finds."""
+    """Raise InvalidRequest for tools that no configured parser finds."""
     config = engine.config
     if choice == "auto" and require_parser and not (config.auto_tools and config.tool_parser):
         raise InvalidRequest(NEEDS_BOTH)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm import option_values
+from sparkwright.sandbox.serving.process import StartError
 
 Release = tuple[int, int, int]
 
@@ -111,17 +112,9 @@ INTEGER_OPTIONS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "p
 FLOAT_OPTIONS = ("gpu_memory_utilization",)
 
 
-class StartError(Exception):
-    """The process exits before it serves: its last log lines and its exit code."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 def crash_error(message: str) -> StartError:
     """Return an uncaught exception: the end of its traceback, and exit code 1."""
-    return StartError(f"Traceback (most recent call last):\n{message}", 1)
+    return StartError("Traceback (most recent call last):", message)
 
 
 @dataclass
@@ -158,7 +151,7 @@ class Arguments:
 
 
 def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
-    """Return the arguments. Raises Refused with argparse's message."""
+    """Return the arguments. Raises StartError with argparse's message."""
     arguments, words, unknown = Arguments(), [_normalize_word(word) for word in argv], list[str]()
     while words:
         word = words.pop(0)
@@ -178,9 +171,9 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
             rest = [value] if equals else _option_values(option, words)
             _set_values(arguments, option, rest, inner.split(".") if dot else [])
     if unknown:
-        raise StartError(f"{VLLM_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", 2)
+        raise StartError(f"{VLLM_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", code=2)
     if arguments.switch("enable_auto_tool_choice", False) and "tool_call_parser" not in arguments.values:
-        raise StartError("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser", 1)
+        raise StartError("TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser")
     arguments.model = str(arguments.values.pop("model", arguments.model))
     return arguments
 
@@ -201,14 +194,14 @@ def _set_model(arguments: Arguments, unknown: list[str], word: str) -> None:
 
 
 def _expand_abbreviation(name: str, version: str) -> str:
-    """Return the option that this abbreviates. Raises Refused if it abbreviates several."""
+    """Return the option that this abbreviates. Raises StartError if it abbreviates several."""
     by_name = _options_by_name(version)
     if name in by_name or not name.startswith("--"):
         return name
     matches = [option for option in by_name if option.startswith(name)]
     if len(matches) > 1:
         message = f"ambiguous option: {name} could match {', '.join(matches)}"
-        raise StartError(f"{USAGE}\nvllm serve: error: {message}", 2)
+        raise StartError(f"{USAGE}\nvllm serve: error: {message}", code=2)
     return matches[0] if matches else name
 
 
@@ -286,7 +279,7 @@ def _convert_value(option: Option, word: str) -> Any:
 
 
 def _option_error(option: Option, message: str) -> StartError:
-    return StartError(f"{USAGE}\nvllm serve: error: argument {'/'.join(option.names)}: {message}", 2)
+    return StartError(f"{USAGE}\nvllm serve: error: argument {'/'.join(option.names)}: {message}", code=2)
 
 
 @functools.lru_cache(maxsize=8)
@@ -305,7 +298,7 @@ CONFIG_OPTION = "--config"
 
 
 def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
-    """Return the arguments with --config replaced by the file's, as in 0.32.0. Raises Refused with the real engine's message."""
+    """Return the arguments with --config replaced by the file's, as in 0.32.0. Raises StartError with the real engine's message."""
     words = _model_first(list(argv))
     if CONFIG_OPTION not in words:
         return words

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm import option_values
-from sparkwright.sandbox.vllm.command_line import Arguments, Release, StartError, crash_error, parse_release
+from sparkwright.sandbox.serving.process import SIZE_SCALE, StartError
+from sparkwright.sandbox.vllm.command_line import Arguments, Release, crash_error, parse_release
 from sparkwright.sandbox.vllm.model import (
     Adapter,
     Drafts,
@@ -25,7 +26,6 @@ from sparkwright.trust import bounds
 DEFAULT_BATCHED_TOKENS = 2048  # on a GB10, in every version
 DEFAULT_MAX_SEQS = 256
 MIN_SHARD_BYTES = 1_000_000  # bytes; the simulated hub's shards have two and a half times as many
-SIZE_SCALE = 1000  # factor from the size of the model's files to the simulated size
 CACHE_TOKENS = 1_450_000  # of Qwen3.5-35B-A3B in all of a GB10's memory
 
 OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
@@ -120,7 +120,7 @@ def read_model_config(name: str, folder: Path) -> dict[str, Any]:
 
 
 def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
-    """Return the settings. Raises Refused with the last lines of a real traceback."""
+    """Return the settings. Raises StartError with the last lines of a real traceback."""
     version_numbers, hybrid, architecture = parse_release(version), is_hybrid(model), str(model["architectures"][0])
     _check_ranges(arguments, version_numbers)
     text = text_config(model)
@@ -167,7 +167,7 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
 
 
 def _check_ranges(arguments: Arguments, now: Release) -> None:
-    """Raise Refused, with Pydantic's message, for numbers that the real config classes refuse."""
+    """Raise StartError, with Pydantic's message, for numbers that the real config classes refuse."""
     for key, value in arguments.values.items():
         violation = (
             option_values.find_broken_limit(key.replace("_", "-"), value, now)
@@ -229,7 +229,7 @@ def _model_length(arguments: Arguments, max_length: int) -> int:
 
 
 def _count_shards(folder: Path) -> int:
-    """Return the number of weight files. Raises Refused if a file of the index is missing."""
+    """Return the number of weight files. Raises StartError if a file of the index is missing."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return len(list(folder.glob("*.safetensors")))
@@ -276,7 +276,7 @@ def validation_error(
         f"  {message} [type={kind}, input_value={shown_input}]",
         f"    For further information visit https://errors.pydantic.dev/2.14/v/{kind}",
     )
-    return StartError("\n".join(lines), 1)
+    return StartError(*lines)
 
 
 BLOCK_CHECK_SINCE: Release = (0, 17, 0)
@@ -285,7 +285,7 @@ BLOCK_CHECK_UNTIL: Release = (0, 27, 0)
 
 
 def check_before_weights(config: Config, version: str) -> None:
-    """Raise Refused for settings that the API server refuses."""
+    """Raise StartError for settings that the API server refuses."""
     now = parse_release(version)
     if config.budget < config.max_num_seqs:
         message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
@@ -307,7 +307,7 @@ def check_before_weights(config: Config, version: str) -> None:
 
 
 def check_after_weights(config: Config, version: str) -> None:
-    """Raise Refused for settings that the engine's own process refuses."""
+    """Raise StartError for settings that the engine's own process refuses."""
     if BLOCK_CHECK_LATE_SINCE <= parse_release(version) < BLOCK_CHECK_UNTIL and _block_too_large(config):
         raise _core_error(f"AssertionError: {_block_too_large(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
@@ -334,4 +334,4 @@ def _core_error(message: str) -> StartError:
         "Traceback (most recent call last):",
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     )
-    return StartError("\n".join(lines), 1)
+    return StartError(*lines)

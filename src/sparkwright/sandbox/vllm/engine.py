@@ -14,9 +14,15 @@ from typing import Any
 from sparkwright.ready import wait_for_readable
 from sparkwright.sandbox.http_server import Server
 from sparkwright.sandbox.memory import TOTAL_BYTES
-from sparkwright.sandbox.serving.process import COMPILE_PEAK_BYTES, HOST_SIDE_BYTES, SIGTERM_EXIT_CODE, Process
+from sparkwright.sandbox.serving.process import (
+    COMPILE_PEAK_BYTES,
+    HOST_SIDE_BYTES,
+    SIGTERM_EXIT_CODE,
+    Process,
+    StartError,
+)
 from sparkwright.sandbox.vllm import command_line, responses, startup
-from sparkwright.sandbox.vllm.command_line import Arguments, StartError, crash_error, parse_arguments
+from sparkwright.sandbox.vllm.command_line import Arguments, crash_error, parse_arguments
 from sparkwright.sandbox.vllm.config import (
     Config,
     build_config,
@@ -80,7 +86,7 @@ class Group:
         )
 
     def wait_for_members(self, stopped: threading.Event) -> None:
-        """Wait until all members have joined, or until stopped. Raises Refused with the log lines of real ones."""
+        """Wait until all members have joined, or until stopped. Raises StartError with the log lines of real ones."""
         until_s = time.monotonic() + self.timeout_s
         if self.world == 1:
             return
@@ -164,14 +170,8 @@ class Engine(Process):
         #: stored responses by id
         self.stored_responses: dict[str, dict[str, Any]] = {}
 
-    def serve(self) -> int:
-        try:
-            return self._start_and_serve()
-        except StartError as refused:
-            return self.write_last_lines(str(refused).splitlines(), refused.code)
-        except OSError as error:
-            last_lines = ["Traceback (most recent call last):", f"OSError: [Errno {error.errno}] {error.strerror}"]
-            return self.write_last_lines(last_lines, 1)
+    def bind_error_log(self, error: OSError) -> Sequence[str]:
+        return ["Traceback (most recent call last):", f"OSError: [Errno {error.errno}] {error.strerror}"]
 
     def stop_log(self) -> Sequence[str]:
         return list(startup.stop_lines())
@@ -203,7 +203,7 @@ class Engine(Process):
         else:
             self.die()
 
-    def _start_and_serve(self) -> int:
+    def start_and_serve(self) -> int:
         arguments = parse_arguments(command_line.expand_config_file(self.argv, self._folder_of), self.version)
         self.group = Group.from_arguments(arguments)
         self.write_log(() if self.headless else startup.banner_lines(arguments, self.version))
@@ -221,9 +221,7 @@ class Engine(Process):
         self.config = self.limits = replace(build_config(arguments, model, folder, self.version), drafts=drafts)
         self.write_log(startup.settings_lines(self.config, arguments, self.version))
         check_before_weights(self.config, self.version)
-        if self.fault() == "crash-loop":
-            self.stopped.wait(0.3)
-            return self.write_last_lines(startup.crash_lines(), 1)
+        self.crash_if_looping()
         if not self.take_memory(int(self.config.utilization * TOTAL_BYTES)):
             free = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
             return self.write_last_lines(startup.no_memory_lines(self.config, free, TOTAL_BYTES / GIB), 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.engines.vllm.speculation import METHODS
-from sparkwright.sandbox.vllm.command_line import Arguments, StartError, crash_error
+from sparkwright.sandbox.vllm.command_line import Arguments, crash_error
 from sparkwright.trust import bounds
 from sparkwright.trust.bounds import count_or_none
 
@@ -133,7 +133,7 @@ class Adapter:
 def load_adapters(
     arguments: Arguments, model: Mapping[str, Any], folder_of: Callable[[str], Path]
 ) -> tuple[Adapter, ...]:
-    """Return the adapters of --lora-modules. Raises Refused for one that the real engine does not load.
+    """Return the adapters of --lora-modules. Raises StartError for one that the real engine does not load.
 
     Args:
         arguments: the engine's.
@@ -147,7 +147,7 @@ def load_adapters(
         if not arguments.switch("enable_lora", False):
             problem = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
         if problem:
-            raise StartError(f"Traceback (most recent call last):\nValueError: {problem}", 1)
+            raise crash_error(f"ValueError: {problem}")
     return adapters
 
 
@@ -264,7 +264,7 @@ class Drafts:
 
 
 def parse_drafts(speculative_config: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
-    """Return the drafts of a --speculative-config, or None if there is none. Raises Refused if the drafter is missing.
+    """Return the drafts of a --speculative-config, or None if there is none. Raises StartError if the drafter is missing.
 
     Args:
         speculative_config: value of the flag.
