@@ -117,7 +117,7 @@ def check_updates(host: Host) -> Iterator[Finding]:
 
 
 CLOCK_NAME = "clock"
-CLOCK_OFFSET_NAME = "clock beside the laptop's"
+CLOCK_OFFSET_NAME = "clock offset"
 SYNCHRONIZED_PATH = "/run/systemd/timesync/synchronized"
 
 
