@@ -44,8 +44,8 @@ def described(project: SandboxProject, monkeypatch: pytest.MonkeyPatch) -> Sandb
 def test_what_can_be_proved_is_and_the_rest_is_unknown(described: SandboxProject) -> None:
     result = described.deploy()
     assert result.proved, result.out[-3000:]
-    assert "what the engine takes is unknown" in result.task("Check that it fits in memory")["msg"]
-    assert "what the engine takes is unknown" in result.task("Check free memory")["msg"]
+    assert "the memory need of the engine is unknown" in result.task("Check that it fits in memory")["msg"]
+    assert "the memory need of the engine is unknown" in result.task("Check free memory")["msg"]
     assert result.task("Check the engine log")["data"]["verdict"] == "unknown"
     second_run = described.deploy()
     assert (second_run.code, second_run.recap["changed"]) == (0, 0), second_run.out

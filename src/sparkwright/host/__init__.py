@@ -1,1 +1,1 @@
-"""The host side: reading and changing the host, shared by several modules."""
+"""Access to the host, shared by the modules."""

@@ -1,1 +1,1 @@
-"""The memory that CPU and GPU share: its holders, and the budget of an engine."""
+"""The memory shared by CPU and GPU: its holders, the budget of a start, and the guards."""

@@ -29,7 +29,7 @@ from sparkwright.protocol.result import Result
 from sparkwright.units import GIB, format_gib
 
 #: clause for an engine without a memory model
-UNKNOWN_ENGINE_MEMORY = "what the engine takes is unknown"
+UNKNOWN_ENGINE_MEMORY = "the memory need of the engine is unknown"
 SHM_FOLDER = "/dev/shm"
 #: suggested reduction after a start that exceeded its budget
 REDUCTION_BYTES = 8 * GIB

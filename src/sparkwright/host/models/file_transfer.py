@@ -37,7 +37,7 @@ LARGE_BYTES = 5 * RANGE_BYTES  # smaller files are downloaded sequentially inste
 PARALLEL_FAILURES, RANGE_RETRIES = 3, 5  # limits of hf_transfer for each range
 #: modes whose partial file is the beginning of the file; each can resume the other's
 SEQUENTIAL_MODES = ("plain", "xet")
-PARTIAL_FOLDER = ".cache/sparkwright/partial"  # a model's own files cannot be there
+PARTIAL_FOLDER = ".cache/sparkwright/partial"  # reserved: a lock with a file below it is refused
 MODE_FILE = ".cache/sparkwright/transfer"
 #: partial files of Hugging Face's client
 _HUB_CLIENT_FOLDER = ".cache/huggingface/download"
@@ -118,7 +118,7 @@ def download_file(
 
 
 def partial_path(folder: Path, file: Mapping[str, Any]) -> Path:
-    """Return the path of a file's partial file, whose name contains the hash: each revision has its own."""
+    """Return the path of a file's partial download. The name contains the hash, so that revisions do not share it."""
     name = hashlib.sha256(file["path"].encode()).hexdigest()[:16]
     return folder / PARTIAL_FOLDER / f"{name}.{file['sha256'] or file['blob_id']}.incomplete"
 

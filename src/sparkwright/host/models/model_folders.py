@@ -174,7 +174,7 @@ def replaced_folders(context: Context) -> dict[Path, str]:
 
 
 def _list_kept(folder: Path) -> list[Path]:
-    """Return the kept files. The target of a symlink is not one's own: then there are none."""
+    """Return the kept files, or none if the folder is a symlink."""
     kept_folder = folder / KEPT_FOLDER
     if kept_folder.is_symlink():
         return []

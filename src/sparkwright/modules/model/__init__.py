@@ -1,1 +1,1 @@
-"""Modules about a model's files."""
+"""Modules that download, verify, serve and restore the files of a model."""
