@@ -20,7 +20,7 @@ FAULTS = [
     ("slow", CHANGE, 1, "misconfigured"),
     ("wedge", CHANGE, 1, "no token arrived within 3 s"),
     ("cpu-only", CHANGE, 1, "the server does not use the GPU; engine log: device_config=cpu"),
-    ("oom", CHANGE, 1, "GiB were free, and the engine wanted"),
+    ("oom", CHANGE, 1, "GiB were free, and the engine requested"),
     ("engine-exits", CHANGE, 1, "it crashed on the first request"),
     ("crash-loop", CHANGE, 1, "the engine exited (exit code 1)"),
     ("half-model", CHANGE, 1, "interrupted"),
@@ -152,7 +152,7 @@ def test_a_restart_meets_the_faults_of_a_start_and_a_deploy_starts_it_again(proj
     before = project.serving()
     control.set_fault(project.sandbox, "oom")
     result = project.run("restart", "--host", "sandbox", "--json")
-    assert (result.code, "GiB were free, and the engine wanted" in result.recap["msg"]) == (1, True), result.recap
+    assert (result.code, "GiB were free, and the engine requested" in result.recap["msg"]) == (1, True), result.recap
     assert project.serving() == ""
     control.set_fault(project.sandbox, None)
     assert project.deploy().proved

@@ -183,7 +183,7 @@ def test_a_restart_that_does_not_help_fails_and_the_next_deploy_makes_it_serve(s
     control.set_fault(spark.sandbox, "oom")
     result = spark.deploy()
     assert result.code == 1, result.out[-2000:]
-    assert "GiB were free, and the engine wanted" in result.recap["msg"]
+    assert "GiB were free, and the engine requested" in result.recap["msg"]
     assert inspect_container(spark)["HostConfig"]["RestartPolicy"]["Name"] == "no", "no loop is fed"
     control.set_fault(spark.sandbox, None)
     assert not gives_token(spark)

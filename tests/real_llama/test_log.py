@@ -22,7 +22,7 @@ def test_its_log_says_what_it_answers(llama: servers.Server) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--max-model-len", "4096"], "the engine does not know: --max-model-len."),
+        (["--max-model-len", "4096"], "unknown argument: --max-model-len."),
         (["-ctv", "q8_0", "-fa", "off"], "a quantized V cache (cache-type-v) needs flash-attn, which is off."),
     ],
 )

@@ -25,7 +25,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("flags", "fault", "code", "sentence"),
     [
-        (("--max-model-len", "8192"), "", 2, "the engine does not know: --max-model-len 8192."),
+        (("--max-model-len", "8192"), "", 2, "unknown argument: --max-model-len 8192."),
         (("--chunked-prefill-size", "lots"), "", 2, "argument --chunked-prefill-size: invalid int value: 'lots'."),
         (("--kv-cache-dtype", "q8_0"), "", 2, "argument --kv-cache-dtype: invalid choice: 'q8_0'"),
         (("--max-r", "8", "--max-lo", "8"), "", 2, "ambiguous option: --max-lo could match"),

@@ -83,7 +83,7 @@ def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
     [
         ("b10068/ready-lv4", 0, {"version": "b1-571d0d5", "slots": 2, "kv_cache_dtype": "q8_0", "chunked_prefill": True}),
         ("b10434/half-gguf", 1, {"failure": "the model's file is truncated: a tensor lies beyond its end.", "slots": None}),
-        ("b10434/unknown-flag", 1, {"failure": "the engine does not know: --no-such-flag."}),
+        ("b10434/unknown-flag", 1, {"failure": "unknown argument: --no-such-flag."}),
     ],
 )  # fmt: skip
 def test_the_engine_of_a_saved_log_is_recognised(

@@ -32,11 +32,11 @@ FAILURES = {
     "missing-mmproj": f"it cannot open models/mmproj.gguf in the container: {NO_FILE}.",
     "missing-value": "-c needs a value.",
     "not-gguf": "the model's file is not a GGUF file.",
-    "other-engines-flag": "the engine does not know: --max-model-len.",
+    "other-engines-flag": "unknown argument: --max-model-len.",
     "port-in-use": "it cannot listen on 127.0.0.1, port 18112: the port is in use, or the container does not have this address.",
     "quantized-v-without-fa": "a quantized V cache (cache-type-v) needs flash-attn, which is off.",
     "unknown-architecture": "this engine cannot load llamx.",
-    "unknown-flag": "the engine does not know: --no-such-flag.",
+    "unknown-flag": "unknown argument: --no-such-flag.",
     "unknown-tokenizer": "this engine is too old for the model's tokenizer (gpt-9).",
 }
 #: cases that were ready; all but the last were stopped with SIGTERM
@@ -129,7 +129,7 @@ def test_only_the_last_start_counts() -> None:
     assert (state.value("slots"), state.value("version"), len(state.warnings)) == (2, None, 1)
     refused = (DATA / "llama-b10434" / "unknown-flag" / "server.log").read_bytes()
     state = read_log(log[0] + refused, LOG)
-    assert (state.value("slots"), state.failure.value) == (None, "the engine does not know: --no-such-flag.")
+    assert (state.value("slots"), state.failure.value) == (None, "unknown argument: --no-such-flag.")
 
 
 def test_what_a_model_answers_and_a_request_that_is_refused_are_no_failure() -> None:

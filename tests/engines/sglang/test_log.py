@@ -37,7 +37,7 @@ def test_the_schedulers_line_tells_what_it_runs_with(size: int, on: bool) -> Non
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("sglang serve: error: unrecognized arguments: --x", "the engine does not know: --x."),
+        ("sglang serve: error: unrecognized arguments: --x", "unknown argument: --x."),
         (
             "launch_server.py: error: argument --port: expected one argument",
             "the engine refuses its arguments: argument --port: expected one argument.",

@@ -45,7 +45,7 @@ def test_a_server_that_serves_dies_of_few_things(case: dict[str, Any]) -> None:
 
 def test_refused_arguments_are_a_start_of_their_own() -> None:
     state = read_log(READY + "vllm serve: error: unrecognized arguments: --x\n", LOG)
-    assert (state.failure.value, state.ready) == ("the engine does not know: --x.", False)
+    assert (state.failure.value, state.ready) == ("unknown argument: --x.", False)
 
 
 def test_what_happened_long_before_does_not_explain_an_end() -> None:

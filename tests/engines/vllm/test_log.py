@@ -70,7 +70,7 @@ def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
     ("case", "sentence"),
     [
         ("hybrid-chunked-off", "prefix caching on this recurrent model needs chunked prefill, which is turned off."),
-        ("err-unknown-arg", "the engine does not know: --no-such-flag."),
+        ("err-unknown-arg", "unknown argument: --no-such-flag."),
         ("err-max-model-len", "max-model-len 1000000 is more than the model's 8192.0."),
         ("err-no-model", "there is no model at /models/does-not-exist in the container."),
         ("err-port-in-use", "its port is in use inside the container's network."),
@@ -114,7 +114,7 @@ def test_arguments_that_are_refused_are_a_start_too() -> None:
     good, refused = (DATA / case / "server.log" for case in ("llama-eager", "err-unknown-arg"))
     state = read_log(good.read_bytes() + refused.read_bytes(), LOG)
     assert state.value("version") is None
-    assert state.failure.value == "the engine does not know: --no-such-flag."
+    assert state.failure.value == "unknown argument: --no-such-flag."
 
 
 def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:

@@ -207,4 +207,4 @@ def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
     assert evaluate_group({"spark1": pending, "spark2": pending}, HOSTS).verdict == "incomplete"
     refused = b"ValueError: With `vllm serve`, you should provide the model as a positional argument instead of via `--model`.\n"
     proof = evaluate_group({"spark1": refused, "spark2": pending}, HOSTS)
-    assert (proof.verdict, proof.sentence) == ("failed", "rank 0 (spark1): no model is given to it.")
+    assert (proof.verdict, proof.sentence) == ("failed", "rank 0 (spark1): its arguments name no model.")

@@ -13,7 +13,7 @@ from tests.real_engine.releases.record import find_matched_patterns
 KEPT = load_reports()
 NEWEST = KEPT[-1]
 EVERY = sources.all_reports()
-REFUSED = CaseResult("dense", "--swap-space 4", "asked", False, 2, said="the engine does not know: --swap-space 4.")
+REFUSED = CaseResult("dense", "--swap-space 4", "asked", False, 2, said="unknown argument: --swap-space 4.")
 TAKEN = CaseResult("dense", "--swap-space 4", "asked", True, None, {"chunked_prefill": True})
 
 
@@ -171,7 +171,7 @@ def test_what_changed_since_the_release_before() -> None:
         ("lines of the log that are no longer found", ["one"]),
         (
             "cases that end otherwise",
-            ["swap-space: taken: chunked_prefill True before, refused: the engine does not know: --swap-space 4. now"],
+            ["swap-space: taken: chunked_prefill True before, refused: unknown argument: --swap-space 4. now"],
         ),
     ]
     assert compare.describe_changes(old, old) == {}

@@ -20,7 +20,7 @@ OUT_OF_MEMORY = "it ran out of memory: a buffer of {0} MiB could not be allocate
 
 FAILURES: tuple[FailurePattern, ...] = (
     # the command line
-    failure_pattern("error: invalid argument: ", r"^error: invalid argument: (\S+)", "the engine does not know: {0}."),
+    failure_pattern("error: invalid argument: ", r"^error: invalid argument: (\S+)", "unknown argument: {0}."),
     failure_pattern(
         "Unsupported cache type: ",
         r"^error while handling argument \"([^\"]+)\": Unsupported cache type: (\S*)",

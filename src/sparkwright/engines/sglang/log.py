@@ -73,7 +73,7 @@ MEMORY_READINGS = ("weights_gib", "kv_cache_keys_gib", "kv_cache_values_gib", "g
 
 FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
-        "error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."
+        "error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "unknown argument: {0}."
     ),
     failure_pattern(
         "error: ", r"^(?:sglang serve|launch_server\.py): error: (.+?)\.?$", "the engine refuses its arguments: {0}."

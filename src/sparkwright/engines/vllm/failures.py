@@ -177,11 +177,11 @@ TRUNCATED_FILE_ERRORS = (
 #: specific rows first: the first row that matches any line of a log wins
 FAILURES: tuple[FailurePattern, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
-    _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "the engine does not know: {0}."),
+    _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "unknown argument: {0}."),
     _row(
         "ignored explicit argument ",
         r"error: argument ([^\s:/]{1,100}+)\S{0,200}?: ignored explicit argument '?([^']*)",
-        "{0} takes no value, and was given {1}.",
+        "{0} takes no value, got {1}.",
     ),
     _row(
         "invalid choice: ",
@@ -199,12 +199,12 @@ FAILURES: tuple[FailurePattern, ...] = (
         r"TypeError: (--.{1,200}?) cannot be used with the tokenizer of",
         "{0}: the parser is for another model; this model's tokenizer lacks the parser's tokens.",
     ),
-    _row("odel should be provided as the first positional", "", "no model is given to it."),
+    _row("odel should be provided as the first positional", "", "its arguments name no model."),
     # without the exception's name the line is only a warning: real, 0.11 to 0.32
     _row(
         "should provide the model as a positional",
         r"ValueError: With `vllm serve`, you should provide the model as a positional",
-        "no model is given to it.",
+        "its arguments name no model.",
     ),
     _row("error: ", r"vllm(?: serve)?: error: (.+?)\.?$", "the engine refuses its arguments: {0}."),
     # settings that exclude each other
@@ -243,7 +243,7 @@ FAILURES: tuple[FailurePattern, ...] = (
         "Free memory on device",
         r"Free memory on device [^(]{0,80}\(([\d.]{1,20})/([\d.]{1,20}) GiB\) on startup is less than desired GPU memory utilization"
         r" \(([\d.]+), ([\d.]+) GiB\)",
-        "{0} of {1} GiB were free, and the engine wanted {3} (utilization {2}).",
+        "{0} of {1} GiB were free, and the engine requested {3} (utilization {2}).",
     ),
     _row(
         "on kv cache allocation is less than",
