@@ -37,16 +37,16 @@ def build_container(
         section: the engine's flags; the port is removed from them.
         cluster: True for a recipe with `parallel`, which uses the hosts' network.
     """
-    box: dict[str, Any] = {"name": name}
+    container: dict[str, Any] = {"name": name}
     if foreign.adopted:
-        return box | _running_container(foreign, serving, report)
+        return container | _running_container(foreign, serving, report)
     for option, value in foreign.options.items():
         if option in DROPPED_OPTIONS:
             report.add("dropped", f"{option} {one_line(format_value(value), max_chars=60)}", DROPPED_OPTIONS[option])
         elif option == "name":
             report.add("translated", f"container {value}", f"container.name: {name}")
         else:
-            box[option] = list(value) if isinstance(value, tuple) else value
+            container[option] = list(value) if isinstance(value, tuple) else value
             report.add("kept", f"{option} {one_line(format_value(value), max_chars=60)}")
     if foreign.network and not cluster:
         reason = "the port is published instead"
@@ -54,19 +54,19 @@ def build_container(
             reason = "Docker's default bridge is used, and the port published"
         report.add("dropped", f"network {foreign.network}", reason)
     if not cluster:
-        box["ports"] = [_published_port(foreign, serving, section, report)]
+        container["ports"] = [_published_port(foreign, serving, section, report)]
     set_by_cluster = frozenset(serving.engine.parallel.VARIABLES if cluster and serving.engine.parallel else ())
     if env := select_environment(foreign.env, set_by_cluster, report):
-        box["env"] = env
+        container["env"] = env
     if volumes := _select_volumes(foreign, report):
-        box["volumes"] = volumes
+        container["volumes"] = volumes
     if entrypoint := _select_entrypoint(foreign, serving):
-        box["entrypoint"] = entrypoint
+        container["entrypoint"] = entrypoint
         reason = "set by the command: the image may start another program"
         report.add("kept", f"container.entrypoint {' '.join(entrypoint)}", reason)
     elif foreign.entrypoint is not None:
         report.add("translated", "entrypoint", "the engine's usual program, which the image starts")
-    return box
+    return container
 
 
 def _select_entrypoint(foreign: ForeignRecipe, serving: ServerCommand) -> list[str]:
@@ -81,25 +81,25 @@ def _select_entrypoint(foreign: ForeignRecipe, serving: ServerCommand) -> list[s
 
 
 def _running_container(foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport) -> dict[str, Any]:
-    """Return all options of a running container except its name."""
-    box = dict(foreign.options)
+    """Return all options of a running container, including its name."""
+    container = dict(foreign.options)
     if foreign.network:
-        box["network"] = foreign.network
+        container["network"] = foreign.network
         if foreign.network == HOST and not foreign.ports:
             reason = "the first deploy replaces the container, because it also records the port"
             report.add("note", "network host", reason)
-    box["ports"] = foreign.ports
+    container["ports"] = foreign.ports
     if serving.program and list(serving.program) != foreign.starts:
-        box["entrypoint"] = list(serving.program)
+        container["entrypoint"] = list(serving.program)
     elif foreign.entrypoint is not None:
-        box["entrypoint"] = foreign.entrypoint
+        container["entrypoint"] = foreign.entrypoint
     if foreign.env:
-        box["env"] = foreign.env
+        container["env"] = foreign.env
     if foreign.volumes:
-        box["volumes"] = foreign.volumes
-    for name, value in box.items():
+        container["volumes"] = foreign.volumes
+    for name, value in container.items():
         report.add("kept", f"container.{name} {one_line(format_value(value), max_chars=60)}")
-    return box
+    return container
 
 
 def _published_port(

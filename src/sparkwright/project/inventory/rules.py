@@ -16,7 +16,7 @@ from sparkwright.project.documents.document import Document, Place
 from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.inventory.groups import Cluster, Gateway
 from sparkwright.project.inventory.host import Host
-from sparkwright.project.inventory.models import GatewayFile, GroupFile, HostFile, Shared
+from sparkwright.project.inventory.models import ClusterFile, GatewayFile, GroupFile, HostFile, Shared
 from sparkwright.project.inventory.patterns import ALL_HOSTS, GROUPS_FILE
 from sparkwright.trust.secret_names import PROXY_VARIABLES, find_plain_secrets, url_password
 
@@ -29,8 +29,9 @@ def refuse_secrets(file: Shared, source: Document, section: Place = ()) -> None:
     section: place of a group in groups.yml.
     """
     if file.secrets:
-        engines = map(engine.get_engine, engine.TITLES)
-        for name in (engine.key.variable for engine in engines if engine.key):
+        for engine_name in engine.TITLES:
+            key = engine.get_engine(engine_name).key
+            name = key.variable if key else ""
             if name in file.secrets:
                 message = f"`secrets.{name}`: a server key belongs in the recipe."
                 fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
@@ -38,8 +39,8 @@ def refuse_secrets(file: Shared, source: Document, section: Place = ()) -> None:
     values = {"env": file.env, "vars": file.vars}
     for place in find_plain_secrets(values):
         value: Any = values
-        for key in place:
-            value = value[key]
+        for step in place:
+            value = value[step]
         fix = URL_PASSWORD_FIX if url_password(value) and place[-1] not in PROXY_VARIABLES else ""
         raise secret_error(place, source, section, fix=fix)
 
@@ -125,10 +126,8 @@ def _check_host_groups(hosts: Mapping[str, HostDocument], groups: GroupsDocument
         if group not in groups.by_name and group != ALL_HOSTS and counts[group] == 1:
             others = sorted({*groups.by_name, *(name for name, count in counts.items() if count > 1)} - {ALL_HOSTS})
             suggestion = suggest_name(group, others)
-            fix = (
-                f"{suggestion} To create it, add `{visible.display_name(group)}: {{}}` to hosts/{GROUPS_FILE}.".strip()
-            )
-            yield f"no group `{visible.display_name(group)}` is defined elsewhere.", where, fix
+            fix = f"{suggestion} To create it, add `{visible.display_name(group)}: {{}}` to hosts/{GROUPS_FILE}."
+            yield f"no group `{visible.display_name(group)}` is defined elsewhere.", where, fix.strip()
         yield from _check_group_name(group, where)
 
 
@@ -164,7 +163,10 @@ def build_clusters(
     """Return the clusters by name. members: hosts by group. Raises Refused if a cluster is invalid."""
     checks = (_check_cluster_heads, _check_cluster_sizes, _check_cluster_members)
     refuse_first(*(check(hosts, groups, members) for check in checks))
-    return {name: _build_cluster(name, hosts, groups, members[name]) for name in _cluster_names(groups)}
+    return {
+        name: _build_cluster(name, settings, hosts, groups, members[name])
+        for name, settings in _cluster_settings(groups).items()
+    }
 
 
 def join_cluster(host: Host, clusters: Iterable[Cluster]) -> Host:
@@ -177,15 +179,17 @@ def join_cluster(host: Host, clusters: Iterable[Cluster]) -> Host:
     return host
 
 
-def _cluster_names(groups: GroupsDocument) -> list[str]:
-    return [name for name, group in groups.by_name.items() if group.cluster]
+def _cluster_settings(groups: GroupsDocument) -> dict[str, ClusterFile]:
+    return {name: group.cluster for name, group in groups.by_name.items() if group.cluster}
 
 
 def _build_cluster(
-    name: str, documents: Mapping[str, HostDocument], groups: GroupsDocument, hosts: tuple[str, ...]
+    name: str,
+    settings: ClusterFile,
+    documents: Mapping[str, HostDocument],
+    groups: GroupsDocument,
+    hosts: tuple[str, ...],
 ) -> Cluster:
-    settings = groups.by_name[name].cluster
-    assert settings is not None
     ranks = (settings.head, *(host for host in hosts if host != settings.head))
     where = groups.source.where(name, "cluster", "recipe")
     fabrics = (documents[rank].file.fabric for rank in ranks)
@@ -196,10 +200,10 @@ def _build_cluster(
 def _check_cluster_heads(
     hosts: Mapping[str, HostDocument], groups: GroupsDocument, members: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Mistake]:
-    for name in _cluster_names(groups):
-        settings, where = groups.by_name[name].cluster, groups.source.where(name, "cluster", "head")
-        if settings is None or settings.head in members[name]:
+    for name, settings in _cluster_settings(groups).items():
+        if settings.head in members[name]:
             continue
+        where = groups.source.where(name, "cluster", "head")
         head, key = visible.display_name(settings.head), visible.display_name(name)
         if settings.head in hosts:
             yield f"`{key}.cluster.head`: {head} is not in the group.", where, f"Add it to `{key}.hosts`."
@@ -210,15 +214,15 @@ def _check_cluster_heads(
 def _check_cluster_sizes(
     hosts: Mapping[str, HostDocument], groups: GroupsDocument, members: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Mistake]:
-    for name in _cluster_names(groups):
-        where, settings = groups.source.where(name, "cluster"), groups.by_name[name].cluster
+    for name, settings in _cluster_settings(groups).items():
+        where = groups.source.where(name, "cluster")
         if name == ALL_HOSTS:
             yield f"`{ALL_HOSTS}` cannot be a cluster.", where, "Make a group of its hosts."
         if len(members[name]) < 2:
             key = visible.display_name(name)
             message = f"the cluster {key} has fewer than two hosts."
             yield message, where, f"List its hosts as `{key}.hosts`, or remove `cluster`."
-        if settings is not None and settings.port == settings.barrier_port:
+        if settings.port == settings.barrier_port:
             yield "`port` and `barrier_port` are the same.", where, "Use another port for one of them."
 
 
@@ -226,18 +230,13 @@ def _check_cluster_members(
     hosts: Mapping[str, HostDocument], groups: GroupsDocument, members: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Mistake]:
     cluster_by_host: dict[str, str] = {}
-    for name in _cluster_names(groups):
+    for name in _cluster_settings(groups):
         for host in members[name]:
             if host in cluster_by_host:
-                message = (
-                    f"{host} is in two clusters, {visible.display_name(cluster_by_host[host])} and "
-                    f"{visible.display_name(name)}."
-                )
-                yield (
-                    message,
-                    groups.source.where(name, "cluster"),
-                    f"Remove it from one of them in hosts/{GROUPS_FILE}.",
-                )
+                first, second = visible.display_name(cluster_by_host[host]), visible.display_name(name)
+                message = f"{host} is in two clusters, {first} and {second}."
+                fix = f"Remove it from one of them in hosts/{GROUPS_FILE}."
+                yield message, groups.source.where(name, "cluster"), fix
             if hosts[host].file.recipe:
                 where = hosts[host].source.where("recipe")
                 yield cluster_member_mistake(host, name, "recipe", where)

@@ -21,7 +21,7 @@ from sparkwright.project.documents.validation import suggest_name, validate
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.playbook import selection
 from sparkwright.project.playbook.names import ErrorLocator, Names
-from sparkwright.project.playbook.playbook import BlockFile, Condition, Options, Play, TaskFile
+from sparkwright.project.playbook.playbook import BlockFile, Condition, Options, Play, TaskFile, walk_steps
 from sparkwright.protocol import expressions, signature
 from sparkwright.protocol.expressions import ExpressionError
 from sparkwright.protocol.plan import Block, Plan, Step, Task
@@ -31,7 +31,7 @@ from sparkwright.visible import one_line
 
 #: modules whose `src` names a file of templates/, which is sent as `content`
 TEMPLATE_MODULES = frozenset({"template", "run_script"})
-BLOCK_KEYS = ("block", "rescue", "always")
+
 #: stage of the tasks in `rescue`
 RESCUE_STAGE = "rescue"
 
@@ -53,7 +53,8 @@ def compile(
         registered: results of earlier plays, by name.
     """
     file, locator = play.file, ErrorLocator(play, host)
-    registers = _registered_names(file.tasks) | _registered_names(file.handlers) | set(registered or {})
+    registers = {step["register"] for step in walk_steps([*file.tasks, *file.handlers]) if step.get("register")}
+    registers |= set(registered or {})
     compiler = _Compiler(play, locator, Names(locator, file.vars, names, options.extra, registers), project)
     steps = compiler.compile_steps(
         file.tasks,
@@ -93,7 +94,6 @@ class _OuterKeywords:
 
     become: bool = False
     tags: tuple[str, ...] = ()
-    when: tuple[str, ...] = ()
     server: str = ""
     vars: Mapping[str, Any] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ class _Compiler:
     def __init__(self, play: Play, locator: ErrorLocator, names: Names, project: Path) -> None:
         self.play, self.locator, self.names, self.project = play, locator, names, project
         self.stage = ""
-        self.has_named_stages = _has_stages(play.file.tasks)
+        self.has_named_stages = any(step.get("stage") for step in walk_steps(play.file.tasks))
         #: "file:line" of a `notify`, by the handler's name
         self.notified: dict[str, str] = {}
         self.handler_names: set[str] = set()
@@ -141,13 +141,13 @@ class _Compiler:
         keywords = _OuterKeywords(
             become=outer.become if file.become is None else file.become,
             tags=outer.tags + selection.split_names(file.tags),
-            server=self._server(file.server, place, {**outer.vars, **file.vars}) or outer.server,
+            server=self._render_server(file.server, place, {**outer.vars, **file.vars}) or outer.server,
             vars={**outer.vars, **file.vars},
         )
         block = Block(
             id=f"b{self._count}",
             name=file.name or "block",
-            when=self._conditions(file.when, (*place, "when"), keywords.vars),
+            when=self._evaluate_conditions(file.when, (*place, "when"), keywords.vars),
             where=self.where(place),
             tasks=self.compile_steps(file.block, (*place, "block"), keywords),
             rescue=self._compile_rescue(file.rescue, (*place, "rescue"), keywords),
@@ -165,9 +165,9 @@ class _Compiler:
 
     def _compile_task(self, item: dict[str, Any], place: Place, outer: _OuterKeywords) -> Task:
         file = validate(TaskFile, self.play.document, item, at=place)
-        module, values = self._module(item, place)
+        module, values = self._split_module(item, place)
         local = {**outer.vars, **file.vars}
-        args, open_names = self._arguments(module, values, place, local)
+        args, open_names = self._render_arguments(module, values, place, local)
         notify = selection.split_names(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
@@ -180,31 +180,31 @@ class _Compiler:
             args=args,
             open=open_names,
             where=self.where(place),
-            when=self._conditions(file.when, (*place, "when"), local),
+            when=self._evaluate_conditions(file.when, (*place, "when"), local),
             register=file.register_as or "",
-            until=self._conditions(file.until, (*place, "until"), local),
+            until=self._evaluate_conditions(file.until, (*place, "until"), local),
             retries=file.retries,
             delay_s=file.delay,
             notify=notify,
-            changed_when=self._optional_conditions(file.changed_when, (*place, "changed_when"), local),
-            failed_when=self._optional_conditions(file.failed_when, (*place, "failed_when"), local),
+            changed_when=self._evaluate_optional_conditions(file.changed_when, (*place, "changed_when"), local),
+            failed_when=self._evaluate_optional_conditions(file.failed_when, (*place, "failed_when"), local),
             ignore_errors=file.ignore_errors,
             become=outer.become if file.become is None else file.become,
             no_log=file.no_log,
             check_mode=file.check_mode,
-            server=self._server(file.server, place, local) or outer.server,
+            server=self._render_server(file.server, place, local) or outer.server,
             tags=outer.tags + selection.split_names(file.tags),
             stage=self.stage,
         )
 
-    def _server(self, server: str | None, place: Place, local: Mapping[str, Any]) -> str:
+    def _render_server(self, server: str | None, place: Place, local: Mapping[str, Any]) -> str:
         """Return a task's `server`: rendered, or as an expression for the host to evaluate."""
         locate = self.locator.in_playbook(*place, "server")
         if not server or not self.names.is_known(server, locate, local):
             return server or ""
         return str(self.names.render(server, self.names.with_local(local), locate))
 
-    def _module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
+    def _split_module(self, item: dict[str, Any], place: Place) -> tuple[str, dict[str, Any]]:
         keys = [field.alias or name for name, field in TaskFile.model_fields.items()]
         others = [key for key in item if key not in keys]
         modules = [key for key in others if key in registry.NAMES]
@@ -223,12 +223,12 @@ class _Compiler:
             raise Refused(message, where=self.where((*place, modules[0])))
         return modules[0], dict(arguments or {})
 
-    def _arguments(
+    def _render_arguments(
         self, module: str, values: dict[str, Any], place: Place, local: Mapping[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         template = None
         if module in TEMPLATE_MODULES and "src" in values:
-            template = self._template(values["src"], place, local, module)
+            template = self._find_template(values["src"], place, local, module)
             content = document.read_text(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
         names = self.names.with_local(local)
@@ -247,7 +247,7 @@ class _Compiler:
             raise self.locator.locate_argument_error(refused, (*place, module), values, local) from None
         return args, tuple(open_names)
 
-    def _template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
+    def _find_template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
         locate = self.locator.in_playbook(*place, module, "src")
         name = str(self.names.render(src, self.names.with_local(local), locate))
         if reason := check_file_name(name):
@@ -259,7 +259,9 @@ class _Compiler:
             raise Refused(f"no template {src!r}.", where=locate(), fix=suggest_name(path.name, templates))
         return path
 
-    def _conditions(self, condition: Condition | None, place: Place, local: Mapping[str, Any]) -> tuple[str, ...]:
+    def _evaluate_conditions(
+        self, condition: Condition | None, place: Place, local: Mapping[str, Any]
+    ) -> tuple[str, ...]:
         """Return the conditions that only the host can evaluate; ("False",) if one of the others is false."""
         if condition is None:
             return ()
@@ -268,21 +270,21 @@ class _Compiler:
         for text in map(str, condition if isinstance(condition, list) else [condition]):
             if not self.names.is_known("{{ " + text + " }}", self.locator.in_playbook(*place), local):
                 host_conditions.append(text)
-            else:
-                try:
-                    is_true = expressions.all_true((text,), names)
-                except ExpressionError as error:
-                    raise Refused(f"{error}.", where=self.where(place)) from None
-                if not is_true:
-                    return ("False",)
+                continue
+            try:
+                is_true = expressions.all_true((text,), names)
+            except ExpressionError as error:
+                raise Refused(f"{error}.", where=self.where(place)) from None
+            if not is_true:
+                return ("False",)
         return tuple(host_conditions)
 
-    def _optional_conditions(
+    def _evaluate_optional_conditions(
         self, condition: Condition | None, place: Place, local: Mapping[str, Any]
     ) -> tuple[str, ...] | None:
         if condition is None:
             return None
-        return self._conditions(condition, place, local) or ("True",)
+        return self._evaluate_conditions(condition, place, local) or ("True",)
 
     def compile_handlers(self) -> tuple[Task, ...]:
         place = (*self.play.place, "handlers")
@@ -297,27 +299,9 @@ class _Compiler:
                 raise Refused(f"no handler named {name!r}.", where=where, fix=suggest_name(name, self.handler_names))
 
 
-def _has_stages(items: list[dict[str, Any]]) -> bool:
-    """Return True if a task or block, at any depth, has `stage:`."""
-    mappings = [item for item in items if isinstance(item, dict)]
-    return any(item.get("stage") or any(_has_stages(item.get(key) or []) for key in BLOCK_KEYS) for item in mappings)
-
-
 def _block_stage(name: str) -> str:
     """Return the stage of an outermost block: its name, without path and suffix if it is an include's file name."""
     return PurePath(name).stem if name.endswith((".yml", ".yaml")) else name
-
-
-def _registered_names(items: list[dict[str, Any]]) -> set[str]:
-    """Return all names that tasks register, at any depth."""
-    names: set[str] = set()
-    for item in items:
-        if isinstance(item, dict):
-            if isinstance(item.get("register"), str):
-                names.add(item["register"])
-            for key in BLOCK_KEYS:
-                names |= _registered_names(item.get(key) or [])
-    return names
 
 
 def load_signature(module: str) -> Signature:

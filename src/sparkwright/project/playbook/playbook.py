@@ -258,7 +258,7 @@ class Play:
         return any(step.get("check_mode") is False for step in self._steps())
 
     def _steps(self) -> Iterator[Mapping[str, Any]]:
-        return _walk_steps([*self.file.tasks, *self.file.handlers])
+        return walk_steps([*self.file.tasks, *self.file.handlers])
 
 
 @dataclass(frozen=True)
@@ -297,12 +297,12 @@ def _find_names(value: Any, key: str = "") -> set[str]:
         return set()
 
 
-def _walk_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def walk_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield tasks and blocks at every depth."""
     for step in steps:
         yield step
         for key in ("block", "rescue", "always"):
-            yield from _walk_steps(step.get(key) or ())
+            yield from walk_steps(step.get(key) or ())
 
 
 SECRET_FILE_FIX = "Put it into a file on the host with mode 0600, and name that file."

@@ -142,6 +142,8 @@ def written_flags(source: Document) -> list[str]:
 
 def _check_models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     """Yield additional models that the engine cannot use, or that a flag also sets."""
+    if not file.models:
+        return
     recipe_engine = engine.get_engine(file.engine)
     flags = recipe_engine.flags.normalize(file.flags)
     for role in file.models:
@@ -167,7 +169,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     recipe_engine = engine.get_engine(file.engine)
     adapter_flags = recipe_engine.flags.ADAPTERS
     if adapter_flags is None:
-        message = f"`adapters` cannot be used with {recipe_engine.title}: the recipe itself writes its command."
+        message = f"`adapters` cannot be used with {recipe_engine.title}: the recipe contains the whole command."
         yield message, ("adapters",), "Mount them with `container.volumes` and name them in the command."
         return
     flags = recipe_engine.flags.normalize(file.flags)
