@@ -37,8 +37,10 @@ def run(command: str, arguments: dict[str, Any]) -> int:
     if bool(arguments.get("url")) == bool(arguments["host"]):
         raise Refused(f"pass {'either --host NAME or --url URL' if 'url' in arguments else '--host NAME'}.")
     if arguments.get("url"):
-        url_options = {"root": Project.here_or_cwd(), "quiet": arguments["json"]}
-        return _print_results(*run_at_url(arguments["url"], arguments["model"], options, **url_options), arguments)
+        outcome = run_at_url(
+            arguments["url"], arguments["model"], options, root=Project.here_or_cwd(), quiet=arguments["json"]
+        )
+        return _print_results(*outcome, arguments)
     selection = connect_hosts(arguments["host"])
     host_options = {"json": arguments["json"], "wait": arguments["wait"]}
     if options.has_arms and clusters.find_cluster(selection):

@@ -152,7 +152,7 @@ def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: b
     _print_report(imported.report)
     print_text(imported.text if check else f"{document.format_path(path)} written.")
     if not check:
-        _print_findings(imported.name)
+        findings.print_findings_text(findings.check_recipes(imported.name, "", "")[0])  # the recipe is kept in any case
         _print_next_steps(imported, host)
     return Exit.OK
 
@@ -218,11 +218,6 @@ def _write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failed(f"{document.format_path(path)}: {error.strerror}.") from None
-
-
-def _print_findings(name: str) -> None:
-    """Print the findings of `lint`, which do not prevent the import."""
-    findings.print_findings_text(findings.check_recipes(name, "", "")[0])
 
 
 def pin_recipe(imported: ImportedRecipe, host: str) -> None:

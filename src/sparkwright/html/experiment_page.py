@@ -79,7 +79,7 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
     """Yield charts of each load by the swept flag, or a heat map of each load by two swept flags."""
     if results.experiment != "sweep":
         return
-    axes = swept_flags(results)
+    axes = list(dict.fromkeys(flag for arm in results.arms for flag in arm.at))
     for title, name, unit in SWEEP_CHARTS:
         if len(axes) == 2:
             yield from _heat_map_charts(results, axes, title, name, unit)
@@ -89,7 +89,6 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
         lines = _build_lines((row.words, places.get(row.arm), row.figure(name)) for row in build_rows(results))
         if lines:
             bars = () if _has_numeric_values(results, axes) else tuple(_swept_values(results, axes[0]))
-            table = _build_named_table(swept, bars, lines, unit) if bars else _build_table(swept, lines, unit)
             yield Chart(
                 f"sweep-{name}",
                 f"{title} against {'chunk size' if swept == 'max_num_batched_tokens' else swept}",
@@ -100,13 +99,8 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
                 kind="bars" if bars else "lines",
                 log_x=not bars and min(places.values(), default=0) > 0,
                 bars=bars,
-                table=table,
+                table=_build_table(swept, lines, unit, bars),
             )
-
-
-def swept_flags(results: Results) -> list[str]:
-    """Return the names of the swept flags."""
-    return list(dict.fromkeys(name for arm in results.arms for name in arm.at))
 
 
 def _has_numeric_values(results: Results, axes: Sequence[str]) -> bool:
@@ -159,12 +153,6 @@ def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: st
 
 def _format_cells(line: Line, count: int) -> tuple[str, ...]:
     return tuple(format_number(dict(line.points).get(float(column)), 1) for column in range(count))
-
-
-def _build_named_table(x: str, names: Sequence[str], lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
-    """Return a table with a row for each named value and a column for each line."""
-    body = ((name, *(format_number(dict(line.points).get(n), 1) for line in lines)) for n, name in enumerate(names))
-    return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)
 
 
 def _gap_charts(results: Results) -> Iterator[Chart]:
@@ -309,8 +297,10 @@ def _format_arm(results: Results, name: str) -> str:
     return f"{name}: {title}" if title and title != name else name
 
 
-def _build_table(x: str, lines: tuple[Line, ...], unit: str) -> tuple[tuple[str, ...], ...]:
-    """Return a table with a row for each x and a column for each line."""
-    positions = sorted({x_value for line in lines for x_value, _ in line.points})
-    body = ((f"{at:g}", *(format_number(dict(line.points).get(at), 1) for line in lines)) for at in positions)
+def _build_table(x: str, lines: tuple[Line, ...], unit: str, names: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Return a table with a row for each x, or for each of the names whose index is x, and a column for each line."""
+    positions = sorted({position for line in lines for position, _ in line.points})
+    labels = dict(enumerate(names)) if names else {position: f"{position:g}" for position in positions}
+    points = [dict(line.points) for line in lines]
+    body = ((label, *(format_number(line.get(position), 1) for line in points)) for position, label in labels.items())
     return ((x, *(f"{line.name}, {unit}" for line in lines)), *body)

@@ -107,8 +107,8 @@ def _changed_texts(surveyed: SurveyedHost) -> tuple[dict[str, str], set[str]]:
     shipped, host, choice = shipped_files.shipped_folder(), surveyed.host, surveyed.choice
     if not _is_hardware(surveyed):
         sandbox = f"hosts/{SANDBOX}.yml"
-        text = proposal.set_recipe((shipped / sandbox).read_text(), host.recipe)
-        return {sandbox: proposal.set_serve_port(text, _find_free_port())}, {EXAMPLE_HOST_FILE}
+        text = (shipped / sandbox).read_text()
+        return {sandbox: proposal.set_recipe_and_port(text, host.recipe, _find_free_port())}, {EXAMPLE_HOST_FILE}
     groups = (shipped / "hosts/groups.yml").read_text()
     texts = {
         f"hosts/{host.name}.yml": proposal.render_host_file(host, surveyed.lines, "init"),

@@ -313,14 +313,9 @@ def set_model_dir(recipe: str, folder: str, host: str) -> str:
     return _DIR.sub(lambda _: line, recipe, count=1)
 
 
-def set_recipe(host: str, recipe: str) -> str:
-    """Return a shipped host's text with another recipe."""
-    return _RECIPE.sub(f"recipe: {recipe}", host, count=1)
-
-
-def set_serve_port(host: str, port: int) -> str:
-    """Return the shipped sandbox's text with another port."""
-    return _PORT.sub(f"serve_port: {port}", host, count=1)
+def set_recipe_and_port(host: str, recipe: str, port: int) -> str:
+    """Return the text of a host's file with another recipe and port."""
+    return _PORT.sub(f"serve_port: {port}", _RECIPE.sub(f"recipe: {recipe}", host, count=1), count=1)
 
 
 def _format_yaml(value: str) -> str:

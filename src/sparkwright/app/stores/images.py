@@ -241,12 +241,8 @@ def _resolve_image(selection: Selection, target: Member, image: str) -> ImageToC
 
 
 def _refuse_impossible(image: ImageToCopy, transfer: ImageTransfer) -> None:
-    source_image, target_image, source, target = (
-        transfer.source_image,
-        transfer.target_image,
-        transfer.source,
-        transfer.target,
-    )
+    source_image, target_image = transfer.source_image, transfer.target_image
+    source, target = transfer.source, transfer.target
     if source_image["platform"] != target_image["host_platform"]:
         description = f"{source.host.name} has {image.ref} for {source_image['platform']}"
         message = f"{description}, {target.host.name} needs {target_image['host_platform']}."

@@ -198,7 +198,9 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
     for folder in {entry.folder for entry in new_entries}:
         lock = lockfile.load(folder)
         for entry in (entry for entry in new_entries if entry.folder == folder):
-            new = _merge_entry(entry)
+            new = dict(entry.new or {})
+            if entry.state == "completed" and entry.old is not None:  # the same image
+                new.update({key: value for key, value in entry.old.items() if value})
             if entry.kind == "image":
                 lock = lock.with_image(entry.key, new)
             else:
@@ -208,14 +210,6 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
                     id_, revision, file = model_key_parts(entry.recipe.file.further_models[entry.role], entry.role)
                 lock = lock.with_model(id_, revision, new, file)
         save_lock(lock, folder)
-
-
-def _merge_entry(entry: LockEntry) -> dict[str, Any]:
-    """Return the new entry, which for the same image keeps the old values."""
-    new = dict(entry.new or {})
-    if entry.state == "completed" and entry.old is not None:
-        new.update({key: value for key, value in entry.old.items() if value})
-    return new
 
 
 EntryData = Mapping[str, Any]
@@ -258,7 +252,8 @@ def compare_images(old: EntryData, new: EntryData, engine: str) -> list[EntryDif
 def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
     """Return the differences between two entries of a model: the commit, and the files added, removed and changed."""
     rows = _difference("commit", old["commit"][:12], new["commit"][:12])
-    rows += _chat_differences(old, new)
+    if old.get("chat") is not None and new.get("chat") is not None:
+        rows += [EntryDifference(*change) for change in chat_template.list_changes(old["chat"], new["chat"])]
     before, after = ({file["path"]: file for file in entry["files"]} for entry in (old, new))
     added = [after[path] for path in after if path not in before]
     removed = [before[path] for path in before if path not in after]
@@ -280,13 +275,6 @@ def format_differences(rows: list[EntryDifference]) -> Iterator[str]:
 
 def _difference(field_name: str, before: str | None, after: str | None) -> list[EntryDifference]:
     return [] if before == after else [EntryDifference(field_name, before, after)]
-
-
-def _chat_differences(old: EntryData, new: EntryData) -> list[EntryDifference]:
-    """Return the changes in the chat template and the sampling defaults; none if an entry lacks them."""
-    if old.get("chat") is None or new.get("chat") is None:
-        return []
-    return [EntryDifference(*change) for change in chat_template.list_changes(old["chat"], new["chat"])]
 
 
 def _format_content(file: EntryData) -> str:
