@@ -49,15 +49,15 @@ class Bench(Module["Bench.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        base_url: str = arg("the server, such as http://127.0.0.1:8000")
+        base_url: str = arg("the server's URL, such as http://127.0.0.1:8000")
         model: str = arg("the served name")
-        load: dict[str, Any] = arg("the load: its kind, and the numbers of that kind (docs/lab.md)")
-        series: str = arg("the experiment")
+        load: dict[str, Any] = arg("the load: its kind and the parameters of that kind (docs/lab.md)")
+        series: str = arg("name of the experiment")
         key: str = arg("the cell's name in its series")
         arm: str = arg("name of the arm in the experiment", default="")
         repetition: int = arg("number of the repetition of this load on this arm, from 1", default=1)
-        timeout_s: float = arg("longest pause in a stream, seconds", default=600.0)
-        idle_s: float = arg("how long to wait for other requests to finish, seconds", default=10.0)
+        timeout_s: float = arg("maximum time between two tokens of a stream, seconds", default=600.0)
+        idle_s: float = arg("time limit for other requests to finish, seconds", default=10.0)
         api_key_secret: str = server_key.secret_arg()
 
     def run(self, args: Args, context: Context) -> Result:

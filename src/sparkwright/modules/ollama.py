@@ -48,10 +48,8 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
         mode: Literal["unload", "stop", "leave"] = arg(
             "unload; stop unloads too (`ollama_stop` then stops Ollama); leave: do nothing", default="unload"
         )
-        timeout_s: float = arg("how long a busy model may take to finish its request, seconds", default=60.0)
-        memory_s: float = arg(
-            "how long to wait for memory to be released once no model is loaded, seconds", default=5.0
-        )
+        timeout_s: float = arg("time limit for a busy model to finish its request, seconds", default=60.0)
+        memory_s: float = arg("time limit for memory to be released once no model is loaded, seconds", default=5.0)
 
     def read(self, args: Args, context: Context) -> OllamaState:
         if args.mode == "leave":
@@ -104,7 +102,7 @@ def _format_total_size(state: OllamaState) -> str:
 
 
 def _wait_for_memory(available_before: int, held_bytes: int, timeout_s: float, context: Context) -> None:
-    """Wait until nine tenths of the models' memory are available; their sizes are Ollama's own estimates."""
+    """Wait until MIN_RELEASED_SHARE of the models' memory is available; their sizes are Ollama's estimates."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         released = context.machine.meminfo()["MemAvailable"] - available_before

@@ -43,7 +43,7 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
 
     @dataclass(frozen=True)
     class Args:
-        only: list[str] | None = arg("names that the user confirmed; default: all removable caches", default=None)
+        only: list[str] | None = arg("names of the caches to remove; null: all removable ones", default=None)
 
     def read(self, args: Args, context: Context) -> PruneCachesState:
         return PruneCachesState(tuple(cache_removal.list_caches(context)))
@@ -61,9 +61,8 @@ class PruneCaches(StateModule["PruneCaches.Args", PruneCachesState]):
         return {"caches": [asdict(cache) for cache in observed.caches], "freed_bytes": freed_bytes, "msg": msg}
 
     def act(self, args: Args, observed: PruneCachesState, changes: list[Change], context: Context) -> dict[str, Any]:
-        return {
-            "freed_bytes": cache_removal.remove(context, [cache.name for cache in _removable_caches(args, observed)])
-        }
+        names = [cache.name for cache in _removable_caches(args, observed)]
+        return {"freed_bytes": cache_removal.remove(context, names)}
 
 
 def _removable_caches(args: PruneCaches.Args, observed: PruneCachesState) -> list[CompileCache]:
@@ -94,8 +93,8 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
     """Remove images that are not needed, and the compile caches made with them.
 
     Never removed: an image that a container uses, running or not; the image of the last verified state, which a rollback
-    needs; an image pinned in the lock for this host. Removal is never forced, so the Docker Engine also refuses to remove an
-    image that a new container uses.
+    needs; an image that spark.lock pins for this host. Removal is never forced, so that the Docker Engine keeps an image that
+    a new container uses.
 
     Returns: images (id, names, frees_bytes, kept), freed_bytes (in check mode: what would be freed).
     """
@@ -106,7 +105,7 @@ class PruneImages(StateModule["PruneImages.Args", PruneImagesState]):
         pinned: dict[str, list[str]] = arg(
             "images to keep, as repository:tag@digest, with the Ids that the lock allows", default_factory=dict
         )
-        only: list[str] | None = arg("Ids that the user confirmed; default: all removable images", default=None)
+        only: list[str] | None = arg("ids of the images to remove; null: all removable ones", default=None)
 
     def read(self, args: Args, context: Context) -> PruneImagesState:
         api: Any = context.docker().api
