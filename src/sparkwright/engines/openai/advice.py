@@ -1,4 +1,4 @@
-"""A described server's implementation of engines.advice.Advice: nothing is known beyond its recipe."""
+"""Implementation of engines.advice.Advice for a described server, of which only the recipe is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparkwright.engines.openai import rules
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB
 
-#: the words that would turn it on or off are not known
+#: no known flag
 CHUNKED_PREFILL = ""
 RULES = (rules.RULES,)
 NO_SWITCH_REASON = (
@@ -40,16 +40,15 @@ def version(text: str | None) -> Version | None:
 
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
-    """Return an unknown kind."""
     return UnknownKind(
         "a model whose kind is not known for this server", count_or_none(model.get("max_position_embeddings"))
     )
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the longest sequence, if the config has it."""
-    longest = count_or_none(config.get("max_position_embeddings"))
-    return {} if longest is None else {"max_position_embeddings": longest}
+    """Return only the context length, if the config has it."""
+    context = count_or_none(config.get("max_position_embeddings"))
+    return {} if context is None else {"max_position_embeddings": context}
 
 
 def decide(
@@ -71,12 +70,12 @@ def check(
 
 
 def effective(request: ServerRequest, model: Mapping[str, Any], version: Version | None) -> Effective:
-    """Return the context, if the recipe sets one."""
+    """Return the context length, if the recipe sets it."""
     return Effective(max_model_len=openai_flags.context(request.flags))
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Return the memory that the recipe states; an unknown one if it states none."""
+    """Return the memory set in the recipe; unknown if it is not set or invalid."""
     memory_gib = flags.get(openai_flags.MEMORY)
     if memory_gib is None or openai_flags.find_value_problem(flags, openai_flags.MEMORY):
         return Memory()
@@ -87,5 +86,5 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return None: no such switch is known."""
+    """Return None, since no switch for chunked prefill is known."""
     return None

@@ -1,8 +1,6 @@
-"""The description of a server that sparkwright has no engine for: the section `openai` of its recipe, carried in a container
-label.
+"""The description of a server whose engine sparkwright does not know: the section `openai` of its recipe, stored in a container label.
 
-A label is untrusted data, so a description from a label must keep the rules of a recipe; a label that breaks one describes
-nothing, and the defaults of OpenAI's API apply.
+A label is untrusted and validated like a recipe. If it is invalid, the defaults of OpenAI's API apply.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from sparkwright.engines import http
 from sparkwright.engines.log.state import SETTINGS
 from sparkwright.visible import one_line
 
-#: a mistake in a section or its mappings: the place, and the reason, as "must be ..."
+#: a mistake in a section: path of the key, and the reason, such as "must be ..."
 Mistake = tuple[tuple[str | int, ...], str]
 Check = Callable[[Any], Iterator[Mistake]]
 
@@ -62,19 +60,19 @@ def _number_check(minimum: float, maximum: float, *, integer: bool) -> Check:
 
 
 def _list_check(check: Check, noun: str, maximum: int = MAX_ENTRIES) -> Check:
-    def each(value: Any) -> Iterator[Mistake]:
+    def check_list(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, list | tuple):
             yield (), f"must be a list of {noun}, got {_format_value(value)}"
         elif len(value) > maximum:
             yield (), f"must have at most {maximum} entries, got {len(value)}"
         else:
-            yield from (((n, *place), why) for n, entry in enumerate(value) for place, why in check(entry))
+            yield from (((n, *path), reason) for n, entry in enumerate(value) for path, reason in check(entry))
 
-    return each
+    return check_list
 
 
 def _mapping_check(keys: Mapping[str, Check], required: tuple[str, ...] = (), *, single: bool = False) -> Check:
-    """Return a check of a mapping with these keys. single: exactly one of the keys."""
+    """Return a check of a mapping. single: the mapping must have exactly one of the keys."""
 
     def check(value: Any) -> Iterator[Mistake]:
         if not isinstance(value, Mapping):
@@ -84,7 +82,7 @@ def _mapping_check(keys: Mapping[str, Check], required: tuple[str, ...] = (), *,
             if name not in keys:
                 yield (str(name),), f"is unknown; known keys: {', '.join(sorted(keys))}"
             else:
-                yield from (((str(name), *place), why) for place, why in keys[name](entry))
+                yield from (((str(name), *path), reason) for path, reason in keys[name](entry))
         if missing := next((name for name in required if name not in value), ""):
             yield (), f"needs `{missing}`"
         if single and len(value) != 1:
@@ -109,7 +107,7 @@ _check_field = _text_check(_FIELD, "a key of the answer, as max_seq_len or confi
 
 
 def _check_added_path(value: Any) -> Iterator[Mistake]:
-    """Check a path that clients use beyond those of every engine: its name, or a mapping with the place of `model`."""
+    """Check an additional path for clients: a text, or a mapping with the place of the model's name in requests."""
     if isinstance(value, Mapping):
         yield from _mapping_check(
             {"path": _check_served_path, "model": _text_check(re.compile("json|form"), "json or form")}, ("path",)
@@ -118,7 +116,7 @@ def _check_added_path(value: Any) -> Iterator[Mistake]:
         yield from _check_served_path(value)
 
 
-#: the part of a description that the host needs; a label holds it
+#: keys that the host needs, which are stored in the label
 LABEL_CHECKS: Mapping[str, Check] = {
     "port": _number_check(1, 65535, integer=True),
     "health": _check_path,
@@ -149,18 +147,18 @@ REQUIRED_KEYS = ("served_name",)
 
 
 def find_mistakes(section: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yield the mistakes in a section, in its order."""
+    """Yield the mistakes in a section, in the order of its keys."""
     return _mapping_check(SECTION_CHECKS, REQUIRED_KEYS)(section)
 
 
 def render_label(section: Mapping[str, Any]) -> str:
-    """Return the content of a container's label for a section."""
+    """Return the container label for a section."""
     return json.dumps({name: section[name] for name in sorted(LABEL_CHECKS) if name in section}, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=16)
 def parse_label(label: str) -> Mapping[str, Any]:
-    """Return the description in a label; empty for an invalid one."""
+    """Return the description in a label; empty if it is invalid."""
     try:
         described = json.loads(label) if len(label) <= MAX_LABEL_CHARS else None
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""The recipe section of a described server: its start command and its API (description.py) in place of an engine's flags.
+"""The recipe section of a described server: its command and its API (description.py) instead of an engine's flags.
 
-The command is a list of arguments, under `command`, to which nothing is added.
+Nothing is added to the arguments under `command`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sparkwright.engines.flags import option_value as value_of_word
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
 
-#: None: the image's own, or the recipe's `container.entrypoint`
+#: None: the image's entrypoint, or the recipe's `container.entrypoint`
 ENTRYPOINT: tuple[str, ...] | None = None
 PORT = "port"
 HOST = "host"
@@ -38,7 +38,7 @@ def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical(written: str) -> str:
-    """See `named`."""
+    """Return the key unchanged."""
     return written
 
 
@@ -54,18 +54,17 @@ def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
 
 
 def command_words(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arguments of the command."""
     arguments = flags.get(COMMAND)
     return tuple(map(str, arguments)) if isinstance(arguments, Sequence) and not isinstance(arguments, str) else ()
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """See `command_words`."""
+    """Return the arguments of the command."""
     return command_words(flags)
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arguments after the image as in the recipe; they include the model."""
+    """Return the arguments of the command, which include the model."""
     return command_words(flags)
 
 
@@ -80,13 +79,13 @@ def served_names(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
 
 
 def port(flags: Mapping[str, Any]) -> int:
-    """Return the port on which the server listens inside its container. An invalid value is refused elsewhere."""
+    """Return the port on which the server listens in its container; the default for an invalid value, which rules report."""
     setting = None if find_value_problem(flags, PORT) else flags.get(PORT)
     return DEFAULT_PORT if setting is None else int(setting)
 
 
 def context(flags: Mapping[str, Any]) -> int | None:
-    """Return the longest sequence in tokens from the recipe; None if it is not set."""
+    """Return the context length in tokens; None if it is not set or invalid."""
     setting = flags.get(CONTEXT)
     return setting if isinstance(setting, int) and not find_value_problem(flags, CONTEXT) else None
 

@@ -1,4 +1,4 @@
-"""The HTTP interface of a described server; for what the description leaves out, the defaults of OpenAI's API apply."""
+"""The HTTP interface of a described server, with the defaults of OpenAI's API for missing keys of the description."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_TEXT_CHARS = 200
 
 
 def described_http(label: str) -> Http:
-    """Return the HTTP interface of a description.
+    """Return the HTTP interface for a container label with a description.
 
-    label: the description. Without a path of metrics nothing is counted; without one of settings or version none is known.
+    Without a path for metrics, settings or version, these are unknown.
     """
     section = description.parse_label(label)
     metrics, settings = dict(section.get("metrics") or {}), dict(section.get("settings") or {})
@@ -59,41 +59,39 @@ def described_http(label: str) -> Http:
 
 
 def _parse_path(entry: Any) -> ApiPath:
-    """Return a path that a recipe adds: its name, or a mapping with the place of the model."""
     if isinstance(entry, str):
         return ApiPath(entry)
     return ApiPath(entry["path"], model=entry.get("model", "json"))
 
 
 def _parse_sample(name: str) -> MetricSample:
-    """Return a metric by its name, with the label that its line must hold."""
     metric, _, label = name.rstrip("}").partition("{")
     return MetricSample(metric, label)
 
 
 def _read_settings(keys: Mapping[str, str], answer: Any) -> dict[str, Any]:
-    """Return the settings at the described places of the answer; missing and nested values are unknown."""
-    values = {name: _value_at(answer, place) for name, place in keys.items()}
+    """Return the settings in an answer. keys: path of each setting's value; missing and nested values are omitted."""
+    values = {name: _find_value(answer, path) for name, path in keys.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _value_at(answer: Any, place: str) -> bool | int | float | str | None:
-    for key in place.split("."):
+def _find_value(answer: Any, path: str) -> bool | int | float | str | None:
+    for key in path.split("."):
         answer = answer.get(key) if isinstance(answer, dict) else None
     if isinstance(answer, str):
         return answer if 0 < len(answer) <= MAX_TEXT_CHARS else None
     return answer if isinstance(answer, bool | int | float) and abs(answer) <= MAX_COUNT else None  # NaN is not
 
 
-# The API key of a described server: through a flag that names a file, or a variable that a shell in its container
-# sets from the file, so that neither `docker inspect` nor a list of processes shows it.
+# The API key of a described server is in a file, so that `docker inspect` and lists of processes do not show it. A flag names
+# the file, or a shell in the container sets a variable from it.
 
 #: path of the file in the container
 KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
 
 
 def described_server_key(label: str) -> ServerKey | None:
-    """Return the key file of a description; None if the description has none."""
+    """Return the server key for a container label with a description; None if the description has no `key`."""
     key = description.parse_label(label).get("key")
     if not key:
         return None

@@ -1,4 +1,4 @@
-"""The log of a server without a known engine: its lines are unknown."""
+"""The log format of a described server, in which no line is recognized."""
 
 from __future__ import annotations
 

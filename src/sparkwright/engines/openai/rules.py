@@ -93,8 +93,8 @@ def out_of_reach(request: ServerRequest) -> Iterator[Finding]:
     host, port = str(flags.value(request.flags, flags.HOST) or ""), option_value(words, "--port")
     is_loopback_program = not host and any(word.rpartition("/")[2] in LOOPBACK_PROGRAMS for word in words)
     if (host.startswith(LOOPBACK_PREFIXES) or is_loopback_program) and request.container.get("network") != "host":
-        sentence = f"{f'host {host}' if host else 'without --host it'} is reachable in its container only."
-        yield Finding("error", sentence, (Way("add --host 0.0.0.0 to its command"),), DOCKER_SOURCE, flags.COMMAND)
+        sentence = f"{f'host {host}' if host else 'without --host, the server'} is only reachable inside the container."
+        yield Finding("error", sentence, (Way("add --host 0.0.0.0 to the command"),), DOCKER_SOURCE, flags.COMMAND)
     if port and port != str(listening_port):
         sentence = f"the command has --port {port}, but `port` is {listening_port}."
         yield Finding("error", sentence, (Way(f"set `port: {port}`"),), DOCKER_SOURCE, flags.COMMAND)
