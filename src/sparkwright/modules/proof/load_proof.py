@@ -81,19 +81,19 @@ class LoadProof(Module["LoadProof.Args"]):
     @staticmethod
     def _run_ladder(http: Http, args: Args, key: str, context: Context) -> list[LadderStep]:
         steps = build_ladder(int(args.load["context"]), int(args.load.get("streams") or 1))
-        client = ServerClient(http, args.model, args.base_url, key)
-        calibrate(client, args.timeout_s, shortest_tokens=steps[0].context)
+        server = ServerClient(http, args.model, args.base_url, key)
+        calibrate(server, args.timeout_s, shortest_tokens=steps[0].context)
         measured: list[LadderStep] = []
         for step in steps:
             context.check_failures()
             context.progress(len(measured), len(steps), text=f"{step.context} tokens x {step.streams}")
-            measured.append(_measure_step(step, client, args, context))
+            measured.append(_measure_step(step, server, args, context))
             context.note(str(measured[-1]), detail=True)
         return measured
 
 
-def calibrate(client: ServerClient, timeout_s: float, *, shortest_tokens: int) -> None:
-    """Set the client's token estimator from the token counts of two prompts.
+def calibrate(server: ServerClient, timeout_s: float, *, shortest_tokens: int) -> None:
+    """Set the server's token estimator from the token counts of two prompts.
 
     Args:
         timeout_s: maximum time between two tokens of a stream, seconds.
@@ -105,22 +105,22 @@ def calibrate(client: ServerClient, timeout_s: float, *, shortest_tokens: int) -
     word_counts = (FEW_WORDS, max(FEW_WORDS * 2, min(MANY_WORDS, shortest_tokens // 2)))
     try:
         tokens = [
-            client.run(client.request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
+            server.run(server.request(random_text(count), 1), cap_s=timeout_s, timeout_s=timeout_s).prompt_tokens
             for count in word_counts
         ]
     except stream.StreamError as error:
-        raise Failed(f"no token from {client.base_url}: {error}.") from None
-    client.token_estimator = TokenEstimator.from_prompts((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
+        raise Failed(f"no token from {server.base_url}: {error}.") from None
+    server.token_estimator = TokenEstimator.from_prompts((word_counts[0], tokens[0]), (word_counts[1], tokens[1]))
 
 
-def _measure_step(step: LadderStep, client: ServerClient, args: LoadProof.Args, context: Context) -> LadderStep:
+def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, context: Context) -> LadderStep:
     """Send the prompts of one step. Raises Failed if a stream generates no token."""
     tokens = max(1, int(step.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
-    requests = [client.sized_request(tokens, ANSWER_TOKENS) for _ in range(step.streams)]
+    requests = [server.sized_request(tokens, ANSWER_TOKENS) for _ in range(step.streams)]
     context.guards.reset_lowest()
     before = context.machine.meminfo()["MemAvailable"]
-    options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": client.api_key}
-    outcomes = load.send_all(args.base_url, requests, counter_keys=client.http.counted, **options)
+    options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": server.api_key}
+    outcomes = load.send_all(args.base_url, requests, counter_keys=server.http.counted, **options)
     lowest_bytes = context.guards.lowest_bytes
     after = context.machine.meminfo()["MemAvailable"]
     failed = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
@@ -207,16 +207,16 @@ class DepthRates(Module["DepthRates.Args"]):
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
         server_counters.wait_until_idle(lambda: server_counters.read_counters(http, args.base_url, key)[0], IDLE_S)
         until_s = time.monotonic() + args.most_seconds
-        client = ServerClient(http, args.model, args.base_url, key)
-        calibrate(client, args.most_seconds, shortest_tokens=min(args.depths))
+        server = ServerClient(http, args.model, args.base_url, key)
+        calibrate(server, args.most_seconds, shortest_tokens=min(args.depths))
         for index, depth in enumerate(sorted(args.depths)):
             context.progress(index, len(args.depths), text=f"decoding behind {depth} tokens")
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 yield Rate(depth, None)
                 continue
-            request = client.sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
-            recording = client.run(request, cap_s=left_s, timeout_s=left_s)
+            request = server.sized_request(max(1, depth - DEPTH_RATES_ANSWER_TOKENS), DEPTH_RATES_ANSWER_TOKENS)
+            recording = server.run(request, cap_s=left_s, timeout_s=left_s)
             rate, ttft_s = recording.tok_per_s, recording.points[0][0] if recording.points else None
             yield Rate(depth, round(rate, 2) if rate else None, round(ttft_s, 3) if ttft_s else None)
 
