@@ -40,7 +40,7 @@ def test_a_missing_argument_is_named_with_its_meaning() -> None:
 
 
 def test_lists_and_mappings_are_checked_inside() -> None:
-    with pytest.raises(Refused, match=r"file.words\[1\] is a text"):
+    with pytest.raises(Refused, match=r"file.words\[1\] must be a text"):
         build_args(Args, {"path": "p", "words": ["a", {"b": 1}]}, module="file")
     assert build_args(Args, {"path": "p", "limits": {"cpu": 2}}, module="file").limits == {"cpu": 2.0}
 
@@ -52,7 +52,7 @@ def test_numbers_fit_texts_and_rendered_texts_fit_numbers() -> None:
 
 @pytest.mark.parametrize("wrong", [{"state": "gone"}, {"deep": "yes"}, {"wait_s": "soon"}, {"mode": ["0644"]}])
 def test_what_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(Refused, match=f"file.{next(iter(wrong))} is"):
+    with pytest.raises(Refused, match=f"file.{next(iter(wrong))} must be"):
         build_args(Args, {"path": "p", **wrong}, module="file")
 
 
@@ -70,7 +70,7 @@ def test_an_open_argument_is_taken_unseen() -> None:
         takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"})
     )
     assert left == {"wait_s": 2.0}
-    with pytest.raises(Refused, match="file.wait_s is a number"):
+    with pytest.raises(Refused, match="file.wait_s must be a number"):
         check_arguments(
             takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", open_names=frozenset({"path"})
         )

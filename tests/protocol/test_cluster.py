@@ -42,7 +42,7 @@ def test_the_cluster_of_a_plan_is_the_same_after_its_way_through_json(address: s
     ("damage", "why"),
     [
         ({"rank": 2}, "no member of its rank"),
-        ({"rank": 0}, "not of the host that has its rank"),
+        ({"rank": 0}, "host does not have the plan's rank"),
         ({"rank": True}, "rank"),
         ({"members": ["spark2"]}, "members are not 2 to 64"),
         ({"members": ["spark2", "spark2"]}, "members are not 2 to 64"),

@@ -63,7 +63,7 @@ def test_a_line_is_cut_wherever_the_pieces_end() -> None:
     for size in (1000, 65536, len(long) + 7):
         wire = long + b"\n" + note_line()
         first, last = read_events(*(wire[at : at + size] for at in range(0, len(wire), size)))
-        assert f"and {2 * LINE_BYTES} bytes more" in first["text"]
+        assert f"{2 * LINE_BYTES} more bytes" in first["text"]
         assert last["text"] == "x"
 
 

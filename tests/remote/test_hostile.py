@@ -184,7 +184,7 @@ def test_a_line_without_an_end_is_read_over_in_little_memory(lab: SshLab, hostil
     hostile.says(b"A" * size, b"\n", recap())
     first, last = query_host(lab)
     assert first["event"] == "raw"
-    assert f"{size - LINE_BYTES} bytes more: a line is at most {LINE_BYTES} bytes" in first["text"]
+    assert f"{size - LINE_BYTES} more bytes: a line must have at most {LINE_BYTES} bytes" in first["text"]
     assert len(first["text"]) < 3000
     assert last["event"] == "recap"
 

@@ -42,7 +42,7 @@ def test_a_module_that_changes_something_says_what_it_would_change(tmp_path: Pat
 
 def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
     recap = ask_module(tmp_path, "link_rate", {"role": "shout", "ends": []})[-1]
-    assert (recap["exit"], recap["msg"]) == (5, "link_rate.role is one of listen, send, not 'shout'.")
+    assert (recap["exit"], recap["msg"]) == (5, "link_rate.role must be one of listen, send, got 'shout'.")
 
 
 def test_the_keys_of_a_hosts_servers_are_masked_as_in_a_journal(tmp_path: Path) -> None:

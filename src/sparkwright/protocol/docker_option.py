@@ -1,4 +1,4 @@
-"""One option of `docker run`: its flag, its name in the engine, its values in a recipe, and how they are compared."""
+"""An option of `docker run`: its flag, its key in Docker's API, its values in a recipe, and how they are compared."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from sparkwright.trust.shapes import Shape, optional
 
-#: options and their values as `docker run` takes them; a switch includes its value in the option
+#: pairs of an option and its value on the command line; of a switch, the first contains both and the second is empty
 OptionArguments = Iterable[tuple[str, str]]
 
 
-#: shapes of the engine's values
+#: shapes of the values in Docker's API
 TEXT, TEXTS, NUMBER, BOOLEAN, TEXT_MAP = map(optional, (str, [str], int, bool, {str: str}))
 
 
 def value_arguments(flag: str, value: Any) -> OptionArguments:
-    """Return the arguments for a text, a number, a list or a mapping; none for the empty value."""
+    """Return the arguments for a text, a number, a list or a mapping; empty if the value is."""
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
     values = value if isinstance(value, tuple) else (value,)
@@ -25,22 +25,22 @@ def value_arguments(flag: str, value: Any) -> OptionArguments:
 
 
 def switch_arguments(flag: str, value: bool) -> OptionArguments:
-    """Return the arguments of a switch: on, or none."""
+    """Return the arguments of a switch that is off by default."""
     return [(f"{flag}=true", "")] if value else []
 
 
 def tristate_arguments(flag: str, value: bool | None) -> OptionArguments:
-    """Return the arguments of a switch: on, off, or none for the engine's default (None)."""
+    """Return the arguments of a switch; None is Docker's default."""
     return [] if value is None else [(f"{flag}={str(value).lower()}", "")]
 
 
 def gpu_arguments(flag: str, value: str) -> OptionArguments:
-    """Return the arguments for GPUs: Docker splits a list of GPUs that is not in quotes."""
+    """Return the arguments for GPUs, with a list of GPUs in quotes because Docker would split it at commas."""
     return value_arguments(flag, f'"{value}"' if "," in value else value)
 
 
 def health_arguments(flag: str, value: dict[str, str]) -> OptionArguments:
-    """Return the arguments of a health check: one for each of its parts, and one to disable the image's."""
+    """Return the arguments of a health check, or the one that disables the image's."""
     if value.get("test") == "NONE":
         return [("--no-healthcheck=true", "")]
     names = {"test": "cmd", "start_period": "start-period"}
@@ -48,38 +48,38 @@ def health_arguments(flag: str, value: dict[str, str]) -> OptionArguments:
 
 
 def no_arguments(flag: str, value: Any) -> OptionArguments:
-    """Return nothing: not every engine's `docker run` has the option, so the script sets it otherwise."""
+    """Return no arguments, for an option that older versions of `docker run` do not support: the script sets it differently."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class DockerOption:
-    """An option of `docker run`, with its spelling in a recipe and in the engine."""
+    """An option of `docker run`, with its spelling in a recipe and in Docker's API."""
 
     #: its flag for `docker run`
     flag: str
-    #: its name in the engine's HostConfig or Config, see section; empty if no single value there is this option's
+    #: its key in `section` of the API; empty if the option is not a single value there
     key: str = ""
-    #: its description in the recipe's schema; empty for one that recipe/models.py describes
+    #: its description in the recipe's schema; empty if recipe/models.py describes it
     about: str = ""
     section: Literal["HostConfig", "Config"] = "HostConfig"
-    #: the shape of the engine's value
+    #: the shape of the value in the API
     shape: Shape = TEXT
-    #: why a value is refused (of a list: each item), in a sentence; empty if it is valid
+    #: returns why a value (of a list, each item) is refused, as a sentence; empty if it is valid
     why_not: Callable[[Any], str] = lambda text: ""
-    #: converts the value for the engine
+    #: converts the value for the API
     to_engine: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
-    #: normalizes a wanted and a found value (None: none) so that they can be compared
+    #: normalizes a wanted and an actual value (None if absent) for comparison
     normalize: Callable[[Any], Any] = lambda value: value
-    #: an empty value is not compared; otherwise it means the engine's own value (of Config: the image's)
+    #: True if an empty value is not compared; otherwise it means Docker's default (in Config: the image's)
     open: bool = False
-    #: what a difference means
+    #: consequence of the option, shown with a difference
     why: str = ""
-    #: the arguments of `docker run`
+    #: returns the arguments of `docker run`
     to_arguments: Callable[[str, Any], OptionArguments] = value_arguments
 
 
 def option(flag: str, default: Any = "", **attributes: Any) -> Any:
-    """Return a field that is an option of `docker run`, unset by the empty value. default: a value, or `dict`."""
+    """Return a dataclass field for an option of `docker run`. default: a value, or `dict` for an empty mapping."""
     keyword = "default_factory" if default is dict else "default"
     return field(**{keyword: default}, metadata={"option": DockerOption(flag, **attributes)})

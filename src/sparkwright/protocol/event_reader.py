@@ -1,6 +1,6 @@
-"""Reader of the events that a host sends: bounded, of a known kind with the fields of that kind, every text visible.
+"""Reading of the events that a host sends, which are validated, limited in size, and cleaned of invisible characters.
 
-Anything else becomes `raw`, so that no output of a host is lost; no input makes this raise.
+Invalid lines become `raw` events, so that no output of a host is lost. No input raises an error.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from sparkwright.trust.bounds import MAX_JSON_VALUES, parse_json, sanitize
 from sparkwright.trust.shapes import moment, validate
 from sparkwright.visible import escape_invisible
 
-#: characters of one event that came in parts, and of a line that is shown as it is
+#: limit on an event that is sent in parts
 MAX_CHARACTERS = 16 * 2**20
+#: limit on the text of a `raw` event
 MAX_RAW_CHARACTERS = 2000
 
 
 class EventReader:
-    """Reads the events of one answer from its bytes, in chunks of any size."""
+    """Reads the events of one answer from chunks of bytes of any size."""
 
     def __init__(self) -> None:
         self._lines = LineSplitter(LINE_BYTES)
@@ -28,18 +29,18 @@ class EventReader:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Yield the events that end in these bytes."""
-        for piece, skipped_bytes in self._lines.feed(data):
-            yield from self._read_event(piece, skipped_bytes)
+        """Yield the events whose last byte is in this chunk."""
+        for line, skipped_bytes in self._lines.feed(data):
+            yield from self._read_event(line, skipped_bytes)
 
     def end(self) -> Iterator[Event]:
         """Yield the event after the last newline, if there is one."""
-        for piece, skipped_bytes in self._lines.end():
-            yield from self._read_event(piece, skipped_bytes)
+        for line, skipped_bytes in self._lines.end():
+            yield from self._read_event(line, skipped_bytes)
 
     def _read_event(self, line: bytes, skipped_bytes: int) -> Iterator[Event]:
         if skipped_bytes:
-            yield raw_event(line, f" (and {skipped_bytes} bytes more: a line is at most {LINE_BYTES} bytes)")
+            yield raw_event(line, f" ({skipped_bytes} more bytes: a line must have at most {LINE_BYTES} bytes)")
             return
         if not line.strip():
             return
@@ -54,7 +55,7 @@ class EventReader:
             yield event if event["event"] != "part" else raw_event(full)
 
     def _join_parts(self, part: Event) -> str | None:
-        """Return the text of an event if this is its last part. Parts out of order, and beyond MAX_CHARACTERS, are dropped."""
+        """Return the text of an event if this is its last part, else None. Parts out of order or too large are dropped."""
         if part["n"] == 1:
             self._parts, self._size = [], 0
         self._size += len(part["text"])
@@ -63,7 +64,7 @@ class EventReader:
         if part["n"] != part["of"]:
             return None
         parts, self._parts = self._parts, []
-        return "".join(parts) if len(parts) == part["of"] else f"an answer of {self._size} characters that is not whole"
+        return "".join(parts) if len(parts) == part["of"] else f"an incomplete answer of {self._size} characters"
 
 
 def parse_line(line: bytes) -> Event:
@@ -74,14 +75,14 @@ def parse_line(line: bytes) -> Event:
             return raw_event(line)
         if kind == "part":
             part: Event = validate(event, EVENT_FIELDS[kind], kind)
-            return part  # its text is a piece of JSON, cleaned with the whole
+            return part  # the joined text is cleaned later
         return _with_valid_time(validate(sanitize(event), EVENT_FIELDS[kind], kind))
     except ValueError as error:
         return raw_event(line, f" ({error})" if line[:1] == b"{" else "")
 
 
 def raw_event(line: bytes, reason: str = "") -> Event:
-    """Return a `raw` event for an invalid line. reason: what is wrong with it."""
+    """Return a `raw` event for an invalid line. reason: why the line is invalid, appended to it."""
     text = line[: 4 * MAX_RAW_CHARACTERS].decode(errors="replace").rstrip("\r\n")
     ellipsis = " ..." if len(text) > MAX_RAW_CHARACTERS or len(line) > 4 * MAX_RAW_CHARACTERS else ""
     return {
@@ -92,7 +93,7 @@ def raw_event(line: bytes, reason: str = "") -> Event:
 
 
 def _with_valid_time(event: Event) -> Event:
-    """Return the event with a valid time: this machine's, if the host's is not."""
+    """Return the event with this machine's time if its own is invalid."""
     try:
         moment(event.get("time"))
     except ValueError:
@@ -101,10 +102,7 @@ def _with_valid_time(event: Event) -> Event:
 
 
 class LineSplitter:
-    """Splits bytes into lines.
-
-    max_bytes: bytes of a line that are kept; the rest of a longer one is skipped.
-    """
+    """Splits bytes into lines. max_bytes: limit on a line; the rest is skipped."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -113,7 +111,7 @@ class LineSplitter:
         self._skipped_bytes = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, int]]:
-        """Yield the lines that end in these bytes, without their newline, each with the number of its skipped bytes."""
+        """Yield each line that ends in this chunk, without newline, and the number of its skipped bytes."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._append(data[start:end])
@@ -122,7 +120,7 @@ class LineSplitter:
         self._append(data[start:])
 
     def end(self) -> Iterator[tuple[bytes, int]]:
-        """Yield what follows the last newline, if anything does."""
+        """Yield the line after the last newline, if there is one."""
         if self._kept_bytes:
             yield self._take_line()
 

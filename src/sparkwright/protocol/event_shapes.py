@@ -1,6 +1,6 @@
 """Shapes of the events that a host may send, by kind. Additional fields are kept.
 
-Events of the whole fleet (play_started, rolled ...) are created by the laptop only and are not accepted from a host.
+Events about the whole fleet (play_started, rolled ...) are created on the laptop and refused from a host.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def exit_code(value: Any) -> int:
     return int(value) if is_known else int(Exit.FAILED)
 
 
-#: characters of a host's sentence; a longer one is cut, with a mark
+#: a longer text of a host is truncated
 MAX_SENTENCE_CHARACTERS = 20_000
 
 
 def text(value: Any) -> str:
-    """Shape of a text to read."""
+    """Shape of a text for people: invisible characters are escaped."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return escape_invisible(value, max_chars=MAX_SENTENCE_CHARACTERS)
 
 
-#: files in a bundle of an incident; host/records/incidents.py describes each
+#: files of an incident bundle, described in host/records/incidents.py
 INCIDENT_FILES = frozenset(
     (
         *("about.json", "container.log", "inspect.json", "meminfo", "holders.txt", "dmesg.txt"),
@@ -47,7 +47,7 @@ LINE = OptionalField(line, "")
 FLAG = OptionalField(bool, False)
 OBJECT = OptionalField({str: object}, {})
 BYTES = OptionalField((None, COUNT), None)
-#: of a task that runs or has run
+#: fields of a task that is running or has finished
 TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
 CHANGE: dict[str, Shape] = {
     "field": line,
@@ -116,7 +116,7 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
     },
     "file": {"incident": PATH_COMPONENT, "name": INCIDENT_FILES, "text": str},
     "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
-    # answers in place of a runner
+    # answers of the bootstrap script, if the runner can't be started yet
     "runtime_missing": {"path": str, "python": str, "machine": str},
     "no_python": {},
     "ready": {},

@@ -1,18 +1,18 @@
-"""Events: the progress of a run, one JSON object a line.
+"""Events: the progress of a run, one JSON object per line.
 
-Subscribers (console, `--json`, journal, lock file) read the same stream; the runner does not know them.
+All subscribers (console, `--json`, journal, lock file) read the same stream; the runner does not depend on them.
 
     run_started     run, host, play, playbook, check, who, schema
     task_started    task (id), name, module, where, stage
     progress        task, done, total, unit ("bytes", "tokens", "s", ""), text      total 0: unknown
                     parts: of a download, the files in progress (path, done, total, rate, left_s)
-    note            task, text, detail                                               a sentence of its own line
-                    detail: of interest only to who reads task by task
+    note            task, text, detail                                               a message on a separate line
+                    detail: True if it is shown only in task-by-task output
     task_finished   task, name, module, where, stage, status, msg, diff, data, seconds, fix, exit
-                    status: one of STATUSES; proof: the message is what was proved, changed or not
+                    status: one of STATUSES; proof: True if the message reports what a check proved
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg
     part            n, of, text                                                      a piece of an event longer than a line
-Every event has `event` and `time` (seconds since the epoch). event_reader.py has the fields of a host's events.
+Every event has `event` and `time` (seconds since the epoch). The fields of a host's events are in event_shapes.py.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
-#: prefix of the message of a task that check mode skips: it depends on a change of an earlier task
+#: prefix of the message of a task that check mode skips because it depends on a change of an earlier task
 KNOWN_AFTER = "known after: "
-#: the longest line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
+#: limit on a line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
 LINE_BYTES = 2**20
 PART_CHARACTERS = 200_000
 
@@ -43,18 +43,18 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def event(kind: str, /, **fields: Any) -> Event:
-    """Return an event of this kind, stamped with the time."""
+    """Return an event with the current time."""
     return {"event": kind, "time": round(time.time(), 3), **fields}
 
 
 def encode(event: Event, redactor: Redactor | None = None) -> bytes:
-    """Return the line for the events file, without the secrets that `redactor` knows."""
+    """Return an event's line, including the newline, without the secrets of `redactor`."""
     line = _encode_json(event)
     return _encode_json(redactor.redact_event(event)) if redactor is not None and redactor.has_secret(line) else line
 
 
 def encode_lines(event: Event, redactor: Redactor | None = None) -> Iterator[bytes]:
-    """Yield the lines of an event on the wire: one, or several `part` events if it is longer than LINE_BYTES."""
+    """Yield the lines in which an event is sent: one, or `part` events if it is longer than LINE_BYTES."""
     line = encode(event, redactor)
     if len(line) <= LINE_BYTES:
         yield line
@@ -66,9 +66,9 @@ def encode_lines(event: Event, redactor: Redactor | None = None) -> Iterator[byt
 
 
 def decode(line: bytes | str) -> Event:
-    """Return the event of a line that this machine wrote itself; an invalid one becomes `raw`.
+    """Return the event of a line that this machine wrote; an invalid one becomes `raw`.
 
-    event_reader.py reads the lines of others.
+    Lines of other machines are read with event_reader.py.
     """
     try:
         data = json.loads(line)
@@ -81,21 +81,21 @@ def decode(line: bytes | str) -> Event:
 
 
 def _encode_json(event: Event) -> bytes:
-    """Return an event as JSON. Text that is not Unicode, as in the name of a file, is written as its escape."""
+    """Return an event as a line of JSON. Surrogates, as in file names that are not UTF-8, are escaped."""
     text = json.dumps(event, ensure_ascii=False, separators=(",", ":"), default=str)
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
-        return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode() + b"\n"
+        return _SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode() + b"\n"
 
 
-#: the counts of a recap, in the order of display; RARE_COUNTS only if they are not 0
+#: counts of a recap in display order; RARE_COUNTS are shown only if they are not 0
 COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
 RARE_COUNTS = ("rescued", "ignored")
 
 
 def build_error_recap(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
-    """Return the recap of a host that could not be reached, or refused. msg: replaces the error's own sentence."""
+    """Return the recap of a host whose run ended with an error. msg: replaces the error's message."""
     outcome = "unreachable" if isinstance(error, Unreachable) or error.exit is Exit.UNREACHABLE else "failed"
     counts = {name: int(name == outcome) for name in COUNTS}
     return event(
@@ -109,7 +109,7 @@ def build_error_recap(host: str, error: SparkwrightError, seconds: float = 0.0, 
 
 
 def merge_recaps(previous: Event | None, current: Event) -> Event:
-    """Return the recap over several plays of one host."""
+    """Return the recap over several plays of one host: `current` with the sums of all counts."""
     if previous is None:
         return current
     return {
@@ -120,25 +120,21 @@ def merge_recaps(previous: Event | None, current: Event) -> Event:
 
 def format_recap(recap: Mapping[str, Any]) -> str:
     """Return the counts as text: "ok=3 changed=1 failed=0 skipped=0 unreachable=0"."""
-    return " ".join(f"{name}={recap[name]}" for name in (*COUNTS, *(item for item in RARE_COUNTS if recap.get(item))))
+    names = (*COUNTS, *(name for name in RARE_COUNTS if recap.get(name)))
+    return " ".join(f"{name}={recap[name]}" for name in names)
 
 
 def find_recap(events: Iterable[Event]) -> Event | None:
-    """Return the recap among a host's events; None if there is none."""
     return next((event for event in events if event["event"] == "recap"), None)
 
 
 def build_recap_error(recap: Event | None, default_message: str = "the host gave no answer.") -> SparkwrightError:
-    """Return the error of a recap, to raise: with the host's message and exit code.
-
-    Args:
-        default_message: the message if there is no recap, or one without a message.
-    """
+    """Return the error to raise for a recap, with its exit code and its message, or `default_message` if it has none."""
     error = Failed((recap or {}).get("msg") or default_message)
     error.exit = _failure_exit_code(recap["exit"] if recap else Exit.FAILED)
     return error
 
 
 def _failure_exit_code(code: int) -> Exit:
-    """Return the exit code of a failure: a host that says 0 without an answer has failed nevertheless."""
+    """Return the exit code for a host that did not answer, which is never one of success."""
     return Exit.FAILED if code in (Exit.OK, Exit.CHANGES) else Exit(code)

@@ -1,6 +1,7 @@
-"""Jinja2 as a playbook uses it: sandboxed, undefined names are errors, a lone "{{ x }}" keeps its type.
+"""Jinja2 expressions of a playbook: sandboxed, undefined names are errors, and a lone "{{ x }}" keeps its type.
 
-Both sides use it: the laptop for values that depend on files alone, the host for facts and registered results.
+The laptop renders values that depend only on files, the host those over facts and registered results. These may come from a log
+or a model, so an expression may fail in any way, but never ends the process: its task fails and the play's rescue runs.
 """
 
 from __future__ import annotations
@@ -23,19 +24,25 @@ from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 from sparkwright.protocol import jinja
 from sparkwright.protocol.jinja import create_environment, reset_steps, to_bool
 
-#: characters of an expression that a message quotes
+#: limit on the CPU time of an expression; a template of some hundred lines takes milliseconds
+MAX_CPU_S = 1.0
+#: limit on the growth of the process while it evaluates an expression
+MAX_GROWTH_BYTES = 256 * 2**20
+#: limit on the characters of an expression in a message
 MAX_QUOTED_CHARACTERS = 200
-#: in the frames that Jinja2 inserts into a traceback, whose lines are those of the text
+#: global name of the frames that Jinja2 inserts into a traceback, whose line numbers are the template's
 TEMPLATE_FRAME_MARKER = "__jinja_exception__"
 
-#: the types of nearly all values
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 
 _ENV = create_environment()
 
 
 class ExpressionError(Exception):
-    """An expression that can't be parsed or evaluated; the message is a sentence. line: of the text, from 1; 0 if unknown."""
+    """An expression that can't be parsed or evaluated.
+
+    line: line of the text, from 1; 0 if unknown.
+    """
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
@@ -46,8 +53,12 @@ class UnknownName(ExpressionError):
     """A name that is not defined (yet)."""
 
 
+class LimitExceeded(Exception):
+    """An expression that exceeds a limit."""
+
+
 def _strings_with_expressions(value: Any) -> Iterator[str]:
-    """Yield every string of a value (deep) that holds an expression."""
+    """Yield every string with an expression in a value, including nested ones."""
     if isinstance(value, str):
         if "{{" in value or "{%" in value or "{#" in value:
             yield value
@@ -57,16 +68,16 @@ def _strings_with_expressions(value: Any) -> Iterator[str]:
 
 
 def has_expression(value: Any) -> bool:
-    """Return True if any string in this value (deep) holds an expression."""
-    return any(True for _ in _strings_with_expressions(value))
+    """Return True if any string in a value, nested or not, contains an expression."""
+    return any(_strings_with_expressions(value))
 
 
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str) -> frozenset[str]:
-    """Return the names that a template string uses. Raises ExpressionError on bad syntax."""
+    """Return the names that a template uses. Raises ExpressionError for a syntax error."""
     try:
         template = _parse(text)
-        if all(isinstance(node, nodes.Output) for node in template.body):  # nothing in it assigns a name
+        if all(isinstance(node, nodes.Output) for node in template.body):  # no statement that assigns a name
             return frozenset(name.name for name in template.find_all(nodes.Name))
         return frozenset(meta.find_undeclared_variables(template))
     except Exception as error:  # both parsers raise their own errors for deep nesting
@@ -75,8 +86,8 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def line_of_name(text: str, name: str) -> int:
-    """Return the line, from 1, of a text in which a name is first used; 0 if it cannot be determined."""
-    return min((item.lineno for item in _ENV.parse(text).find_all(nodes.Name) if item.name == name), default=0)
+    """Return the first line of a template, from 1, that uses a name; 0 if none does."""
+    return min((node.lineno for node in _ENV.parse(text).find_all(nodes.Name) if node.name == name), default=0)
 
 
 def names_in_condition(expression: str) -> frozenset[str]:
@@ -85,14 +96,14 @@ def names_in_condition(expression: str) -> frozenset[str]:
 
 
 def names_in_value(value: Any) -> frozenset[str]:
-    """Return the names that all strings of a value use, deep."""
+    """Return the names that the strings of a value use, including nested ones."""
     return frozenset().union(*map(names_in, _strings_with_expressions(value)))
 
 
 def render(value: Any, names: Mapping[str, Any]) -> Any:
-    """Return the value with every expression replaced. A string that is one lone expression keeps the expression's type.
+    """Return a value with its expressions evaluated. A string that is a single expression becomes that expression's value.
 
-    Raises UnknownName for an undefined name, ExpressionError for anything else.
+    Raises UnknownName for an undefined name, and ExpressionError for any other error.
     """
     if isinstance(value, str):
         return _render_text(value, names) if has_expression(value) else value
@@ -104,13 +115,13 @@ def render(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of a bare expression, as in `when: image.changed`. Raises as `render` does."""
+    """Return the value of a bare expression such as `when: image.changed`. Raises as `render` does."""
     with _expression_errors(expression):
         return _compute_value(_compile_expression, expression, names)
 
 
 def all_true(conditions: Iterable[str], names: Mapping[str, Any]) -> bool:
-    """Return True if all of these conditions are true, as in Ansible's `when` list."""
+    """Return True if all conditions are true, as in Ansible's `when` list."""
     return all(to_bool(evaluate(condition, names)) for condition in conditions)
 
 
@@ -126,28 +137,28 @@ def _render_text(text: str, names: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _find_lone_expression(text: str) -> str | None:
-    """Return the expression of a text that consists of exactly one; else None."""
+    """Return the expression of a text that is a single expression; None for any other text."""
     body = text.strip()
     if not (body.startswith("{{") and body.endswith("}}")):
         return None
     children = _parse(body).body
-    one_output = len(children) == 1 and isinstance(children[0], nodes.Output) and len(children[0].nodes) == 1
-    return body[2:-2].strip() if one_output else None
+    is_single = len(children) == 1 and isinstance(children[0], nodes.Output) and len(children[0].nodes) == 1
+    return body[2:-2].strip() if is_single else None
 
 
 def _compute_value(compile_text: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of a text, as plain data all through. Raises what Jinja2 raises, and LimitExceeded."""
+    """Return the value of a text as plain data. Raises Jinja2's errors and LimitExceeded."""
     reset_steps()
     with limit_memory():
         if compile_text is _compile_expression:
-            with contextlib.suppress(Exception):  # the compiled one reports the error
+            with contextlib.suppress(Exception):  # the compiled expression below raises it again
                 return _to_plain_data(jinja.fold_expression(_parse("{{ " + text + " }}"), names))
         call = compile_text(text)
         return limit_cpu_time(lambda: _to_plain_data(call(**names)))
 
 
 def _to_plain_data(value: Any) -> Any:
-    """Return a value that no longer depends on names: lazy values become lists, undefined ones raise UndefinedError."""
+    """Return a value with lazy values as lists. Raises UndefinedError for an undefined value."""
     if type(value) in _PLAIN_TYPES:
         return value
     if isinstance(value, StrictUndefined):
@@ -161,7 +172,7 @@ def _to_plain_data(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _parse(text: str) -> nodes.Template:
-    """Return the syntax tree of a text, which is cached and must not be changed."""
+    """Return the syntax tree of a text. It is cached, so callers must not change it."""
     return _ENV.parse(text)
 
 
@@ -172,13 +183,13 @@ def _compile_template(text: str) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _compile_expression(expression: str) -> Callable[..., Any]:
-    _parse("{{ " + expression + " }}")  # `compile_expression` has a parser of its own, which does not count
+    _parse("{{ " + expression + " }}")  # raises for the template's limits, which `compile_expression` does not check
     return _ENV.compile_expression(expression, undefined_to_none=False)
 
 
 @contextlib.contextmanager
 def _expression_errors(text: str) -> Iterator[None]:
-    """Turn any error within the block into an ExpressionError that names the expression."""
+    """Convert errors within the block to ExpressionErrors that quote the expression."""
     try:
         yield
     except Exception as error:
@@ -188,7 +199,7 @@ def _expression_errors(text: str) -> Iterator[None]:
 
 
 def _line_of(error: BaseException) -> int:
-    """Return the line of a template on which an error occurred; 0 if unknown."""
+    """Return the line of the template at which an error occurred; 0 if unknown."""
     if isinstance(error, TemplateSyntaxError):
         return error.lineno
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if TEMPLATE_FRAME_MARKER in frame.f_globals]
@@ -204,37 +215,20 @@ def _describe_error(error: Exception) -> str:
 
 
 def _quote_text(text: str, line: int) -> str:
-    """Return a text as a sentence quotes it: of several lines the one with the error."""
+    """Return a text as quoted in a message: the line with the error if there are several."""
     lines = text.split("\n")
     if len(lines) > 1 and 0 < line <= len(lines):
         text = lines[line - 1].strip()
     return repr(text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}...")
 
 
-# Limits on the cost of one expression for the process that evaluates it: CPU time and memory.
-#
-# jinja.py counts what the template itself asks for, and refuses it before it is made.
-#
-# An expression reads facts and results, which a host, a log or a model filled. Whatever goes wrong, it is a failed task of a
-# run that continues to its rescue, never the end of the process.
-
-#: processor seconds; a normal template of some hundred lines takes milliseconds
-MAX_CPU_S = 1.0
-#: growth of the process meanwhile
-MAX_GROWTH_BYTES = 256 * 2**20
-
-
-class LimitExceeded(Exception):
-    """An expression that exceeds a limit; the message is a sentence."""
-
-
 @contextmanager
 def limit_memory() -> Iterator[None]:
-    """Limit the growth of the process to MAX_GROWTH_BYTES within the block: beyond it a MemoryError is raised.
+    """Raise MemoryError within the block if the process grows by more than MAX_GROWTH_BYTES.
 
-    Only on a host, where the expression runs alone: the limit is the process's, and other threads must not run into it.
+    Without effect in a process with several threads, because the limit applies to all of them.
     """
-    current_bytes = _address_space() if threading.active_count() == 1 else 0
+    current_bytes = _address_space_bytes() if threading.active_count() == 1 else 0
     if not current_bytes:
         yield
         return
@@ -249,26 +243,26 @@ def limit_memory() -> Iterator[None]:
 
 
 def limit_cpu_time(call: Callable[[], Any]) -> Any:
-    """Return the result of CALL. Raises LimitExceeded from within it if it takes more than MAX_CPU_S of CPU time.
+    """Return the result of `call`. Raises LimitExceeded from within it after MAX_CPU_S of CPU time.
 
-    It is traced line by line, in its own thread: a signal would only reach the main one.
+    The time is checked in a trace function at each line, because a signal would only interrupt the main thread.
     """
     previous_trace, deadline_s = sys.gettrace(), time.thread_time() + MAX_CPU_S
 
-    def watch(frame: FrameType, what: str, value: Any) -> Any:
+    def check_deadline(frame: FrameType, event: str, argument: Any) -> Any:
         if time.thread_time() > deadline_s:
             raise LimitExceeded(f"takes more than {MAX_CPU_S:g} s")
-        return watch
+        return check_deadline
 
-    sys.settrace(watch)
+    sys.settrace(check_deadline)
     try:
         return call()
     finally:
         sys.settrace(previous_trace)
 
 
-def _address_space() -> int:
-    """Return the bytes of this process's address space; 0 if the system does not report it (macOS)."""
+def _address_space_bytes() -> int:
+    """Return the size of this process's address space; 0 if the system does not report it (macOS)."""
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[0])

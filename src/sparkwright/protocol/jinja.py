@@ -1,4 +1,8 @@
-"""Jinja2's environment of a playbook: the sandbox, with this tool's filters and tests."""
+"""The Jinja2 environment of playbooks: sandboxed and limited, with sparkwright's filters and tests.
+
+Templates come with recipes of other people, and Jinja2's sandbox only guards attributes: without limits, nested loops,
+`'a' * 10**10` and a macro that calls itself twice would never end. expressions.py limits the total cost.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,34 @@ from sparkwright import shell
 from sparkwright.units import format_gib
 from sparkwright.visible import one_line
 
+#: limit on the loop items, calls and operations of one rendering; sparkwright's longest template needs 500
+MAX_STEPS = 200_000
+#: limit on the characters of a text and the items of a list
+MAX_SIZE = 1_000_000
+#: limit on the exponent of a power; 2**MAX_EXPONENT is larger than any size in bytes
+MAX_EXPONENT = 64
+MAX_TEMPLATE_CHARS = 256 * 1024
+#: limit on the nesting of blocks and operators
+MAX_DEPTH = 50
+
+#: nodes that can be folded: they call nothing and create nothing larger than their operands, and the parser limits their number.
+#: Folding is therefore not watched by `expressions.limit_cpu_time`, which would take ten times as long
+_SIMPLE_NODES = (
+    nodes.Const,
+    nodes.Getattr,
+    nodes.Getitem,
+    nodes.And,
+    nodes.Or,
+    nodes.Not,
+    nodes.Compare,
+    nodes.Operand,
+)
+
+_usage = threading.local()
+
 
 def to_bool(value: Any) -> bool:
-    """Return a value as a condition: the strings that YAML and Ansible accept for true are true, other strings are not."""
+    """Return a value as a condition. As in YAML and Ansible, a string is true only if it is "1", "true", "yes" or "on"."""
     return value.strip().lower() in ("1", "true", "yes", "on") if isinstance(value, str) else bool(value)
 
 
@@ -28,7 +57,7 @@ def create_environment() -> LimitedEnvironment:
     )
     env.filters.update(
         quote=shell.quote,
-        one_line=one_line,  # for a comment: a recipe's text must not end it
+        one_line=one_line,  # for comments, which a recipe's text must not end
         bool=to_bool,
         basename=posixpath.basename,
         dirname=posixpath.dirname,
@@ -43,20 +72,14 @@ def create_environment() -> LimitedEnvironment:
     return env
 
 
-# The value of a simple expression from Jinja2's syntax tree, by constant folding: no Python is generated and compiled.
-#
-# It handles names with their attributes and items, constants, `and`, `or`, `not` and comparisons: nearly all expressions of a
-# playbook, and to compile one takes 2 ms. Everything else, and every error, is left to the compiled expression.
-
-#: these call nothing and make nothing that is larger than what they are given, and the parser limits how many there are: what is
-#: folded is not watched as `expressions.limit_cpu_time` does, which takes ten times as long as the folding
-_SIMPLE = (nodes.Const, nodes.Getattr, nodes.Getitem, nodes.And, nodes.Or, nodes.Not, nodes.Compare, nodes.Operand)
-
-
 def fold_expression(template: nodes.Template, names: Mapping[str, Any]) -> Any:
-    """Return the value of a template that is one simple expression.
+    """Return the value of a template that is one simple expression, computed from its syntax tree.
 
-    Raises nodes.Impossible for any other, and errors of evaluation.
+    This covers nearly all expressions of a playbook and saves compiling them, which takes 2 ms each.
+
+    Raises:
+        nodes.Impossible: the template is anything else.
+        Exception: any error of evaluation.
     """
     match template.body:
         case [nodes.Output(nodes=[nodes.Expr() as expression])]:
@@ -65,42 +88,24 @@ def fold_expression(template: nodes.Template, names: Mapping[str, Any]) -> Any:
 
 
 def _substitute_names(node: nodes.Node, names: Mapping[str, Any]) -> Any:
-    """Return the expression with the names' values in their place."""
+    """Return the expression with names replaced by their values. Raises nodes.Impossible."""
     if isinstance(node, nodes.Name):
         if node.name not in names:
             raise nodes.Impossible
         return nodes.Const(names[node.name])
-    if not isinstance(node, _SIMPLE):
+    if not isinstance(node, _SIMPLE_NODES):
         raise nodes.Impossible
-    return type(node)(*(_substitute_part(getattr(node, name), names) for name in node.fields))
+    return type(node)(*(_substitute_in_field(getattr(node, field), names) for field in node.fields))
 
 
-def _substitute_part(part: Any, names: Mapping[str, Any]) -> Any:
-    if isinstance(part, list):
-        return [_substitute_part(item, names) for item in part]
-    return _substitute_names(part, names) if isinstance(part, nodes.Expr | nodes.Operand) else part
-
-
-# Limits on a template: its steps, and the sizes of texts, lists and numbers. Templates come with recipes of others.
-#
-# Jinja's sandbox guards attributes, not work: nested loops, `'a' * 10**10` and a macro that calls itself twice would never end.
-# expressions.py bounds the total cost.
-
-#: items of loops, calls and operations of one rendering; the longest template here takes 500
-MAX_STEPS = 200_000
-#: characters of a text, items of a list
-MAX_SIZE = 1_000_000
-#: exponent of a power: 2**MAX_EXPONENT is larger than any size in bytes
-MAX_EXPONENT = 64
-MAX_TEMPLATE_CHARS = 256 * 1024
-#: nesting of blocks and operators
-MAX_DEPTH = 50
-
-_usage = threading.local()
+def _substitute_in_field(content: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(content, list):
+        return [_substitute_in_field(child, names) for child in content]
+    return _substitute_names(content, names) if isinstance(content, nodes.Expr | nodes.Operand) else content
 
 
 class LimitedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, with every loop, call and operation counted."""
+    """Jinja2's sandbox with limits: loop items, calls and operations are counted, and sizes are checked before allocation."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
@@ -114,7 +119,6 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
-        """Join the output of a template or a macro."""
         output, size = [], 0
         for piece in pieces:
             size += len(piece)
@@ -127,8 +131,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             raise SecurityError(f"the template has more than {MAX_TEMPLATE_CHARS:,} characters")
         try:
             parsed = super()._parse(source, name, filename)
-            if len(source) >= MAX_DEPTH:  # a level takes a character
-                _refuse_depth(parsed)
+            if len(source) >= MAX_DEPTH:  # a level takes at least a character
+                _check_depth(parsed)
             tree: nodes.Template = _CountingTransformer().visit(parsed) if "for" in source or "~" in source else parsed
         except RecursionError:
             raise SecurityError("nested too deeply") from None
@@ -151,14 +155,14 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
         count_steps()
-        method = getattr(target, "__wrapped__", target)  # the sandbox's own `format` wraps the text's
+        method = getattr(target, "__wrapped__", target)  # the sandbox wraps `str.format`
         if isinstance(getattr(method, "__self__", None), str):
             _check_text_method(method, args)
         return super().call(context, target, *args, **kwargs)
 
 
-def _refuse_depth(template: nodes.Template) -> None:
-    """Refuse an expression that is nested too deeply: compiling it would take minutes."""
+def _check_depth(template: nodes.Template) -> None:
+    """Raise SecurityError for an expression that is nested too deeply, which would take minutes to compile."""
     level: list[nodes.Node] = [template]
     for _ in range(MAX_DEPTH):
         level = [child for node in level for child in node.iter_child_nodes()]
@@ -167,19 +171,19 @@ def _refuse_depth(template: nodes.Template) -> None:
 
 
 def reset_steps() -> None:
-    """Reset the counts for another rendering in this thread."""
+    """Begin to count the steps of another rendering in this thread."""
     _usage.steps = 0
 
 
 def count_steps(count: int = 1) -> None:
-    """Count a step. Raises SecurityError if a rendering exceeds the limit."""
+    """Raise SecurityError if a rendering takes more than MAX_STEPS."""
     _usage.steps = getattr(_usage, "steps", 0) + count
     if _usage.steps > MAX_STEPS:
         raise SecurityError(f"the template takes more than {MAX_STEPS:,} steps")
 
 
 class _CountingTransformer(NodeTransformer):
-    """Rewrites a template so that its loops, and the parts that `~` joins, are counted."""
+    """Rewrites a template so that loop items are counted and the results of `~` are checked."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -208,32 +212,31 @@ def _join_counted(parts: list[Any]) -> str:
 
 
 def _with_width_check(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that checks its numbers, which are widths of its output."""
+    """Return a filter that checks its arguments, which determine the width of its output."""
 
     def check_and_call(text: Any, *args: Any, **kwargs: Any) -> Any:
         arguments = (*args, *kwargs.values())
-        _check_sizes(*(value for value in arguments if isinstance(value, int)))
+        _check_sizes(*(argument for argument in arguments if isinstance(argument, int)))
         if isinstance(text, str):
             _check_widths(text)
-        lines = text.count("\n") + 1 if isinstance(text, str) else 1
-        _check_sizes(
-            _size_of(text) + lines * sum(value if isinstance(value, int) else _size_of(value) for value in arguments)
-        )
+        line_count = text.count("\n") + 1 if isinstance(text, str) else 1
+        widths = (argument if isinstance(argument, int) else _size_of(argument) for argument in arguments)
+        _check_sizes(_size_of(text) + line_count * sum(widths))
         return call(text, *args, **kwargs)
 
     return check_and_call
 
 
 def _with_size_check(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that checks the size of its output, which has many copies of a text.
+    """Return a filter that checks the size of its output, which may contain many copies of an argument.
 
-    Its first argument is the context or the like, the second its value.
+    As `jinja_pass_arg` tells Jinja2, the filter's first argument is not the filtered value but the context or environment.
     """
 
     def check_and_call(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         pieces = list(value) if not isinstance(value, str) else [value]
-        longest = max((_size_of(kwarg) for kwarg in (*args, *kwargs.values())), default=0)
-        _check_sizes(sum(_size_of(str(piece)) for piece in pieces) + longest * (len(pieces) + _size_of(value)))
+        max_size = max((_size_of(argument) for argument in (*args, *kwargs.values())), default=0)
+        _check_sizes(sum(_size_of(str(piece)) for piece in pieces) + max_size * (len(pieces) + _size_of(value)))
         return call(context, pieces if not isinstance(value, str) else value, *args, **kwargs)
 
     check_and_call.jinja_pass_arg = call.jinja_pass_arg  # type: ignore[attr-defined]
@@ -241,7 +244,7 @@ def _with_size_check(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_text_method(method: Any, args: tuple[Any, ...]) -> None:
-    """Check a text's own methods that pad, or that insert one text into another many times."""
+    """Check a call of a string's method whose output can be much longer than its arguments."""
     text, name = method.__self__, getattr(method, "__name__", "")
     if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
         _check_sizes(*(value * (len(text) if name == "expandtabs" else 1) for value in args if isinstance(value, int)))
@@ -249,15 +252,15 @@ def _check_text_method(method: Any, args: tuple[Any, ...]) -> None:
         _check_widths(text)
     elif name in ("replace", "join"):
         pieces = list(args[0]) if name == "join" and args and not isinstance(args[0], str) else []
-        longest = max((_size_of(value) for value in args), default=0)
-        _check_sizes((len(text) + 1) * (longest + 1), sum(_size_of(piece) for piece in pieces))
+        max_size = max((_size_of(argument) for argument in args), default=0)
+        _check_sizes((len(text) + 1) * (max_size + 1), sum(_size_of(piece) for piece in pieces))
 
 
 def _check_widths(text: str) -> None:
-    """Check a format: no width has more than six digits."""
+    """Raise SecurityError for a format with a width of more than six digits."""
     digits = 0
-    for sign in text:
-        digits = digits + 1 if sign.isdecimal() else 0
+    for character in text:
+        digits = digits + 1 if character.isdecimal() else 0
         if digits > 6 and ("%" in text or "{" in text):
             raise SecurityError("a width in a format is too large")
     _check_sizes(len(text))

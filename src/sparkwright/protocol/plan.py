@@ -1,7 +1,7 @@
-"""A Plan: one play for one host, rendered and checked, as plain JSON.
+"""A plan: one play for one host, rendered and checked, as plain JSON.
 
-Some arguments and conditions are still open expressions ("{{ facts.home }}", "{{ image.changed }}"): those over facts and
-registered results. The runner evaluates them before the task runs. Nothing else is open.
+Only expressions over facts and registered results ("{{ facts.home }}", "{{ image.changed }}") are still open. The runner
+evaluates them just before their task runs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,20 @@ REQUIRED_FIELDS = ("id", "name", "module", "run_id", "host", "play")
 
 
 def new_run_id(suffix: str = "") -> str:
-    """Return an id for a run, sortable by time.
-
-    suffix: its ending, for a run that keeps no folder; otherwise the ending is unique.
-    """
+    """Return an id for a run, sortable by time. suffix: fixed ending, for a run without a folder; random if empty."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{suffix or os.urandom(4).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A module with its arguments, and when and how it runs. Names and meanings are Ansible's."""
+    """A call of a module. Fields have the names and meanings of Ansible's task keywords."""
 
     #: unique in the plan
     id: str
     name: str
     module: str
     args: dict[str, Any] = field(default_factory=dict)
-    #: the arguments that the host still has to render; all others are final, whatever braces they hold
+    #: arguments that the host still has to render; all others are final, even with braces in them
     open: tuple[str, ...] = ()
     #: "file:line" in the user's playbook
     where: str = ""
@@ -55,18 +52,18 @@ class Task:
     ignore_errors: bool = False
     become: bool = False
     no_log: bool = False
-    #: None follows the run, True never changes anything, False acts even in check mode
+    #: None to follow the run, True to never change anything, False to act even in check mode
     check_mode: bool | None = None
-    #: the container whose record this task keeps, if it is not the plan's own; may be an open expression
+    #: container whose record the task writes; empty for the plan's server; may be an open expression
     server: str = ""
     tags: tuple[str, ...] = ()
-    #: the part of the run that it belongs to, a line on a terminal: prepare, stop, start, verify
+    #: stage of the run to which the task belongs, one line on a terminal: prepare, stop, start, verify
     stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Tasks that succeed or fail together: `rescue` runs when one fails, `always` whatever happened."""
+    """Tasks that are handled together: `rescue` runs if one fails, `always` runs in any case."""
 
     id: str
     name: str
@@ -89,40 +86,40 @@ class Plan:
     play: str
     steps: tuple[Step, ...]
     handlers: tuple[Task, ...] = ()
-    #: the laptop's values that open expressions refer to
+    #: the laptop's values to which open expressions refer
     vars: dict[str, Any] = field(default_factory=dict)
     #: variables that are themselves expressions over facts or results
     open_vars: dict[str, Any] = field(default_factory=dict)
     #: results of earlier plays of the playbook
     registered: dict[str, Any] = field(default_factory=dict)
-    #: names only; the values travel beside the plan, never in it
+    #: names only; the values are sent separately
     secrets: tuple[str, ...] = ()
     playbook: str = ""
     check: bool = False
     diff: bool = False
-    #: takes the host's lock (it changes the host)
+    #: True if the run changes the host and therefore takes its lock
     exclusive: bool = True
-    #: it measures the server with requests, so it never runs during another run
+    #: True if the run measures the server with requests, so it must not run during another run
     measures: bool = False
     #: user@laptop, for the lock and the history
     who: str = ""
     force_handlers: bool = False
-    #: how long to wait for a lock that another run holds, seconds
+    #: how long to wait for a lock that another run holds
     wait_s: float = 0
-    #: the cluster whose members' runs wait for each other at barriers
+    #: None if the host is not deployed as a member of a cluster
     cluster: Cluster | None = None
-    #: the name of the container, on a host that serves several
+    #: container name of the server; set only on a host with several servers
     server: str = ""
-    #: it takes turns in memory with other servers
+    #: True if the server takes turns with others that do not fit in memory at the same time
     by_turns: bool = False
-    #: the memory that the guard over a start keeps for the host, GiB; 0: a share of its memory
+    #: memory that the guard keeps free for the host during a start; 0 for the default share
     guard_gib: float = 0
-    #: start even a configuration with which the host went down
+    #: start even a configuration with which the host went down before
     anyway: bool = False
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, which shares plain values with the plan; `from_json` is its inverse."""
+        """Return plain JSON, which shares mutable values with the plan."""
         data = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cluster"}
         if self.cluster is not None:
             data["cluster"] = self.cluster.to_json()
@@ -134,7 +131,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Return the plan of plain JSON. Raises ValueError if it has another schema, or is not a plan."""
+        """Return the plan of `to_json`. Raises ValueError if the data is not a plan of this SCHEMA."""
         if data.get("schema") != SCHEMA:
             raise ValueError(f"a plan of schema {data.get('schema')}, this runtime reads {SCHEMA}")
         steps = [_parse_step(step) for step in _require_list(data.get("steps"))]
@@ -144,12 +141,12 @@ class Plan:
             parts["cluster"] = Cluster.from_json(data["cluster"])
         plan = cls(**_parse_fields(cls, {**data, **parts}))
         if plan.cluster is not None and plan.cluster.members[plan.cluster.rank] != plan.host:
-            raise ValueError("the plan is not of the host that has its rank in the cluster")
+            raise ValueError("the plan's host does not have the plan's rank in the cluster")
         return plan
 
 
 def tasks_of(steps: tuple[Step, ...]) -> list[Task]:
-    """Return every task in reading order: a block's tasks, then its rescue, then its always."""
+    """Return all tasks, including nested ones, in reading order: a block's `tasks`, `rescue`, then `always`."""
     tasks: list[Task] = []
     for step in steps:
         tasks += [step] if isinstance(step, Task) else tasks_of((*step.tasks, *step.rescue, *step.always))
@@ -178,7 +175,7 @@ def _parse_step(data: Any) -> Step:
 def _parse_task(data: Any) -> Task:
     task = Task(**_parse_fields(Task, data))
     if not set(task.open) <= task.args.keys():
-        raise ValueError(f"`open` of {task.id} names an argument that is not there")
+        raise ValueError(f"`open` of {task.id} names an argument that the task does not have")
     return task
 
 
@@ -189,13 +186,13 @@ def _require_list(value: Any) -> Sequence[Any]:
 
 
 def _parse_fields(plan_type: type[Any], data: Any) -> dict[str, Any]:
-    """Return the values of a dataclass from JSON, each with its field's type; a list becomes a tuple. Raises ValueError."""
+    """Return the values of a dataclass from JSON, with lists as tuples. Raises ValueError for a missing or invalid value."""
     if not isinstance(data, dict):
         raise ValueError(f"a {plan_type.__name__.lower()} is not an object")
     field_types = {field.name: str(field.type) for field in fields(plan_type)}
     for name, value in data.items():
         if name not in field_types or not _TYPE_CHECKS[field_types[name]](value):
-            raise ValueError(f"{plan_type.__name__.lower()} has no `{name}` like this")
+            raise ValueError(f"{plan_type.__name__.lower()} has an unknown or invalid `{name}`")
     if missing := [name for name in REQUIRED_FIELDS if name in field_types and name not in data]:
         raise ValueError(f"{plan_type.__name__.lower()} has no {', '.join(missing)}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
@@ -229,5 +226,5 @@ _TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 def user_at_host() -> str:
-    """Return user@laptop, as the host's lock and history show it."""
+    """Return user@laptop, as shown in the host's lock and history."""
     return f"{getpass.getuser()}@{platform.node()}"

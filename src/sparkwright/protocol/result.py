@@ -1,4 +1,4 @@
-"""The result of a module, and the declaration of its arguments: the plain data of both sides."""
+"""The result of a module, and the declaration of its arguments, as used by the laptop and the host."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from sparkwright.errors import Exit, Failed
 
 
 def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = dataclasses.MISSING) -> Any:
-    """Return a field of a module's Args, with its description for the documentation (and its unit, if it has one)."""
+    """Return a field of a module's Args. doc: its description for the documentation, with the unit."""
     return field(default=default, default_factory=default_factory, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field that differs: its value, the wanted value, and why that matters. None: absent."""
+    """A field whose value differs from the wanted one. None means that the field is absent."""
 
     field: str
     before: Any
     after: Any
+    #: why the difference matters
     why: str = ""
 
 
@@ -35,12 +36,11 @@ class Result:
     failed: bool = False
     skipped: bool = False
     diff: list[Change] = field(default_factory=list)
-    #: the values that `register` gives to later tasks, plain JSON
+    #: values for later tasks, available through `register`; plain JSON
     data: dict[str, Any] = field(default_factory=dict)
     #: what the user can do about a failure
     fix: str = ""
-    #: the exit code of a failure, if it is not 1 (Exit.INCONCLUSIVE, Exit.REFUSED); INCONCLUSIVE or CHANGES without a failure
-    #: lets the run continue, and end with that code
+    #: exit code of a failure; None for 1. INCONCLUSIVE or CHANGES without a failure lets the run continue and exit with that code
     exit: Exit | None = None
 
     @property
@@ -56,16 +56,18 @@ class Result:
 
 
 def check_result(result: object, module: str) -> Result:
-    """Return the result of a module if it is a Result that can be written as JSON. Raises Failed otherwise."""
+    """Return a module's result unchanged. Raises Failed unless it is a Result that can be written as JSON."""
     if not isinstance(result, Result) or not isinstance(result.data, dict):
         raise Failed(f"{module} returned no result.")
     texts = (result.msg, result.fix, *(change.field for change in result.diff if isinstance(change, Change)))
-    valid = all(isinstance(text, str) for text in texts) and all(isinstance(change, Change) for change in result.diff)
+    is_valid = all(isinstance(text, str) for text in texts) and all(
+        isinstance(change, Change) for change in result.diff
+    )
     try:
         json.dumps([result.data, [[change.before, change.after, change.why] for change in result.diff]], default=str)
     except Exception as error:
-        valid = False
+        is_valid = False
         print(f"{module}: {type(error).__name__}: {error}", flush=True)
-    if not valid:
+    if not is_valid:
         raise Failed(f"{module} returned a result that can't be written as JSON.")
     return result

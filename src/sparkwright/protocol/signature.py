@@ -1,4 +1,7 @@
-"""The signature of a module as plain data: a playbook is validated against it without importing the module's code."""
+"""Signatures of modules as plain data, and the validation of arguments against them.
+
+The laptop validates a playbook without importing the modules' code; the host builds their Args.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Any, Union
 from sparkwright.errors import Refused
 from sparkwright.trust.secret_names import is_secret_name
 
-#: a type as JSON: ["text"], ["list", of], ["mapping", of], ["one of", words], ["or", types]
+#: a type as JSON: ["text"], ["list", item type], ["mapping", value type], ["one of", values], ["or", types]
 ArgumentType = list[Any]
 
 SCALAR_TYPES: dict[Any, str] = {
@@ -26,26 +29,31 @@ SCALAR_TYPES: dict[Any, str] = {
     type(None): "null",
     Any: "anything",
 }
+PYTHON_TYPES: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
+NUMBER_PARSERS: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An argument of a module."""
 
-    #: its name in Python
+    #: name of the field in the module's Args
     field: str
     expected_type: ArgumentType
     required: bool
-    #: its description, one sentence
+    #: one sentence
     doc: str = ""
 
 
-#: by the name in a playbook
+#: arguments by their names in a playbook
 Signature = Mapping[str, Argument]
+
+#: cache, because each task of each host needs the signature of its module
+_SIGNATURES: dict[type[Any], Signature] = {}
 
 
 def from_args_type(args_type: type[Any]) -> Signature:
-    """Return the signature of a module's Args. Raises TypeError for a type that JSON does not have."""
+    """Return the signature of a module's Args. Raises TypeError for a type that JSON can't represent."""
     hints = typing.get_type_hints(args_type)
     return {
         playbook_name(field.name): Argument(
@@ -70,7 +78,7 @@ def from_json(data: Mapping[str, Any]) -> Signature:
 
 
 def playbook_name(field: str) -> str:
-    """Return an argument's name in a playbook: `from` can't be the name of a field in Python, `from_` can."""
+    """Return an argument's name in a playbook, where the field `from_` is `from`, a keyword in Python."""
     return field.removesuffix("_")
 
 
@@ -89,18 +97,10 @@ def _argument_type(hint: Any) -> ArgumentType:
     raise TypeError(f"an argument can't be {hint}")
 
 
-# Conversion of plain JSON to a module's Args, with errors that name the argument.
-#
-# The laptop validates with it, the host builds with it.
-
-#: cached: every task of every host needs it
-_SIGNATURES: dict[type[Any], Signature] = {}
-
-
 def build_args(args_type: type[Any], values: Mapping[str, Any], *, module: str) -> Any:
-    """Build the Args object. Raises Refused for an unknown, missing or mistyped argument, with the nearest right name."""
-    arguments = _SIGNATURES.get(args_type) or _SIGNATURES.setdefault(args_type, from_args_type(args_type))
-    return args_type(**check_arguments(arguments, values, module=module))
+    """Return the Args for a task's arguments. Raises Refused as `check_arguments` does."""
+    signature = _SIGNATURES.get(args_type) or _SIGNATURES.setdefault(args_type, from_args_type(args_type))
+    return args_type(**check_arguments(signature, values, module=module))
 
 
 def check_arguments(
@@ -109,10 +109,10 @@ def check_arguments(
     """Return the validated values by field.
 
     Args:
-        open_names: arguments whose value is not known yet, accepted unseen and left out.
+        open_names: arguments whose value is not known yet, which are neither validated nor returned.
 
     Raises:
-        Refused: as `build_args` does.
+        Refused: an argument is unknown, missing or of the wrong type.
     """
     for name in values:
         if name not in arguments:
@@ -130,13 +130,15 @@ def check_arguments(
 def _suggest_name(name: str, arguments: Mapping[str, Argument]) -> str:
     import difflib
 
-    near = difflib.get_close_matches(name, arguments, n=1)
-    return f"Did you mean `{near[0]}`?" if near else f"It takes: {', '.join(arguments) or 'none'}."
+    matches = difflib.get_close_matches(name, arguments, n=1)
+    return f"Did you mean `{matches[0]}`?" if matches else f"Arguments: {', '.join(arguments) or 'none'}."
 
 
 def _convert(value: Any, argument_type: ArgumentType, where: str) -> Any:
-    """Return a value of the wanted type, or raise Refused. "5" is accepted for a number, 5 for a text; nothing else is
-    converted."""
+    """Return a value of the given type. Raises Refused if it has another type.
+
+    Only "5" for a number and 5 for a text are converted.
+    """
     kind, *inner = argument_type
     if kind == "anything":
         return value
@@ -145,14 +147,14 @@ def _convert(value: Any, argument_type: ArgumentType, where: str) -> Any:
     if kind == "one of":
         if value in inner[0]:
             return value
-        raise Refused(f"{where} is one of {', '.join(map(str, inner[0]))}, not {_quote_value(value, where)}.")
+        raise Refused(f"{where} must be one of {', '.join(map(str, inner[0]))}, got {_quote_value(value, where)}.")
     if kind == "list" and isinstance(value, list | tuple):
         return [_convert(item, inner[0], f"{where}[{n}]") for n, item in enumerate(value)]
     if kind == "mapping" and isinstance(value, Mapping):
         return {str(key): _convert(item, inner[0], f"{where}.{key}") for key, item in value.items()}
     if kind in PYTHON_TYPES:
         return _convert_scalar(value, kind, where)
-    raise Refused(f"{where} is {_describe_type(argument_type)}, not {_quote_value(value, where)}.")
+    raise Refused(f"{where} must be {_describe_type(argument_type)}, got {_quote_value(value, where)}.")
 
 
 def _convert_to_any(value: Any, choices: list[ArgumentType], where: str) -> Any:
@@ -160,22 +162,18 @@ def _convert_to_any(value: Any, choices: list[ArgumentType], where: str) -> Any:
         return None
     choices = [choice for choice in choices if choice != ["null"]]
     exact = [choice for choice in choices if type(value) is PYTHON_TYPES.get(choice[0])]
-    for item in exact + choices:
+    for choice in exact + choices:
         try:
-            return _convert(value, item, where)
+            return _convert(value, choice, where)
         except Refused:
             continue
-    raise Refused(f"{where} is {' or '.join(map(_describe_type, choices))}, not {_quote_value(value, where)}.")
-
-
-PYTHON_TYPES: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
-NUMBER_PARSERS: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
+    raise Refused(f"{where} must be {' or '.join(map(_describe_type, choices))}, got {_quote_value(value, where)}.")
 
 
 def _convert_scalar(value: Any, kind: str, where: str) -> Any:
     converted = _coerce_scalar(value, kind)
     if converted is None:
-        raise Refused(f"{where} is {_describe_type([kind])}, not {_quote_value(value, where)}.")
+        raise Refused(f"{where} must be {_describe_type([kind])}, got {_quote_value(value, where)}.")
     # all numbers are counts, sizes, times or shares; this also refuses NaN
     if kind in NUMBER_PARSERS and not 0 <= converted < math.inf:
         raise Refused(f"{where} must be at least 0, got {_quote_value(value, where)}.")
@@ -183,7 +181,7 @@ def _convert_scalar(value: Any, kind: str, where: str) -> Any:
 
 
 def _coerce_scalar(value: Any, kind: str) -> Any:
-    """Convert a value to its kind; None if that is not possible."""
+    """Return a value converted to a kind in PYTHON_TYPES, or None if it can't be."""
     if type(value) is PYTHON_TYPES[kind]:
         return value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -196,8 +194,8 @@ def _coerce_scalar(value: Any, kind: str) -> Any:
 
 
 def _quote_value(value: Any, where: str) -> str:
-    """Return a value as a message quotes it, unless it has the name of a secret."""
-    return "what is written there" if any(map(is_secret_name, re.split(r"[.\[]", where))) else repr(value)
+    """Return a value as quoted in a message, or a placeholder if its name is that of a secret."""
+    return "a hidden value" if any(map(is_secret_name, re.split(r"[.\[]", where))) else repr(value)
 
 
 def _describe_type(argument_type: ArgumentType) -> str:

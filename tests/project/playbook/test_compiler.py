@@ -125,7 +125,7 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("    - dokcer_image: {ref: x}\n", "book.yml:4: unknown module `dokcer_image`. Did you mean `docker_image`?"),
         ("    - file: {pth: x}\n", "book.yml:4: file has no argument `pth`. Did you mean `path`?"),
         ("    - file: {mode: '0644'}\n", "book.yml:4: file needs the argument `path`"),
-        ("    - file:\n        path: x\n        state: gone\n", "book.yml:6: file.state is one of file, directory, absent"),
+        ("    - file:\n        path: x\n        state: gone\n", "book.yml:6: file.state must be one of file, directory, absent"),
         ("    - facts:\n      registr: x\n", "book.yml:5: unknown key `registr`. Did you mean `register`?"),
         ("    - file: {path: '{{ foldr }}'}\n", "book.yml:4: unknown variable `foldr`. Did you mean `folder`?"),
         ("    - facts:\n      when: sise > 2\n", "book.yml:5: unknown variable `sise`. Did you mean `size`?"),
