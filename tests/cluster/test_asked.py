@@ -32,10 +32,10 @@ def test_a_cluster_that_serves_is_shown_and_checked_by_rank(pair: ClusterPair) -
 
     status = rows(pair.run("status", "--host", "pair", "--json"))
     assert {host: row["state"] for host, row in status.items()} == {"one": "up", "two": "up"}
-    assert status["two"]["why"].startswith("rank 1 of 2 runs, and joined the group of pair")
+    assert status["two"]["why"].startswith("rank 1 of 2 is running and has joined the group of pair")
 
     answer = pair.run("health.check", "--host", "pair")
-    assert answer.code == 0 and "rank 1 of 2 runs, and joined the group of pair" in answer.out + answer.err
+    assert answer.code == 0 and "rank 1 of 2 is running and has joined the group of pair" in answer.out + answer.err
     diagnosed = rows(pair.run("diagnose", "--host", "pair", "--json"))
     assert diagnosed["two"]["state"] == "ok" and "rank 1 of 2" in diagnosed["two"]["summary"]
     assert diagnosed["one"]["tok_per_s"]

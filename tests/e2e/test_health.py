@@ -341,9 +341,9 @@ def test_a_full_hash_in_quiet_hours_finds_bytes_that_changed_under_an_unchanged_
         assert "paused: requests are running" in run_hash_check(ward)[0]
         assert "paused: requests are running" in find_model_files_evidence(ward.check(asks))[1]
     line, priority = run_hash_check(ward)
-    assert line.endswith("finished: as they were proved") and priority == "19 3"
+    assert line.endswith("finished: content as verified") and priority == "19 3"
     level, text = find_model_files_evidence(ward.check(asks))
-    assert level == "ok" and "as verified, by a full hash" in text
+    assert level == "ok" and "verified by a full hash" in text
     assert run_hash_check(ward)[0] == "", "it is not due again"
 
     model = next((ward.machine.home / "models").rglob("model-00007-*.safetensors"))
@@ -352,7 +352,7 @@ def test_a_full_hash_in_quiet_hours_finds_bytes_that_changed_under_an_unchanged_
     os.utime(model, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     kept.renew_ctimes(ward.project.sandbox)  # a disk leaves the whole stamp as it was
     assert ward.check(asks).state == "ok", "a stamp says nothing of it"
-    assert "1 wrong" in run_hash_check(ward, ahead_s=90000)[0]
+    assert "content of 1 changed" in run_hash_check(ward, ahead_s=90000)[0]
     records = [ward.check(asks) for _ in range(2)][-1]
     assert (records.state, records.cure) == ("degraded", "deploy") and model.name in records.why
     assert ward.project.run("models.verify", "--host", "sandbox").code == 2, "a deploy would fetch it"
@@ -387,7 +387,7 @@ def test_without_docker_or_a_verified_server_nothing_is_claimed(ward: CheckedHos
     assert (gone.state, gone.container.status) == ("unknown", "")
     assert "Docker Engine" in gone.why and gone.server.token == "made"
     ward.state.remove("verified")
-    assert ward.check().why == "no server has been verified here"
+    assert ward.check().why == "no server has been verified on this host"
 
 
 def test_a_deploy_in_progress_is_neither_probed_nor_a_change(ward: CheckedHost) -> None:

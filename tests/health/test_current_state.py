@@ -38,7 +38,7 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({}, 0, {"container_id": "a", "since": NOW_S - 5}, "down", "nothing answers"),  # it was verified in this start
         ({}, 0, {"container_id": "a", "since": NOW_S - 60}, "starting", "starting for 10 s"),  # started again since
         ({}, 0, {"container_id": "b", "since": NOW_S - 5}, "starting", "starting for 10 s"),  # another container was
-        ({}, 503, {}, "down", "/health answers 503"),
+        ({}, 503, {}, "down", "/health returns 503"),
         ({"status": "paused"}, 0, {}, "down", "qwen35 is paused"),
         ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 exited (1), not stopped by sparkwright"),
         ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 in progress"),

@@ -60,7 +60,7 @@ def decide(state: StateFolder) -> heal.Decision:
     ("found", "past", "settings", "why_not"),
     [
         (make_record(), CheckHistory(cures=2), ON, ""),
-        (make_record(), CheckHistory(cures=2), Settings(), "healing is off"),
+        (make_record(), CheckHistory(cures=2), Settings(), "healing is disabled"),
         (make_record(), CheckHistory(cures=1), ON, "second check"),
         (make_record(busy="ops runs deploy"), CheckHistory(cures=2), ON, "a run is in progress"),
         (make_record(cure="power"), CheckHistory(cures=2), ON, "AC power"),

@@ -138,7 +138,7 @@ def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Fa
     result = observe(server, tmp_path, labels=head, limits=limits)
     judged = evaluate_observation(replace(result, engine_error=""), limits)
     assert (judged.state, judged.cure) == ("stalled", "restart")
-    assert judged.why.endswith("while 1 request is running: a rank of its cluster is gone or hung")
+    assert judged.why.endswith("with 1 request running: a rank of its cluster is gone or hung")
     assert observe(server, tmp_path, limits=limits).frozen_s is None
     server.generated = [100.0, 100.0, 150.0]
     assert observe(server, tmp_path, labels=head, limits=limits).server.token == "skipped"

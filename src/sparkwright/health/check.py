@@ -1,4 +1,4 @@
-"""A health check: observe, evaluate, damp, record, notify, and heal if allowed."""
+"""A health check: observe, evaluate, damp, record, notify, and restart the server if allowed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host.containers import crash_loop, engine_socket
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
-from sparkwright.host.records import history, verified_states
+from sparkwright.host.records import history as run_history
+from sparkwright.host.records import verified_states
 from sparkwright.host.runs import lock
 from sparkwright.measure import server_counters
 from sparkwright.trust.redact import Redactor
 
-DOCKER_TIMEOUT_S = 20  # time limit for answers of the Docker Engine
-
-
+DOCKER_TIMEOUT_S = 20
 #: measures the decode rate of the observed server over this number of tokens
 MeasureSpeed = Callable[[Context, Observation, int], Speed]
 
@@ -36,16 +35,13 @@ MeasureSpeed = Callable[[Context, Observation, int], Speed]
 class HealthCheck:
     """A health check of one host."""
 
-    #: the host
     context: Context
     settings: Settings
-    #: measures the decode rate
     measure: MeasureSpeed
-    #: runs the plan of a restart
     run_plan: heal.RunPlan
     #: True if the host's timer started the check
     scheduled: bool = False
-    #: measure the decode rate now, even if it is not due
+    #: True to measure the decode rate even if it is not due
     smoke: bool = False
     #: returns the time in seconds since the epoch; replaced in tests
     now: Callable[[], float] = time.time
@@ -53,12 +49,12 @@ class HealthCheck:
     pause: Callable[[float], None] = time.sleep
 
     def run(self) -> Record:
-        """Check once, and again after an attempted restart. A second check waits until the first has finished."""
+        """Check once, and again after an attempted restart. Concurrent checks wait for each other."""
         if not self.context.check and not _describe_active_run(self.context):
             host_lost.record_losses(self.context)
             service_guard.record_actions(self.context)
         with store.acquire_check_lock(self.context.state):
-            record, history, decision = self._check_once()
+            record, _, decision = self._check_once()
         if not self.scheduled:
             return record
         heal.return_to_gateway(self.context, record)
@@ -73,7 +69,7 @@ class HealthCheck:
         return self._check_again(outcome, restarted=True)
 
     def _vote_in_cluster(self, record: Record, decision: heal.Decision) -> heal.Decision:
-        """Return the decision, in a cluster after a vote with the other members."""
+        """Return the decision, after a vote of the members if the server is a cluster's."""
         if not record.rank.cluster:
             return decision
         from sparkwright.health import cluster_heal
@@ -82,7 +78,7 @@ class HealthCheck:
         return cluster_heal.vote_on_decision(self.context, self.settings, record, decision, busy)
 
     def _check_again(self, healed: str, *, restarted: bool = False) -> Record:
-        """Check again, after the restart or its refusal."""
+        """Check again. healed: outcome of the restart, or the reason why there was none."""
         with store.acquire_check_lock(self.context.state):
             record, history, _ = self._check_once(healed=healed)
             if restarted:
@@ -99,8 +95,8 @@ class HealthCheck:
         evaluation = evaluate_observation(observation, self.settings.limits)
         if not busy:
             observation = replace(observation, speed=self._measure_speed(observation, evaluation, history))
-            new_run = _describe_active_run(self.context)  # a run that started in the meantime
-            observation = self._observe(prober, new_run) if new_run else observation
+            if new_run := _describe_active_run(self.context):  # it started in the meantime
+                observation = self._observe(prober, new_run)
             evaluation = evaluate_observation(observation, self.settings.limits)
         evaluation = self._break_loop(observation, evaluation, history)
         record = self._build_record(observation, evaluation, history, prober)
@@ -112,20 +108,19 @@ class HealthCheck:
         return record, history, decision
 
     def _observe(self, prober: Prober, busy: str) -> Observation:
-        """Return the prober's observation, including the state of the periodic hash of the model's files."""
+        """Return the prober's observation with the state of the periodic hash of the model's files."""
         observation = prober.probe(busy=busy)
-        if busy or not observation.known:
+        if busy or not observation.has_verified_server:
             return observation
-        return replace(
-            observation, model_files=model_hashes.load_model_files(self.context, self.settings, observation.time_s)
-        )
+        model_files = model_hashes.load_model_files(self.context, self.settings, observation.time_s)
+        return replace(observation, model_files=model_files)
 
     def _build_record(
         self, observation: Observation, evaluation: Evaluation, history: CheckHistory, prober: Prober
     ) -> Record:
-        """Return the record, after damping.
+        """Return the record, with the damped state.
 
-        While a run is in progress on the host, the check does not count, and the state of the last check is kept.
+        While a run is in progress on the host, the check does not count and the history stays unchanged.
         """
         before = history.state
         if observation.busy:
@@ -133,8 +128,8 @@ class HealthCheck:
             since_s = observation.time_s
         else:
             history.seen.append(evaluation.state)
-            result = damp_state(before, history.seen)
-            reported, flapping = result.state, result.flapping
+            damped = damp_state(before, history.seen)
+            reported, flapping = damped.state, damped.flapping
             since_s = history.since_s if reported == before else observation.time_s
             history.state, history.since_s = reported, since_s
             history.cures = history.cures + 1 if evaluation.cure == "restart" else 0
@@ -164,12 +159,12 @@ class HealthCheck:
         )
 
     def _save_and_notify(self, observation: Observation, record: Record, history: CheckHistory, prober: Prober) -> None:
-        """Save the record, and notify. A failure to write or notify never hides the check itself."""
+        """Save the record, and notify if the check is scheduled. A failure to do so is only noted."""
         if observation.server.health_status == 200:
             history.answered = start_id(observation.container)
             is_frozen = observation.frozen_s is not None
             history.counted = {
-                # a frozen server keeps the time since which it is frozen
+                # as long as the server is frozen, this stays the time at which it froze
                 "time_s": history.counted["time_s"] if is_frozen else observation.time_s,
                 "start": start_id(observation.container),
                 "running": observation.server.running,
@@ -196,12 +191,12 @@ class HealthCheck:
         try:
             service_guard.write_configuration(self.context)
         except Exception as error:  # the Docker Engine may be restarting; the next check tries again
-            self.context.note(f"cannot tell the guard which containers run: {engine_socket.no_answer_message(error)}")
+            self.context.note(f"cannot update the memory guard's containers: {engine_socket.no_answer_message(error)}")
 
     # -- beyond a single observation --------------------------------------------------------------------------------------
 
     def _measure_speed(self, observation: Observation, evaluation: Evaluation, history: CheckHistory) -> Speed:
-        """Measure the decode rate if it is due and nothing is wrong; otherwise return the last one."""
+        """Measure the decode rate if it is due and the server generates; otherwise return the last measurement."""
         last = history.last_speed
         every_s = self.settings.smoke_every_s
         is_due = self.scheduled and bool(every_s) and not 0 <= observation.time_s - (last.measured_s or 0.0) < every_s
@@ -218,52 +213,54 @@ class HealthCheck:
         history.speed = dataclasses.asdict(measured)
         return measured
 
-    def _break_loop(self, observation: Observation, evaluation: Evaluation, previous: CheckHistory) -> Evaluation:
+    def _break_loop(self, observation: Observation, evaluation: Evaluation, history: CheckHistory) -> Evaluation:
         """Stop a crash loop immediately, unless a run is in progress on the host."""
-        if not observation.loop or self.context.check:
+        if not observation.crash_loop or self.context.check:
             return evaluation
         name = observation.container.name
-        who = history.requester(self.context) or heal.ACTOR
+        who = run_history.requester(self.context) or heal.ACTOR
         owner = lock.LockOwner("stopping a crash loop", who, self.context.run_id, os.getpid(), time.time())
         try:
             with lock.acquire(self.context.state, owner, host=self.settings.host or "the host"):
-                crash_loop.break_loop(self.context, name, observation.loop, who)
+                crash_loop.break_loop(self.context, name, observation.crash_loop, who)
         except SparkwrightError as error:
             self.context.note(f"could not stop the crash loop of {name}: {error.message}")
             return evaluation
         since = str(verified_states.load_last(self.context.state).get("since", ""))
-        previous.broken = {"id": observation.container.id, "why": observation.loop, "since": since}
+        history.broken = {"id": observation.container.id, "why": observation.crash_loop, "since": since}
         return replace(evaluation, why=f"{evaluation.why}: stopped, restart policy set to no")
 
 
 def _counters_after_check(observation: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
-    """Return the server's counters after the check's own tokens, so that they are not counted as traffic."""
+    """Return the server's counters including the check's own tokens, which the next check must not count as traffic."""
     http, own_tokens = prober.http, 1 if observation.server.token == "made" else 0
     generated, heartbeat = observation.server.generated_tokens, observation.heartbeat
     is_measured = generated is not None and record.speed.measured_s == observation.time_s
     if is_measured or (own_tokens and http.has_separate_heartbeat):
         counters = server_counters.read_counters(http, observation.server.url, prober.key)[0]
         generated, heartbeat, own_tokens = counters.get(roles.GENERATED), counters.get(roles.HEARTBEAT), 0
-    after = (None if item is None else item + own_tokens for item in (generated, heartbeat))
-    return dict(zip(("generated", "heartbeat") if http.has_separate_heartbeat else ("generated",), after, strict=False))
+    after = (
+        {"generated": generated, "heartbeat": heartbeat} if http.has_separate_heartbeat else {"generated": generated}
+    )
+    return {name: None if count is None else count + own_tokens for name, count in after.items()}
 
 
 def _served_tok_per_s(observation: Observation, history: CheckHistory) -> float | None:
-    """Return the tokens per second of all streams since the previous check, if the server was not restarted."""
-    last, now = history.counted, observation.server.generated_tokens
-    if now is None or last.get("start") != start_id(observation.container) or last.get("generated") is None:
+    """Return the tokens per second of all streams since the previous check; None if the server was restarted in between."""
+    last, generated = history.counted, observation.server.generated_tokens
+    if generated is None or last.get("start") != start_id(observation.container) or last.get("generated") is None:
         return None
     seconds = observation.time_s - float(last["time_s"])
-    return round((now - float(last["generated"])) / seconds, 2) if seconds > 0 else None
+    return round((generated - float(last["generated"])) / seconds, 2) if seconds > 0 else None
 
 
 def _describe_active_run(context: Context) -> str:
-    """Describe the run that holds the host's lock; empty if there is none, or if it is this run."""
+    """Describe the run that holds the host's lock; empty if there is none or it is this run."""
     owner, alive = lock.inspect(context.state)
     return str(owner) if owner is not None and alive and owner.run != context.run_id else ""
 
 
 def _cpu_s() -> float:
     """Return the CPU time of this process and of the programs that it has waited for."""
-    now = os.times()
-    return now.user + now.system + now.children_user + now.children_system
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system

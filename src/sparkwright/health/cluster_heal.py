@@ -1,16 +1,15 @@
 """Healing a cluster without a laptop: the members' checks vote, then each member runs its own restart plan.
 
-Nothing is touched before the vote. Only the head's check opens a vote and only the others' checks join it, so two members can't
-start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime takes the host and ends the vote.
+No server is changed before the vote. Only the head's check opens a vote and only the others' checks join it, so two members can't
+start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime locks the host and ends the vote.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sparkwright.errors import Failed, SparkwrightError
 from sparkwright.health import store
@@ -28,9 +27,9 @@ from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
 from sparkwright.visible import one_line
 
-#: the number of check intervals that the head waits, in which each member checks at least once
+#: number of check intervals that the head waits: enough for each member to check at least once
 WAIT_INTERVALS = 2
-#: how long the runs of members that have agreed wait for each other, in seconds
+#: how long the members' runs wait for each other after a vote, in seconds
 HEAL_JOIN_TIMEOUT_S = 60.0
 AGREE_TIMEOUT_S = 30.0
 MAX_REASON_CHARS = 300
@@ -38,17 +37,17 @@ MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True)
 class HealVote:
-    """One member's part in a cluster's vote on a restart."""
+    """A member's side of a cluster's vote on a restart."""
 
     context: Context
     settings: Settings
     cluster: Cluster
     record: Record
-    #: describes the run in progress on this host, which has priority; empty for none
+    #: returns the run in progress on this host, which has priority; empty if there is none
     busy: Callable[[], str]
 
     def open_vote(self, decision: Decision) -> Decision:
-        """Open the vote as the head and wait for the others' checks. Return the common decision, or why there is none."""
+        """Open the vote as the head and wait for the others' checks. Return the joint decision, or why there is none."""
         with ExitStack() as exit_stack:
             if not exit_stack.enter_context(store.try_heal_lock(self.context.state)):
                 return Decision(message=f"{NOT_RESTARTED}an earlier check is waiting for the other members")
@@ -56,27 +55,24 @@ class HealVote:
                 fix = f"`invoke health.install --host {self.cluster.name} --heal restart` installs one"
                 return Decision(message=f"{NOT_RESTARTED}there is no secret for the vote of the members: {fix}")
             try:
-                vote_cluster = replace(self.cluster, join_s=WAIT_INTERVALS * self.settings.every_s)
-                coordinator = Coordinator(vote_cluster, self._vote_token, self.context.note)
+                coordinator = Coordinator(self._vote_cluster, self._vote_token, self.context.note)
                 exit_stack.callback(coordinator.close)
-                return self._join_members(self._open_channel(vote_cluster, exit_stack), decision)
+                return self._join_members(self._open_channel(exit_stack), decision)
             except SparkwrightError as error:
                 return Decision(message=f"{NOT_RESTARTED}{self.busy() or error.message.rstrip('.')}")
 
     def join_vote(self) -> Decision:
-        """Join the vote as a worker. The decision has neither plan nor message if the head's check is not waiting."""
+        """Join the vote as a worker. Return an empty decision if the head has not opened a vote."""
         with ExitStack() as exit_stack:
             if not exit_stack.enter_context(store.try_heal_lock(self.context.state)) or not self._vote_token:
                 return Decision()
-            channel = self._open_channel(
-                replace(self.cluster, join_s=WAIT_INTERVALS * self.settings.every_s), exit_stack
-            )
+            channel = self._open_channel(exit_stack)
             try:
                 channel.connect(0)
             except SparkwrightError:
                 return Decision()
             try:
-                decision = self._decide_own_part()
+                decision = self._decide_as_worker()
                 if decision.plan is None:
                     channel.decline_to_join(decision.message.removeprefix(NOT_RESTARTED))
                     return decision
@@ -89,36 +85,40 @@ class HealVote:
         stored_token = server_keys.load_heal_token(self.context.state)
         return wire.derive_token(stored_token, "meeting") if stored_token else stored_token
 
-    def _decide_own_part(self) -> Decision:
-        """Return a worker's part in the restart, or the reason why it can't take part."""
+    def _decide_as_worker(self) -> Decision:
         if self.record.cure == "power":
             return Decision(message=f"{NOT_RESTARTED}{POWER_CYCLE_FIX}")
         if self.record.drift:
             return Decision(message=f"{NOT_RESTARTED}the running server is not the last good state")
         return decide_by_plan(self.context.state)
 
-    def _open_channel(self, vote_cluster: Cluster, exit_stack: ExitStack) -> Channel:
+    @property
+    def _vote_cluster(self) -> Cluster:
+        """The cluster, with the time limit of a vote for joining."""
+        return replace(self.cluster, join_s=WAIT_INTERVALS * self.settings.every_s)
+
+    def _open_channel(self, exit_stack: ExitStack) -> Channel:
         redactor = Redactor(secret.reveal() for secret in self.context.secrets.values())
         is_stopped = lambda: bool(self.busy())  # noqa: E731
         channel = Channel(
-            vote_cluster, self._vote_token, note=self.context.note, redactor=redactor, stop_requested=is_stopped
+            self._vote_cluster, self._vote_token, note=self.context.note, redactor=redactor, stop_requested=is_stopped
         )
         exit_stack.callback(channel.close)
         return channel
 
     def _join_members(self, channel: Channel, decision: Decision) -> Decision:
-        """Wait for all members, and return the plan for this member's part, with a token for this restart."""
+        """Wait for all members, and return the decision with this member's plan and a token for the restart."""
         assert decision.plan is not None
         channel.join()
         own_report = {"why": "" if self.record.seen == "ok" else self.record.why}
         own_report |= {} if self.cluster.rank else {"restart": os.urandom(32).hex()}
         reports = channel.arrive("met", own_report, AGREE_TIMEOUT_S)
-        name = str(_reported_value(reports, self.cluster.members[0], "restart"))
-        if not server_keys.HEAL_TOKEN_PATTERN.fullmatch(name):
-            raise Failed(f"{self.cluster.format_member(0)} gave the restart no name.")
-        token = wire.derive_token(server_keys.load_heal_token(self.context.state), f"restart {name}")
+        restart_id = str(reports.get(self.cluster.members[0], {}).get("restart", ""))
+        if not server_keys.HEAL_TOKEN_PATTERN.fullmatch(restart_id):
+            raise Failed(f"{self.cluster.format_member(0)} sent no valid id for the restart.")
+        token = wire.derive_token(server_keys.load_heal_token(self.context.state), f"restart {restart_id}")
         reasons = {
-            host: one_line(str(_reported_value(reports, host, "why")), max_chars=MAX_REASON_CHARS)
+            host: one_line(str(reports.get(host, {}).get("why", "")), max_chars=MAX_REASON_CHARS)
             for host in self.cluster.members
         }
         return Decision(
@@ -131,20 +131,15 @@ class HealVote:
 def vote_on_decision(
     context: Context, settings: Settings, record: Record, decision: Decision, busy: Callable[[], str]
 ) -> Decision:
-    """Return a check's decision after the vote of its cluster; unchanged for a server that is not in a cluster."""
+    """Return the decision after a vote of the cluster, or the given decision if there is no vote."""
     if not record.rank.cluster or settings.heal != "restart" or record.busy:
         return decision
     cluster = restart_plans.read_cluster(context.state)
     if cluster is None or cluster.rank != record.rank.rank:
-        return (
-            Decision(message=f"{NOT_RESTARTED}the restart plan is not for this cluster") if decision.plan else decision
-        )
+        message = f"{NOT_RESTARTED}the restart plan is not for this cluster"
+        return Decision(message=message) if decision.plan else decision
     vote = HealVote(context, settings, cluster, record, busy)
     if cluster.rank == 0:
         return vote.open_vote(decision) if decision.plan is not None else decision
     joint_decision = vote.join_vote()
     return joint_decision if joint_decision.plan is not None or joint_decision.message else decision
-
-
-def _reported_value(reports: Mapping[str, Any], host: str, name: str) -> Any:
-    return reports.get(host, {}).get(name, "")

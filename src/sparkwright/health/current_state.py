@@ -1,4 +1,4 @@
-"""The current state according to a snapshot alone, which is used if no check is valid any more."""
+"""The current state according to a snapshot, for a server without a valid check."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def evaluate_snapshot(
     rank: Rank = NO_RANK,
     *,
     limits: Limits,
-    broken: str = "",
-    stopped: str = "",
-    asleep: str = "",
-    wake: str = "",
+    stopped_loop: str = "",
+    stopping_run: str = "",
+    awake_server: str = "",
+    wake_message: str = "",
 ) -> tuple[str, str]:
     """Evaluate a snapshot by the rules of a check.
 
     Args:
         rank: the rank of a cluster's worker, which has no /health.
-        limits: those of the host's checks.
-        broken, stopped, asleep, wake: see `Observation`.
+        limits: the limits of the host's checks.
+        stopped_loop, stopping_run, awake_server, wake_message: see `Observation`.
 
     Returns:
         The state (up, starting, crash-looping, down or unknown) and the reason.
@@ -48,28 +48,24 @@ def evaluate_snapshot(
         current.time_s,
         engine_error=current.error,
         container=container,
-        broken=broken,
-        stopped=stopped,
-        asleep=asleep,
-        wake=wake,
-        answered=snapshot.is_verified_since_start(container, good),
+        stopped_loop=stopped_loop,
+        stopping_run=stopping_run,
+        awake_server=awake_server,
+        wake_message=wake_message,
+        has_answered=snapshot.is_verified_since_start(container, good),
         ready_s=snapshot.ready_s(good),
         server=Server(current.url, health_status=current.health_status),
         loading=current.loading,
         rank=rank,
     )
     evaluation = judge.evaluate_observation(observation, limits, SNAPSHOT_QUESTIONS)
-    if rank.rank and evaluation.state == "ok":
-        return "up", evaluation.why
-    return (
-        ("up", "/health answers; no test request sent")
-        if evaluation.state == "ok"
-        else (evaluation.state, evaluation.why)
-    )
+    if evaluation.state != "ok":
+        return evaluation.state, evaluation.why
+    return "up", evaluation.why if rank.rank else "/health answers; no test request sent"
 
 
 def start_limit_s(good: Mapping[str, Any], limits: Limits) -> float:
-    """Return how long a start may take, in seconds."""
+    """Return how long a start may take, in seconds. good: the last verified state."""
     return questions.start_limit_s(snapshot.ready_s(good), limits)
 
 
@@ -80,19 +76,24 @@ def build_record(
 
     Args:
         folder: the host's state folder, with the results of earlier checks and runs.
+        busy: the run in progress on the host; empty if there is none.
     """
-    container, past_checks = current.container, CheckHistory.load(folder)
-    broken, stopped = past_checks.stopped_for(container.id, good), past_checks.stopped_by(folder, container.id)
-    asleep, wake = turns.other_awake_server(folder), turns.service_message(folder)
-    limits = Settings.load(folder).limits
+    container, history = current.container, CheckHistory.load(folder)
+    wake_message = turns.service_message(folder)
     state, why = evaluate_snapshot(
-        current, good, rank, limits=limits, broken=broken, stopped=stopped, asleep=asleep, wake=wake
+        current,
+        good,
+        rank,
+        limits=Settings.load(folder).limits,
+        stopped_loop=history.stopped_for(container.id, good),
+        stopping_run=history.stopped_by(folder, container.id),
+        awake_server=turns.other_awake_server(folder),
+        wake_message=wake_message,
     )
-    if state == "up" and wake:
-        why = f"{why}; {wake}"
+    if state == "up" and wake_message:
+        why = f"{why}; {wake_message}"
     if busy and state != "up":
         state, why = "in progress", busy
-    server = Server(current.url, health_status=current.health_status)
     record = Record(
         time_s=current.time_s,
         state="unknown",
@@ -100,9 +101,9 @@ def build_record(
         since_s=current.time_s,
         why=why,
         busy=busy,
-        container=current.container,
+        container=container,
         rank=rank,
-        server=server,
+        server=Server(current.url, health_status=current.health_status),
         serves=snapshot.build_serves(good),
         sandbox=sandbox,
     )

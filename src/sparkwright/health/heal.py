@@ -1,7 +1,7 @@
-"""Healing: deciding on a restart, and restarting with the plan that the laptop saved for the last verified state.
+"""Healing: restarts of a failed server with the plan that the last deploy saved on the host.
 
-It is `invoke restart` without a laptop: it holds the host's lock, and its run is recorded like any other (`invoke runs`, `invoke
-history`).
+A restart works like `invoke restart`, but without a laptop: it holds the host's lock, and is listed by `invoke runs` and `invoke
+history`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from sparkwright.secret import Secret
 
 #: number of consecutive checks that have to recommend a restart
 CHECKS_NEEDED = 2
-#: number of consecutive restarts without success after which healing stops and a person must act
+#: number of consecutive failed restarts after which healing stops
 MAX_FAILED_RESTARTS = 2
 ACTOR = "the health check"
+NOT_RESTARTED = "not restarted: "
+#: records of host/gateway/drain_record.py and interim.py, named here because most checks need not import their HTTP client
+DRAINED_RECORD, INTERIM_RECORD = "drained", "interim"
 
 #: runs a plan on this host with its secrets, and returns the recap
 RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
@@ -40,26 +43,26 @@ RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
 class Decision:
     """A check's decision about a restart."""
 
-    #: plan of the restart; None if it is not allowed
+    #: plan of the restart; None if the server is not restarted
     plan: Plan | None = None
     #: secrets that the plan needs, by name
     secrets: Mapping[str, Secret] = field(default_factory=dict)
-    #: reason why it is not allowed, for the record
+    #: reason why the server is not restarted, for the record
     message: str = ""
-    #: reason for the history, if it is not only based on this host's own check
+    #: reasons of all members of a cluster for the restart, for the history; empty to use the reason of this host's check
     why: str = ""
 
 
 def decide(record: Record, history: CheckHistory, settings: Settings, state: StateFolder, now_s: float) -> Decision:
-    """Decide whether a restart is allowed now, and with which plan."""
-    why_not = reason_against_restart(record, history, settings, now_s)
-    if why_not:
-        return Decision(message=why_not if record.cure in ("restart", "power") and settings.heal != "none" else "")
+    """Decide whether to restart the server now, and with which plan."""
+    reason = reason_against_restart(record, history, settings, now_s)
+    if reason:
+        return Decision(message=reason if record.cure in ("restart", "power") and settings.heal != "none" else "")
     return decide_by_plan(state)
 
 
 def decide_by_plan(state: StateFolder) -> Decision:
-    """Return the decision to restart with the saved plan, or the reason why there is no suitable one."""
+    """Return the decision to restart with the saved plan, or the reason why it can't be used."""
     if lost := host_lost.forbidden_reason(state, verified_states.load_last(state).get("spec") or {}):
         return Decision(message=f"{NOT_RESTARTED}{lost}")
     try:
@@ -70,37 +73,38 @@ def decide_by_plan(state: StateFolder) -> Decision:
 
 
 def reason_against_restart(record: Record, history: CheckHistory, settings: Settings, now_s: float) -> str:
-    """Return the reason against a restart; empty if there is none. It has no side effects."""
-    return next((message for stops, message in _REASONS if stops(record, history, settings, now_s)), "")
+    """Return the reason against a restart; empty if there is none."""
+    return next((message for applies, message in _REASONS if applies(record, history, settings, now_s)), "")
 
 
 Predicate = Callable[[Record, CheckHistory, Settings, float], bool]
 
-NOT_RESTARTED = "not restarted: "
 #: reasons against a restart; the first that applies is reported
 _REASONS: tuple[tuple[Predicate, str], ...] = (
-    (lambda record, past, given, now_s: given.heal == "none", "healing is off"),
-    (lambda record, past, given, now_s: bool(record.busy), "a run is in progress on the host"),
-    (lambda record, past, given, now_s: record.cure == "power", f"not restarted: {POWER_CYCLE_FIX}"),
-    (lambda record, past, given, now_s: record.cure != "restart", "a restart would not help"),
+    (lambda record, history, settings, now_s: settings.heal == "none", "healing is disabled"),
+    (lambda record, history, settings, now_s: bool(record.busy), "a run is in progress on the host"),
+    (lambda record, history, settings, now_s: record.cure == "power", f"not restarted: {POWER_CYCLE_FIX}"),
+    (lambda record, history, settings, now_s: record.cure != "restart", "a restart would not help"),
     (
-        lambda record, past, given, now_s: bool(record.rank.rank),
-        "not restarted: only the head of its cluster decides",
+        lambda record, history, settings, now_s: bool(record.rank.rank),
+        "not restarted: the head of its cluster decides",
     ),
     (
-        lambda record, past, given, now_s: bool(record.drift),
+        lambda record, history, settings, now_s: bool(record.drift),
         "not restarted: the running server is not the last good state",
     ),
     (
-        lambda record, past, given, now_s: past.cures < CHECKS_NEEDED,
+        lambda record, history, settings, now_s: history.cures < CHECKS_NEEDED,
         "not restarted yet: a second check has to confirm it",
     ),
     (
-        lambda record, past, given, now_s: past.failed >= MAX_FAILED_RESTARTS,
+        lambda record, history, settings, now_s: history.failed >= MAX_FAILED_RESTARTS,
         "not restarted: the last restarts did not help",
     ),
     (
-        lambda record, past, given, now_s: any(0 <= now_s - heal < given.heal_every_s for heal in past.heals),
+        lambda record, history, settings, now_s: any(
+            0 <= now_s - heal_s < settings.heal_every_s for heal_s in history.heals
+        ),
         "not restarted: the last restart was less than --heal-every ago",
     ),
 )
@@ -109,9 +113,9 @@ _REASONS: tuple[tuple[Predicate, str], ...] = (
 def restart(
     context: Context, decision: Decision, history: CheckHistory, why: str, now_s: float, run_plan: RunPlan
 ) -> str:
-    """Restart the server as decided, and return a sentence about the outcome. why: reason for the history."""
+    """Restart the server, and return a message about the outcome. why: reason for the history."""
     assert decision.plan is not None
-    history.heals = [*(heal for heal in history.heals if 0 <= now_s - heal < 86400), now_s]
+    history.heals = [*(heal_s for heal_s in history.heals if 0 <= now_s - heal_s < 86400), now_s]
     history.save(context.state)
     registered = {restart_plans.CHECK_RESULT: {"why": why}}
     plan = replace(decision.plan, run_id=new_run_id(), who=ACTOR, registered=registered)
@@ -121,31 +125,30 @@ def restart(
 
 
 def load_plan_secrets(state: StateFolder, plan: Plan) -> dict[str, Secret]:
-    """Return the server's key under its name in a saved plan; empty if it has none. Raises Refused if it was not kept."""
+    """Return the server's API key by its secret's name in a saved plan; empty if the server has no key.
+
+    Raises Refused if the key is no longer stored.
+    """
     secret_name = str(restart_plans.restarted_state(plan)["spec"].get("server_key", ""))
     if not secret_name.startswith(SECRET_PREFIX):
         return {}
     key = server_key.read_verified_key(state)
     if not key:
-        raise Refused("the server's key is no longer stored on this host.", fix="`invoke deploy` gives it one.")
+        raise Refused("the server's key is no longer stored on this host.", fix="`invoke deploy` stores it again.")
     return {secret_name.removeprefix(SECRET_PREFIX): Secret(key)}
 
 
 def record_outcome(record: Record, history: CheckHistory, state: StateFolder) -> None:
-    """Record whether the restart helped, which counts for the next decision."""
+    """Record whether the restart helped, for the next decision. record: the check after the restart."""
     history.failed = 0 if record.seen in GOOD_STATES else history.failed + 1
     history.cures = 0
     history.save(state)
 
 
-#: records of host/gateway/drain_record.py and interim.py, which most checks need not import with their HTTP client
-DRAINED_RECORD, INTERIM_RECORD = "drained", "interim"
-
-
 def return_to_gateway(context: Context, record: Record) -> None:
-    """Return a drained server to its gateway and remove the interim server. Problems are noted.
+    """Return a drained server to its gateway and remove the interim server, once the verified server generates again.
 
-    This is done only if no run is in progress on the host and the running server is the verified one.
+    Problems are noted. Nothing is done while a run is in progress on the host.
     """
     if record.busy or record.drift or record.seen not in SERVING_STATES:
         return

@@ -1,8 +1,8 @@
 """Periodic full hashing of a model's files, in quiet hours and at the lowest priority.
 
-A stamp (size, times, inode) reveals that a file was written to. Only its content reveals changes made by the disk, or by a
-process that writes to the device. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables the hash; each scheduled
-check continues where the last one stopped.
+A file's stamp (size, times, inode) shows writes to the file. Only a hash of the content detects a defective disk or writes to the
+block device. `health.install --verify-models 7d --quiet-hours 02:00-05:00` enables it; each scheduled check continues where the
+last one stopped.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sparkwright.trust.shapes import build_dataclass
 
 STATE_PREFIX = "hashes-"
 ACTOR = "the health check"
-#: time after which a check starts no further file, because the next check is due, in seconds
+#: time after which a check starts no further file, in seconds, so that it ends before the next check
 TIME_SLICE_S = 120.0
-#: time limit for a single file, in seconds; a timeout is reported
+#: time limit for a single file, in seconds
 FILE_TIMEOUT_S = 1200.0
 #: interval at which the running requests and the lock are checked, in seconds
 POLL_INTERVAL_S = 2.0
@@ -39,44 +39,44 @@ POLL_INTERVAL_S = 2.0
 
 @dataclass
 class ModelHashes:
-    """The state of the periodic hash of one folder, stored in the host's state folder."""
+    """Progress of the periodic hash of a model's folder, stored in the host's state folder."""
 
     folder: str
     #: commit of the files; a different commit starts over
     commit: str = ""
-    #: start of this round, in seconds since the epoch; 0 for none
+    #: start of this round, in seconds since the epoch; 0 before the first
     began_s: float = 0.0
-    #: end of the last complete round, in seconds since the epoch; 0 for none
+    #: end of the last complete round, in seconds since the epoch; 0 before the first
     finished_s: float = 0.0
-    #: paths read in this round
+    #: paths hashed in this round
     read: list[str] = field(default_factory=list)
-    #: files of this round and the last whose content differs from the verified content
+    #: paths whose content differs from the verified content, until the next deploy downloads them again
     wrong: list[str] = field(default_factory=list)
-    #: reason why it is paused; empty if it is not
+    #: reason why hashing is paused; empty if it is not
     paused: str = ""
 
     @classmethod
     def load(cls, context: Context, manifest: Manifest) -> ModelHashes:
-        """Read the state of a folder, or start a new one if there is none or it is for different files."""
+        """Read the progress for a folder; it starts over if the stored one is missing, invalid or for another commit."""
         stored = context.state.read(_state_name(manifest.folder)) or {}
         try:
             hashes = build_dataclass(cls, stored, folder=str(manifest.folder))
-            has_numbers = isinstance(hashes.began_s, int | float) and isinstance(hashes.finished_s, int | float)
-            has_lists = all(isinstance(part, list) for part in (hashes.read, hashes.wrong))
         except TypeError:
-            has_numbers = has_lists = False
+            return cls(str(manifest.folder), manifest.commit)
+        has_numbers = isinstance(hashes.began_s, int | float) and isinstance(hashes.finished_s, int | float)
+        has_lists = isinstance(hashes.read, list) and isinstance(hashes.wrong, list)
         if not (has_numbers and has_lists) or hashes.commit != manifest.commit:
             return cls(str(manifest.folder), manifest.commit)
         hashes.wrong = [path for path in hashes.wrong if path not in manifest.rows]
         return hashes
 
     def save(self, context: Context) -> None:
-        """Save the state for the next check."""
+        """Save the progress for the next check."""
         context.state.write(_state_name(Path(self.folder)), asdict(self))
 
 
 def load_model_files(context: Context, settings: Settings, now_s: float) -> ModelFiles | None:
-    """Return the state of the periodic hash, or None if it is not enabled or the server has no verified files."""
+    """Return the state of the periodic hash, or None if it is not enabled or the server has no model folder."""
     manifest = _load_manifest(context) if settings.verify_every_s else None
     if manifest is None:
         return None
@@ -97,9 +97,9 @@ def hash_more_files(
     now: Callable[[], float] = time.time,
     slice_s: float = TIME_SLICE_S,
 ) -> str:
-    """Hash more files if a round is due, it is within the quiet hours, and no request or run would be disturbed.
+    """Hash more files if a round is due and the time is within the quiet hours. Requests and runs pause it.
 
-    The process runs at the lowest priority from then on.
+    Permanently lowers the priority of this process.
 
     Args:
         now: returns the time in seconds since the epoch.
@@ -112,7 +112,7 @@ def hash_more_files(
     if manifest is None or not manifest.about.get("paths") or context.check:
         return ""
     hashes = ModelHashes.load(context, manifest)
-    if not hashes.began_s:  # the check during the installation only records that it is enabled
+    if not hashes.began_s:  # the check during `health.install` only records that hashing is enabled
         hashes.began_s = now()
         hashes.save(context)
         return ""
@@ -123,12 +123,12 @@ def hash_more_files(
         return ""
     if not hashes.read:
         hashes.began_s = now()
-    _lowest_priority()
+    _set_lowest_priority()
     return _hash_files(context, manifest, hashes, now, slice_s)
 
 
 def is_quiet(hours: str, now_s: float) -> bool:
-    """Return True if a time is within the quiet hours on the host's clock. hours: such as 22:00-05:00; empty for always."""
+    """Return True if a time is within the quiet hours (local time). hours: such as 22:00-05:00; empty means any time."""
     if not hours:
         return True
     begin, end = hours.split("-")
@@ -140,7 +140,7 @@ def is_quiet(hours: str, now_s: float) -> bool:
 
 
 class _Interrupted(Exception):
-    """Raised if the server has requests, a run is in progress on the host, or a file takes too long."""
+    """Raised while the server has requests or a run is in progress on the host, or if a file takes too long."""
 
 
 def _hash_files(
@@ -154,35 +154,34 @@ def _hash_files(
         if time.monotonic() - began_s > slice_s:
             return _save_progress(context, hashes, "")
         try:
-            is_right = _has_verified_content(manifest, file, watch)
-            if not is_right:
-                _drop_verified_file(context, manifest, file["path"])
+            if not _has_verified_content(manifest, file, watch):
+                _unverify_file(context, manifest, file["path"])
                 hashes.wrong.append(file["path"])
         except (_Interrupted, SparkwrightError) as error:
             return _save_progress(context, hashes, str(error))
         hashes.read.append(file["path"])
         hashes.save(context)
     hashes.finished_s, hashes.read = now(), []
-    wrong = f"{len(hashes.wrong)} wrong" if hashes.wrong else "as they were proved"
-    return _save_progress(context, hashes, "") + f", finished: {wrong}"
+    outcome = f"content of {len(hashes.wrong)} changed" if hashes.wrong else "content as verified"
+    return _save_progress(context, hashes, "") + f", finished: {outcome}"
 
 
 def _has_verified_content(manifest: Manifest, file: Mapping[str, Any], watch: _Watch) -> bool:
-    """Return True if a file has the verified content. A changed stamp is drift, which another question reports."""
+    """Return True if a file has the verified content, or if its stamp changed, which the question `drift` reports."""
     path = manifest.folder / file["path"]
-    before = read_stamp(path)
+    stamp = read_stamp(path)
     watch.begin()
-    actual = hash_file(path, file, watch.bytes_read, drop=True)
-    return actual == expected_hash(file) or before != read_stamp(path) or not manifest.is_verified(file)
+    actual_hash = hash_file(path, file, watch.bytes_read, drop=True)
+    return actual_hash == expected_hash(file) or stamp != read_stamp(path) or not manifest.is_verified(file)
 
 
-def _drop_verified_file(context: Context, manifest: Manifest, path: str) -> None:
-    """Remove a file from the verified ones, so that the next deploy downloads it.
+def _unverify_file(context: Context, manifest: Manifest, path: str) -> None:
+    """Remove a file from the manifest, so that the next deploy downloads it.
 
     Raises Refused while a run is in progress on the host.
     """
     owner = lock.LockOwner(
-        "noting a broken model file", history.requester(context) or ACTOR, context.run_id, os.getpid(), time.time()
+        "recording a damaged model file", history.requester(context) or ACTOR, context.run_id, os.getpid(), time.time()
     )
     with lock.acquire(context.state, owner, host="the host"):
         current = Manifest.load(context.state, manifest.folder)
@@ -191,26 +190,26 @@ def _drop_verified_file(context: Context, manifest: Manifest, path: str) -> None
 
 
 def _save_progress(context: Context, hashes: ModelHashes, why: str) -> str:
-    """Save the progress and return a line for the log."""
+    """Save the progress, and return a line for the check's log. why: reason for a pause; empty if there is none."""
     hashes.paused = why
     hashes.save(context)
-    return f"model files: {len(hashes.read)} read again" + (f"; paused: {why}" if why else "")
+    return f"model files: {len(hashes.read)} hashed" + (f"; paused: {why}" if why else "")
 
 
 class _Watch:
-    """Interrupts the reading of a file as soon as it would disturb a request or a run."""
+    """Interrupts hashing when a request arrives or a run starts, or if a file takes too long."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._began_s = self._checked_s = 0.0
 
     def begin(self) -> None:
-        """Start a file. Raises _Interrupted if the server has requests or a run is in progress on the host."""
+        """Start the time limit of a file. Raises _Interrupted as `bytes_read` does."""
         self._began_s = time.monotonic()
         self._check_interrupts()
 
     def bytes_read(self, count: int) -> None:
-        """Called with the size of each piece. Raises _Interrupted if the file takes too long or disturbs a request or a run."""
+        """Callback of `hash_file` after each chunk of `count` bytes. Raises _Interrupted."""
         now_s = time.monotonic()
         if now_s - self._began_s > FILE_TIMEOUT_S:
             raise _Interrupted(f"a file could not be read within {FILE_TIMEOUT_S:g} s")
@@ -227,26 +226,22 @@ class _Watch:
 
 
 def _count_running_requests(context: Context) -> float:
-    """Return the number of running requests; 0 if the server is not running or does not report it."""
+    """Return the number of running requests; 0 if it is unknown."""
     spec = verified_states.load_last(context.state).get("spec") or {}
     try:
         inspected = containers.inspect(context.docker(), str(spec.get("name", "")))
-    except Exception:  # the Docker Engine does not answer, so no requests are known
+    except Exception:  # the Docker Engine does not answer
         return 0.0
     url = containers.url_of(inspected) if inspected else ""
     if not inspected or not url or not inspected["State"]["Running"]:
         return 0.0
     key = server_key.read_container_key(context.state, inspected) or ""
-    return (
-        server_counters.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0].get(
-            roles.RUNNING
-        )
-        or 0.0
-    )
+    counters = server_counters.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0]
+    return counters.get(roles.RUNNING) or 0.0
 
 
-def _lowest_priority() -> None:
-    """Give this process the lowest CPU and disk priority."""
+def _set_lowest_priority() -> None:
+    """Set the lowest CPU and disk priority for this process."""
     import psutil
 
     os.nice(19)

@@ -1,7 +1,7 @@
 """Notifications of state changes, by a command and by a webhook in its receiver's format (webhook_formats.py).
 
-A failed notification is retried at the next check. The message contains no secrets. If the webhook's URL is secret, it is in one
-of the user's files (`--webhook-file`), which is read at the moment of sending and never copied.
+A failed notification is retried at the next check. The message contains no secrets. A secret webhook URL stays in a file of the
+user (`--webhook-file`), which is read for each notification and never copied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_URL_BYTES = 64 * 2**10
 
 
 class NotificationFailed(Exception):
-    """Raised if a notification failed. The message contains no URL."""
+    """A notification failed. The message contains no URL, which may be secret."""
 
 
 def send_if_changed(
@@ -43,7 +43,7 @@ def send_if_changed(
     note: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Notify if the state differs from the last notified one and has settled. Never raises."""
+    """Notify if the settled state differs from the last notified one. A failure is only noted."""
     if record.busy or not is_notifiable(history.seen):
         return
     before = history.notified
@@ -65,19 +65,22 @@ def send_if_changed(
 
 
 def build_message(record: Record, host: str, before: str) -> dict[str, Any]:
-    """Return the message, which is short enough for a chat and complete enough for a program.
+    """Return the message, with `text` for a chat and the other fields for a program.
 
     Args:
         host: name of the host, or HOST/CONTAINER for one of several servers.
+        before: the last notified state.
     """
-    text = f"{host}: {before} -> {record.state}: {record.sentence}"
-    message = {"text": text, "host": host, "state": record.state, "before": before}
-    message |= {"why": record.sentence, "cure": record.cure}
     problems = [
         f"{evidence.check}: {evidence.message}" for evidence in record.evidence if evidence.level in ("bad", "warn")
     ]
     return {
-        **message,
+        "text": f"{host}: {before} -> {record.state}: {record.sentence}",
+        "host": host,
+        "state": record.state,
+        "before": before,
+        "why": record.sentence,
+        "cure": record.cure,
         "time_s": record.time_s,
         "evidence": problems,
         "healed": record.healed,
@@ -98,7 +101,7 @@ def run_command(argv: tuple[str, ...], message: dict[str, Any]) -> None:
         completed = subprocess.run(
             list(argv),
             input=json.dumps(message).encode(),
-            stdout=subprocess.DEVNULL,  # it is not used and may be endless
+            stdout=subprocess.DEVNULL,  # it may be endless
             stderr=subprocess.DEVNULL,
             timeout=COMMAND_TIMEOUT_S,
             env=env,
@@ -111,7 +114,7 @@ def run_command(argv: tuple[str, ...], message: dict[str, Any]) -> None:
 
 
 def post_with_retries(url: str, message: Post, *, pause: Callable[[float], None] = time.sleep) -> None:
-    """POST the message, with a few retries within a limited time, except after a 4xx. Raises NotificationFailed."""
+    """POST the message, with retries after connection errors, 429 and 5xx. Raises NotificationFailed."""
     from tenacity import (
         RetryError,
         Retrying,
@@ -130,8 +133,10 @@ def post_with_retries(url: str, message: Post, *, pause: Callable[[float], None]
     try:
         retrying(_post_once, url, message)
     except RetryError as error:
-        last = error.last_attempt.exception()
-        raise NotificationFailed(f"the webhook at {urlsplit(url).hostname}: {_error_kind(last)}") from None
+        last_error = error.last_attempt.exception()
+        # the message of a library's exception may contain the URL
+        kind = str(last_error) if isinstance(last_error, ConnectionError) else type(last_error).__name__
+        raise NotificationFailed(f"the webhook at {urlsplit(url).hostname}: {kind}") from None
 
 
 def _post_once(url: str, message: Post) -> None:
@@ -149,13 +154,11 @@ def _post_once(url: str, message: Post) -> None:
         raise NotificationFailed(f"the webhook at {urlsplit(url).hostname} returned {response.status}")
 
 
-def _error_kind(error: BaseException | None) -> str:
-    """Return the kind of an error in our own words, because a library's message may contain the URL."""
-    return str(error) if isinstance(error, ConnectionError) else type(error).__name__
-
-
 def _read_url(path: str) -> str:
-    """Return the URL from the first line of the user's file. Raises NotificationFailed if other users can read the file."""
+    """Return the URL from the first line of a file; empty without a path.
+
+    Raises NotificationFailed if the file can't be read, or if other users can read it.
+    """
     if not path:
         return ""
     file = expand_home(path)

@@ -1,6 +1,6 @@
-"""The record of a check: `health.json` holds the latest, and `health.jsonl` the history with one record per line.
+"""The record of a check: `health.json` contains the latest, and `health.jsonl` the history with one record per line.
 
-It uses only the standard library, so that both sides can read it with the same code. Unknown values are null and never guessed.
+The laptop and the host use the same code, which needs only the standard library. Unknown values are null and never guessed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ROTATE_BYTES = 4 * 2**20
 #: how long a check on demand is valid, in seconds
 ON_DEMAND_S = 600.0
 
-#: states of a host, from best to worst: the worst of several findings, or of several checks at the same time, counts. For
-#: several hosts the exit codes decide (app/outcome.py), where a starting host is not a failure
+#: states of a host, from best to worst. The worst of several findings or servers counts; the exit code for several hosts is
+#: determined by app/outcome.py, where a starting host is not a failure
 State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
 
@@ -45,19 +45,20 @@ MODEL_FILE_PREFIX = "model "
 
 
 def severity(state: str) -> int:
-    """Return how bad a state is, where 0 is ok. A state that this version does not know is as bad as `unknown`."""
+    """Return how bad a state is, where 0 is ok. A state of a newer version is as bad as `unknown`."""
     return STATES.index(state) if state in STATES else STATES.index("unknown")
 
 
 Level = Literal["ok", "warn", "bad", "unknown"]
-#: the cure: a restart, cutting the AC power, a new deploy, or a person; "" if nothing has to be done
+#: a restart, cutting the AC power, a new deploy, or a person; "" if nothing has to be done
 Cure = Literal["", "restart", "power", "deploy", "person"]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The result of one question. check: its name, see judging/questions.py. message: a sentence with figures and units."""
+    """The answer to one question."""
 
+    #: name of the question, see judging/questions.py
     check: str
     level: Level
     message: str
@@ -74,13 +75,13 @@ class Container:
     #: number of restarts by Docker since the last manual start
     restarts: int | None = None
     policy: str = ""
-    #: exit code; None while it is running, as Docker then no longer reports it
+    #: exit code of the last exit; None while the container is running, because Docker does not report it then
     exit_code: int | None = None
     #: time of the start, in seconds since the epoch
     started_s: float | None = None
-    #: time of the last exit, in seconds since the epoch; also set while it is running again
+    #: time of the last exit, in seconds since the epoch; also set while the container is running again
     finished_s: float | None = None
-    #: True if this is the container of the last good state
+    #: True if this is the container of the last verified state
     verified: bool = False
 
 
@@ -91,8 +92,8 @@ class Server:
     url: str = ""
     #: HTTP status of /health; 0 if nothing answered
     health_status: int | None = None
-    #: "made", "skipped" (the counters were moving anyway), "none" (no token in time), "refused" (it requires an API key), "error"
-    #: or "" (not requested)
+    #: result of the test request: "made", "skipped" (the counters already showed progress), "none" (no token in time), "refused"
+    #: (the server requires an API key), "error" or "" (not requested)
     token: str = ""
     #: how long the token took, in seconds
     token_s: float | None = None
@@ -100,7 +101,7 @@ class Server:
     running: float | None = None
     #: number of waiting requests
     waiting: float | None = None
-    #: tokens generated since the server's start, by its own counter
+    #: tokens generated since the server's start
     generated_tokens: float | None = None
     #: mean throughput of all streams since the previous check
     served_tok_per_s: float | None = None
@@ -111,7 +112,7 @@ class Server:
 class Rank:
     """This host's rank in a cluster."""
 
-    #: name of the cluster; "" for a server on its own
+    #: name of the cluster; empty if the server is not in a cluster
     cluster: str = ""
     #: deployed rank
     rank: int | None = None
@@ -127,13 +128,13 @@ class Rank:
     stage: str = ""
     #: reason for the exit, according to the log
     failure: str = ""
-    #: reason why the log gives no answer
+    #: error of reading the log
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The last measured decode rate of one stream."""
+    """The last measured decode rate of a single stream."""
 
     tok_per_s: float | None = None
     baseline_tok_per_s: float | None = None
@@ -154,7 +155,7 @@ class Machine:
     swap_used_bytes: int | None = None
     disk_free_bytes: int | None = None
     uptime_s: float | None = None
-    #: available memory when the server was verified, and the lowest since then, as measured by the memory guard
+    #: available memory when the server was verified, and the lowest since then; measured by the memory guard
     mem_verified_bytes: int | None = None
     mem_lowest_bytes: int | None = None
 
@@ -171,7 +172,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Serves:
-    """The image and model that the last good state serves."""
+    """The image and model of the last verified state."""
 
     #: "repo:tag@sha256:..."
     image: str = ""
@@ -185,7 +186,7 @@ class Serves:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of the check itself."""
+    """The resources that the check used."""
 
     wall_s: float = 0.0
     #: CPU time of the check's process and of the programs that it ran
@@ -200,19 +201,18 @@ class Record:
     time_s: float
     #: state after damping
     state: State
-    #: state found by this check alone
+    #: state according to this check alone
     seen: State
     #: time of the last change of state, in seconds since the epoch
     since_s: float
     #: state at the previous check; "" if there was none
     before: str = ""
-    #: reason for `seen`, as a sentence
+    #: reason for `seen`
     why: str = ""
-    #: the cure
     cure: Cure = ""
-    #: True if it alternates between good and bad; a good state is then only notified after it has held
+    #: True if the state alternates between good and bad; a good state is then notified only after several checks
     flapping: bool = False
-    #: the run that holds the host's lock, in which case nothing was probed; "" for none
+    #: the run that held the host's lock, so that the server was not probed; empty if there was none
     busy: str = ""
     evidence: tuple[Evidence, ...] = ()
     container: Container = field(default_factory=Container)
@@ -222,9 +222,9 @@ class Record:
     machine: Machine = field(default_factory=Machine)
     gpu: Gpu = field(default_factory=Gpu)
     serves: Serves = field(default_factory=Serves)
-    #: fields in which the running container differs from the last good state, including "image" and "model FILE"
+    #: fields in which the running container differs from the last verified state, including "image" and "model FILE"
     drift: tuple[str, ...] = ()
-    #: healing action that was taken; "" for none
+    #: outcome of a restart, or the reason why the check did not restart the server; empty if a restart would not help
     healed: str = ""
     #: interval of the scheduled checks; 0 for a check on demand
     every_s: float = 0.0
@@ -234,19 +234,16 @@ class Record:
 
     @property
     def changed(self) -> bool:
-        """Return True if this check changed the state. The first check of a host changes nothing."""
+        """Return True if this check changed the reported state; False for a host's first check."""
         return self.before not in ("", self.state)
 
     @property
     def sentence(self) -> str:
-        """Return the reason for the state, marking a finding that is not confirmed yet."""
+        """Return the reason for the state, or for this check's state if it is not confirmed yet."""
         return self.why if self.state == self.seen else f"this check: {self.seen} (not yet confirmed): {self.why}"
 
     def is_overdue(self, now_s: float) -> bool:
-        """Return True if a scheduled check is overdue.
-
-        That is the case after three missed checks, or if its time is in the future because of a wrong clock.
-        """
+        """Return True if three scheduled checks are missing, or if this one is in the future because of a wrong clock."""
         return self.every_s > 0 and abs(now_s - self.time_s) > validity_s(self.every_s)
 
     def to_json(self) -> dict[str, Any]:
@@ -269,19 +266,19 @@ _PARTS: dict[str, Any] = {
 
 def format_drift(drift: Sequence[str]) -> str:
     """Return a record's drift as text: "--max-num-seqs, 14 files of its model: a, b, c and 11 more"."""
-    files = [item.removeprefix(MODEL_FILE_PREFIX) for item in drift if item.startswith(MODEL_FILE_PREFIX)]
-    fields = [item for item in drift if not item.startswith(MODEL_FILE_PREFIX)]
+    files = [name.removeprefix(MODEL_FILE_PREFIX) for name in drift if name.startswith(MODEL_FILE_PREFIX)]
+    fields = [name for name in drift if not name.startswith(MODEL_FILE_PREFIX)]
     model = f"{len(files)} files of its model: " if len(files) > 1 else MODEL_FILE_PREFIX
     return ", ".join(filter(None, (join_first(fields, 6), model + join_first(files, 3) if files else "")))
 
 
 def validity_s(every_s: float) -> float:
-    """Return how long a check is valid if no other follows, in seconds. every_s: interval of its schedule; 0 on demand."""
+    """Return how long a check is valid, in seconds. every_s: interval of the scheduled checks; 0 for a check on demand."""
     return 3 * every_s if every_s else ON_DEMAND_S
 
 
 def parse_foreign_record(data: Any) -> Record:
-    """Parse a record that another machine wrote, as `Record.from_json` does, requiring texts that are safe to show."""
+    """Parse a record from another machine like `Record.from_json`; also require single lines without control characters."""
     return _build_record(validate(data, _foreign_shape(), "the record of a check"))
 
 
@@ -293,7 +290,7 @@ def _build_record(data: dict[str, Any]) -> Record:
 
 
 def _record_shape(text_shape: Shape) -> dict[str, Shape]:
-    """Return the shape of a record, with the given shape for its texts."""
+    """Return the shape of a record. text_shape: shape of its texts."""
     shapes: dict[Any, Shape] = {
         **dict.fromkeys(("str", "State", "Level", "Cure"), text_shape),
         "bool": bool,
@@ -307,9 +304,9 @@ def _record_shape(text_shape: Shape) -> dict[str, Shape]:
     def fields(kind: type[Any]) -> dict[str, Shape]:
         """Return the shapes of a class's fields, by their annotations. Fields with a default may be missing."""
         field_shapes = {}
-        for item in dataclasses.fields(kind):
-            is_required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-            field_shapes[item.name] = shapes[item.type] if is_required else OptionalField(shapes[item.type])
+        for member in dataclasses.fields(kind):
+            is_required = member.default is dataclasses.MISSING and member.default_factory is dataclasses.MISSING
+            field_shapes[member.name] = shapes[member.type] if is_required else OptionalField(shapes[member.type])
         return field_shapes
 
     shapes["tuple[Evidence, ...]"] = [fields(Evidence)]

@@ -1,4 +1,4 @@
-"""The settings of a host's scheduled checks, which `invoke health.install` writes to health-settings.json in the state folder.
+"""The settings of a host's scheduled checks, in health-settings.json in the state folder. `invoke health.install` writes them.
 
 The defaults are in sparkwright/defaults.py.
 """
@@ -29,29 +29,29 @@ class Settings:
     every_s: float = 0.0
     #: interval of the decode rate measurements; 0 for never
     smoke_every_s: float = parse_duration(defaults.SMOKE_INTERVAL)
-    #: number of tokens in each run of that measurement
+    #: number of tokens per run of a decode rate measurement
     smoke_tokens: int = defaults.SMOKE_TOKENS
-    #: what to do if a restart would help
+    #: action if a restart would help
     heal: defaults.HealMode = "none"
-    #: least interval between two restarts
+    #: minimum interval between two restarts
     heal_every_s: float = parse_duration(defaults.MIN_HEAL_INTERVAL)
     #: arguments of the command that runs on a change of state, with the record on standard input
     command: tuple[str, ...] = ()
-    #: webhook URL that contains no secret
+    #: webhook URL, if it contains no secret
     webhook: str = ""
-    #: the user's file with a webhook URL that contains a secret
+    #: the user's file with the webhook URL, if that contains a secret
     webhook_file: str = ""
     #: format of the POST, see webhook_formats.py
     webhook_format: defaults.WebhookFormat = "auto"
     #: folder of node_exporter's textfile collector; empty for the state folder
     textfile: str = ""
-    #: True if the installation enabled lingering
+    #: True if the installation enabled lingering (loginctl enable-linger)
     lingers: bool = False
     #: interval of the full hash of the model's files; 0 for never
     verify_every_s: float = 0.0
     #: True if requests at a gateway may wake servers on this host
     wake: bool = False
-    #: hours for that hash on the host's clock, such as 02:00-05:00; empty for any time
+    #: hours (local time) for the full hash, such as 02:00-05:00; empty for any time
     quiet_hours: str = ""
     limits: Limits = field(default_factory=Limits)
 

@@ -1,6 +1,6 @@
-"""A snapshot of a server, taken in a tenth of a second: the container and /health.
+"""A snapshot of a server's container and /health, which takes a tenth of a second.
 
-Neither proves that the server generates, but the record of a check stays valid only while both are unchanged.
+It does not prove that the server generates, but a check stays valid only while both are unchanged.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ TRAFFIC_ROLES = (roles.RUNNING, roles.WAITING, roles.GENERATED)
 TEMPERATURE_TIMEOUT_S = 2.0
 DOCKER_TIMEOUT_S = 3.0
 HEALTH_TIMEOUT_S = 2.0
-#: states that are only valid at the moment of the check, because a start proceeds and a failure may be over
+#: states that are valid only at the moment of the check, because the cause may end at any time
 MOMENTARY_STATES = ("starting", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot of a server."""
+    """The state of a container and its /health at one moment."""
 
+    #: seconds since the epoch
     time_s: float
     container: Container = field(default_factory=Container)
     url: str = ""
-    #: HTTP status of /health; 0 if nothing answered
+    #: HTTP status of /health; 0 if nothing answered, None if it was not requested
     health_status: int | None = None
-    #: reason why nothing is known
+    #: reason why the container could not be inspected
     error: str = ""
     #: see `Observation`
     loading: bool = False
@@ -51,25 +52,24 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
 
     Args:
         good: the last verified state.
-        name: name of the container, if nothing was verified.
+        name: name of the container if no server was verified.
     """
     name = str((good.get("spec") or {}).get("name", "") or name)
     if not name:
-        return Snapshot(now_s, error="nothing has been deployed here, and the host has no recipe")
+        return Snapshot(now_s, error="no server has been deployed on this host, and the host has no recipe")
     try:
-        verified = str(good.get("container_id") or "")
+        verified_id = str(good.get("container_id") or "")
         inspected = _inspect_container(machine, name)
-        if inspected is None and verified:
-            inspected = _inspect_container(machine, verified)  # it was renamed
+        if inspected is None and verified_id:
+            inspected = _inspect_container(machine, verified_id)  # it was renamed
         if inspected is None:
             return Snapshot(now_s, Container(name, status="absent"))
-        container, url = parse_container(inspected, verified), containers.url_of(inspected)
+        container, url = parse_container(inspected, verified_id), containers.url_of(inspected)
     except SparkwrightError as error:
         return Snapshot(now_s, Container(name), error=error.message)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Snapshot(
-            now_s, Container(name), error=f"invalid response from the Docker Engine: {type(error).__name__}"
-        )
+        message = f"invalid response from the Docker Engine: {type(error).__name__}"
+        return Snapshot(now_s, Container(name), error=message)
     if container.status != "running" or not url:
         return Snapshot(now_s, container, url)
     http = container_labels.engine_of_container(inspected).http
@@ -78,7 +78,7 @@ def inspect(machine: Machine, good: Mapping[str, Any], name: str, now_s: float) 
 
 
 def read_traffic(good: Mapping[str, Any], snapshot: Snapshot) -> dict[str, float]:
-    """Return the running and waiting requests and generated tokens, by role; empty if the server requires a key for them."""
+    """Return the running and waiting requests and generated tokens, by role; empty if the server does not report them."""
     http = container_labels.engine_of_spec(good.get("spec")).http
     if not http.metrics or not snapshot.health_status:
         return {}
@@ -91,15 +91,14 @@ def read_traffic(good: Mapping[str, Any], snapshot: Snapshot) -> dict[str, float
 
 
 def read_temperature(machine: Machine) -> dict[str, float]:
-    """Return the GPU's current temperature as `temperature_c`; empty if nvidia-smi does not report it quickly."""
-    figures = nvidia_smi.parse_figures(
-        nvidia_smi.query_gpu(machine, ("temperature_c",), timeout_s=TEMPERATURE_TIMEOUT_S), ("temperature_c",)
-    )
-    return {value: figure for value, figure in figures.items() if figure is not None}
+    """Return the GPU's temperature as `temperature_c`; empty if nvidia-smi does not report it within the time limit."""
+    names = ("temperature_c",)
+    figures = nvidia_smi.parse_figures(nvidia_smi.query_gpu(machine, names, timeout_s=TEMPERATURE_TIMEOUT_S), names)
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def is_verified_since_start(container: Container, good: Mapping[str, Any]) -> bool:
-    """Return True if the server was verified since its last start, so that it is not starting if it does not answer now."""
+    """Return True if the server was verified after its last start. If it does not answer now, it is not still starting."""
     return good.get("container_id") == container.id and float(good.get("since") or 0) > (container.started_s or 0.0) > 0
 
 
@@ -119,13 +118,13 @@ def describe_outdated(record: Record, snapshot: Snapshot, good: Mapping[str, Any
     if (recorded.id, recorded.started_s) != (container.id, container.started_s):
         return "no check since the container was started"
     if recorded.status != container.status or (record.server.health_status == 200) != (snapshot.health_status == 200):
-        return "no check since that changed"
+        return "no check since the container's status or /health changed"
     is_restarting = bool(recorded.restarts) and not record.server.health_status  # Docker is restarting it
-    return "no check since" if record.state in MOMENTARY_STATES or record.busy or is_restarting else ""
+    return "no newer check" if record.state in MOMENTARY_STATES or record.busy or is_restarting else ""
 
 
 def build_serves(good: Mapping[str, Any]) -> Serves:
-    """Return the image and model of the last verified state."""
+    """Return the image and model of a verified state."""
     model, spec = good.get("model") or {}, good.get("spec") or {}
     return Serves(
         image=spec.get("image", ""),
@@ -137,7 +136,7 @@ def build_serves(good: Mapping[str, Any]) -> Serves:
 
 
 def parse_container(inspected: Mapping[str, Any], verified_id: str) -> Container:
-    """Return the recorded fields of an inspected container. verified_id: id of the last good state's container."""
+    """Return the recorded fields of an inspected container. verified_id: id of the last verified container."""
     state = inspected["State"]
     return Container(
         name=inspected["Name"].lstrip("/"),
@@ -172,25 +171,26 @@ def _query_health(http: Http, url: str) -> int:
 
 
 def find_drift(context: Context, good: Mapping[str, Any], inspected: dict[str, Any]) -> tuple[str, ...]:
-    """Return the fields and files that differ from the last verified state. Raises as Docker's client does."""
+    """Return the fields and files that differ from the last verified state. Raises the errors of Docker's client."""
     if not good["spec"].get("image"):
-        return ("image",)  # the verified state is damaged, so no server can match it
+        return ("image",)  # the verified state is damaged, so the container can't match it
     spec = ContainerSpec.from_json(good["spec"])
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
-    if inspected["Id"] == good.get("container_id"):  # a container's image can't change, but the image's names can
+    if inspected["Id"] == good.get("container_id"):  # a container's image never changes, only the image's tags do
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
-    fields = ["name", *fields] if name != spec.name else fields  # it was renamed
+    if name != spec.name:
+        fields = ["name", *fields]
     return (*dict.fromkeys(fields), *(f"{MODEL_FILE_PREFIX}{path}" for path in list_changed_files(context, good)))
 
 
 def list_changed_files(context: Context, good: Mapping[str, Any]) -> list[str]:
-    """Return the files of the server's models that differ from the verified ones, according to one stat per file."""
+    """Return the files of the server's models that differ from the verified ones by their stamp (size, times, inode)."""
     files = []
     for model in verified_states.models_of(good):
         if folder := model.get("dir"):
-            role = f"{model['role']}: " if model.get("role") else ""
+            prefix = f"{model['role']}: " if model.get("role") else ""
             changed = Manifest.load(context.state, context.machine.expand(folder)).changed()
-            files += [f"{role}{path}" for path in changed]
+            files += [f"{prefix}{path}" for path in changed]
     return files

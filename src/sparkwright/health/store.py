@@ -1,4 +1,4 @@
-"""Records on disk: health.json and health.jsonl, and health-remembered.json with the state carried from check to check."""
+"""Files of the health check: health.json, health.jsonl, and health-remembered.json with the state carried from check to check."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import build_dataclass
 
 HISTORY_NAME = "health-remembered"
+LOCK_FILE = "health.lock"
+HEAL_LOCK_FILE = "health-heal.lock"
+#: fields of a record with a fixed set of values, which can't contain secrets
+FIXED_FIELDS = frozenset({"state", "seen", "before", "cure"})
 
 
 @dataclass
@@ -46,13 +50,13 @@ class CheckHistory:
     cures: int = 0
     #: counters at the last check: time_s, start, running, token, generated, heartbeat
     counted: dict[str, Any] = field(default_factory=dict)
-    #: identifier of the start (container and time) that has answered
+    #: `start_id` of the last container start after which the server answered
     answered: str = ""
-    #: the container whose crash loop was stopped: id, why, and since (the time when it had been verified)
+    #: the container whose crash loop was stopped: id, why, and since (the time of its last verification)
     broken: dict[str, str] = field(default_factory=dict)
-    #: the start for which the log proved this rank's place in its group, and the place
+    #: this rank's place in its group according to the log: start, rank, world and transport
     joined: dict[str, Any] = field(default_factory=dict)
-    #: last state that was notified by command or webhook
+    #: last state of which the user was notified
     notified: str = ""
     #: times of the restarts, in seconds since the epoch
     heals: list[float] = field(default_factory=list)
@@ -63,34 +67,38 @@ class CheckHistory:
 
     @classmethod
     def load(cls, state: StateFolder) -> CheckHistory:
-        """Read the history that the last check saved. It is empty if there is none or it can't be read."""
+        """Read the history that the last check saved; it is empty if it is missing or invalid."""
         field_names = {field.name for field in dataclasses.fields(cls)}
         try:
             stored = state.read(HISTORY_NAME) or {}
             loaded = cls(**{name: value for name, value in stored.items() if name in field_names})
         except (ValueError, TypeError, OSError):
             return cls()
-        loaded.seen = [item for item in loaded.seen if item in STATES]
+        loaded.seen = [seen_state for seen_state in loaded.seen if seen_state in STATES]
         loaded.state = loaded.state if loaded.state in STATES else None
         return loaded
 
     def stopped_for(self, container_id: str, good: Mapping[str, Any]) -> str:
-        """Return the reason why this container was stopped for a crash loop; empty if it was not, or was verified since."""
+        """Return the reason why this container's crash loop was stopped; empty if it was not, or if it was verified since."""
         broken = self.broken
         is_same = broken.get("id") == container_id and broken.get("since", "") in ("", str(good.get("since", "")))
         return broken.get("why", "") if is_same else ""
 
     @staticmethod
     def stopped_by(state: StateFolder, container_id: str) -> str:
-        """Return the id of the run that stopped this container and has not started it again; empty for none."""
+        """Return the id of the run that stopped this container and did not start it again; empty if none did."""
         previous = state.read("previous") or {}
         is_stopped = container_id and previous.get("id") == container_id and not previous.get("started")
         return str(previous.get("run", "")) if is_stopped else ""
 
     def still_since_s(self, start: str, heartbeat: float | None) -> float | None:
-        """Return the time since which this start's counter has not moved while requests ran; None if it moved or is unknown.
+        """Return since when the heartbeat counter has not moved while requests were running; None if it moved or is unknown.
 
         A token that the previous check did not get in time counts as a running request.
+
+        Args:
+            start: identifier of the container's current start, which must be the one of the previous check.
+            heartbeat: current value of the counter.
         """
         last = self.counted
         busy = last.get("running") or last.get("token") == "none"
@@ -104,19 +112,13 @@ class CheckHistory:
 
     @property
     def last_speed(self) -> Speed:
-        """The last measured decode rate."""
+        """The last measured decode rate; empty if it was never measured."""
         return build_dataclass(Speed, self.speed)
-
-
-LOCK_FILE = "health.lock"
-HEAL_LOCK_FILE = "health-heal.lock"
-#: fields with fixed values, which can't contain secrets
-FIXED_FIELDS = frozenset({"state", "seen", "before", "cure"})
 
 
 @contextmanager
 def acquire_check_lock(state: StateFolder) -> Iterator[None]:
-    """Wait for another check to finish, because two at once would overwrite each other's history."""
+    """Hold the lock of a check for the duration of the block: concurrent checks would overwrite each other's history."""
     with open(state.ensure_records_folder() / LOCK_FILE, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -124,7 +126,7 @@ def acquire_check_lock(state: StateFolder) -> Iterator[None]:
 
 @contextmanager
 def try_heal_lock(state: StateFolder) -> Iterator[bool]:
-    """Yield True if no other check is waiting for the members of the cluster, for the duration of the block."""
+    """Hold the lock of a cluster's vote for the duration of the block. Yield False if another check holds it."""
     with open(state.ensure_records_folder() / HEAL_LOCK_FILE, "a", opener=private.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,7 +137,7 @@ def try_heal_lock(state: StateFolder) -> Iterator[bool]:
 
 
 def write_record(state: StateFolder, record: Record, redactor: Redactor | None = None) -> None:
-    """Append to the history and replace the latest record, with secrets redacted. Raises OSError."""
+    """Append a record to the history and replace the latest one, with secrets redacted. Raises OSError."""
     redactor = redactor or Redactor()
     row = {
         key: value if key in FIXED_FIELDS else redactor.redact_value(value) for key, value in record.to_json().items()
@@ -150,7 +152,7 @@ def write_record(state: StateFolder, record: Record, redactor: Redactor | None =
 
 
 def load_latest(folder: Path) -> Record | None:
-    """Return the last check in a host's state folder, or None if there is none or it can't be read."""
+    """Return the last check in a host's state folder, or None if it is missing or invalid."""
     try:
         return Record.from_json(bounds.parse_bounded_json((folder / LATEST_FILE).read_bytes()))
     except (OSError, ValueError):

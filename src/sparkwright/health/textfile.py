@@ -1,6 +1,6 @@
 """The latest record in Prometheus's text format, for node_exporter's textfile collector.
 
-The file is health.prom in the state folder, or sparkwright.prom in the folder that the user set.
+The file is health.prom in the state folder, or sparkwright.prom in the collector's folder if that is configured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from sparkwright.trust import private
 from sparkwright.trust.names import expand_home
 
 FILE = "health.prom"
-SHARED_FILE = "sparkwright.prom"  # name of the file in a shared folder
+#: name of the file in a shared folder
+SHARED_FILE = "sparkwright.prom"
 PREFIX = "sparkwright_"
 
 
@@ -30,7 +31,7 @@ class Metric:
     #: name without the prefix, ending with the unit
     name: str
     about: str
-    #: returns the value from a record; None (unknown) gives no sample
+    #: returns the value from a record; None (unknown) omits the metric
     value: Callable[[Record], float | None]
 
 
@@ -89,13 +90,12 @@ HEALS_METRIC = Metric("heal_restarts_last_day", "Restarts by the health check in
 
 
 def write(context: Context, record: Record, history: CheckHistory, settings: Settings) -> None:
-    """Replace the file. A folder that is not writable is noted but is not a failure."""
+    """Replace the file. An error is only noted."""
     server = context.state.server
-    shared = shared_file(server)
-    path = (
-        expand_home(settings.textfile) / shared if settings.textfile else context.state.ensure_records_folder() / FILE
-    )
-    mode = 0o644 if settings.textfile else private.FILE_MODE  # node_exporter runs as another user
+    if settings.textfile:
+        path, mode = expand_home(settings.textfile) / shared_file(server), 0o644  # node_exporter runs as another user
+    else:
+        path, mode = context.state.ensure_records_folder() / FILE, private.FILE_MODE
     try:
         write_atomically(path, render_metrics(record, heals=len(history.heals), server=server).encode(), mode=mode)
     except OSError as error:
@@ -103,28 +103,31 @@ def write(context: Context, record: Record, history: CheckHistory, settings: Set
 
 
 def shared_file(server: str) -> str:
-    """Return the file's name in a shared folder. server: name of the container, for one of several servers."""
+    """Return the file's name in a shared folder. server: name of the container; empty if the host has only one server."""
     return f"{Path(SHARED_FILE).stem}-{server}.prom" if server else SHARED_FILE
 
 
 def render_metrics(record: Record, *, heals: int = 0, server: str = "") -> str:
-    """Return the text of all metrics. server: name of the container, a label of each sample, for one of several servers."""
+    """Return the text of all metrics.
+
+    Args:
+        heals: number of restarts by the health check in the last 24 hours.
+        server: label of each sample, see `shared_file`.
+    """
     server_label = {"server": server} if server else {}
-    rows = [
+    info_labels = {"model": record.serves.model, "commit": record.serves.commit, "image": record.serves.image}
+    info_labels["container"] = record.container.name
+    blocks = [_format_head(STATE_METRIC)]
+    blocks += [
         _format_sample(STATE_METRIC, {**server_label, "state": state}, float(state == record.state)) for state in STATES
     ]
-    parts = [_format_head(STATE_METRIC), *rows]
-    info_labels = {"model": record.serves.model, "commit": record.serves.commit, "image": record.serves.image}
-    parts += [
-        _format_head(INFO_METRIC),
-        _format_sample(INFO_METRIC, {**server_label, **info_labels, "container": record.container.name}, 1.0),
-    ]
-    parts += [_format_head(HEALS_METRIC), _format_sample(HEALS_METRIC, server_label, float(heals))]
+    blocks += [_format_head(INFO_METRIC), _format_sample(INFO_METRIC, {**server_label, **info_labels}, 1.0)]
+    blocks += [_format_head(HEALS_METRIC), _format_sample(HEALS_METRIC, server_label, float(heals))]
     for metric in METRICS:
         value = metric.value(record)
         if value is not None:
-            parts += [_format_head(metric), _format_sample(metric, server_label, value)]
-    return "".join(parts)
+            blocks += [_format_head(metric), _format_sample(metric, server_label, value)]
+    return "".join(blocks)
 
 
 def _format_head(metric: Metric) -> str:

@@ -1,7 +1,7 @@
 """Notifications in the formats of webhook receivers: our own JSON, Slack, Discord, ntfy, Alertmanager.
 
-Messages quote logs and servers, so each format escapes and truncates them: quoted text can neither mention anyone nor disguise a
-link. An address may become a link to itself, without a preview.
+Messages quote logs and servers, so each format escapes and truncates them: quoted text can't mention a user or disguise a link. A
+URL may become a link to itself, without a preview.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from sparkwright.health.judging.judge import GOOD_STATES
+
 RUNBOOK_URL = "https://github.com/sparkwright/sparkwright/blob/main/docs/alerts.md"
 ALERT_NAME = "SparkwrightServer"
-#: limit on the content that Discord accepts (its API reference, "Create Message")
+#: longest content that Discord accepts (its API reference, "Create Message")
 MAX_DISCORD_CHARS = 2000
 #: length at which Slack truncates a text (its reference for chat.postMessage), before markup is escaped
 MAX_SLACK_CHARS = 4000
-#: flag that disables link previews, the only one that webhooks accept
+#: Discord's flag that disables link previews
 SUPPRESS_EMBEDS = 4
-#: limits for Alertmanager, which accepts any length but passes it on to receivers that do not
+#: limits for Alertmanager, which accepts any length, unlike the receivers that it forwards alerts to
 MAX_SUMMARY_CHARS, MAX_DESCRIPTION_CHARS = 400, 2000
 #: length at which ntfy turns a message into an attachment (docs.ntfy.sh, "Limitations")
 MAX_NTFY_BYTES = 4096
-#: how long an alert is open without being repeated: four check intervals, as in Prometheus, but at least this many seconds
+#: an alert that is not repeated ends after four check intervals, as in Prometheus, or after MIN_OPEN_S if that is longer
 OPEN_INTERVALS, MIN_OPEN_S = 4, 900.0
 
 #: format by the URL's host
@@ -46,7 +48,6 @@ _NTFY = {
     "degraded": ("4", "warning"),
 }
 _NTFY_WORST = ("5", "rotating_light")
-_GOOD_STATES = ("ok", "asleep", "starting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Post:
 
 
 def resolve_format(url: str, shape: str) -> str:
-    """Return the format for a receiver. shape: the user's setting; `auto` goes by the URL and defaults to our own JSON."""
+    """Return the format for a receiver. shape: the user's setting; `auto` selects it by the URL, with our own JSON as default."""
     if shape != "auto":
         return shape
     try:
@@ -71,12 +72,12 @@ def resolve_format(url: str, shape: str) -> str:
 
 
 def build_post(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
-    """Return the message for a receiver. every_s: interval of the checks, at each of which an open alert is sent again."""
+    """Return the request for a receiver. every_s: interval of the checks; each of them repeats an open alert."""
     return _BUILDERS[shape](message, every_s)
 
 
 def is_repeated(shape: str) -> bool:
-    """Return True if receivers of this format need a state to be repeated while it lasts."""
+    """Return True if receivers of this format expect a lasting state to be sent again by each check."""
     return shape == "alertmanager"
 
 
@@ -110,12 +111,12 @@ def _build_ntfy(message: Mapping[str, Any], every_s: float) -> Post:
 
 
 def _build_alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
-    """Return the message as Prometheus sends it to /api/v2/alerts.
+    """Return the message as Prometheus posts it to /api/v2/alerts.
 
-    The labels name only the host, because they identify the alert when it ends.
+    The labels contain only the host: they identify the alert, so they must be the same when it ends.
     """
     now_s = message["time_s"]
-    ends_s = now_s if message["state"] in _GOOD_STATES else now_s + max(OPEN_INTERVALS * every_s, MIN_OPEN_S)
+    ends_s = now_s if message["state"] in GOOD_STATES else now_s + max(OPEN_INTERVALS * every_s, MIN_OPEN_S)
     alert = {
         "labels": {"alertname": ALERT_NAME, "host": message["host"]},
         "annotations": {
@@ -130,11 +131,11 @@ def _build_alertmanager(message: Mapping[str, Any], every_s: float) -> Post:
 
 
 def _format_lines(message: Mapping[str, Any]) -> str:
-    return "\n".join([message["text"], *(f"- {item}" for item in message["evidence"])])
+    return "\n".join([message["text"], *(f"- {finding}" for finding in message["evidence"])])
 
 
-def _truncate(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[: chars - 2]} …"
+def _truncate(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[: max_chars - 2]} …"
 
 
 _BUILDERS: dict[str, Callable[[Mapping[str, Any], float], Post]] = {

@@ -18,8 +18,8 @@ SERVER = Server("http://127.0.0.1:8000", 200, "made", 0.06, 0.0, 0.0, 500.0)
 FINE = Observation(
     NOW_S,
     container=CONTAINER,
-    policy="unless-stopped",
-    answered=True,
+    restart_policy="unless-stopped",
+    has_answered=True,
     ready_s=400.0,
     server=SERVER,
     machine=Machine(120 * GIB, 11 * GIB, 16 * GIB, GIB, 500 * GIB, 9e5),
@@ -66,7 +66,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {
             "container": make_container(status="exited", exit_code=0, policy="no"),
             "server": Server(),
-            "stopped": "run-7",
+            "stopping_run": "run-7",
         },
         "down",
         "person",
@@ -75,15 +75,15 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "one that is asleep": (
         {
             "container": make_container(status="exited", exit_code=0, policy="no"),
-            "policy": "",
+            "restart_policy": "",
             "server": Server(),
-            "asleep": "glm",
+            "awake_server": "glm",
         },
         "asleep",
         "",
         "it is the turn of glm",
     ),
-    "one that runs out of turn": ({"asleep": "glm"}, "degraded", "person", "but it is the turn of glm"),
+    "one that runs out of turn": ({"awake_server": "glm"}, "degraded", "person", "but it is the turn of glm"),
     "an ended one": (
         {"container": make_container(status="exited", exit_code=137), "server": Server()},
         "down",
@@ -101,7 +101,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {
             "server": make_server(health_status=503, token=""),
             "loading": True,
-            "answered": False,
+            "has_answered": False,
             "container": make_container(started_s=NOW_S - 20),
         },
         "starting",
@@ -112,7 +112,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"server": make_server(health_status=503, token=""), "loading": True},
         "wedged",
         "restart",
-        "it gives no token",
+        "ready before: no token",
     ),
     "it answered before": ({"server": SILENT}, "down", "restart", "any more"),
     "dead and being restarted": (
@@ -133,7 +133,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "the next start after it ended by itself": (
         {
             "server": SILENT,
-            "answered": False,
+            "has_answered": False,
             "container": make_container(started_s=NOW_S - 3, restarts=1, finished_s=NOW_S - 4),
         },
         "down",
@@ -143,7 +143,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a loop that is not broken yet": (
         {
             "server": SILENT,
-            "answered": False,
+            "has_answered": False,
             "container": make_container(started_s=NOW_S - 3, restarts=2, finished_s=NOW_S - 4),
         },
         "crash-looping",
@@ -157,35 +157,35 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "being restarted",
     ),
     "a start": (
-        {"server": SILENT, "answered": False, "container": make_container(started_s=NOW_S - 60)},
+        {"server": SILENT, "has_answered": False, "container": make_container(started_s=NOW_S - 60)},
         "starting",
         "",
         "starting for 60 s",
     ),
     "a slow start": (
-        {"server": SILENT, "answered": False, "container": make_container(started_s=NOW_S - 799)},
+        {"server": SILENT, "has_answered": False, "container": make_container(started_s=NOW_S - 799)},
         "starting",
         "",
         "up to 800 s, the last start took 400 s",
     ),
     "too slow a start": (
-        {"server": SILENT, "answered": False, "container": make_container(started_s=NOW_S - 801)},
+        {"server": SILENT, "has_answered": False, "container": make_container(started_s=NOW_S - 801)},
         "down",
         "restart",
         "a start may take 800 s",
     ),
     "a start that was never measured": (
-        {"server": SILENT, "answered": False, "ready_s": None, "container": make_container(started_s=NOW_S - 899)},
+        {"server": SILENT, "has_answered": False, "ready_s": None, "container": make_container(started_s=NOW_S - 899)},
         "starting",
         "",
         "up to 900 s",
     ),
-    "a loop": ({"loop": "it restarted 4 times within 10 minutes"}, "crash-looping", "person", "4 times"),
+    "a loop": ({"crash_loop": "it restarted 4 times within 10 minutes"}, "crash-looping", "person", "4 times"),
     "a broken loop": (
         {
             "container": make_container(status="exited", exit_code=1),
             "server": Server(),
-            "broken": "it restarted 4 times",
+            "stopped_loop": "it restarted 4 times",
         },
         "crash-looping",
         "person",
@@ -196,13 +196,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"server": make_server(token="none", running=2.0)},
         "unknown",
         "",
-        "not confirmed by one check",
+        "possibly a long prefill",
     ),
     "frozen": (
         {"server": make_server(token="", running=2.0), "frozen_s": 300.0},
         "stalled",
         "restart",
-        "300 s while 2",
+        "300 s with 2",
     ),
     "frozen a moment": ({"server": make_server(running=1.0), "frozen_s": 20.0}, "ok", "", "a token"),
     "starved": ({"gpus": (STARVED, STARVED)}, "degraded", "power", "AC power"),
@@ -246,7 +246,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "in progress",
     ),
     "nothing deployed": (
-        {"known": False, "server": Server(), "container": Container()},
+        {"has_verified_server": False, "server": Server(), "container": Container()},
         "unknown",
         "deploy",
         "been verified",

@@ -23,12 +23,17 @@ def observe_member(
 ) -> Observation:
     """Return the observation of a member; a worker has no server."""
     member_server = server or (Server() if rank.rank else SERVER)
-    return replace(FINE, rank=rank, container=container, server=member_server, policy="no", **changes)
+    return replace(FINE, rank=rank, container=container, server=member_server, restart_policy="no", **changes)
 
 
 GONE = "a rank of its cluster is gone or hung"
 CASES: dict[str, tuple[Observation, str, str, str]] = {
-    "a worker in its group": (observe_member(), "ok", "", "rank 1 of 2 runs, and joined the group of pair, over rdma"),
+    "a worker in its group": (
+        observe_member(),
+        "ok",
+        "",
+        "rank 1 of 2 is running and has joined the group of pair, over rdma",
+    ),
     "a head that generates": (observe_member(HEAD), "ok", "", "a token in 0.06 s"),
     "a worker that ended with 0": (
         observe_member(container=ENDED),
@@ -47,7 +52,7 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
     "a head that was killed": (observe_member(HEAD, replace(ENDED, exit_code=137)), "down", "restart", "exit code 137"),
     "a head that was stopped by hand": (observe_member(HEAD, ENDED), "down", "person", "finished or stopped by hand"),
     "a rank that a failed restart left stopped": (
-        observe_member(HEAD, replace(ENDED, exit_code=137), stopped="20261123T1"),
+        observe_member(HEAD, replace(ENDED, exit_code=137), stopping_run="20261123T1"),
         *("down", "person", "rank 0 of pair (glm) exited (exit code 137), stopped by sparkwright (run 20261123T1)"),
     ),
     "a head whose host was restarted": (
@@ -101,11 +106,11 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
     ),
     "a head whose group hangs": (
         observe_member(HEAD, server=replace(SERVER, token="none", running=1.0), frozen_s=61.0),
-        *("stalled", "restart", f"no token for 61 s while 1 request is running: {GONE}"),
+        *("stalled", "restart", f"no token for 61 s with 1 request running: {GONE}"),
     ),
     "a policy that would start it alone": (
         observe_member(container=replace(CONTAINER, policy="always")),
-        *("degraded", "deploy", "it would start without the others"),
+        *("degraded", "deploy", "it would start without the other ranks"),
     ),
 }
 

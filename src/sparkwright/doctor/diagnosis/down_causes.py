@@ -222,7 +222,7 @@ def host_causes(context: Context, server: DiagnosisInput, gpu: Gpu, policy: str,
     observed = Observation(
         server.now_s,
         container=server.container,
-        policy=policy,
+        restart_policy=policy,
         machine=read_machine(context),
         gpus=(gpu,),
         drift=server.drift,

@@ -1,4 +1,4 @@
-"""Evaluating an observation: the worst answer to the questions decides the state. There is no I/O here."""
+"""Evaluating an observation: the worst answer to a question decides the state, which is damped before it is reported."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from sparkwright.errors import Exit
 from sparkwright.health.judging import ranks
 from sparkwright.health.judging.observation import Limits, Observation
-from sparkwright.health.judging.questions import QUESTIONS, Answer
+from sparkwright.health.judging.questions import QUESTIONS
+from sparkwright.health.judging.ranks import Answered
 from sparkwright.health.record import Cure, Evidence, State, severity
 
-#: exit codes of `sparkwright health`. A slow start is not a failure; a server that has a problem but still serves is "changes
-#: or drift"
+#: exit codes of `sparkwright health`. A slow start is not a failure, and a degraded server still serves ("changes or drift")
 EXIT_CODES: dict[State, Exit] = {
     "ok": Exit.OK,
     "asleep": Exit.OK,
@@ -25,11 +25,20 @@ EXIT_CODES: dict[State, Exit] = {
     "crash-looping": Exit.FAILED,
     "down": Exit.FAILED,
 }
+#: consecutive checks that confirm a worse state, default 1. A stalled server was already frozen over two checks
+CONFIRMING_CHECKS: dict[State, int] = {"degraded": 2, "unknown": 2}
+#: MIN_FLAP_CHANGES changes within FLAP_WINDOW_CHECKS checks count as flapping; a good state must then hold for HOLD_CHECKS checks
+MIN_FLAP_CHANGES = 4
+FLAP_WINDOW_CHECKS = 12
+HOLD_CHECKS = 3
+GOOD_STATES: tuple[State, ...] = ("ok", "asleep", "starting")
+#: states of a server that generates, which a single check proves
+SERVING_STATES: tuple[State, ...] = ("ok", "degraded")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer to a question: its evidence, the state that it implies on its own, and the cure."""
+    """The evidence of an answer, with the state that it implies and the cure."""
 
     evidence: Evidence
     state: State = "ok"
@@ -42,17 +51,17 @@ class Evaluation:
 
     #: state of the worst finding
     state: State
-    #: message of that finding
+    #: message of the worst finding
     why: str
-    #: the cure; "power" if nothing else helps
+    #: cure of the worst finding; "power" if any finding requires it, because nothing else helps then
     cure: Cure
     evidence: tuple[Evidence, ...]
 
 
 def evaluate_observation(observation: Observation, limits: Limits, names: Collection[str] = ()) -> Evaluation:
     """Return the state implied by a single observation. names: the questions to use; empty for all."""
-    answers = [(name, ask(observation, limits)) for name, ask in QUESTIONS.items() if not names or name in names]
-    findings = [found for name, answer in answers if (found := _build_finding(name, answer)) is not None]
+    answers = {name: ask(observation, limits) for name, ask in QUESTIONS.items() if not names or name in names}
+    findings = [_build_finding(name, answer) for name, answer in answers.items() if answer is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))
     cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure
     is_ok = worst.state == "ok"
@@ -60,9 +69,7 @@ def evaluate_observation(observation: Observation, limits: Limits, names: Collec
     return Evaluation(worst.state, why, "" if is_ok else cure, tuple(finding.evidence for finding in findings))
 
 
-def _build_finding(name: str, answer: Answer) -> Finding | None:
-    if answer is None:
-        return None
+def _build_finding(name: str, answer: Answered) -> Finding:
     level, message, *rest = answer
     return Finding(Evidence(name, level, message), *rest)
 
@@ -70,59 +77,47 @@ def _build_finding(name: str, answer: Answer) -> Finding | None:
 def _describe_healthy(observation: Observation) -> str:
     if observation.rank.rank:
         return ranks.describe_place(observation)
-    server, working = observation.server, "it generates" if observation.gives == "token" else "it works"
-    result = f"a {observation.gives} in {server.token_s:.2f} s" if server.token_s is not None else working
-    speed = f", {observation.speed.tok_per_s:.1f} tok/s" if observation.speed.tok_per_s is not None else ""
-    return f"{result}{speed}"
-
-
-# Damping of the reported state: a single bad check may be chance, but a generated token is not.
-#
-# A server that generates is never reported as down, even if it is flapping. Only notifications wait until that settles.
-
-#: number of consecutive checks that confirm a worse state, 1 by default. A stalled server was already frozen over two checks.
-CONFIRMING_CHECKS: dict[State, int] = {"degraded": 2, "unknown": 2}
-#: MIN_FLAP_CHANGES changes within FLAP_WINDOW_CHECKS checks count as flapping; a good state must then hold for HOLD_CHECKS checks
-MIN_FLAP_CHANGES = 4
-FLAP_WINDOW_CHECKS = 12
-HOLD_CHECKS = 3
-GOOD_STATES: tuple[State, ...] = ("ok", "asleep", "starting")
-#: states of a server that generates, for which one check is enough
-SERVING_STATES: tuple[State, ...] = ("ok", "degraded")
+    token_s, tok_per_s = observation.server.token_s, observation.speed.tok_per_s
+    if token_s is not None:
+        message = f"a {observation.answer_noun} in {token_s:.2f} s"
+    else:
+        message = "it generates" if observation.answer_noun == "token" else "it works"
+    return f"{message}, {tok_per_s:.1f} tok/s" if tok_per_s is not None else message
 
 
 @dataclass(frozen=True, slots=True)
 class DampedState:
     """The state to report after damping."""
 
-    #: the reported state
     state: State
     #: True if the server alternates between good and bad
     flapping: bool = False
 
 
 def damp_state(before: State | None, seen: Sequence[State]) -> DampedState:
-    """Return the state to report.
+    """Return the state to report: a single bad check may be chance, but a generated token is not.
+
+    A server that generates is never reported as down, even if it is flapping. Only notifications wait until it has settled.
 
     Args:
         before: the last reported state; None at the first check.
         seen: states of the checks including this one, oldest first.
     """
-    now, is_unstable = seen[-1], is_flapping(seen)
-    if before is None or now == before:
-        return DampedState(now, is_unstable)
-    is_worse = severity(now) > severity(before)
-    needed = (
-        CONFIRMING_CHECKS.get(now, 1) if is_worse else HOLD_CHECKS if is_unstable and now not in SERVING_STATES else 1
-    )
-    return DampedState(now if _count_held_checks(seen) >= needed else before, is_unstable)
+    latest, flapping = seen[-1], is_flapping(seen)
+    if before is None or latest == before:
+        return DampedState(latest, flapping)
+    if severity(latest) > severity(before):
+        needed_checks = CONFIRMING_CHECKS.get(latest, 1)
+    else:
+        needed_checks = HOLD_CHECKS if flapping and latest not in SERVING_STATES else 1
+    return DampedState(latest if _count_held_checks(seen) >= needed_checks else before, flapping)
 
 
 def is_flapping(seen: Sequence[State]) -> bool:
     """Return True if the server has alternated between good and bad too often recently."""
     changes = sum(
-        (value in GOOD_STATES) != (other in GOOD_STATES)
-        for value, other in itertools.pairwise(seen[-FLAP_WINDOW_CHECKS:])
+        (state in GOOD_STATES) != (next_state in GOOD_STATES)
+        for state, next_state in itertools.pairwise(seen[-FLAP_WINDOW_CHECKS:])
     )
     return changes >= MIN_FLAP_CHANGES
 
@@ -135,4 +130,4 @@ def is_notifiable(seen: Sequence[State]) -> bool:
 def _count_held_checks(seen: Sequence[State]) -> int:
     """Return the number of consecutive checks with the last state."""
     recent = seen[-FLAP_WINDOW_CHECKS:]
-    return next((n for n, value in enumerate(reversed(recent)) if value != recent[-1]), len(recent))
+    return next((count for count, state in enumerate(reversed(recent)) if state != recent[-1]), len(recent))

@@ -14,19 +14,22 @@ from sparkwright.units import GIB
 class Limits:
     """The limits of a healthy server and host."""
 
+    #: how long a test token may take
     token_s: float = defaults.TOKEN_TIMEOUT_S
-    #: how long a server may generate nothing, longer than the longest prefill (128K tokens take about 52 s on a GB10)
+    #: time without a token that counts as a stall; longer than the longest prefill (128K tokens take about 52 s on a GB10)
     frozen_s: float = 60.0
-    #: a start may take this many times as long as the last measured one, but at least `ready_floor_s`
+    #: a start may take this many times as long as the last measured one, or `ready_floor_s` if that is longer
     ready_factor: float = 2.0
     ready_floor_s: float = 30.0
     #: how long a start may take if none was measured, in seconds
     ready_s: float = defaults.READY_TIMEOUT_S
+    #: least available memory
     available_bytes: int = 2 * GIB
+    #: largest share of the swap in use
     swap_used: float = 0.9
     disk_free_bytes: int = 5 * GIB
     temperature_c: float = defaults.HOT_GPU_C
-    #: with `low_w` and `low_mhz`, the sign of a power supply that negotiated too little power
+    #: a GPU busier than this, below `low_w` and `low_mhz`, has a power supply that negotiated too little power
     busy_percent: float = 90.0
     low_w: float = 40.0
     low_mhz: float = 1400.0
@@ -37,15 +40,17 @@ class ModelFiles:
     """The state of the periodic full hash of the model's files."""
 
     #: number of verified files; 0 if they are not recorded
-    files: int
-    #: number of files read in this round
-    read: int
-    wrong: tuple[str, ...]
-    paused: str
+    total: int
+    #: number of files hashed in this round
+    hashed: int
+    #: files whose content differs from the verified content
+    changed_paths: tuple[str, ...]
+    #: empty if hashing is not paused
+    pause_reason: str
     #: seconds since the last complete round; None before the first
     age_s: float | None
     #: True if no round was completed within twice the interval
-    late: bool
+    is_late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,53 +61,56 @@ class Observation:
     """
 
     time_s: float
+    #: the run in progress on the host; empty if there is none
     busy: str = ""
     #: True if a server was ever verified on this host
-    known: bool = True
+    has_verified_server: bool = True
+    #: error of the Docker Engine
     engine_error: str = ""
     container: Container = field(default_factory=Container)
     #: restart policy of the last good state
-    policy: str = ""
+    restart_policy: str = ""
     #: reason why the restarts count as a crash loop; empty if they do not
-    loop: str = ""
-    #: reason why an earlier check disabled the restart policy; empty if none did
-    broken: str = ""
-    #: the server whose turn it is, if this one takes turns in memory; empty if it is this server's turn or it takes no turns
-    asleep: str = ""
-    #: the wake service's message about this server's turn; empty for none
-    wake: str = ""
-    #: id of the run that stopped this container and did not start it again; empty for none
-    stopped: str = ""
+    crash_loop: str = ""
+    #: reason why an earlier check stopped a crash loop of this container; empty if none did
+    stopped_loop: str = ""
+    #: the server whose turn in memory it is; empty if it is this server's turn or it takes no turns
+    awake_server: str = ""
+    #: the wake service's message about this server's turn; empty if there is none
+    wake_message: str = ""
+    #: id of the run that stopped this container and did not start it again; empty if none did
+    stopping_run: str = ""
     #: True if the server has answered since its last start
-    answered: bool = False
-    #: duration of the last measured start, in seconds; None if there is none
+    has_answered: bool = False
+    #: duration of the last start, in seconds; None if it was not measured
     ready_s: float | None = None
-    #: kind of this server's answers: a token, a vector, a score
-    gives: str = "token"
+    #: what this server returns: "token", "vector" or "score"
+    answer_noun: str = "token"
     rank: Rank = field(default_factory=Rank)
     server: Server = field(default_factory=Server)
-    #: True if /health answers as the engine does while it is not ready yet
+    #: True if /health returns the status that means the engine is loading
     loading: bool = False
     engine_version: str = ""
-    #: value of a counter that moves while anything is generated
+    #: value of a counter that increases while tokens are generated
     heartbeat: float | None = None
-    #: the server's answer instead of a token
+    #: error of the request to /health or of the test request
     error: str = ""
-    #: how long no token was generated while requests were running, over two checks, in seconds
+    #: time without a token while requests were running, measured over two checks, in seconds; None if there was no stall
     frozen_s: float | None = None
     speed: Speed = field(default_factory=Speed)
     machine: Machine = field(default_factory=Machine)
-    #: samples of the GPU; two, taken a moment apart, if the first is suspicious
+    #: samples of the GPU: a second one follows half a second later if the first is suspicious
     gpus: tuple[Gpu, ...] = ()
+    #: see `Record`
     drift: tuple[str, ...] = ()
     drift_error: str = ""
-    #: problem of the gateway on this host; empty for none, None if the host has no gateway
-    gateway: str | None = None
+    #: problem of the gateway on this host; empty if it has none, None if the host has no gateway
+    gateway_problem: str | None = None
     #: how the host went down while the server started or served; empty if it did not, or if the server was verified since
-    lost: str = ""
+    host_loss: str = ""
     #: reason why the memory guard stopped this container; empty if it did not
-    saved: str = ""
-    #: memory since the server was verified
-    level: MemoryLevel = field(default_factory=MemoryLevel)
+    guard_stop: str = ""
+    #: available memory since the server was verified
+    memory_level: MemoryLevel = field(default_factory=MemoryLevel)
     #: state of the periodic hash of the model's files; None if it is not enabled
     model_files: ModelFiles | None = None

@@ -1,6 +1,6 @@
-"""The questions that a check answers from an observation, as a table of functions without side effects.
+"""The questions of a health check: a table of pure functions, each of which evaluates one aspect of an observation.
 
-Each answer comes with evidence. A question that can't be answered is unknown, which never counts as good.
+Each answer carries evidence. An aspect that can't be evaluated is `unknown`, which never counts as good.
 """
 
 from __future__ import annotations
@@ -10,39 +10,46 @@ from collections.abc import Callable
 from sparkwright import units
 from sparkwright.health.judging import ranks
 from sparkwright.health.judging.observation import Limits, Observation
-from sparkwright.health.record import Cure, Gpu, Level, State, format_drift
+from sparkwright.health.judging.ranks import Answer
+from sparkwright.health.record import Cure, Gpu, format_drift
 from sparkwright.host.containers.inspection import describe_status
 from sparkwright.units import format_gib
 from sparkwright.visible import format_count, join_first
 
-#: policies with which Docker restarts every container that was not stopped manually, and the exit codes of a container that
-#: was: it exited on request or was killed
-RESTARTING_POLICIES, STOPPED_EXIT_CODES = ("always", "unless-stopped"), (0, 137, 143)
+#: policies with which Docker restarts every container that was not stopped manually
+RESTARTING_POLICIES = ("always", "unless-stopped")
+#: exit codes of a container that was stopped manually: it handled SIGTERM (0 or 143) or was killed (137)
+MANUAL_STOP_EXIT_CODES = (0, 137, 143)
 POWER_CYCLE_FIX = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
-
-Answer = tuple[Level, str] | tuple[Level, str, State] | tuple[Level, str, State, Cure] | None
+#: cures by those verdicts of `smoke_test` that mean too slow
+SLOW_VERDICTS: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
 
 
 def _check_run_in_progress(observed: Observation, limits: Limits) -> Answer:
     if observed.busy:
         return "unknown", f"in progress: {observed.busy}", "unknown"
-    if not observed.known:
-        return "unknown", "no server has been verified here", "unknown", "deploy"
+    if not observed.has_verified_server:
+        return "unknown", "no server has been verified on this host", "unknown", "deploy"
     return None
 
 
 def _check_container(observed: Observation, limits: Limits) -> Answer:
     container = observed.container
-    if observed.busy or not observed.known:
+    if observed.busy or not observed.has_verified_server:
         return None
     if observed.engine_error:
         return "unknown", observed.engine_error, "unknown", "person"
-    if observed.asleep:
+    if observed.awake_server:
         return _check_asleep(observed)
-    if observed.loop:
-        return "bad", f"{container.name}: {observed.loop}", "crash-looping", "person"
-    if observed.broken and container.status != "running":
-        return "bad", f"{container.name} was stopped for a crash loop: {observed.broken}", "crash-looping", "person"
+    if observed.crash_loop:
+        return "bad", f"{container.name}: {observed.crash_loop}", "crash-looping", "person"
+    if observed.stopped_loop and container.status != "running":
+        return (
+            "bad",
+            f"{container.name} was stopped for a crash loop: {observed.stopped_loop}",
+            "crash-looping",
+            "person",
+        )
     if container.status == "absent":
         return "bad", f"there is no container {container.name}", "down", "deploy"
     if container.status == "paused":
@@ -52,51 +59,60 @@ def _check_container(observed: Observation, limits: Limits) -> Answer:
     if container.status == "restarting":
         message = f"{ranks.describe_exit(container, observed.time_s)}; restart {container.restarts} in progress"
         return "bad", message, ranks.restarted_state(container, observed.time_s)
-    if container.status != "running" and observed.saved:
-        return "bad", observed.saved, "down", "restart"
+    if container.status != "running" and observed.guard_stop:
+        return "bad", observed.guard_stop, "down", "restart"
     if container.status != "running" and observed.rank.cluster:
         return ranks.check_ended(observed)
     if container.status != "running":
         return "bad", _describe_stop(observed), "down", "person"
-    age = f" for {(observed.time_s - container.started_s) / 3600:.1f} h" if container.started_s is not None else ""
-    return "ok", f"{container.name} runs{age}, {container.restarts} restarts"
+    if container.started_s is None:
+        return "ok", f"{container.name} is running, {container.restarts} restarts"
+    hours = (observed.time_s - container.started_s) / 3600
+    return "ok", f"{container.name} has been running for {hours:.1f} h, {container.restarts} restarts"
 
 
 def _check_asleep(observed: Observation) -> Answer:
     container = observed.container
     if container.status == "absent":
-        return "ok", f"it is the turn of {observed.asleep}; {container.name} is created at its own", "asleep"
+        return (
+            "ok",
+            f"it is the turn of {observed.awake_server}; {container.name} will be created on its own turn",
+            "asleep",
+        )
     if container.status != "exited":
-        message = f"{container.name} is {describe_status(container.status)}, but it is the turn of {observed.asleep}"
+        message = (
+            f"{container.name} is {describe_status(container.status)}, but it is the turn of {observed.awake_server}"
+        )
         return "bad", message, "degraded", "person"
-    wake = f"; {observed.wake}" if observed.wake else ""
-    return "ok", f"it is the turn of {observed.asleep}{wake}", "asleep"
+    wake = f"; {observed.wake_message}" if observed.wake_message else ""
+    return "ok", f"it is the turn of {observed.awake_server}{wake}", "asleep"
 
 
 def _describe_stop(observed: Observation) -> str:
-    """Describe how a container was stopped, as far as that is known, because an engine may exit with code 0 by itself."""
+    """Describe how a container stopped. Exit code 0 alone does not prove a manual stop: an engine may exit without an error."""
     container = observed.container
     if container.status != "exited":
         return f"{container.name} {describe_status(container.status)} (exit code {container.exit_code})"
-    when = (
-        f" {units.format_rough_duration(observed.time_s - container.finished_s)} ago"
-        if container.finished_s is not None
-        else ""
-    )
-    exited = f"exited ({container.exit_code}){when}"
-    if observed.stopped:
-        return f"{container.name} {exited}, stopped by sparkwright (run {observed.stopped})"
-    if container.policy in RESTARTING_POLICIES and container.exit_code in STOPPED_EXIT_CODES:
+    exited = f"exited ({container.exit_code}){ranks.format_exit_age(container, observed.time_s)}"
+    if observed.stopping_run:
+        return f"{container.name} {exited}, stopped by sparkwright (run {observed.stopping_run})"
+    if container.policy in RESTARTING_POLICIES and container.exit_code in MANUAL_STOP_EXIT_CODES:
         return f"{container.name} was stopped by hand: {exited}, and Docker restarts containers that exit by themselves"
     return f"{container.name} {exited}, not stopped by sparkwright"
 
 
 def _check_restart_policy(observed: Observation, limits: Limits) -> Answer:
     container = observed.container
-    if observed.busy or not observed.policy or not container.policy or container.policy == observed.policy:
+    if (
+        observed.busy
+        or not observed.restart_policy
+        or not container.policy
+        or container.policy == observed.restart_policy
+    ):
         return None
-    consequence = "it would start without the others" if observed.policy == "no" else "it will not start after a reboot"
-    message = f"its restart policy is {container.policy!r}, not {observed.policy!r}: {consequence}"
+    is_member = observed.restart_policy == "no"
+    consequence = "it would start without the other ranks" if is_member else "it will not start after a reboot"
+    message = f"the container's restart policy is {container.policy!r}, not {observed.restart_policy!r}: {consequence}"
     return "warn", message, "degraded", "deploy"
 
 
@@ -105,21 +121,19 @@ def _check_rank(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_health(observed: Observation, limits: Limits) -> Answer:
-    """Evaluate /health. During a start it may not answer or report that it is loading; later that means the server failed."""
+    """Evaluate /health. No answer, or "loading", is normal during a start, and a failure once the server was ready."""
     status, container = observed.server.health_status, observed.container
     if status is None:
         return None
     if status == 200:
-        return "ok", "/health answers 200"
+        return "ok", "/health returns 200"
     if status and not observed.loading:
-        return "bad", f"/health answers {status}: the engine is dead", "down", "restart"
-    if status and observed.answered:
-        return "bad", f"/health answers {status}, but it was ready: it gives no {observed.gives}", "wedged", "restart"
-    message = (
-        f"/health answers {status}"
-        if status
-        else f"nothing answers at {observed.server.url}{f' ({observed.error})' if observed.error else ''}"
-    )
+        return "bad", f"/health returns {status}: the engine is dead", "down", "restart"
+    if status and observed.has_answered:
+        message = f"/health returns {status}, but the server was ready before: no {observed.answer_noun}"
+        return "bad", message, "wedged", "restart"
+    error = f" ({observed.error})" if observed.error else ""
+    message = f"/health returns {status}" if status else f"nothing answers at {observed.server.url}{error}"
     if container.status not in ("running", "restarting"):
         return ("bad" if container.status else "unknown"), message, "down"
     if container.started_s is None:
@@ -127,68 +141,62 @@ def _check_health(observed: Observation, limits: Limits) -> Answer:
     age_s = max(0.0, observed.time_s - container.started_s)
     limit_s = start_limit_s(observed.ready_s, limits)
     last_start = f", the last start took {observed.ready_s:.0f} s" if observed.ready_s else ""
-    if observed.answered:
-        return "bad", f"{message} any more, but its process is running", "down", "restart"
+    if observed.has_answered:
+        return "bad", f"{message} any more, but the server's process is running", "down", "restart"
     start = f"starting for {age_s:.0f} s (up to {limit_s:.0f} s{last_start})"
     if age_s <= limit_s and container.restarts:
-        return (
-            "bad",
-            f"{ranks.describe_restarts(container, observed.time_s)}; {start}",
-            ranks.restarted_state(container, observed.time_s),
-        )
+        restarts = ranks.describe_restarts(container, observed.time_s)
+        return "bad", f"{restarts}; {start}", ranks.restarted_state(container, observed.time_s)
     if age_s <= limit_s:
         return "warn", start, "starting"
     return "bad", f"{message} after {age_s:.0f} s; a start may take {limit_s:.0f} s{last_start}", "down", "restart"
 
 
 def start_limit_s(ready_s: float | None, limits: Limits) -> float:
-    """Return how long a start may take, in seconds. ready_s: how long the last start took."""
+    """Return how long a start may take, in seconds. ready_s: duration of the last start; None if it was not measured."""
     return max(limits.ready_floor_s, limits.ready_factor * ready_s) if ready_s is not None else limits.ready_s
 
 
 def _check_token(observed: Observation, limits: Limits) -> Answer:
-    server, suffix = observed.server, ranks.RANK_GONE if observed.rank.cluster else ""
+    server, suffix = observed.server, ranks.LOST_RANK_HINT if observed.rank.cluster else ""
     if observed.frozen_s is not None and observed.frozen_s >= limits.frozen_s:
-        return None  # the stall explains more
-    verb, working = ("generated", "generating") if observed.gives == "token" else ("returned", "working")
+        return None  # `stall` reports the more specific cause
+    generates = observed.answer_noun == "token"
+    made, busy = ("generated", "generating tokens") if generates else ("returned", "working")
+    running = int(server.running or 0)
     answers: dict[str, Answer] = {
         "": None,
-        "made": ("ok", f"{verb} a {observed.gives} in {server.token_s or 0:.2f} s"),
-        "skipped": ("ok", f"{working} for {server.running or 0:.0f} requests: no test request sent"),
-        "refused": ("unknown", "it requires an API key that is not known here", "unknown", "person"),
+        "made": ("ok", f"{made} a {observed.answer_noun} in {server.token_s or 0:.2f} s"),
+        "skipped": ("ok", f"{busy} for {format_count(running, 'request')}; no test request sent"),
+        "refused": ("unknown", "the server requires an API key that is not stored on this host", "unknown", "person"),
         "error": ("bad", f"the test request failed: {observed.error}{suffix}", "down", "restart"),
     }
     if server.token != "none":
         return answers[server.token]
+    missing = f"no {observed.answer_noun} within {limits.token_s:g} s"
     if server.running is None:
-        return (
-            "bad",
-            f"/health answers 200, but no {observed.gives} within {limits.token_s:g} s{suffix}",
-            "wedged",
-            "restart",
-        )
+        return "bad", f"/health returns 200, but {missing}{suffix}", "wedged", "restart"
     if server.running:
-        message = f"no {observed.gives} within {limits.token_s:g} s with {format_count(int(server.running), 'request')} running"
-        return "warn", f"{message}: this may be a long prefill; not confirmed by one check", "unknown"
-    message = f"/health answers 200 and the server is idle, but no {observed.gives} within {limits.token_s:g} s{suffix}"
-    return "bad", message, "wedged", "restart"
+        message = f"{missing} with {format_count(running, 'request')} running"
+        return "warn", f"{message}: possibly a long prefill; one check can't confirm a stall", "unknown"
+    return "bad", f"/health returns 200 and the server is idle, but {missing}{suffix}", "wedged", "restart"
 
 
 def _check_stall(observed: Observation, limits: Limits) -> Answer:
     running = observed.server.running
     if running is None:
-        return None if observed.server.health_status != 200 else ("unknown", "cannot read its metrics")
+        return None if observed.server.health_status != 200 else ("unknown", "cannot read the server's metrics")
+    requests = f"{format_count(int(running), 'request')} running"
     if observed.frozen_s is None:
-        return "ok", f"{format_count(int(running), 'request')} running, no sign of a stall"
-    requests = f"{format_count(int(running), 'request')} {'is' if running == 1 else 'are'} running"
-    message = f"no {observed.gives} for {observed.frozen_s:.0f} s while {requests}"
+        return "ok", f"{requests}, no sign of a stall"
+    message = f"no {observed.answer_noun} for {observed.frozen_s:.0f} s with {requests}"
     if observed.frozen_s < limits.frozen_s:
         return "warn", message
-    return "bad", f"{message}{ranks.RANK_GONE if observed.rank.cluster else ''}", "stalled", "restart"
+    return "bad", f"{message}{ranks.LOST_RANK_HINT if observed.rank.cluster else ''}", "stalled", "restart"
 
 
 def _check_power(observed: Observation, limits: Limits) -> Answer:
-    """Evaluate the power supply, which negotiated too little if every sample shows a busy GPU with low power and a low clock."""
+    """Evaluate the power supply: if every sample shows a busy GPU with low power and clock, it negotiated too little power."""
     if not observed.gpus:
         return None if observed.busy else ("unknown", "nvidia-smi returned no data")
     if all(is_power_starved(gpu, limits) for gpu in observed.gpus):
@@ -213,36 +221,27 @@ def _check_speed(observed: Observation, limits: Limits) -> Answer:
         return None if not speed.verdict else ("unknown", f"throughput unknown: {speed.verdict}")
     baseline = f", baseline {speed.baseline_tok_per_s:.1f}" if speed.baseline_tok_per_s else ""
     message = f"{speed.tok_per_s:.1f} tok/s{baseline}"
-    if speed.verdict in SLOW_VERDICTS:
-        return (
-            "bad",
-            f"{speed.verdict}: {message}; run `sparkwright diagnose`",
-            "degraded",
-            SLOW_VERDICTS[speed.verdict],
-        )
+    if cure := SLOW_VERDICTS.get(speed.verdict):
+        return "bad", f"{speed.verdict}: {message}; run `sparkwright diagnose`", "degraded", cure
     return "ok", message
 
 
-#: verdicts of `smoke_test` that mean too slow, with the cure
-SLOW_VERDICTS: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
-
-
 def _check_memory(observed: Observation, limits: Limits) -> Answer:
-    left, total = observed.machine.mem_available_bytes, observed.machine.mem_total_bytes
-    if left is None or total is None:
+    available, total = observed.machine.mem_available_bytes, observed.machine.mem_total_bytes
+    if available is None or total is None:
         return None if observed.busy else ("unknown", "cannot read /proc/meminfo")
-    message = f"{format_gib(left)} of {format_gib(total)} GiB available"
+    message = f"{format_gib(available)} of {format_gib(total)} GiB available"
     min_bytes = _min_available_bytes(observed, limits)
-    if left < min_bytes:
+    if available < min_bytes:
         message = f"{message}: below {format_gib(min_bytes)} GiB the host may run out of memory"
         return "bad", message, "degraded", "person"
     return "ok", message
 
 
 def _min_available_bytes(observed: Observation, limits: Limits) -> int:
-    """Return the minimum of available memory. A server that was verified with less may run with that for weeks."""
-    verified = observed.level.left_bytes
-    return limits.available_bytes if verified is None else min(limits.available_bytes, verified // 2)
+    """Return the least available memory that is healthy: the limit, or half of what the server was verified with."""
+    verified_bytes = observed.memory_level.left_bytes
+    return limits.available_bytes if verified_bytes is None else min(limits.available_bytes, verified_bytes // 2)
 
 
 def _check_swap(observed: Observation, limits: Limits) -> Answer:
@@ -272,37 +271,35 @@ def _check_drift(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_model_files(observed: Observation, limits: Limits) -> Answer:
-    """Evaluate the periodic hash of the model's files, if the install enabled it."""
     model_files = observed.model_files
     if model_files is None or observed.busy:
         return None
-    if not model_files.files:
+    if not model_files.total:
         return "unknown", "there is no record of the model's files; `deploy` records them"
-    if model_files.wrong:
-        files = join_first(model_files.wrong, 3)
-        message = f"content differs from the verified files, by a full hash: {files}; `deploy` fetches them again"
+    if model_files.changed_paths:
+        files = join_first(model_files.changed_paths, 3)
+        message = f"a full hash found changed content: {files}; `deploy` downloads it again"
         return "bad", message, "degraded", "deploy"
-    hashed = (
-        f"as verified, by a full hash {units.format_rough_duration(model_files.age_s)} ago"
-        if model_files.age_s is not None
-        else "not hashed yet"
-    )
-    reading = f"; {model_files.read} of {model_files.files} read again" if model_files.read else ""
-    paused = f"; paused: {model_files.paused}" if model_files.paused else ""
-    return "warn" if model_files.late else "ok", f"{format_count(model_files.files, 'file')} {hashed}{reading}{paused}"
+    outcome = "not hashed yet"
+    if model_files.age_s is not None:
+        outcome = f"verified by a full hash {units.format_rough_duration(model_files.age_s)} ago"
+    progress = f"; {model_files.hashed} of {model_files.total} hashed again" if model_files.hashed else ""
+    paused = f"; paused: {model_files.pause_reason}" if model_files.pause_reason else ""
+    message = f"{format_count(model_files.total, 'file')} {outcome}{progress}{paused}"
+    return "warn" if model_files.is_late else "ok", message
 
 
 def _check_gateway(observed: Observation, limits: Limits) -> Answer:
-    if observed.busy or observed.gateway is None:
+    if observed.busy or observed.gateway_problem is None:
         return None
-    if observed.gateway:
-        return "bad", f"{observed.gateway}; `gateway.deploy` brings it back", "degraded", "deploy"
-    return "ok", "the gateway runs as it was verified"
+    if observed.gateway_problem:
+        return "bad", f"{observed.gateway_problem}; `gateway.deploy` restores it", "degraded", "deploy"
+    return "ok", "the gateway is running as verified"
 
 
 def _check_growth(observed: Observation, limits: Limits) -> Answer:
-    """Evaluate the growth of memory use, because a server that grew once will grow again with the next longer prompt."""
-    level = observed.level
+    """Evaluate the growth of memory use. A server that grew once may grow again with the next longer prompt."""
+    level = observed.memory_level
     if not level.growth or observed.busy:
         return None
     if not level.near_exhaustion:
@@ -312,16 +309,15 @@ def _check_growth(observed: Observation, limits: Limits) -> Answer:
 
 
 def _check_guard(observed: Observation, limits: Limits) -> Answer:
-    """Evaluate the memory guard, if one is installed."""
-    if observed.level.left_bytes is None:
+    if observed.memory_level.left_bytes is None:
         return None
-    if observed.level.running:
+    if observed.memory_level.running:
         return "ok", "the memory guard is running"
     return "warn", "the memory guard is not running; `health.install` starts it"
 
 
 def _check_host(observed: Observation, limits: Limits) -> Answer:
-    return ("warn", observed.lost) if observed.lost else None
+    return ("warn", observed.host_loss) if observed.host_loss else None
 
 
 def is_power_starved(gpu: Gpu, limits: Limits) -> bool:
@@ -333,11 +329,11 @@ def is_power_starved(gpu: Gpu, limits: Limits) -> bool:
 
 
 def _describe_gpu(gpu: Gpu) -> str:
-    reported = ((gpu.utilization_percent, "{:.0f} % busy"), (gpu.clock_mhz, "{:.0f} MHz"), (gpu.power_w, "{:.0f} W"))
-    return "the GPU is " + (", ".join(form.format(value) for value, form in reported if value is not None) or "there")
+    figures = ((gpu.utilization_percent, "{:.0f} % busy"), (gpu.clock_mhz, "{:.0f} MHz"), (gpu.power_w, "{:.0f} W"))
+    return "the GPU is " + (", ".join(form.format(value) for value, form in figures if value is not None) or "present")
 
 
-#: questions by the name of their evidence, in the order of the report
+#: by name, in the order of the report
 QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "deploy": _check_run_in_progress,
     "container": _check_container,
