@@ -28,6 +28,8 @@ RESERVE_GIB = 4
 MAX_CACHES_GIB = 20
 #: GPU temperature at which `doctor`, health checks and alerts report a host as too hot, in degrees C
 HOT_GPU_C = 90.0
+#: utilization above which a GPU counts as busy, so that a low clock or power is a fault and not idleness
+BUSY_GPU_PERCENT = 90.0
 #: maximum number of hosts processed in parallel
 FORKS = 16
 #: port on which the runs of a cluster's members synchronize; `cluster:` of a group

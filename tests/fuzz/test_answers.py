@@ -201,4 +201,4 @@ def test_what_is_no_answer_is_one_that_does_not_come(hostile: HostileServer, ans
 def test_a_probe_reads_so_much_and_no_more(hostile: HostileServer) -> None:
     hostile.answers = b"x" * 2**24
     answer = http_probe.send_request(f"http://127.0.0.1:{hostile.server_port}", "/metrics", timeout_s=20)
-    assert (answer.status, answer.body, answer.error) == (0, b"", "its response has more than 8 MiB")
+    assert (answer.status, answer.body, answer.error) == (0, b"", "the response has more than 8 MiB")

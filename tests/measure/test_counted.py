@@ -34,11 +34,13 @@ def test_a_cut_stream_excuses_a_few_tokens_and_nothing_excuses_fewer(
 def test_a_diagnosis_takes_its_rules_from_no_module_of_a_playbook() -> None:
     """The rules belong to the measurement; a module's file is the module."""
     tree = Path(sparkwright.__file__).parent / "doctor/diagnosis"
-    taken = {
-        node.module
+    imports = [
+        node
         for path in tree.glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module
-    }
-    assert "sparkwright.modules.proof.smoke_test" not in taken
-    assert "sparkwright.measure.http_probe" in taken
+    ]
+    names = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    assert not any(name.startswith("sparkwright.modules.proof.smoke_test") for name in names)
+    assert "sparkwright.modules.proof" not in {node.module for node in imports}
+    assert "sparkwright.measure.http_probe" in names

@@ -39,7 +39,7 @@ def test_texts_that_part_where_both_runs_were_undecided_are_the_same() -> None:
     verdict, (parting,) = reference.compare_texts([before, ONE, ONE], [now, ONE, ONE])
     assert (verdict, parting.token, parting.tied) == ("same", 3, True)
     assert parting.sentence.endswith(
-        "parts at token 3, 0.04 nats apart: 'one two three four' is now 'one two drei vier'"
+        "differs at token 3, 0.04 nats apart: 'one two three four' is now 'one two drei vier'"
     )
 
 
@@ -63,7 +63,7 @@ def test_near_ties_excuse_no_server_whose_every_text_parts_at_once(common: int, 
 def test_when_every_prompt_parts_at_no_tie_it_is_another_model() -> None:
     verdict, partings = reference.compare_texts([ONE] * 3, [make_text("one zwei drei vier")] * 3)
     assert verdict == "another"
-    assert "parts at token 2, not a near-tie: 'one two three four five si" in partings[0].sentence
+    assert "differs at token 2, not a near-tie: 'one two three four five si" in partings[0].sentence
     assert partings[0].sentence.endswith("is now 'one zwei drei vier'")
 
 

@@ -120,7 +120,7 @@ def test_an_error_in_a_stream_that_is_done_under_200_is_a_failure(error: str) ->
 @pytest.mark.parametrize("reason", ["error", "abort"])
 def test_a_request_that_the_server_gave_up_is_a_failure(reason: str) -> None:
     chunk = f'data: {{"choices": [{{"index": 0, "delta": {{}}, "finish_reason": "{reason}"}}]}}'
-    with pytest.raises(stream.StreamError, match=f"the server ended the request: finish_reason {reason}"):
+    with pytest.raises(stream.StreamError, match=f"the server aborted the request: finish_reason {reason}"):
         measure(error_at=3, error=chunk)
 
 

@@ -1,4 +1,4 @@
-"""Background samplers for a measurement, and the client's own lag, with garbage collection suspended."""
+"""Sampling in the background of a measurement, the lag of the client itself, and suspension of garbage collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkwright.measure.figures import percentile
 
 
 class BackgroundSampler(ABC):
-    """A sampler that runs during a `with` block, whose end waits for the last sample."""
+    """A sampler that runs in a thread during a `with` block."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -30,10 +30,10 @@ class BackgroundSampler(ABC):
 
     @abstractmethod
     def sample(self) -> None:
-        """Take one sample."""
+        """Take one sample, and pause until the next."""
 
     def pause(self, seconds: float) -> None:
-        """Wait between two samples, or until the block ends."""
+        """Wait for `seconds`, or until the block ends."""
         self._stop.wait(seconds)
 
     def _run(self) -> None:
@@ -54,14 +54,14 @@ def suspend_gc() -> Iterator[None]:
 
 
 LAG_SLEEP_S = 0.005
-#: lag that spoils the percentiles of the gaps, as a share of the gaps
+#: maximum lag for valid percentiles of gaps, as a share of the median gap
 MAX_LAG_SHARE_OF_GAP = 0.25
-#: lag that spoils a rate, as a share of the decoding time, both of whose ends may be late by the lag
+#: maximum lag for a valid rate, as a share of the decoding time, whose start and end may both be late
 MAX_LAG_SHARE_OF_DECODING = 0.1
 
 
 class LagSampler(BackgroundSampler):
-    """Samples the lag of this client during a `with` block."""
+    """Samples how late this process wakes up from a sleep."""
 
     def __init__(self, samples_s: Iterable[float] = ()) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class LagSampler(BackgroundSampler):
 
     @property
     def p99_s(self) -> float:
-        """The 99th percentile in seconds."""
+        """The 99th percentile; 0 without samples."""
         return percentile(sorted(self.samples_s), 99) if self.samples_s else 0.0
 
     @property

@@ -16,12 +16,14 @@ from sparkwright.transport.connection import Connection, Deadline, TimedOut, Tra
 class _Socket(socket.socket):
     """A socket whose reads end at a deadline, however slowly the peer sends, and take one system call each.
 
-    `until_s` is a time of time.perf_counter, and `silence_s` the longest wait. The kernel enforces the timeout, because
-    Python's own timeouts poll first and every extra call may wait for the GIL among many threads. The clock is checked again
-    afterwards, because a kernel that was itself delayed (in a virtual machine waiting for its CPU) wakes us too early.
+    The kernel enforces the timeout, because Python's own timeouts poll first and every extra call may wait for the GIL among
+    many threads. The clock is checked again afterwards, because a delayed kernel (in a virtual machine waiting for its CPU) ends
+    the wait too early.
     """
 
+    #: time of time.perf_counter after which reads fail
     until_s = float("inf")
+    #: longest wait for data
     silence_s = 30.0
 
     def set_timeout(self, silence_s: float) -> None:
@@ -49,7 +51,7 @@ class _Socket(socket.socket):
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """The same with TLS, where the clock is checked before each read and Python enforces the timeout."""
+    """A TLS socket with a deadline, which is checked before each read; Python enforces the timeout."""
 
     until_s = float("inf")
     silence_s = 30.0
@@ -68,9 +70,9 @@ class _TlsSocket(ssl.SSLSocket):
 
 
 def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
-    """Return an open connection without Nagle's delay.
+    """Return an open connection with TCP_NODELAY.
 
-    Name lookup, connecting and the handshake together take at most timeout_s.
+    `timeout_s` limits the total of name lookup, connecting and handshake, and later each wait for data.
 
     Raises:
         OSError: including TimeoutError.
@@ -92,7 +94,6 @@ def connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
 
 
 def _wrap_tls(tcp_socket: socket.socket, host: str, deadline: Deadline) -> _TlsSocket:
-    """Return the socket with TLS. Raises OSError or TimedOut."""
     context = ssl.create_default_context()
     context.sslsocket_class = _TlsSocket
     try:
@@ -104,6 +105,6 @@ def _wrap_tls(tcp_socket: socket.socket, host: str, deadline: Deadline) -> _TlsS
 
 
 def set_read_deadline(connection: http.client.HTTPConnection, deadline_s: float) -> None:
-    """End all reads at until_s, a time of time.perf_counter."""
+    """Let all reads fail after `deadline_s`, a time of time.perf_counter."""
     if isinstance(connection.sock, _Socket | _TlsSocket):
         connection.sock.until_s = deadline_s

@@ -16,7 +16,7 @@ from sparkwright.measure.stream import Stream
 
 #: multiple of the median gap above which a gap is a stall
 STALL_FACTOR = 5.0
-#: share of the mean gap below which the median shows that chunks arrive together, because the client or server is busy
+#: share of the mean gap below which the median is useless because chunks arrive together, when the client or server is busy
 MIN_MEDIAN_SHARE = 0.25
 
 
@@ -40,7 +40,7 @@ class TimeSpread:
         return cls(len(ordered), statistics.fmean(ordered), p50, p99, ordered[-1])
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """Return the times in milliseconds and their number, with the name in each key (ttft_p50_ms, ttft_count)."""
+        """Return the times in milliseconds and their number, with the metric's name in each key: ttft_p50_ms, ttft_count."""
         kinds = {"mean": self.mean, "p50": self.p50, "p99": self.p99, "max": self.max}
         times = {f"{name}_{kind}_ms": round(value * 1000, 3) for kind, value in kinds.items()}
         return {f"{name}_count": self.count, **times}
@@ -63,15 +63,15 @@ class Figures:
     stalls: int
     #: sum of the gaps that are stalls
     stall_s: float
-    #: all tokens over the time from the first request to the last token
+    #: all tokens over `wall_s`, the time from the first request to the last token
     tok_per_s: float
     #: median decode rate of a stream
     stream_tok_per_s: float | None
     approximate: bool
-    bursts: int = 0  # streams whose tokens came in so few chunks that only their total time is known
+    #: number of streams whose tokens came in so few chunks that only their total time is known
+    bursts: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON with units in the names."""
         data: dict[str, Any] = {
             "streams": self.streams,
             "output_tokens": self.tokens,

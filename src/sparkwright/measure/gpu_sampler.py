@@ -1,7 +1,7 @@
 """Samples of the GPU during decoding: clock, power, temperature and utilization.
 
-A GB10 has slow states that look exactly like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz
-without reporting anything. A slow server on such a host is the host's fault.
+A GB10 has slow states that look like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz without an error.
+A slow server on such a host is the host's fault.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from sparkwright import defaults
 from sparkwright.measure.background import BackgroundSampler
 
 GPU_SAMPLE_INTERVAL_S = 0.5
 FIGURE_FORMATS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
-MIN_BUSY_PERCENT = 90.0
+#: minimum clock of a busy GPU in a healthy state, also as a share of the baseline's
 MIN_CLOCK_MHZ = 1500.0
 MIN_CLOCK_SHARE = 0.8
-#: share of the baseline's power below which a busy GPU is stalled; the noise of a single stream stays well above it
+#: minimum power of a busy GPU as a share of the baseline's; a stalled GPU needs less, noise of a single stream stays well above
 MIN_POWER_SHARE = 0.6
 
 
@@ -37,6 +38,7 @@ class GpuSample:
 class GpuState(GpuSample):
     """The medians of several samples."""
 
+    #: number of samples
     samples: int = 0
 
     @property
@@ -50,15 +52,15 @@ class GpuState(GpuSample):
         Args:
             baseline_mhz: clock when the baseline was measured.
         """
-        if self.clock_mhz is None or self.utilization_percent is None or self.utilization_percent <= MIN_BUSY_PERCENT:
+        if self.clock_mhz is None or not self._is_busy:
             return False
         return self.clock_mhz < MIN_CLOCK_MHZ or (
             baseline_mhz is not None and self.clock_mhz < MIN_CLOCK_SHARE * baseline_mhz
         )
 
     def describe_stall(self, baseline_w: float | None) -> str:
-        """Return a sentence if the GPU is busy with far less power than in the baseline; otherwise empty."""
-        if not baseline_w or self.power_w is None or (self.utilization_percent or 0) <= MIN_BUSY_PERCENT:
+        """Describe a GPU that is busy but uses far less power than in the baseline; empty otherwise."""
+        if not baseline_w or self.power_w is None or not self._is_busy:
             return ""
         if self.power_w >= MIN_POWER_SHARE * baseline_w:
             return ""
@@ -66,15 +68,18 @@ class GpuState(GpuSample):
         return f"{busy}: it waits more than it computes"
 
     @property
+    def _is_busy(self) -> bool:
+        return self.utilization_percent is not None and self.utilization_percent > defaults.BUSY_GPU_PERCENT
+
+    @property
     def sentence(self) -> str:
         parts = zip(
             FIGURE_FORMATS, (self.clock_mhz, self.power_w, self.temperature_c, self.utilization_percent), strict=True
         )
-        message = ", ".join(words.format(value) for words, value in parts if value is not None)
+        message = ", ".join(template.format(figure) for template, figure in parts if figure is not None)
         return f"{message} (median of {self.samples} while decoding)" if message else "nvidia-smi returned no data"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON with units in the names."""
         return asdict(self)
 
 
@@ -82,7 +87,7 @@ class GpuSampler(BackgroundSampler):
     """Samples the GPU during a `with` block.
 
     Args:
-        query: returns the figures of a sample, by the field names of `GpuSample`; empty if that fails.
+        query: returns the fields of a `GpuSample`; empty if there is no GPU.
     """
 
     def __init__(self, query: Callable[[], Mapping[str, float | None]]) -> None:
@@ -91,7 +96,7 @@ class GpuSampler(BackgroundSampler):
         self.samples: list[GpuSample] = []
 
     def discard_samples(self) -> None:
-        """Discard the samples taken so far, before decoding begins."""
+        """Discard the samples taken before decoding."""
         self.samples.clear()
 
     @property
@@ -99,7 +104,6 @@ class GpuSampler(BackgroundSampler):
         return summarize_samples(list(self.samples))
 
     def sample(self) -> None:
-        """Take one sample, then wait for the next."""
         sample = build_sample(self.query())
         if sample is not None:
             self.samples.append(sample)

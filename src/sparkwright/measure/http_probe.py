@@ -23,7 +23,7 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 
 MAX_MESSAGE_CHARS, MAX_SERVER_ERROR_CHARS = 200, 500
-#: finish reasons of requests that the server gave up
+#: finish reasons of requests that the server aborted
 ABORTED_FINISH_REASONS = ("error", "abort")
 CHECK_PROMPT = "Say ok."
 
@@ -35,7 +35,7 @@ class Response:
     #: HTTP status; 0 if there was no answer
     status: int
     body: bytes = b""
-    #: reason if there was no answer: refused, timeout or reset
+    #: reason why there was no answer: refused, timeout, reset or a sentence; empty if there was one
     error: str = ""
 
     def json(self) -> Any:
@@ -46,17 +46,17 @@ class Response:
             return None
 
     def message(self) -> str:
-        """Return the error message, shortened."""
+        """Return the response's error message, or else its body or `error`, shortened."""
         return (self.failure or self.body.decode(errors="replace") or self.error)[:MAX_MESSAGE_CHARS]
 
     @property
     def failure(self) -> str:
-        """The server's own error in the body, regardless of the status; empty if there is none."""
+        """The error in the body, regardless of the status; empty if there is none."""
         return extract_error(self.json())
 
 
 def query_version(api: Http, base_url: str, *, api_key: str = "", timeout_s: float = 5) -> str | None:
-    """Return the engine's version as reported by the server, or None."""
+    """Return the engine's version; None if the server does not report it."""
     if not api.version:
         return None
     return api.version_of(send_request(base_url, api.version, api_key=api_key, timeout_s=timeout_s).json()) or None
@@ -71,7 +71,7 @@ def send_with_fewer_options(
     timeout_s: float = 5,
     path: str = openai_api.CHAT_PATH,
 ) -> Response:
-    """Request text, and again with fewer options if the server refuses some. Never raises.
+    """Send a request, again with fewer options if the server refuses some. Never raises.
 
     Args:
         api: the engine's HTTP API.
@@ -92,7 +92,7 @@ def send_with_fewer_options(
 
 
 def send_request(base_url: str, path: str, *, body: Any = None, api_key: str = "", timeout_s: float = 5) -> Response:
-    """Send a request on its own connection and return the answer, all within timeout_s. Never raises."""
+    """Send a request on a new connection and return the answer, all within `timeout_s`. Never raises."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
     payload = None if body is None else json.dumps(body).encode()
     try:
@@ -109,7 +109,6 @@ def send_request(base_url: str, path: str, *, body: Any = None, api_key: str = "
 
 
 def _describe_failure(error: TransportError) -> str:
-    """Return the reason why there was no answer, in a word if possible."""
     if isinstance(error, ConnectFailed) and error.refused:
         return "refused"
     if isinstance(error, TimedOut):
@@ -119,7 +118,7 @@ def _describe_failure(error: TransportError) -> str:
     if isinstance(error, InvalidHeader):
         return "the key is not valid in an HTTP header"
     if isinstance(error, TooLarge):
-        return f"its response has more than {bounds.MAX_ANSWER_BYTES // MIB} MiB"
+        return f"the response has more than {bounds.MAX_ANSWER_BYTES // MIB} MiB"
     return f"it {error}"
 
 
@@ -127,7 +126,7 @@ def extract_error(document: Any) -> str:
     """Return the error message of a response body or a chunk of a stream; empty if it is not an error.
 
     vLLM, SGLang and llama.cpp also send errors with status 200, in streams. An error has {"error": ...} (all servers) or
-    {"object": "error"} (vLLM before 0.11), or a choice ended with "error" or "abort". llama.cpp of 2025 sends a line
+    {"object": "error"} (vLLM before 0.11), or a choice with the finish reason "error" or "abort". llama.cpp of 2025 sends a line
     `error: {...}` instead of `data: {...}`.
     """
     if not isinstance(document, dict):
@@ -139,7 +138,7 @@ def extract_error(document: Any) -> str:
     choices = document.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("finish_reason") in ABORTED_FINISH_REASONS:
-            return f"the server ended the request: finish_reason {choice['finish_reason']}"
+            return f"the server aborted the request: finish_reason {choice['finish_reason']}"
     return ""
 
 
@@ -151,7 +150,7 @@ def error_text(error: Any) -> str:
 def request_tokens(
     http: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
 ) -> Response:
-    """Request a few tokens, and again with fewer options if the server refuses some. Never raises.
+    """Request a few tokens, or the check of the server's task if it does not generate. Never raises.
 
     Args:
         http: the engine's HTTP API.
@@ -173,10 +172,10 @@ def request_tokens(
 class TokenCheck:
     """The outcome of a request for a token."""
 
-    #: "none" if not in time, "refused" if the server requires an API key
+    #: "none" after a timeout, "refused" if the API key is missing or wrong
     token: Literal["made", "none", "refused", "error"]
     error: str = ""
-    #: how long it took, in seconds
+    #: duration of the request
     token_s: float = 0.0
 
 
@@ -186,29 +185,20 @@ def check_token(http: Http, url: str, model: str, *, timeout_s: float, api_key: 
     response = request_tokens(http, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
     token_s = time.monotonic() - began_s
     if response.status == 200 and not response.failure:
-        missing_part = find_missing_part(http, response.json())
-        return (
-            TokenCheck("error", f"the response was 200 {missing_part}", token_s)
-            if missing_part
-            else TokenCheck("made", "", token_s)
-        )
+        problem = find_missing_part(http, response.json())
+        return TokenCheck("error" if problem else "made", f"the response was 200 {problem}" if problem else "", token_s)
     if response.error == "timeout":
         return TokenCheck("none", token_s=token_s)
     if response.status in (401, 403):
         return TokenCheck("refused", token_s=token_s)
-    return TokenCheck(
-        "error", f"{response.status}: {response.message()}" if response.status else response.error, token_s
-    )
+    error = f"{response.status}: {response.message()}" if response.status else response.error
+    return TokenCheck("error", error, token_s)
 
 
 def find_missing_part(http: Http, document: Any) -> str:
-    """Return what a response with status 200 lacks, such as "without a token"; empty if it lacks nothing.
+    """Describe what a response with status 200 lacks, such as "without a token"; empty if it is complete.
 
-    A wrong order by a reranker is not an error here, because `verify_health` checks the order.
-
-    Args:
-        http: the engine's HTTP API.
-        document: JSON of the response.
+    The order in a reranker's response is not checked here but by `verify_health`.
     """
     if http.task == GENERATE:
         return "" if openai_api.count_tokens(document) > 0 else "without a token"

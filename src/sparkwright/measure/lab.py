@@ -1,7 +1,4 @@
-"""Measuring a cell of the lab: send a load to a server and return the result as plain JSON with units in the names.
-
-It works with any base_url. The caller provides the server's counters and the GPU's state.
-"""
+"""Measuring a cell of the lab: a load is sent to a server, and the result returned as plain JSON with units in the names."""
 
 from __future__ import annotations
 
@@ -21,11 +18,12 @@ from sparkwright.measure.server_client import ServerClient, TokenEstimator, rand
 from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
 from sparkwright.measure.workload import Load
 
-#: maximum share of prompt tokens from the cache, above which the prompts were not as new as they should be
+#: maximum share of prompt tokens from the prefix cache; prompts are random, so a higher share makes the cell inconclusive
 MAX_CACHED_SHARE = 0.05
-#: share of a gap from which the client's largest lag may explain the gap
+#: share of the largest gap above which the client's largest lag may have caused it
 MIN_LAG_SHARE_OF_GAP = 0.5
 IDLE_TIMEOUT_S = 10.0
+#: lengths of the prompts from which the number of tokens per word is derived
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
 #: number of streams whose individual gaps are stored, and number of gaps per stream
@@ -60,7 +58,7 @@ def measure_load(
     idle_s: float = IDLE_TIMEOUT_S,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Send a load and measure it. Return a cell as described in docs/lab.md, without its key and arm.
+    """Send a load and return its cell as described in docs/lab.md, without key and arm.
 
     Args:
         target: the server to measure.
@@ -70,8 +68,8 @@ def measure_load(
         progress: called with the number of finished requests and the total.
 
     Raises:
-        Inconclusive: the server serves other requests.
-        Failed: the server generates no token.
+        Inconclusive: the server is busy with other requests.
+        Failed: the server does not generate.
     """
     server_counters.wait_until_idle(target.counters, idle_s)
     sender = _warm_up(target, spec, timeout_s)
@@ -80,7 +78,7 @@ def measure_load(
     total, outcomes, last_outcomes = sum(len(phase.requests) for phase in phases), list[Outcome](), list[Outcome]()
     with LagSampler() as lag, gpu_sampler.GpuSampler(target.gpu_sample) as sampler:
         for phase in phases:
-            so_far = len(outcomes)
+            finished = len(outcomes)
             last_outcomes = load.send_all(
                 target.base_url,
                 phase.requests,
@@ -89,7 +87,7 @@ def measure_load(
                 concurrency=phase.concurrency,
                 cap_s=timeout_s,
                 timeout_s=timeout_s,
-                on_done=lambda count, so_far=so_far: progress(so_far + count, total),  # type: ignore[misc]
+                on_done=lambda count, finished=finished: progress(finished + count, total),  # type: ignore[misc]
             )
             outcomes += last_outcomes
         state = sampler.state
@@ -104,7 +102,7 @@ def measure_load(
 
 
 def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
-    """Learn the number of tokens per word, and send each class of lengths once, because the first request compiles kernels."""
+    """Return a client with an estimate of tokens per word, after a request of each class of lengths, which compiles kernels."""
     sender = ServerClient(target.http, target.model, target.base_url, target.api_key, temperature=spec.temperature)
 
     def send(request: Request, error_prefix: str = "the warm-up was interrupted") -> int:
@@ -122,15 +120,12 @@ def _warm_up(target: Target, spec: Load, timeout_s: float) -> ServerClient:
 
 
 def _acceptance_figures(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of speculation from the server's counters: accepted tokens per draft, and the first position's share."""
+    """Return the figures of speculation: accepted tokens per draft, and the share accepted at the first position."""
     acceptance = speculation.acceptance(before, after)
     if acceptance is None:
         return {}
-    first_position = {"accepted_first": acceptance.positions[0]} if acceptance.positions else {}
-    return {
-        **({"accepted_per_draft": acceptance.per_draft} if acceptance.per_draft is not None else {}),
-        **first_position,
-    }
+    data = {} if acceptance.per_draft is None else {"accepted_per_draft": acceptance.per_draft}
+    return {**data, **({"accepted_first": acceptance.positions[0]} if acceptance.positions else {})}
 
 
 def _describe_mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
@@ -153,23 +148,25 @@ def _build_report(
     lag: LagSampler,
     state: gpu_sampler.GpuState,
 ) -> dict[str, Any]:
-    """Return the figures, in total and by group, and all doubts about them."""
+    """Return the verdict with doubts and notes, and the figures in total and by group."""
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
     errors = [outcome.error for outcome in outcomes if outcome.error]
-    groups = sorted({outcome.request.group for outcome in outcomes})
     totals = figures.summarize(streams)
     percentiles_unreliable = lag.spoils_percentiles(totals.itl.p50 if totals.itl else None)
     hits, queries = (counter_increase(before, after, name) for name in (roles.PREFIX_HITS, roles.PREFIX_QUERIES))
     cached_share = round(hits / queries, 4) if queries and hits is not None else None
-    doubts = [message for message in (_describe_mismatch(before, after, outcomes),) if message]
+    mismatch = _describe_mismatch(before, after, outcomes)
+    doubts = [mismatch] if mismatch else []
     if cached_share is not None and cached_share > MAX_CACHED_SHARE:
         doubts.append(f"the prefix cache hit {cached_share:.0%} of prompts that should be new")
     if state.is_degraded(None):
         doubts.append(f"host degraded: {state.sentence}")
-    by_group = {
-        name: [outcome.stream for outcome in outcomes if outcome.stream and outcome.request.group == name]
-        for name in groups
+    streams_by_group: dict[str, list[stream.Stream]] = {
+        outcome.request.group: [] for outcome in sorted(outcomes, key=lambda outcome: outcome.request.group)
     }
+    for outcome in outcomes:
+        if outcome.stream:
+            streams_by_group[outcome.request.group].append(outcome.stream)
     return {
         "verdict": "failed" if not streams else "inconclusive" if doubts else "measured",
         "doubts": doubts,
@@ -177,7 +174,7 @@ def _build_report(
         "requests": len(outcomes),
         "failed_requests": len(errors),
         "figures": _figures(streams, percentiles_unreliable),
-        "groups": {name: _figures(own, percentiles_unreliable) for name, own in by_group.items()},
+        "groups": {name: _figures(streams, percentiles_unreliable) for name, streams in streams_by_group.items()},
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
         "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": cached_share,
@@ -189,7 +186,7 @@ def _build_report(
 def _notes(
     totals: figures.Figures, outcomes: Sequence[Outcome], lag: LagSampler, *, percentiles_unreliable: bool
 ) -> Iterator[str]:
-    """Yield the reasons why some figures are missing or may be the client's own."""
+    """Yield the reasons why figures are missing, or may describe the client instead of the server."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
     streams = sum(outcome.stream is not None for outcome in outcomes)
     if percentiles_unreliable:
@@ -199,8 +196,8 @@ def _notes(
         yield f"this client once woke up {lag_ms:.0f} ms late: it may have caused the largest gap, {gap_ms:.0f} ms"
     if totals.bursts:
         yield (
-            f"{totals.bursts} of {streams} streams came in bursts (a reasoning parser or a proxy holds tokens back): "
-            "no decode rate, TTFT or time between tokens of them"
+            f"{totals.bursts} of {streams} streams came in bursts (a reasoning parser or a proxy delays tokens): "
+            "they have no decode rate, TTFT or gaps"
         )
     if errors:
         yield f"{len(errors)} of {len(outcomes)} requests failed: {errors[0]}"
@@ -214,7 +211,7 @@ def _figures(streams: Sequence[stream.Stream], percentiles_unreliable: bool) -> 
 
 
 def derive_figures(spec: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Return the figures that are specific to this kind of load, from the streams of its groups."""
+    """Return the figures that are specific to this kind of load."""
 
     def select_streams(group: str) -> list[stream.Stream]:
         return [
@@ -223,7 +220,7 @@ def derive_figures(spec: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
             if outcome.stream and outcome.stream.points and outcome.request.group == group
         ]
 
-    results: dict[str, float | None] = {}
+    derived: dict[str, float | None] = {}
     long_streams = select_streams("long")
     if spec.kind == "smoke":
         prefill = [
@@ -232,46 +229,40 @@ def derive_figures(spec: Load, outcomes: Sequence[Outcome]) -> dict[str, float]:
             if stream.ttft_s and stream.prompt_tokens
         ]
         decode = [stream.tok_per_s for stream in select_streams("stream") if stream.tok_per_s]
-        results = {
+        prompt_tokens = [stream.prompt_tokens for stream in select_streams("stream")]
+        derived = {
             **_mean_and_deviation("prefill_tok_per_s", prefill),
             **_mean_and_deviation("decode_tok_per_s", decode),
+            "prompt_tokens": _aggregate(prompt_tokens, statistics.median),
         }
-        results["prompt_tokens"] = _aggregate(
-            (stream.prompt_tokens for stream in select_streams("stream")), statistics.median
-        )
     if spec.kind in ("hol1", "itl", "hol2"):
-        results["long_prompt_tokens"] = _aggregate((stream.prompt_tokens for stream in long_streams), statistics.median)
-        results["long_ttft_ms"] = _to_ms(_aggregate((stream.ttft_s for stream in long_streams), statistics.median))
+        derived["long_prompt_tokens"] = _aggregate((stream.prompt_tokens for stream in long_streams), statistics.median)
+        derived["long_ttft_ms"] = _to_ms(_aggregate((stream.ttft_s for stream in long_streams), statistics.median))
     if spec.kind in ("hol1", "itl"):
-        results["chunks_meanwhile"] = _aggregate(
-            (
-                _count_chunks_during_prefill(stream, each)
-                for stream in select_streams("decoding")
-                for each in long_streams
-            ),
-            statistics.median,
+        chunk_counts = (
+            _count_chunks_during_prefill(stream, long_stream)
+            for stream in select_streams("decoding")
+            for long_stream in long_streams
         )
+        derived["chunks_meanwhile"] = _aggregate(chunk_counts, statistics.median)
     if spec.kind == "hol2":
         alone_s = _aggregate(stream.ttft_s for stream in select_streams("short alone"))
         behind_s = _aggregate(stream.ttft_s for stream in select_streams("short"))
-        results["short_alone_ttft_mean_ms"], results["short_ttft_mean_ms"] = _to_ms(alone_s), _to_ms(behind_s)
-        results["short_e2el_mean_ms"] = _to_ms(_aggregate(stream.e2el_s for stream in select_streams("short")))
-        results["long_e2el_ms"] = _to_ms(_aggregate(stream.e2el_s for stream in long_streams))
-        results["short_ttft_ratio"] = round(behind_s / alone_s, 3) if alone_s and behind_s else None
-    return {name: value for name, value in results.items() if value is not None}
+        derived["short_alone_ttft_mean_ms"], derived["short_ttft_mean_ms"] = _to_ms(alone_s), _to_ms(behind_s)
+        derived["short_e2el_mean_ms"] = _to_ms(_aggregate(stream.e2el_s for stream in select_streams("short")))
+        derived["long_e2el_ms"] = _to_ms(_aggregate(stream.e2el_s for stream in long_streams))
+        derived["short_ttft_ratio"] = round(behind_s / alone_s, 3) if alone_s and behind_s else None
+    return {name: value for name, value in derived.items() if value is not None}
 
 
-def _count_chunks_during_prefill(short: stream.Stream, long: stream.Stream) -> int:
-    """Return the number of chunks that a stream received during a long prompt's prefill.
-
-    With chunked prefill it is about one per step.
-    """
-    begin_s = long.sent_s - short.sent_s
-    return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in short.points)
+def _count_chunks_during_prefill(decoding: stream.Stream, long: stream.Stream) -> int:
+    """Return the number of chunks that a stream received during a long prompt's prefill: about one per step if it is chunked."""
+    begin_s = long.sent_s - decoding.sent_s
+    return sum(begin_s < at_s <= begin_s + (long.ttft_s or 0) for at_s, _ in decoding.points)
 
 
 def _mean_and_deviation(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """Return a mean and its standard deviation, as in llama-benchy's rows."""
+    """Return the mean and the standard deviation, as llama-benchy reports them; empty without values."""
     if not values:
         return {}
     return {name: round(statistics.fmean(values), 3), f"{name}_deviation": round(statistics.pstdev(values), 3)}
@@ -289,17 +280,17 @@ def _to_ms(seconds: float | None) -> float | None:
 
 
 def _build_series(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the individual gaps of several streams, with their ends relative to the phase's first request."""
-    sent_streams = [(outcome.request.group, outcome.stream) for outcome in outcomes if outcome.stream]
-    start_s = min((stream.sent_s for _, stream in sent_streams), default=0.0)
-    arrivals = [round(stream.sent_s - start_s, 4) for group, stream in sent_streams if group == "long"]
+    """Return the individual gaps of up to MAX_SERIES decoding streams, with times relative to the phase's first request."""
+    streams = [(outcome.request.group, outcome.stream) for outcome in outcomes if outcome.stream]
+    start_s = min((stream.sent_s for _, stream in streams), default=0.0)
+    arrivals = [round(stream.sent_s - start_s, 4) for group, stream in streams if group == "long"]
     series = []
-    decoding = [sent_stream for group, sent_stream in sent_streams if group == "decoding"]
-    for measured_stream in decoding[:MAX_SERIES]:
-        ends = [measured_stream.sent_s - start_s + at_s for at_s, _ in measured_stream.points[1:]]
-        gaps = list(zip(ends, measured_stream.gaps_s, strict=False))[:MAX_POINTS]  # empty for a stream in bursts
-        end_times, gap_ms = [round(at, 4) for at, _ in gaps], [round(gap * 1000, 3) for _, gap in gaps]
-        series.append({"at_s": end_times, "gap_ms": gap_ms, "long_at_s": arrivals})
+    decoding_streams = [member for group, member in streams if group == "decoding"]
+    for decoding in decoding_streams[:MAX_SERIES]:
+        ends = [decoding.sent_s - start_s + at_s for at_s, _ in decoding.points[1:]]
+        gaps = list(zip(ends, decoding.gaps_s, strict=False))[:MAX_POINTS]  # empty for a stream in bursts
+        at_s, gap_ms = [round(end_s, 4) for end_s, _ in gaps], [round(gap_s * 1000, 3) for _, gap_s in gaps]
+        series.append({"at_s": at_s, "gap_ms": gap_ms, "long_at_s": arrivals})
     return series
 
 
@@ -311,4 +302,4 @@ def describe_cell(cell: dict[str, Any]) -> str:
     doubt = f" ({cell['verdict']}: {'; '.join(cell['doubts'])})" if cell["doubts"] else ""
     ttft = f", TTFT p50 {figures['ttft_p50_ms']:.0f} ms" if "ttft_p50_ms" in figures else ""
     gap = f", largest gap {figures['largest_gap_ms']:.0f} ms" if figures["largest_gap_ms"] else ""
-    return f"{figures['output_tok_per_s']:.1f} tok/s of {figures['streams']} streams{ttft}{gap}{doubt}"
+    return f"{figures['output_tok_per_s']:.1f} tok/s with {figures['streams']} streams{ttft}{gap}{doubt}"

@@ -23,9 +23,9 @@ class Request:
     """A request of a load."""
 
     body: dict[str, Any]
-    #: time of sending in seconds after the start, or the earliest time if there are workers
+    #: seconds after the start at which to send it; with a limited concurrency the earliest time
     at_s: float = 0.0
-    #: group that it is counted in
+    #: group of streams whose figures are reported together
     group: str = ""
 
 
@@ -51,14 +51,14 @@ def send_all(
 ) -> list[Outcome]:
     """Send all requests, wait for them, and return the outcomes in the order of the requests.
 
-    Errors are in the outcomes. Answers are parsed after everything has arrived. A TTFT does not include waiting for a worker.
+    Errors are in the outcomes. Answers are parsed after all have arrived. TTFT does not include waiting for a worker.
 
     Args:
         base_url: URL of the server.
         requests: requests to send.
         counter_keys: keys of a chunk that hold the number of tokens so far.
         api_key: key of the server.
-        concurrency: number of workers, which take the next request when they are done; 0 to send all requests at their times.
+        concurrency: number of workers, each of which sends one request after the other; 0 to send each request at its time.
         cap_s: seconds after which a stream is closed.
         timeout_s: longest silence of a stream.
         on_done: called after each request with the number of finished requests.
@@ -79,12 +79,13 @@ def send_all(
     finally:
         threading.stack_size(previous_stack_bytes)
     return [
-        _build_outcome(request, found, counter_keys) for request, found in zip(requests, queue.recordings, strict=True)
+        _build_outcome(request, recording, counter_keys)
+        for request, recording in zip(requests, queue.recordings, strict=True)
     ]
 
 
 class _Queue:
-    """The requests of a load, which its workers take one after the other."""
+    """The requests of a load, from which workers take the next one to send."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class _Queue:
         on_done: Callable[[int], None],
         workers: int,
     ) -> None:
-        """Wait until all workers are ready. settings: further arguments of `stream.record`."""
+        """Initialize the queue. settings: further arguments of `stream.record`."""
         self.recordings: list[Recording | Exception | None] = [None] * len(requests)
         self.ready, self.begin, self.start_s = threading.Barrier(workers + 1), threading.Event(), 0.0
         self._base_url, self._requests, self._settings, self._on_done = base_url, requests, settings, on_done

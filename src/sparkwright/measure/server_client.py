@@ -1,7 +1,4 @@
-"""Requests to a server: prompts with a given number of tokens, options that the engine accepts, and a long prefix.
-
-A `TokenEstimator` learns the number of tokens per word from two prompts whose tokens the server counted, which also warm it up.
-"""
+"""Requests to a server, with prompts of a given number of tokens and only options that the server accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from sparkwright.measure.server_counters import counter_increase
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimator:
-    """An estimate of the number of tokens in a prompt on a given server."""
+    """Estimates the number of tokens in a prompt for a server's tokenizer."""
 
     #: tokens per word
     per_word: float = 1.0
@@ -31,7 +28,7 @@ class TokenEstimator:
 
     @classmethod
     def from_prompts(cls, short: tuple[int, int], long: tuple[int, int]) -> TokenEstimator:
-        """Return an estimator from two prompts, given as (words, tokens), or the default if the server does not count tokens."""
+        """Return an estimator from the (words, tokens) of two prompts, or the default if the server did not count the tokens."""
         (short_words, short_tokens), (long_words, long_tokens) = short, long
         if short_tokens <= 0 or long_tokens <= short_tokens or long_words <= short_words:
             return cls()
@@ -39,7 +36,7 @@ class TokenEstimator:
         return cls(per_word, max(0.0, short_tokens - per_word * short_words))
 
     def text(self, tokens: int) -> str:
-        """Return a new prompt of about this many tokens, which no cache can contain."""
+        """Return a random prompt of about this many tokens, which no cache can contain."""
         return random_text(max(0, round((tokens - self.fixed) / self.per_word)))
 
 
@@ -52,12 +49,12 @@ class ServerClient:
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     token_estimator: TokenEstimator = field(default_factory=TokenEstimator)
-    #: options that the server has refused, as learned by `run`
+    #: options that the server has refused so far
     refused_options: tuple[str, ...] = ()
     temperature: float = 0.0
 
     def request(self, text: str, tokens: int, *, at_s: float = 0.0, group: str = "") -> Request:
-        """Return a request without the options that this server refuses."""
+        """Return a request without `refused_options`."""
         body = openai_api.build_stream_request(self.http, self.model, text, tokens, temperature=self.temperature)
         return Request({key: value for key, value in body.items() if key not in self.refused_options}, at_s, group)
 
@@ -66,9 +63,9 @@ class ServerClient:
         return self.request(self.token_estimator.text(prompt_tokens), tokens, at_s=at_s, group=group)
 
     def run(self, request: Request, **options: Any) -> stream.Stream:
-        """Send a request now, and record the options that the server refuses. Raises stream.StreamError.
+        """Send a request, again without options that the server refuses, which are added to `refused_options`.
 
-        Other keyword arguments are passed to `stream.record`.
+        Raises stream.StreamError. Keyword arguments are passed to `stream.record`.
         """
         body = request.body
         while True:
@@ -117,17 +114,17 @@ def measure_prefix_reuse(
     timeout_s: float = 60,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[PrefixMeasurement]:
-    """Send a prefix repeatedly and return the sightings, of which the first is cold. Raises stream.StreamError.
+    """Send requests with the same new prefix and return a measurement of each. Raises stream.StreamError.
 
     Args:
         http: the engine's HTTP API.
         base_url: URL of the server.
         model: served name.
         word_count: length of the prefix in words.
-        get_counters: returns the current values of /metrics.
+        get_counters: returns the server's current counters by role.
         api_key: key of the server.
         timeout_s: time limit for each request.
-        progress: called with the number of finished sightings and the total.
+        progress: called with the number of finished requests and the total.
     """
     prefix, measurements = random_text(word_count), []
     before = get_counters()

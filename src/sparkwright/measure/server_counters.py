@@ -12,16 +12,16 @@ from sparkwright.measure.http_probe import send_request
 from sparkwright.visible import format_count
 
 IDLE_FIX = "Try again when the server is idle."
-#: tolerated difference, as a share of the server's tokens
+#: tolerated difference between the two counts, as a share of the server's
 MAX_MISMATCH_SHARE = 0.01
 #: tokens that a server may still generate after the client has ended the request
 MAX_TOKENS_AFTER_CAP = 8
-#: delay of the server's counters after the last token, in seconds
+#: maximum delay of the server's counters after the last token
 COUNTER_LAG_S = 1.0
 
 
 def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the counters by role, and the cache's settings; both are empty if the server exports none."""
+    """Return the counters by role and the settings of the prefix cache; both are empty if the server exports no metrics."""
     if not http.metrics:
         return {}, {}
     response = send_request(base_url, http.metrics, api_key=api_key)
@@ -71,7 +71,7 @@ def counter_increase(before: Mapping[str, float], after: Mapping[str, float], na
 def read_settled_counters(
     read: Callable[[], Mapping[str, float]], is_stale: Callable[[Mapping[str, float]], object]
 ) -> Mapping[str, float]:
-    """Return the counters after a measurement, read again for up to COUNTER_LAG_S while `is_stale` is true of them."""
+    """Return the counters after a measurement. They are read again for up to COUNTER_LAG_S while `is_stale` returns true."""
     deadline_s = time.monotonic() + COUNTER_LAG_S
     while is_stale(after := read()) and time.monotonic() <= deadline_s:
         time.sleep(0.05)

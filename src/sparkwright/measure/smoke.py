@@ -1,8 +1,8 @@
 """The throughput smoke test and its criteria for a regression.
 
-It discards a warm-up and takes the median of three runs, or of seven if the result is unclear. The thresholds come from the
-simulation in docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Runs are compared as shares of the baseline for
-their prompt, because with speculation the rate depends on the prompt.
+After a warm-up, it takes the median of three runs, or of seven if the result is unclear. The thresholds come from the simulation
+in docs/measuring.md (false alarms under 0.6 % with noise of 4 %). Each run is compared with the baseline of its prompt, because
+with speculation the rate depends on the prompt.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from sparkwright.measure.server_client import ServerClient
 
 Verdict = Literal["proved", "new baseline", "not compared", "regression", "misconfigured", "invalid", "unclear"]
 
-#: prompts, each of which is used once in the first three runs
+#: prompts, used in turn by the runs
 PROMPTS: dict[str, str] = {
     "prose": "Write a long story about a lighthouse keeper who counts ships.",
     "code": "Write a Python module with a binary heap, a trie and a graph search, each with its docstring.",
     "reasoning": "A ferry, a bus and a bicycle meet every 84, 36 and 63 minutes. Explain step by step when, and check it.",
 }
 PROMPT_SET = 1
-CLIENT_VERSION = 2  # version of this client, whose figures are only comparable with those of the same version
+#: figures are only comparable if they were measured by the same version of this client
+CLIENT_VERSION = 2
 
-#: number of runs, explained in docs/measuring.md and the module's docstring
+#: number of runs, and of further runs if the result is unclear (docs/measuring.md)
 MIN_RUNS = 3
 EXTRA_RUNS = 4
 RUN_CAP_S = 4.0
-#: number of runs for a baseline, which are shorter; with speculation each prompt is used twice
+#: number of runs for a baseline, each of at most BASELINE_TOKENS; with speculation each prompt is used twice
 BASELINE_RUNS = MIN_RUNS + 2
 BASELINE_RUNS_SPECULATING = 2 * MIN_RUNS
 BASELINE_TOKENS = 80
 WARM_UP_TOKENS = 32
 WARM_UP_CAP_S = 8.0
 
+#: minimum rate as a share of the recipe's expectation
 MIN_EXPECTED_SHARE = 0.5
+#: limits on the tolerated drop below the baseline
 MIN_TOLERANCE, MAX_TOLERANCE = 0.10, 0.20
 #: four standard deviations in units of the median absolute deviation
 TOLERANCE_FACTOR = 4 * 1.4826
@@ -59,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The rates that this host has reached before."""
+    """The decode rates of a verified server, with which later ones are compared."""
 
     #: median tok/s by prompt
     rates: Mapping[str, float]
@@ -80,14 +83,7 @@ class Baseline:
         clock_mhz: float | None = None,
         acceptance: Sequence[float] = (),
     ) -> Baseline:
-        """Return the baseline from a verified server's runs.
-
-        Args:
-            runs: the measured runs.
-            by_prompt: keep a rate per prompt, which speculation requires.
-            clock_mhz: GPU clock during the runs.
-            acceptance: acceptance of speculation by position.
-        """
+        """Return the baseline from a verified server's runs. by_prompt: keep a rate per prompt, which speculation requires."""
         names = {run.prompt for run in runs}
         overall_rate = statistics.median(run.tok_per_s for run in runs)
         rates = {
@@ -100,12 +96,12 @@ class Baseline:
 
     @property
     def median(self) -> float:
-        """The median over the prompts in tok/s."""
+        """The median rate over the prompts."""
         return statistics.median(self.rates.values())
 
     @property
     def tolerance(self) -> float:
-        """The share by which a run may fall below the baseline and still count as noise."""
+        """Tolerated drop below the baseline, as a share of it."""
         return min(max(TOLERANCE_FACTOR * self.deviation, MIN_TOLERANCE), MAX_TOLERANCE)
 
     def share(self, run: Run) -> float:
@@ -131,9 +127,9 @@ class Baseline:
 class Bounds:
     """The expected and the possible decode rate of a single stream."""
 
-    #: rate that the recipe expects, in tok/s
+    #: rate that the recipe expects, in tok/s; None if it expects none
     expected: float | None = None
-    #: rate that the memory bandwidth allows without speculation, in tok/s
+    #: rate that the memory bandwidth allows without speculation, in tok/s; None if unknown
     ceiling: float | None = None
     speculation: bool = False
 
@@ -144,13 +140,19 @@ class Bounds:
 
 @dataclass
 class Measurements:
-    """Measured requests, one stream at a time."""
+    """Requests that were measured one after the other."""
 
-    runs: list[Run] = field(default_factory=list)  # with a decode rate
-    burst_rates: list[float] = field(default_factory=list)  # rates of requests in bursts: tokens over their total time
-    tokens: int = 0  # all generated tokens, including the warm-up
-    thinking_tokens: int = 0  # thinking tokens before the first other token
-    capped: int = 0  # requests that the client ended
+    #: requests with a decode rate
+    runs: list[Run] = field(default_factory=list)
+    #: tokens over total time, in tok/s, of each request whose tokens came in bursts
+    burst_rates: list[float] = field(default_factory=list)
+    #: all generated tokens, including the warm-up
+    tokens: int = 0
+    #: thinking tokens before the first other token
+    thinking_tokens: int = 0
+    #: number of requests that the client ended
+    capped: int = 0
+    #: True if chunks were counted instead of tokens
     approximate: bool = False
     prompt_tokens: int = 0
 
@@ -170,7 +172,7 @@ class Measurements:
         return statistics.median(sum(run.gaps_s) for run in self.runs) if self.runs else None
 
     def add_tokens(self, measured: stream.Stream) -> None:
-        """Add the tokens of a stream, whether or not it counts as a run."""
+        """Count the tokens of a stream, without adding a run."""
         self.tokens += measured.tokens
         self.thinking_tokens += (
             measured.tokens if measured.points and measured.thought >= measured.points[-1][1] else measured.thought
@@ -180,7 +182,7 @@ class Measurements:
         self.prompt_tokens += measured.prompt_tokens
 
     def add_run(self, name: str, measured: stream.Stream) -> None:
-        """Add a stream for a prompt. A stream without a decode rate is not a run."""
+        """Count a stream and add a run for it if it has a decode rate. name: name of the prompt."""
         self.add_tokens(measured)
         if measured.in_bursts and measured.request_tok_per_s:
             self.burst_rates.append(measured.request_tok_per_s)
@@ -194,11 +196,11 @@ class SmokeResult(Measurements):
 
     verdict: Verdict = "unclear"
     reason: str = ""
-    note: str = ""
+    note: str = ""  # empty if there is none
 
     @property
     def tok_per_s(self) -> float:
-        """The median rate of the runs."""
+        """The median rate of the runs; 0 without runs."""
         return statistics.median(run.tok_per_s for run in self.runs) if self.runs else 0.0
 
     @property
@@ -232,11 +234,11 @@ def measure_decode_rate(
         base_url: URL of the server.
         model: served name.
         bounds: expected and possible rate.
-        baseline: baseline of this host; None if there is none.
+        baseline: baseline of the server; None if it has none yet.
         tokens: number of tokens per run.
         api_key: key of the server.
         progress: called with the number of chunks so far and the estimated total.
-        on_decoding: called when the warm-up is over.
+        on_decoding: called after the warm-up.
     """
     result = SmokeResult()
     run_tokens = tokens if baseline else min(tokens, BASELINE_TOKENS)
@@ -273,23 +275,22 @@ def evaluate_runs(
 ) -> tuple[Verdict, str, str]:
     """Return the verdict on the runs, the reason, and a note, which may be empty.
 
-    "unclear" requests more runs, and is never returned if these are the last.
+    The verdict "unclear" means that more runs are needed. With `is_final` it is never returned.
     """
     if not runs:
-        return "misconfigured", "no run returned two tokens", ""
+        return "misconfigured", "no run generated two tokens", ""
     median = statistics.median(run.tok_per_s for run in runs)
     if bounds.ceiling and not bounds.speculation and median > bounds.ceiling:
         message = f"{median:.1f} tok/s exceeds the {bounds.ceiling:.0f} that memory bandwidth allows"
-        return "invalid", f"{message} without speculative decoding: wrong count, or cached answers", ""
+        return "invalid", f"{message} without speculative decoding: tokens are miscounted, or answers are cached", ""
     if bounds.expected and median < MIN_EXPECTED_SHARE * bounds.expected:
         message = f"{median:.1f} tok/s is below half of the {bounds.expected:g} expected by the recipe"
         return "misconfigured", message, ""
     if baseline is None:
-        message = "no earlier measurement"
-        return ("new baseline" if is_final else "unclear"), message, ""
+        return ("new baseline" if is_final else "unclear"), "no earlier measurement", ""
     share, tolerance = statistics.median(baseline.share(run) for run in runs), baseline.tolerance
     comparison = f"{median:.1f} tok/s against {baseline.median:.1f} before"
-    note = "faster than its baseline: a cache, speculation or new kernels?" if share > 1 + tolerance else ""
+    note = "faster than the baseline: due to a cache, speculation or new kernels?" if share > 1 + tolerance else ""
     if is_final:
         return ("regression" if share < 1 - tolerance else "proved"), comparison, note
     if share < 1 - 2.5 * tolerance:
@@ -298,15 +299,13 @@ def evaluate_runs(
 
 
 def evaluate_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, str]:
-    """Return the verdict on requests whose tokens came in bursts, and the reason. There is no baseline for them.
+    """Return the verdict on requests whose tokens came in bursts, and the reason. They are not compared with a baseline.
 
-    Args:
-        rates: tokens over the total time of each request, in tok/s.
-        bounds: bounds of the recipe; a request must reach at least half of the expected rate.
+    rates: tokens over the total time of each request, in tok/s.
     """
     median = statistics.median(rates)
     reason = (
-        "the server sends its tokens in bursts (as a reasoning parser or a proxy does), so no decode rate can be determined: "
+        "the server sends its tokens in bursts (because of a reasoning parser or a proxy), so the decode rate is unknown: "
         f"{median:.1f} tok/s from the request to the last token"
     )
     if bounds.expected and median < MIN_EXPECTED_SHARE * bounds.expected:
@@ -315,10 +314,10 @@ def evaluate_bursts(rates: Sequence[float], bounds: Bounds) -> tuple[Verdict, st
 
 
 def has_speculation(http: Http, key: Mapping[str, Any]) -> bool:
-    """Return True if the engine of a baseline's key generates with speculation."""
+    """Return True if the command in a baseline's key enables speculation."""
     return http.speculates([str(word) for word in key.get("command") or ()])
 
 
 def build_prompt(name: str = "prose") -> str:
-    """Return a prompt that begins with new random words, so that no prefix cache can help."""
+    """Return a prompt that begins with a random text, so that no prefix cache contains it."""
     return f"{secrets.token_hex(16)} {PROMPTS[name]}"

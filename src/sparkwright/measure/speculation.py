@@ -1,8 +1,7 @@
-"""Checks of speculative decoding: the acceptance by position, and the answers with several streams and temperatures."""
+"""Checks of speculative decoding: the acceptance by position, and answers with several streams and temperatures."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -20,10 +19,10 @@ CELLS = ((1, 0.0), (1, 0.7), (8, 0.0), (8, 0.7))
 QUESTIONS = reference.QUESTIONS[:8]
 #: minimum number of right answers to QUESTIONS for a comparison
 MIN_CORRECT_ANSWERS = 4
-#: minimum number of drafts for an acceptance
+#: minimum number of drafts for a comparison of acceptances
 MIN_DRAFTS = 50
-#: share of the baseline's acceptance at the first position below which there is a regression. With the same prompts and decoding
-#: it hardly changes, while a broken drafter loses most of it (0.15 instead of 0.5; NVFP4 drafters near 0).
+#: minimum acceptance at the first position, as a share of the baseline's. With the same prompts and decoding it hardly changes,
+#: while a broken drafter loses most of it (0.15 instead of 0.5; NVFP4 drafters near 0).
 MIN_ACCEPTANCE_SHARE = 0.75
 
 
@@ -32,9 +31,9 @@ class Acceptance:
     """The acceptance of a server's drafts during a measurement, from its counters."""
 
     drafts: float
-    #: mean number of accepted tokens per draft; None if they are not counted
+    #: mean number of accepted tokens per draft; None if the server does not count them
     per_draft: float | None
-    #: share of drafts whose token was accepted, by position; empty if they are not counted
+    #: share of drafts whose token was accepted, by position; empty if the server does not count them
     positions: tuple[float, ...]
 
 
@@ -51,7 +50,7 @@ def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Accep
 
 
 def describe_acceptance_drop(now: Acceptance | None, before: Sequence[float]) -> str:
-    """Describe a fall of the first position's acceptance below its baseline; empty if there is none or it is unknown."""
+    """Describe a drop of the first position's acceptance below MIN_ACCEPTANCE_SHARE; empty if there is none or it is unknown."""
     if now is None or now.drafts < MIN_DRAFTS or not now.positions or not before or not before[0]:
         return ""
     if now.positions[0] >= MIN_ACCEPTANCE_SHARE * before[0]:
@@ -60,21 +59,21 @@ def describe_acceptance_drop(now: Acceptance | None, before: Sequence[float]) ->
 
 
 def format_positions(positions: Sequence[float]) -> str:
-    """Return the acceptance by position as text, for example "0.91, 0.74"."""
+    """Return the acceptance by position as text: "0.91, 0.74"."""
     return ", ".join(f"{share:.2f}" for share in positions)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The answers of one number of streams at one temperature."""
+    """The answers with one number of streams at one temperature."""
 
     streams: int
     temperature: float
     #: number of right answers
     right: int
-    #: number of answers that no working model writes
+    #: number of answers that `reference.describe_nonsense` rejects
     nonsense: int
-    #: the server's error for a missing answer; empty if none is missing
+    #: the server's error if an answer is missing; empty otherwise
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -94,7 +93,7 @@ def query_cells(
     timeout_s: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
-    """Ask the same questions in each of CELLS, up to the first cell that the server does not answer.
+    """Ask the questions in each of CELLS, up to the first cell with a missing answer.
 
     Args:
         http: the engine's HTTP API.
@@ -122,27 +121,24 @@ def query_cells(
 
 
 def _evaluate_cell(streams: int, temperature: float, texts: Sequence[str]) -> Cell:
-    right = sum(
-        bool(re.search(question.answer, text[: reference.MAX_SEARCHED_CHARS], re.I))
-        for question, text in zip(QUESTIONS, texts, strict=True)
-    )
+    right = sum(question.is_answered_by(text) for question, text in zip(QUESTIONS, texts, strict=True))
     return Cell(streams, temperature, right, sum(bool(reference.describe_nonsense(text)) for text in texts))
 
 
 def describe_failure(cells: Sequence[Cell]) -> str:
     """Return the reason why speculation fails, as a clause; empty if it works.
 
-    The first cell is the reference. If it has few right answers, only degenerate texts and failures count.
+    The first cell is the reference. If it has few right answers, only nonsense and errors count.
     """
     reference_cell = cells[0]
     for cell in cells:
         if cell.error:
-            return f"with {cell} it gives no answer: {cell.error}"
+            return f"with {cell} the server does not answer: {cell.error}"
+    half = len(QUESTIONS) / 2
     for cell in cells[1:]:
-        half = len(QUESTIONS) / 2
         if cell.nonsense > half >= reference_cell.nonsense or (
             reference_cell.right >= MIN_CORRECT_ANSWERS and cell.right < reference_cell.right / 2
         ):
             score = f"{cell.right} of {len(QUESTIONS)} simple questions right"
-            return f"with {cell} it answers {score}, alone and greedily {reference_cell.right}"
+            return f"with {cell} it answers {score}, with a single greedy stream {reference_cell.right}"
     return ""

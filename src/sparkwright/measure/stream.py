@@ -1,9 +1,8 @@
 """Measuring a single stream: the connection is opened beforehand, and the clock is read before anything is parsed.
 
-`record` only receives and reads the clock; `parse_recording` extracts the tokens afterwards. Tokens come from the cumulative
-usage in each chunk, or else from the final usage. If there is neither, chunks are counted and the result is marked as
-approximate, because a chunk can carry many tokens. Everything generated counts: content, thinking, and tool calls, but not a
-chunk with only the role.
+`record` only receives bytes and reads the clock; `parse_recording` extracts the tokens afterwards. Their number comes from the
+cumulative usage in each chunk, or else from the final usage. Without either, chunks are counted and the result is marked as
+approximate, because a chunk can contain many tokens. Content, thinking and tool calls count; a chunk with only the role does not.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,31 +22,30 @@ from sparkwright.measure.connection import connect, set_read_deadline
 from sparkwright.trust import bounds
 
 READ_BYTES = 1 << 16
-#: size limit of a chunk; one has 300 bytes, or a few kB with many tokens
+#: limit on a chunk, which usually has 300 bytes, or a few kB with many tokens
 MAX_EVENT_BYTES = 1 << 20
 MAX_BYTES = 256 << 20
-#: limit on the pieces of a stream: a minute of ten thousand tokens per second, one in each
+#: limit on the pieces of a stream, enough for a minute with ten thousand tokens per second, each in its own piece
 MAX_PIECES = 600_000
 MAX_ERROR_BYTES = 1 << 16
-#: keys of a chunk that hold the number of tokens so far, to which an engine may add others
+#: paths in a chunk to the number of tokens so far, as (object, key); engines may have others than USAGE_KEYS
 CounterKeys = Sequence[tuple[str, str]]
 USAGE_KEYS: CounterKeys = (("usage", "completion_tokens"),)
-#: limit on the tokens in a chunk: with speculation there are up to 16, while larger chunks were held back by the server's parser
-#: or a proxy
+#: maximum tokens of an undelayed chunk: speculation yields up to 16, while larger ones were delayed by a parser or a proxy
 MAX_CHUNK_TOKENS = 16
-#: shares of a stream's tokens in such chunks, or at one moment, from which the times show flushing instead of decoding
+#: maximum shares of a stream's tokens in delayed chunks, and at one moment; above these the times do not show decoding
 MAX_BURST_SHARE, MAX_MOMENT_SHARE = 0.5, 0.8
-#: limit on the tokens of an answer, more than any server generates
+#: limit on a reported number of tokens
 MAX_TOKENS = 10**9
 
 
 class StreamError(Exception):
-    """Raised if the server refused or the stream broke off.
+    """The server refused a request, or a stream was interrupted.
 
     Args:
         message: the error.
-        status: the HTTP status; 0 if there was none.
-        tokens: number of tokens generated until then.
+        status: the HTTP status; 0 if there was no response.
+        tokens: number of tokens received before the error.
     """
 
     def __init__(self, message: str, status: int = 0, tokens: int = 0) -> None:
@@ -61,11 +60,12 @@ class Stream:
 
     #: chunks with new tokens, as (seconds since the request was sent, cumulative tokens)
     points: list[tuple[float, int]] = field(default_factory=list)
+    #: True if chunks were counted, because the server reports no usage
     approximate: bool = False
     prompt_tokens: int = 0
     #: time of time.perf_counter at which the request was sent
     sent_s: float = 0.0
-    #: number of tokens that the server reports, including a last token that decodes to nothing
+    #: number of tokens that the server reports, including a last token without text; 0 if it reports none
     total: int = 0
     #: True if the client ended the stream
     capped: bool = False
@@ -79,16 +79,17 @@ class Stream:
     @property
     def in_bursts(self) -> bool:
         """True if most tokens came in few chunks, so that neither a decode rate nor times between tokens can be measured."""
-        counts = [count for _, count in self.points]
-        chunks = [(at_s, count - before) for (at_s, count), before in zip(self.points, [0, *counts], strict=False)]
-        held_back = sum(tokens for _, tokens in chunks if tokens > MAX_CHUNK_TOKENS)
-        moments: dict[float, int] = {}
+        if not self.points:
+            return False
+        totals = [total for _, total in self.points]
+        chunks = [(at_s, total - before) for (at_s, total), before in zip(self.points, [0, *totals], strict=False)]
+        delayed_tokens = sum(tokens for _, tokens in chunks if tokens > MAX_CHUNK_TOKENS)
+        tokens_by_time: Counter[float] = Counter()
         for at_s, tokens in chunks:
-            moments[at_s] = moments.get(at_s, 0) + tokens
-        together = max(moments.values(), default=0)
-        all_tokens = counts[-1] if counts else 0
-        at_once = together > MAX_CHUNK_TOKENS and together > MAX_MOMENT_SHARE * all_tokens
-        return at_once or held_back > MAX_BURST_SHARE * all_tokens
+            tokens_by_time[at_s] += tokens
+        largest_burst = max(tokens_by_time.values())
+        at_once = largest_burst > MAX_CHUNK_TOKENS and largest_burst > MAX_MOMENT_SHARE * totals[-1]
+        return at_once or delayed_tokens > MAX_BURST_SHARE * totals[-1]
 
     @property
     def ttft_s(self) -> float | None:
@@ -102,7 +103,7 @@ class Stream:
 
     @property
     def tok_per_s(self) -> float | None:
-        """The decode rate, which is tokens after the first chunk over their time; None for fewer than two chunks or bursts."""
+        """The decode rate: tokens after the first chunk over their time. None for a stream in bursts or with a single chunk."""
         if len(self.points) < 2 or self.points[-1][0] <= self.points[0][0] or self.in_bursts:
             return None
         (first_s, first), (last_s, last) = self.points[0], self.points[-1]
@@ -110,12 +111,12 @@ class Stream:
 
     @property
     def request_tok_per_s(self) -> float | None:
-        """All tokens over the time from the request to the last token, which is known even for a stream in bursts."""
+        """All tokens over the time from the request to the last token, which is valid even for a stream in bursts."""
         return self.tokens / self.points[-1][0] if self.points and self.points[-1][0] > 0 else None
 
     @property
     def tpot_s(self) -> float | None:
-        """The time per token after the first chunk in seconds, which is the inverse of the rate."""
+        """The time per token after the first chunk in seconds: the inverse of the decode rate."""
         return 1 / self.tok_per_s if self.tok_per_s else None
 
     @property
@@ -131,13 +132,16 @@ class Recording:
     """The bytes of an answer with their arrival times, in seconds since the request was sent."""
 
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    #: time of time.perf_counter at which the request was sent
     sent_s: float = 0.0
+    #: True if the client ended the stream
     capped: bool = False
+    #: the error that interrupted the stream; empty if none did
     broken: str = ""
 
 
 def build_request(base_url: str, body: dict[str, Any], api_key: str, path: str = openai_api.CHAT_PATH) -> bytes:
-    """Return the complete request, which is built before the clock starts and sent in one piece."""
+    """Return the bytes of a request, so that it can be sent in one piece."""
     payload, url = json.dumps(body).encode(), urlsplit(base_url)
     lines = [
         f"POST {url.path.rstrip('/')}{path} HTTP/1.1",  # a server's URL may have a prefix
@@ -169,8 +173,6 @@ def record(
 ) -> Recording:
     """Send a streaming request and record its chunks without parsing them.
 
-    Raises StreamError if the stream never begins. If it breaks off later, `broken` holds the error.
-
     Args:
         base_url: URL of the server.
         body: body of the request.
@@ -180,6 +182,9 @@ def record(
         on_chunk: called with the number of pieces so far.
         connection: an open connection to use.
         path: path of the API.
+
+    Raises:
+        StreamError: the stream did not begin. A later interruption is recorded in `Recording.broken`.
     """
     recording, request = Recording(), build_request(base_url, body, api_key, path)
     try:
@@ -209,7 +214,7 @@ def record(
 def _receive(
     response: http.client.HTTPResponse, recording: Recording, cap_s: float, on_chunk: Callable[[int], None]
 ) -> None:
-    """Receive pieces and store them with their times. This is the hot loop."""
+    """Receive pieces and store them with their times. The loop does as little as possible, so that it keeps up."""
     pieces, sent_s, clock, receive = recording.pieces, recording.sent_s, time.perf_counter, response.read1
     count, size = 0, 0
     while size <= MAX_BYTES and count < MAX_PIECES:
@@ -228,12 +233,7 @@ def _receive(
 
 
 def parse_recording(recording: Recording, counter_keys: CounterKeys = USAGE_KEYS) -> Stream:
-    """Return the tokens of a recording. Raises StreamError if it broke off or holds the server's own error.
-
-    Args:
-        recording: recording of the stream.
-        counter_keys: keys of a chunk that hold the number of tokens so far.
-    """
+    """Return the tokens of a recording. Raises StreamError if it is incomplete or contains an error of the server."""
     reader = _Reader(Stream(sent_s=recording.sent_s, capped=recording.capped), counter_keys)
     rest = b""
     for at_s, piece in recording.pieces:
@@ -259,14 +259,14 @@ def parse_chunks(recording: Recording) -> list[dict[str, Any]]:
 
 
 def parse_events(recording: Recording, final_types: Collection[str]) -> list[dict[str, Any]]:
-    """Return the JSON of each event of a recording in an API whose events have types.
+    """Return the JSON of each event of a recording, for an API whose events have types.
 
     Args:
-        recording: of the stream.
-        final_types: the types of the event that ends one.
+        recording: recording of the stream.
+        final_types: types of the event that ends a stream.
 
     Raises:
-        StreamError: it broke off, or holds the server's own error.
+        StreamError: the recording is incomplete or contains an error of the server.
     """
     if recording.broken:
         raise StreamError(recording.broken)
@@ -274,14 +274,11 @@ def parse_events(recording: Recording, final_types: Collection[str]) -> list[dic
 
 
 def parse_event_stream(content: bytes, final_types: Collection[str]) -> list[dict[str, Any]]:
-    """Return the JSON of each event of a stream's content.
+    """Return the JSON of each event of a stream. Raises StreamError as `parse_events` does.
 
     Args:
-        content: of the stream.
-        final_types: as for `parse_events`; empty for an API whose streams end with `[DONE]`.
-
-    Raises:
-        StreamError: it broke off, or holds the server's own error.
+        content: the stream's bytes.
+        final_types: types of the event that ends a stream; empty for an API whose streams end with `[DONE]`.
     """
     events: list[dict[str, Any]] = []
     done = False
@@ -325,17 +322,16 @@ class _Reader:
         self._add_chunk(at_s, chunk)
 
     def _build_server_error(self, error: Any) -> StreamError:
-        """Return the server's own error."""
-        error_message = http_probe.extract_error(error) or http_probe.error_text(error) or "no message"
-        return StreamError(f"server error: {error_message}", tokens=self.stream.tokens)
+        message = http_probe.extract_error(error) or http_probe.error_text(error) or "no message"
+        return StreamError(f"server error: {message}", tokens=self.stream.tokens)
 
     def _add_chunk(self, at_s: float, chunk: dict[str, Any]) -> None:
         stream, usage = self.stream, _as_mapping(chunk.get("usage"))
         stream.prompt_tokens = bounds.count_or_none(usage.get("prompt_tokens"), MAX_TOKENS) or stream.prompt_tokens
-        so_far = (
-            bounds.count_or_none(_as_mapping(chunk.get(part)).get(key), MAX_TOKENS) for part, key in self._counter_keys
+        counts = (
+            bounds.count_or_none(_as_mapping(chunk.get(name)).get(key), MAX_TOKENS) for name, key in self._counter_keys
         )
-        token_count = next(filter(None, so_far), 0)
+        token_count = next(filter(None, counts), 0)
         choices = chunk.get("choices")
         deltas = [
             _as_mapping(_as_mapping(choice).get("delta")) for choice in (choices if isinstance(choices, list) else ())
@@ -360,7 +356,7 @@ class _Reader:
         self.stream.points.append((at_s, tokens))
 
     def finish(self) -> Stream:
-        """Return the stream. If only the final token count is known, it is distributed evenly over the chunks."""
+        """Return the stream. If only the final number of tokens is known, they are distributed evenly over the chunks."""
         stream, chunks, total = self.stream, self._chunks, self.stream.total
         if not self._has_cumulative_usage and total and chunks:
             stream.thought = round(stream.thought * total / chunks)
@@ -370,7 +366,7 @@ class _Reader:
 
 
 def _parse_object(data: bytes, tokens: int = 0) -> dict[str, Any]:
-    """Return a chunk's JSON. Raises StreamError with the number of tokens before it."""
+    """Return a chunk's JSON. Raises StreamError. tokens: number of tokens before the chunk, for the error."""
     try:
         chunk = bounds.parse_json(data)
     except ValueError:
@@ -385,7 +381,6 @@ def _as_mapping(value: Any) -> dict[str, Any]:
 
 
 def _parse_json_or_text(data: bytes) -> Any:
-    """Return the data as JSON, or as text if it is not JSON."""
     try:
         return bounds.parse_json(data)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The loads of the lab as data, the requests with prompts of the required lengths, and the steps of a load proof.
+"""The loads of the lab as data, the requests that they send, and the steps of a load proof.
 
-Every prompt begins with new random text, so that no prefix cache can help.
+Every prompt begins with random text, so that no prefix cache contains it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 import random
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sparkwright.measure.load import Request
@@ -18,12 +18,11 @@ from sparkwright.units import format_gib
 
 KINDS = ("smoke", "serve", "hol1", "hol2", "itl", "mixed", "depth")
 
-#: version of these loads, whose figures are only comparable with those of the same version
+#: figures are only comparable if they were measured with the same version of the loads
 WORKLOAD_VERSION = 1
 
 #: ShareGPT as used by vLLM's own benchmark: one turn, with prompts and answers of 4 to 1024 tokens, 230 and 203 on average (vLLM
-#: #18566, 1000 requests). It is modelled by log-normal distributions with these (median, sigma), truncated to these limits, which
-#: have the same means.
+#: #18566, 1000 requests). Log-normal distributions with these (median, sigma), truncated to these limits, have the same means.
 MIN_LENGTH, MAX_LENGTH = 4, 1024
 PROMPT_LENGTHS = (170.0, 1.2)
 ANSWER_LENGTHS = (145.0, 0.95)
@@ -33,7 +32,7 @@ ANSWER_LENGTHS = (145.0, 0.95)
 class Load:
     """The load of a cell. Numbers that its kind does not use are 0."""
 
-    #: kind, one of KINDS
+    #: one of KINDS
     kind: str
     #: number of concurrent requests
     concurrency: int = 0
@@ -53,9 +52,9 @@ class Load:
     longs: int = 0
     #: number of short prompts
     shorts: int = 0
-    #: seconds after which the long prompt arrives
+    #: time after which the long prompt arrives; for `hol2`, after which the short prompts follow it
     after_s: float = 0.0
-    #: seconds between long prompts, for `itl`
+    #: interval between long prompts, for `itl`
     every_s: float = 0.0
     #: random seed for lengths, order and arrivals
     seed: int = 1
@@ -74,9 +73,9 @@ class Load:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Load:
-        """Parse a load from JSON. Raises TypeError for an invalid load, and ValueError for an unknown kind."""
-        fields = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
-        load = cls(**fields)
+        """Return the load of `to_json`. Raises TypeError for an unknown field, and ValueError for an unknown kind."""
+        values = {**data, "prompts": tuple((str(text), int(tokens)) for text, tokens in data.get("prompts") or ())}
+        load = cls(**values)
         if load.kind not in KINDS:
             raise ValueError(f"unknown load {load.kind!r}; available: {', '.join(KINDS)}")
         return load
@@ -87,7 +86,7 @@ class Phase:
     """Requests that are sent together."""
 
     requests: tuple[Request, ...]
-    #: number of concurrent requests; 0 to send all at their times
+    #: number of concurrent requests; 0 to send each at its time
     concurrency: int = 0
 
 
@@ -97,7 +96,6 @@ def build_phases(load: Load, sender: ServerClient) -> list[Phase]:
 
 
 def _smoke(load: Load, sender: ServerClient) -> list[Phase]:
-    """Return one stream at a time."""
     return [Phase(_equal_requests(load, sender, load.requests, "stream"), 1)]
 
 
@@ -106,25 +104,23 @@ def _serve(load: Load, sender: ServerClient) -> list[Phase]:
     times = arrivals(load)
     requests = []
     for (text, prompt_tokens, tokens), at_s in zip(lengths, times, strict=False):
-        # prompts of a data set keep their text, and only the prefix is new
+        # a prompt of a data set keeps its text behind a random prefix
         prompt = f"{secrets.token_hex(16)} {text}" if text else sender.token_estimator.text(prompt_tokens)
         requests.append(sender.request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
 def _hol1(load: Load, sender: ServerClient) -> list[Phase]:
-    """Return decoding streams, and a long prompt that arrives while they decode."""
     return [Phase((*_decoding_requests(load, sender), _long_request(load, sender, load.after_s)))]
 
 
 def _itl(load: Load, sender: ServerClient) -> list[Phase]:
-    """Return decoding streams, and long prompts that arrive at intervals."""
     longs = [_long_request(load, sender, load.after_s + n * load.every_s) for n in range(load.longs)]
     return [Phase((*_decoding_requests(load, sender), *longs))]
 
 
 def _hol2(load: Load, sender: ServerClient) -> list[Phase]:
-    """Return short prompts alone, followed by a long one with short ones right behind it."""
+    """Return a phase with only short prompts, and one with a long prompt followed by short ones."""
     behind = _equal_requests(load, sender, load.shorts, "short", load.after_s)
     return [
         Phase(_equal_requests(load, sender, load.shorts, "short alone")),
@@ -143,7 +139,6 @@ def _build_mixed_phases(load: Load, sender: ServerClient) -> list[Phase]:
 
 
 def _depth(load: Load, sender: ServerClient) -> list[Phase]:
-    """Return prompts of the same length, one per stream, sent at once."""
     return [Phase(_equal_requests(load, sender, load.concurrency * load.requests, "stream"), load.concurrency)]
 
 
@@ -173,7 +168,7 @@ def _long_request(load: Load, sender: ServerClient, at_s: float) -> Request:
 
 
 def arrivals(load: Load) -> Iterator[float]:
-    """Yield the times of the requests in seconds: all at once, or as a Poisson process with the load's rate."""
+    """Yield the times of the requests in seconds: all 0, or a Poisson process with the load's rate."""
     rng, at_s = random.Random(load.seed), 0.0
     while True:
         yield at_s
@@ -191,7 +186,7 @@ def _lengths(load: Load) -> Iterator[tuple[str, int, int]]:
 
 
 def _draw_length(rng: random.Random, lengths: tuple[float, float]) -> int:
-    """Return a random length between the shortest and the longest, drawing again if it is outside."""
+    """Return a random length from MIN_LENGTH to MAX_LENGTH. lengths: median and sigma of the distribution."""
     median, sigma = lengths
     while True:
         length = round(median * rng.lognormvariate(0.0, sigma))
@@ -207,16 +202,18 @@ def warm_up_lengths(load: Load) -> Sequence[int]:
     return sorted({typical, load.long_tokens} - {0})
 
 
-#: divisors of the context for the prompts that are sent one by one, before all streams at once
+#: divisors of the context for the lengths of the single prompts, which are sent before all streams at once
 CONTEXT_DIVISORS = (8, 4, 2, 1)
 MIN_PROMPT_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LadderStep:
-    """A step of the ladder: the number and length of simultaneous prompts, and the outcome."""
+    """A step of a load proof: the number and length of simultaneous prompts, and the outcome."""
 
+    #: tokens per prompt
     context: int
+    #: number of prompts
     streams: int
     #: median decode rate of a stream; None if there were too few tokens
     tok_per_s: float | None = None
@@ -233,19 +230,18 @@ class LadderStep:
 
 
 def build_ladder(context: int, streams: int) -> list[LadderStep]:
-    """Return the steps up to a context with this many streams, shortest first."""
+    """Return the steps of a load proof: single prompts of increasing length, then `streams` prompts of the whole context."""
     lengths = dict.fromkeys(max(MIN_PROMPT_TOKENS, context // part) for part in CONTEXT_DIVISORS)
     return [LadderStep(tokens, 1) for tokens in lengths] + ([LadderStep(context, streams)] if streams > 1 else [])
 
 
 def format_last_step(rows: object) -> str:
-    """Return the last recorded step as text; empty if there is none."""
+    """Return the last step of a stored load proof as text; empty if there is none or it is invalid."""
     last = rows[-1] if isinstance(rows, list) and rows else None
     if not isinstance(last, Mapping) or not isinstance(last.get("context"), int):
         return ""
-    names = ("context", "streams", "tok_per_s", "ttft_s", "lowest_bytes")
-    values = {name: last.get(name) for name in names}
-    all_numbers = all(
-        value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in values.values()
+    step = {field.name: last.get(field.name) for field in fields(LadderStep)}
+    is_valid = all(
+        figure is None or (isinstance(figure, int | float) and not isinstance(figure, bool)) for figure in step.values()
     )
-    return f"survives {LadderStep(**values)}" if all_numbers else ""  # type: ignore[arg-type]
+    return f"survives {LadderStep(**step)}" if is_valid else ""  # type: ignore[arg-type]

@@ -165,7 +165,7 @@ def test_a_cluster_is_asked_a_long_prompt_besides_where_its_context_has_room(
     server.texts, server.request_count = ["one two three"] * 3 + ["one zwei drei"], 0
     result = check_reference_text(server, tmp_path, baseline_key=pair)
     assert (result.failed, result.exit) == (False, Exit.INCONCLUSIVE)
-    assert result.data["evidence"][0].startswith("'a long prompt' parts at token 2")
+    assert result.data["evidence"][0].startswith("'a long prompt' differs at token 2")
     server.most_bytes = 1000
     assert len(check_reference_text(server, tmp_path / "short", baseline_key=pair).data["texts"]) == 3
 

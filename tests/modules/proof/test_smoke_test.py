@@ -335,7 +335,7 @@ def test_speculation_that_dies_with_a_temperature_makes_no_baseline(tmp_path: Pa
         result = run_smoke_test(server, context, baseline_key=SPECULATING)
         plain = run_smoke_test(server, context)
     assert (result.failed, result.data["verdict"]) == (True, "broken")
-    assert "with 1 stream at temperature 0.7 it gives no answer" in result.msg and "EngineCore" in result.msg
+    assert "with 1 stream at temperature 0.7 the server does not answer" in result.msg and "EngineCore" in result.msg
     assert (
         plain.failed is False and plain.data["verdict"] == "new baseline"
     )  # without speculation nothing more is asked

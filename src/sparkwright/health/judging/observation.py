@@ -30,7 +30,7 @@ class Limits:
     disk_free_bytes: int = 5 * GIB
     temperature_c: float = defaults.HOT_GPU_C
     #: a GPU busier than this, below `low_w` and `low_mhz`, has a power supply that negotiated too little power
-    busy_percent: float = 90.0
+    busy_percent: float = defaults.BUSY_GPU_PERCENT
     low_w: float = 40.0
     low_mhz: float = 1400.0
 
