@@ -45,6 +45,14 @@ MARGIN_TOKENS = 256
 #: maximum temperature, as in OpenAI's API
 MAX_TEMPERATURE = 2.0
 
+CHARS_PER_TOKEN = 4
+DEFAULT_ANSWER_TOKENS = 128
+#: limits for a file; ShareGPT has 650 MB and about 4 million JSON values
+MAX_BYTES, MAX_PARTS = 2048 * MIB, 40_000_000
+#: names of the user and the assistant in published data sets
+USER_ROLES, ASSISTANT_ROLES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
+TOKEN_KEYS = ("output_tokens", "max_tokens", "completion_tokens")
+
 #: default loads by kind
 DEFAULT_LOADS: Mapping[str, Load] = {
     "smoke": Load("smoke", requests=3, prompt_tokens=2048, output_tokens=128),
@@ -280,19 +288,6 @@ def _fit_to_context(load: Load, limits: LoadLimits) -> Load:
     if limits.length is None or load.prompt_tokens + load.output_tokens + MARGIN_TOKENS <= limits.length:
         return load
     return replace(load, prompt_tokens=max(64, limits.length - load.output_tokens - MARGIN_TOKENS))
-
-
-# Prompts from a file: ShareGPT's published JSON, or JSON lines that each have a `prompt`.
-#
-# The laptop has no tokenizer, so the tokens of answers are estimated from their characters. The server counts the real number.
-
-CHARS_PER_TOKEN = 4
-DEFAULT_ANSWER_TOKENS = 128
-#: limits for a file; ShareGPT has 650 MB and about 4 million JSON values
-MAX_BYTES, MAX_PARTS = 2048 * MIB, 40_000_000
-#: names of the user and the assistant in published data sets
-USER_ROLES, ASSISTANT_ROLES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
-TOKEN_KEYS = ("output_tokens", "max_tokens", "completion_tokens")
 
 
 def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:

@@ -1,7 +1,7 @@
 """A command's output other than a run's events, as text or JSON.
 
-Control characters are made visible, and commands are shown as they are typed here. Prose is wrapped at words on a terminal; text
-that is meant to be copied (commands, paths, YAML, JSON) is printed as it is.
+Control characters are made visible, and commands are rewritten for the installed program. Prose is wrapped at words on a
+terminal; text to copy (commands, paths, YAML, JSON) is not wrapped.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sparkwright.program import rewrite_commands, rewrite_commands_in
 from sparkwright.trust.bounds import sanitize
 from sparkwright.visible import escape_invisible
 
-#: the start of a line that continuation lines leave blank: the first cells of a table with their gaps, a bar, or an arrow
+#: the start of a line below which continuation lines are blank: the first cells of a table with their gaps, a bar, or an arrow
 _HANGING = re.compile(r" *(?:[|→] |(?:\S{1,32}(?: \S{1,32}){0,3} {2,30}){0,2})")
 #: a command in a sentence, which is not broken across lines
 _COMMAND = re.compile(r"`[^`\n]{1,200}`")
-#: placeholder for a space at which lines must not be wrapped
+#: placeholder for a space at which a line must not be wrapped
 _UNBREAKABLE_SPACE = "\ue000"
 
 
 def terminal_width(file: TextIO | None = None) -> int | None:
-    """Return the columns of the terminal, or $COLUMNS; None in a pipe without $COLUMNS, where nothing is wrapped."""
+    """Return the width of the terminal, or $COLUMNS; None in a pipe without $COLUMNS, where nothing is wrapped."""
     is_terminal = (file or sys.stdout).isatty()
     return shutil.get_terminal_size().columns if is_terminal or "COLUMNS" in os.environ else None
 
@@ -58,8 +58,8 @@ def wrap_sentence(
         return match[0].replace(" ", _UNBREAKABLE_SPACE) if len(match[0]) <= max_command_width else match[0]
 
     wrapped = [
-        [item] if len(item) <= max_width else wrapper.wrap(_COMMAND.sub(keep_together, item)) or [""]
-        for item in paragraphs
+        [paragraph] if len(paragraph) <= max_width else wrapper.wrap(_COMMAND.sub(keep_together, paragraph)) or [""]
+        for paragraph in paragraphs
     ]
     return [line.replace(_UNBREAKABLE_SPACE, " ") for lines in wrapped for line in lines]
 
@@ -85,7 +85,7 @@ def print_text(text: object = "", *, end: str = "\n", file: TextIO | None = None
 
 
 def print_prose(text: object, *, file: TextIO | None = None) -> None:
-    """Print sentences as `print_text` does, wrapped at words on a terminal. Words that are too long are left to the terminal."""
+    """Print sentences as `print_text` does, wrapped at words on a terminal. Words that are too long are not broken."""
     prose, max_width = rewrite_commands(escape_invisible(str(text))), terminal_width(file)
     print_text("\n".join(wrap_hanging(prose, max_width, break_long_words=False)), file=file)
 
@@ -104,5 +104,5 @@ def error_row(sentence: str, code: int, *, host: str = "") -> dict[str, Any]:
 
 
 def print_json_line(value: Any) -> None:
-    """Print one line of JSON. Control characters are made visible before encoding, to keep the JSON valid."""
+    """Print a line of JSON, in whose strings control characters are made visible."""
     print(json.dumps(rewrite_commands_in(sanitize(json.loads(json.dumps(value, default=str)))), ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Formatting of figures and names as text."""
+"""Formatting of progress, names and values as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def format_progress(done: float, total: float, unit: str) -> str:
 
 
 def join_names(names: Sequence[str], max_names: int = 12) -> str:
-    """Return names as "spark1, spark2 and spark3"; if there are very many, the first ones and the number of others."""
+    """Return names as "spark1, spark2 and spark3"; above `max_names`, the number of others replaces the rest."""
     parts = [*names[:max_names], *([f"{len(names) - max_names} more"] if len(names) > max_names else [])]
     return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), *parts[-1:]])
 
@@ -26,12 +26,10 @@ SANDBOX_DESCRIPTION = "a simulated Spark without GPU or real model"
 
 
 def sandbox_notice(host: str) -> str:
-    """Return the sentence that introduces a sandbox."""
     return f"{host} is the sandbox: {SANDBOX_DESCRIPTION}."
 
 
 def same_reason(host: str) -> str:
-    """Return the sentence for a host that failed for the same reason as another."""
     return f"same reason as {host}"
 
 

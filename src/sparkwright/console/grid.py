@@ -1,4 +1,4 @@
-"""Layout of tables for any width: important columns are never cut, and the least important ones are dropped first."""
+"""Layout of tables for any width: the least important columns are dropped, all others are shown in full."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sparkwright.visible import one_line
 
 GAP = "  "
 INDENT = "    "
-#: characters that a sentence needs next to the other columns; with less room it is printed below them
+#: minimum width of a sentence next to the other columns; with less room it is printed below them
 MIN_SENTENCE_WIDTH = 30
-#: least width of a sentence in a very narrow window, in characters
+#: minimum width of a sentence in a very narrow window
 MIN_SENTENCE_WIDTH_BELOW = 20
 #: content of cells without a value
 EMPTY_CELLS = ("", "-")
@@ -31,15 +31,15 @@ class Column:
 
 
 def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
-    """Return the columns of a table, given (title, leaves) for each."""
-    return tuple(Column(*item) for item in specs)
+    """Return the columns of a table from the (title, drop_order) of each."""
+    return tuple(Column(*spec) for spec in specs)
 
 
 def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None) -> list[list[Line]]:
     """Return the lines of the titles, then those of each row.
 
-    The last column is a sentence. It is wrapped next to the others, or below its row if fewer than MIN_SENTENCE_WIDTH characters
-    remain, and a newline in it starts a new line. A column without any content is left out, unless it is never dropped.
+    The last column contains sentences. They are wrapped next to the other columns, or below them if fewer than MIN_SENTENCE_WIDTH
+    characters remain. A column without any content is left out, unless its `drop_order` is 0.
 
     Args:
         max_width: characters per line; None for no limit.
@@ -83,28 +83,28 @@ class _Layout:
     columns: Sequence[Column]
     #: the shown columns as (number, width), where width 0 means as wide as the text
     shown_columns: Sequence[tuple[int, int]]
-    room: int | None
-    #: True if the sentence of the last column goes next to the others, not below
+    #: None for no limit
+    max_width: int | None
+    #: True if the sentence is next to the other columns, False if it is below them
     same_line: bool
 
     def row_lines(self, row: Sequence[str]) -> Iterator[Line]:
-        """Yield the lines of a row, including its sentence."""
-        start = sum(wide + len(GAP) for _, wide in self.shown_columns) if self.same_line else len(INDENT)
-        first, *rest = wrap_sentence(
-            row[-1], None if self.room is None else max(MIN_SENTENCE_WIDTH_BELOW, self.room - start)
-        )
+        start = sum(width + len(GAP) for _, width in self.shown_columns) if self.same_line else len(INDENT)
+        sentence_width = None if self.max_width is None else max(MIN_SENTENCE_WIDTH_BELOW, self.max_width - start)
+        first, *rest = wrap_sentence(row[-1], sentence_width)
         if not self.same_line:
             first, rest = "", [first, *rest] if first else []
         yield from self._cells(row, first)
-        yield from ([("", " " * start), (self.columns[-1].title, item)] for item in rest)
+        yield from ([("", " " * start), (self.columns[-1].title, line)] for line in rest)
 
     def _cells(self, row: Sequence[str], sentence: str) -> Iterator[Line]:
-        """Yield the lines with the shown columns and the sentence next to them, more than one in a narrow window."""
-        cells = [(self.columns[n].title, f"{row[n]:<{wide}}") for n, wide in self.shown_columns]
+        """Yield the shown columns and the sentence next to them; in a narrow window on several lines."""
+        cells = [(self.columns[n].title, f"{row[n]:<{width}}") for n, width in self.shown_columns]
         cells += [(self.columns[-1].title, sentence)] if sentence else []
         line: Line = []
         for title, cell in cells:
-            if line and self.room is not None and len(plain_text(line)) + len(GAP) + len(cell.rstrip()) > self.room:
+            width = len(plain_text(line)) + len(GAP) + len(cell.rstrip())
+            if line and self.max_width is not None and width > self.max_width:
                 yield line
                 line = [("", INDENT)]
             line.append((title, cell + GAP))
@@ -112,7 +112,7 @@ class _Layout:
 
 
 def plain_text(line: Line) -> str:
-    """Return a line without styles."""
+    """Return the text of a line."""
     return "".join(cell for _, cell in line).rstrip()
 
 
@@ -127,16 +127,12 @@ def _column_width(columns: Sequence[Column], rows: Sequence[Sequence[str]], inde
 def _total_width(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int], *, last: bool = False
 ) -> int:
-    """Return the number of characters that the columns take.
-
-    Args:
-        last: True if nothing follows them.
-    """
+    """Return the width of the columns with their gaps. last: True if no column follows them."""
     return sum(_column_width(columns, rows, n) + len(GAP) for n in shown) - (len(GAP) if last else 0)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below their titles, or nothing if there are no rows. The last column is a sentence, as in `format_rows`."""
+    """Print a table as laid out by `format_rows`; nothing if there are no rows."""
     if not rows:
         return
     for row_lines in format_rows(columns, [[one_line(cell) for cell in row] for row in rows], terminal_width()):

@@ -1,6 +1,6 @@
-"""Rows of the commands that describe hosts: dataclasses that define the tables, `--json` with its schema, and the API.
+"""Rows of the commands that describe hosts, which define their tables, the schema of `--json`, and the API.
 
-They are separate from the tables, so that `--json` does not import any drawing code.
+They are separate from the tables, so that `--json` does not import code for drawing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ class Upstream:
     """A server of a model behind a gateway.
 
     Attributes:
-        host: name of its host
+        host: name of the server's host
         state: up, drain, maintenance, down or unknown
+        running: requests in progress
+        requests: number since HAProxy last read its files
     """
 
     host: str
@@ -33,9 +35,10 @@ class Routed:
 
     Attributes:
         requests: number since HAProxy last read its files
+        running: requests in progress
         queued: requests that wait in the gateway now
         errors: number since HAProxy last read its files
-        on_demand: true if its servers may be asleep
+        on_demand: true if the model's servers may be asleep
     """
 
     model: str
@@ -52,9 +55,9 @@ class GatewayRow:
     """The gateway on a host.
 
     Attributes:
-        name: name of its group
-        state: up, degraded (a model has no server, or its files were changed), down or unknown
-        models: as HAProxy counts them
+        name: name of the group
+        state: up, degraded (a model has no server, or the gateway's files were changed), down or unknown
+        models: the routed models, with HAProxy's counts
     """
 
     name: str
@@ -72,17 +75,17 @@ class Row:
     Attributes:
         state: a state of health/record.py, `up`, `in progress` or `unreachable`
         drift: fields in which the running server differs from the verified one
-        behind: parts of the lock that differ from what runs ("image", "model"), or "recipe" if another model than the recipe's is
+        behind: parts of the lock that are not deployed yet ("image", "model"), or "recipe" if another model than the recipe's is
             served
-        live: true if the row is of this moment, without a valid check
+        live: true if the host was queried now because it has no valid check
         scheduled: true if the host runs scheduled checks
         outdated: reason why the last check is no longer valid
         late: true if the check is overdue
-        busy: a run that is in progress on the host
-        interrupted: a run that was interrupted, and the command that settles it
+        busy: the run in progress on the host
+        interrupted: the interrupted run, and the command that resolves it
         flapping: true if the server alternated between good and bad in the last checks
-        error: reason why the host could not be asked
-        load_s: seconds of each stage of its start
+        error: reason why the host could not be queried
+        load_s: seconds of each stage of the server's start
         gateway: the gateway that groups.yml places on this host
     """
 
@@ -126,7 +129,7 @@ class HostInfo:
     connection: str
     address: str
     groups: tuple[str, ...] = ()
-    #: None for a host that serves none
+    #: None if the host has no recipe
     recipe: str | None = None
 
 
@@ -149,13 +152,13 @@ class Diagnosis:
     state: str
     summary: str
     fix: str = ""
-    #: reason why the host could not be asked; nothing else is known then
+    #: reason why the host could not be queried, in which case all other fields are empty
     error: str = ""
     exit: Exit = Exit.OK
-    #: measured now; None if not measured
+    #: current decode rate; None if not measured
     tok_per_s: float | None = None
     expected_tok_per_s: float | None = None
-    #: source of the expected throughput
+    #: source of the expected rate
     expected_by: str | None = None
     container: Mapping[str, Any] = field(default_factory=dict)
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -169,11 +172,11 @@ class Report:
     """A summary of a host's scheduled checks."""
 
     host: str
-    #: length of the period in seconds
+    #: length of the period
     span_s: float
     #: number of checks
     checks: int
-    #: states of the host, in order
+    #: consecutive states of the host with their times
     spans: tuple[Mapping[str, Any], ...] = ()
     error: str = ""
     exit: Exit = Exit.OK

@@ -53,7 +53,7 @@ def build_table(rows: Sequence[Row], max_width: int | None = None) -> Text:
 
 
 def gateway_lines(rows: Sequence[Row], max_width: int | None) -> list[Text]:
-    """Return the lines of the gateways' table: an empty line, the titles, and a line per model; none without gateways."""
+    """Return the table of gateways: an empty line, the titles, and a line per model; empty without gateways."""
     cells = [pair for row in rows if row.gateway is not None for pair in _gateway_cells(row.host, row.gateway)]
     if not cells:
         return []
@@ -76,12 +76,11 @@ def _style_lines(
 ) -> list[Text]:
     lines = [Text(grid.plain_text(line), style="dim") for line in title]
     return lines + [
-        style_table_line(line, "STATE", style) for style, value in zip(styles, row_lines, strict=True) for line in value
+        style_table_line(line, "STATE", style) for style, rows in zip(styles, row_lines, strict=True) for line in rows
     ]
 
 
 def state_style(state: str) -> str:
-    """Return the style of a state."""
     return STYLES.get(state, "bold red")
 
 
@@ -104,12 +103,12 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def host_label(row: Row) -> str:
-    """Return the host's name. A sandbox with a different name is marked as one."""
+    """Return the host's name, marked as a sandbox if the name does not say so."""
     return f"{row.host} (sandbox)" if row.sandbox and row.host.partition("/")[0] != "sandbox" else row.host
 
 
 def format_throughput(row: Row) -> str:
-    """Return the current throughput and the baseline; a dash if it was not measured."""
+    """Return the current throughput and the baseline, "45.2 / 47.0"; a dash if neither is known."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
     current = "-" if row.tok_per_s is None else f"{row.tok_per_s:.1f}"
@@ -139,10 +138,9 @@ def format_check_age(row: Row) -> str:
 
 
 def state_reason(row: Row) -> str:
-    """Return the reason for a row's state.
+    """Return the reason for a row's state: a run in progress, an interrupted run, or the reason why the server is not healthy.
 
-    This is a run in progress, an interrupted run, or else the reason why the server is not healthy. For a server that seems
-    healthy it is the reason why there is no valid check.
+    For a server that seems healthy, the reason why there is no valid check is included.
     """
     flapping = "flapping: it changed state several times in the last checks" if row.flapping else ""
     reason = row.busy or row.interrupted or (flapping if row.state == "ok" else row.why)

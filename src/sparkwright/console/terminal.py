@@ -12,19 +12,14 @@ from sparkwright.console import grid
 
 
 class PlainConsole(Console):
-    """A Console that leaves a closed pipe to the command, as `print` does, where Rich would exit with code 1."""
+    """A Console that raises BrokenPipeError like `print`, where Rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
-        """Raise the error that is being handled."""
         raise
 
 
 def build_console(**options: Any) -> Console:
-    """Return a Console for text from any source.
-
-    Args:
-        options: options of `Console`.
-    """
+    """Return a Console for text from any source. options: options of `Console`."""
     return PlainConsole(markup=False, emoji=False, highlight=False, **options)
 
 

@@ -1,4 +1,4 @@
-"""The screen of `status --watch`: the frame, painting of changed lines only, and reading of keys."""
+"""The screen of `status --watch`: building of frames, painting of changed lines, and reading of keys."""
 
 from __future__ import annotations
 
@@ -36,10 +36,24 @@ COLUMNS = grid.columns(
     *(("FREE", 3), ("GPU", 5), ("CHECKED", 6), ("RECIPE", 7), ("WHY", 0)),
 )
 KEY_HELP = {"up/down": "host", "l": "logs", "d": "diagnose", "h": "history", "r": "refresh", "q": "quit"}
-#: limit on the lines of history
 MAX_HISTORY_LINES = 6
-#: lines for the title, the keys, and the blank lines around them
+#: number of lines for the title, the keys, and the blank lines around them
 RESERVED_LINES = 4
+#: terminals that can't move the cursor
+UNSUPPORTED_TERMINALS = ("", "dumb", "unknown")
+ESCAPE = "\x1b"
+#: names of the keys by the bytes that a terminal sends
+KEY_CODES = {
+    f"{ESCAPE}[A": "up",
+    f"{ESCAPE}[B": "down",
+    f"{ESCAPE}OA": "up",
+    f"{ESCAPE}OB": "down",
+    "k": "up",
+    "j": "down",
+}
+#: how long to wait for the rest of a key's bytes after an escape
+ESCAPE_TIMEOUT_S = 0.05
+ERASE_TO_LINE_END, CLEAR_SCREEN = f"{ESCAPE}[K", f"{ESCAPE}[2J"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +64,7 @@ class Traffic:
     running: float | None = None
     #: number of waiting requests
     waiting: float | None = None
-    #: throughput of all streams since the previous request
+    #: throughput of all streams since the previous frame
     tok_per_s: float | None = None
     #: temperature of the GPU, now or at the last check
     temperature_c: float | None = None
@@ -60,8 +74,9 @@ class Traffic:
 class HistoryEntry:
     """An entry of a host's history."""
 
-    #: time in seconds since the epoch
+    #: seconds since the epoch
     at_s: float
+    #: what was done
     what: str
 
 
@@ -73,12 +88,13 @@ class View:
     rows: Sequence[Row] = ()
     #: traffic by host
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    #: last history entries by host
+    #: latest history entries by host
     history: Mapping[str, Sequence[HistoryEntry]] = field(default_factory=dict)
     #: index of the selected row
     selected: int = 0
+    #: refresh interval
     every_s: float = 5.0
-    #: time of the last answer, as text; empty before the first
+    #: time of the last answer as text; empty before the first answer
     answered_at: str = ""
 
     @property
@@ -101,50 +117,53 @@ def screen_lines(view: View, width: int, height: int) -> list[Text]:
 def _title(view: View) -> Text:
     counts = Counter(row.state for row in view.rows)
     states = ", ".join(f"{number} {state}" for state, number in counts.items())
-    refreshed = f"{view.answered_at}, every {view.every_s:g} s" if view.answered_at else "asking ..."
+    refreshed = f"{view.answered_at}, every {view.every_s:g} s" if view.answered_at else "querying ..."
     return Text.assemble(("sparkwright status", "bold"), f"  {refreshed}  {states}")
 
 
 def _key_line(width: int) -> Text:
-    """Return the line that explains the keys. In a narrow window the last ones before `q` are left out."""
+    """Return the line that explains the keys. A narrow window shows only the first ones and `q`."""
     keys = list(KEY_HELP.items())
-    while len(keys) > 1 and sum(len(key) + len(does) + 4 for key, does in keys) > width:
+    while len(keys) > 1 and sum(len(key) + len(action) + 4 for key, action in keys) > width:
         del keys[-2]
-    return Text.assemble(*(part for key, does in keys for part in ((key, "bold"), (f" {does}   ", "dim"))))
+    return Text.assemble(*(span for key, action in keys for span in ((key, "bold"), (f" {action}   ", "dim"))))
 
 
 def _table_lines(view: View, width: int, max_lines: int) -> list[Text]:
-    """Return the part of the table around the selected row. A wrapped sentence stays with its row."""
+    """Return the part of the table around the selected row. The lines of a row are never separated."""
     cells = [_cells(view, number, row) for number, row in enumerate(view.rows)]
     title, *row_lines = grid.format_rows(COLUMNS, [[cell[column.title] for column in COLUMNS] for cell in cells], width)
     head = [Text(grid.plain_text(line), style="dim") for line in title]
     blocks = [
-        [style_table_line(line, "STATE", state_style(row.state)) for line in found]
-        for row, found in zip(view.rows, row_lines, strict=True)
+        [style_table_line(line, "STATE", state_style(row.state)) for line in lines]
+        for row, lines in zip(view.rows, row_lines, strict=True)
     ]
     return head + _visible_rows(blocks, view.selected, max_lines - len(head))
 
 
-def _visible_rows(blocks: Sequence[list[Text]], row: int, max_lines: int) -> list[Text]:
-    """Return as many rows as fit, including the selected one, and a line with the number of hidden rows."""
+def _visible_rows(blocks: Sequence[list[Text]], selected: int, max_lines: int) -> list[Text]:
+    """Return the lines of as many rows as fit around the selected one, and a line with the number of hidden rows.
+
+    blocks: lines of each row.
+    """
     if sum(map(len, blocks)) <= max_lines:
         return [line for block in blocks for line in block]
-    first = last = min(row, len(blocks) - 1)
+    first = last = min(selected, len(blocks) - 1)
     used_lines = len(blocks[first])
     while True:
-        above = first > 0 and used_lines + len(blocks[first - 1]) < max_lines
-        if above:
+        fits_above = first > 0 and used_lines + len(blocks[first - 1]) < max_lines
+        if fits_above:
             first -= 1
             used_lines += len(blocks[first])
-        below = last + 1 < len(blocks) and used_lines + len(blocks[last + 1]) < max_lines
-        if below:
+        fits_below = last + 1 < len(blocks) and used_lines + len(blocks[last + 1]) < max_lines
+        if fits_below:
             last += 1
             used_lines += len(blocks[last])
-        if not above and not below:
+        if not fits_above and not fits_below:
             break
-    hidden = len(blocks) - (last - first + 1)
+    hidden_count = len(blocks) - (last - first + 1)
     visible_lines = [line for block in blocks[first : last + 1] for line in block]
-    return [*visible_lines, Text(f"  {hidden} more", style="dim")]
+    return [*visible_lines, Text(f"  {hidden_count} more", style="dim")]
 
 
 def _cells(view: View, number: int, row: Row) -> dict[str, str]:
@@ -175,36 +194,13 @@ def _history_lines(view: View) -> list[Text]:
         return []
     entries = view.history[view.host][:MAX_HISTORY_LINES]
     heading = Text(
-        f"{view.host}: last acts" if entries else f"{view.host}: nothing was done to its server yet", style="dim"
+        f"{view.host}: latest history" if entries else f"{view.host}: nothing was done to its server yet", style="dim"
     )
-    return [
-        heading,
-        *(
-            Text(f"  {units.format_time(act.at_s)}  {escape_invisible(formatters.format_value(act.what))}")
-            for act in entries
-        ),
-    ]
-
-
-# The terminal of `status --watch`: the alternate screen, painting of changed lines only, and reading of keys.
-#
-# A window of 80 by 24 is 2 KB. Unchanged lines are not sent again, for the benefit of slow connections to a remote laptop.
-
-#: terminals that can't move the cursor
-UNSUPPORTED_TERMINALS = ("", "dumb", "unknown")
-ESCAPE = "\x1b"
-#: names of the keys by the bytes that a terminal sends
-KEY_CODES = {
-    f"{ESCAPE}[A": "up",
-    f"{ESCAPE}[B": "down",
-    f"{ESCAPE}OA": "up",
-    f"{ESCAPE}OB": "down",
-    "k": "up",
-    "j": "down",
-}
-#: how long to wait for the rest of a key after an escape, in seconds
-ESCAPE_TIMEOUT_S = 0.05
-ERASE_TO_LINE_END, CLEAR_SCREEN = f"{ESCAPE}[K", f"{ESCAPE}[2J"
+    lines = (
+        f"  {units.format_time(entry.at_s)}  {escape_invisible(formatters.format_value(entry.what))}"
+        for entry in entries
+    )
+    return [heading, *map(Text, lines)]
 
 
 def is_supported() -> bool:
@@ -214,9 +210,9 @@ def is_supported() -> bool:
 
 
 class Screen:
-    """A context manager for the terminal on standard input and output, which is restored at the end.
+    """A context manager for a full-screen view on the terminal, which is restored at the end.
 
-    Any thread may end a `wait` with `wake`.
+    Only changed lines are sent, because the connection to the laptop's terminal may be slow.
     """
 
     def __init__(self) -> None:
@@ -227,7 +223,7 @@ class Screen:
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._handlers: dict[signal.Signals, Any] = {}
-        self._anew = False
+        self._must_clear = False
 
     def __enter__(self) -> Screen:
         self._before = termios.tcgetattr(self._input)
@@ -254,8 +250,8 @@ class Screen:
 
     def paint(self, lines: Sequence[Text]) -> None:
         """Show exactly these lines."""
-        if self._anew:
-            self._anew, self._painted = False, []
+        if self._must_clear:
+            self._must_clear, self._painted = False, []
             self._console.file.write(CLEAR_SCREEN)
         styled_lines = [self._render_ansi(line) for line in lines]
         for number in range(max(len(styled_lines), len(self._painted))):
@@ -274,11 +270,11 @@ class Screen:
         return self._key() if self._input in ready else ""
 
     def wake(self) -> None:
-        """End the current `wait`."""
+        """End the current `wait`; can be called from any thread."""
         try:
             os.write(self._waker, b".")
         except BlockingIOError:
-            pass  # the pipe is already full of wake-ups
+            pass  # the pipe is full, so `wait` ends anyway
 
     def _key(self) -> str:
         sequence = os.read(self._input, 1).decode("ascii", "replace")
@@ -286,7 +282,7 @@ class Screen:
             sequence[:1] == ESCAPE and len(sequence) < 3 and select.select([self._input], [], [], ESCAPE_TIMEOUT_S)[0]
         ):
             sequence += os.read(self._input, 1).decode("ascii", "replace")
-        return KEY_CODES.get(sequence, sequence) or "q"  # end of input: the terminal is gone
+        return KEY_CODES.get(sequence, sequence) or "q"  # empty at the end of input, when the terminal was closed
 
     def _render_ansi(self, line: Text) -> str:
         with self._console.capture() as capture:
@@ -294,7 +290,7 @@ class Screen:
         return capture.get()
 
     def _on_resize(self, number: int, frame: FrameType | None) -> None:
-        self._anew = True
+        self._must_clear = True
         self.wake()
 
     def _on_suspend(self, number: int, frame: FrameType | None) -> None:

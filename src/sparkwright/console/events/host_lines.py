@@ -1,4 +1,4 @@
-"""Runs with many hosts: the state of each host, updated by events, and plain lines for logs, pipes and cron."""
+"""Runs with many hosts: the state of each host, and plain lines for logs, pipes and cron."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERDICTS = {
     Exit.REFUSED: "refused",
 }
 STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting": "muted", "running": "muted"}
-#: module that completes the restore of the previous server, after which the failed host serves as before
+#: module that completes the restore of the previous server
 RESTORE_MODULE = "grant_restart_previous"
 PROOF_MODULES = ("verify_health", "liveness", "smoke_test", "verdict")
 
@@ -41,7 +41,9 @@ class HostRow:
     verdict: str = "waiting"
     proof: str = ""
     counts: str = ""
+    #: True if the previous server was restored
     restored: bool = False
+    #: the first failed task
     failure: Event | None = None
     #: name of an earlier host that failed for the same reason
     same_as: str = ""
@@ -50,7 +52,6 @@ class HostRow:
 
     @property
     def style(self) -> str:
-        """The style for the verdict."""
         return STYLES.get(self.verdict, "failed")
 
     @property
@@ -137,7 +138,7 @@ class Board:
 
 
 def _has_same_failure(first: HostRow, row: HostRow) -> bool:
-    """Return True if a host failed for the same reason as an earlier one."""
+    """Return True if a host failed for the same reason as the first one."""
     if first is row or row.style != "failed" or not first.ended or first.same_as:
         return False
     return (first.verdict, first.stage, _failure_details(first)) == (row.verdict, row.stage, _failure_details(row))
@@ -160,15 +161,15 @@ MAX_MESSAGE_CHARS = 1000
 class HostLines:
     """Prints one line of plain text per host.
 
-    In a cluster the lines of failed members are held back until the root cause is known, which is printed first. The notes of
-    tasks are shown too, because there are few hosts and a note may be what distinguishes them.
+    In a cluster, failed members are printed when the root cause is known, and that one first. Notes of tasks are shown too,
+    because there are few hosts and a note may explain how they differ.
 
     Args:
         write: called with the style and the text of a line.
         together: True if the hosts are a cluster.
     """
 
-    #: show even notes that are only of interest to someone who reads task by task
+    #: True to show also notes that are meant for task-by-task output
     details = True
 
     def __init__(
@@ -211,9 +212,9 @@ class HostLines:
             self._rolled = event
 
     def _is_cause_known(self, last: HostRow) -> bool:
-        """Return True if all hosts have ended, or if one was refused by itself, which the others may not notice for minutes."""
-        refused = last.verdict == VERDICTS[Exit.REFUSED] and not is_caused_by_another(last)
-        return refused or all(row.ended for row in self.board.rows.values())
+        """Return True if all hosts have ended, or if `last` was refused for its own reason: others may notice minutes later."""
+        is_refused = last.verdict == VERDICTS[Exit.REFUSED] and not is_caused_by_another(last)
+        return is_refused or all(row.ended for row in self.board.rows.values())
 
     def _print_ended(self) -> None:
         rows, self._held = self._held, []
@@ -247,7 +248,7 @@ RANK_EXITED = re.compile(r"rank \d{1,3} exited")
 def order_by_cause(rows: Iterable[HostRow]) -> list[HostRow]:
     """Return the rows of members that have ended, root cause first.
 
-    A rank that exited comes before a server that answered with an error, and both before members that lost another one.
+    A rank that exited comes before a server that answered with an error, and both before members that lost contact to another.
     """
     return sorted(rows, key=lambda row: (is_caused_by_another(row), not RANK_EXITED.match(_failure_message(row))))
 

@@ -1,7 +1,4 @@
-"""Plain text for logs, pipes and cron: one line per task and host, and the messages of a rolling run.
-
-The live console prints the same in colour.
-"""
+"""Plain text for logs, pipes and cron: one line per task and host, and the messages of a rolling run."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from sparkwright.visible import escape_invisible, format_count
 PROGRESS_EVERY_S = 5.0
 STATUS_WIDTH = 8
 MAX_SKIPPED_LINES = 3
-#: limit on the characters of two texts that are compared line by line, which takes quadratic time
+#: maximum size of two texts that are compared line by line, because that takes quadratic time
 MAX_COMPARED_CHARS = 200_000
 #: module that reports the memory budget of a start
 BUDGET_MODULE = "assert_memory_fits"
-#: module without which a run has replaced and restarted nothing, so that its stages are not worth a line
+#: module that waits for a new server; without it a run's stages are not reported, because nothing was started
 LOAD_MODULE = "wait_ready"
 MIN_STAGE_S = 0.05
 #: events that do not end a sequence of skipped tasks
@@ -47,16 +44,16 @@ class TaskLines:
         self._reported: set[str] = set()
         self._skipped: dict[str, list[str]] = {}
         self._failures: dict[str, set[str]] = {}
-        self._stages: dict[str, dict[str, float]] = {}  # seconds of each stage, by host
+        self._stages: dict[str, dict[str, float]] = {}  # seconds by stage, by host
         self._loaded: set[str] = set()
         self._width = 0
-        self._many = False
+        self._has_many_hosts = False
         self._recaps: list[Event] = []
         self._rolled: Event | None = None
 
     def hosts(self, names: list[str]) -> None:
-        """Set the hosts of the run. With a single host, lines don't name it."""
-        self._many = len(names) > 1
+        """Set the hosts of the run. Lines name the host only if there are several."""
+        self._has_many_hosts = len(names) > 1
         self._width = max(map(len, names), default=0)
 
     def on(self, event: Event) -> None:
@@ -102,12 +99,12 @@ class TaskLines:
         self._names[event["host"], event["task"]] = event["name"]
 
     def _on_progress(self, event: Event) -> None:
-        key = event["host"]
-        if event["time"] - self._progress_at.setdefault(key, event["time"]) < PROGRESS_EVERY_S:
+        host, time = event["host"], event["time"]
+        if time - self._progress_at.setdefault(host, time) < PROGRESS_EVERY_S:
             return
-        self._progress_at[key] = event["time"]
+        self._progress_at[host] = time
         progress = formatters.format_progress(event["done"], event["total"], event["unit"])
-        self.write("muted", self._line("...", event["host"], f"{progress}  {event['text']}".rstrip()))
+        self.write("muted", self._line("...", host, f"{progress}  {event['text']}".rstrip()))
 
     def _on_note(self, event: Event) -> None:
         self.write("muted", self._line("", event["host"], event["text"]))
@@ -147,12 +144,13 @@ class TaskLines:
             self._loaded |= {event["host"]} if event["module"] == LOAD_MODULE else set()
 
     def _unprinted_message(self, event: Event) -> str:
-        """Return a task's message without a failure that was already printed, which a rescue's message begins with."""
-        reported = [
-            item for item in self._failures.get(event["host"], ()) if item and event["msg"].startswith(f"{item} ")
-        ]
-        rest: str = event["msg"]
-        return rest[max(map(len, reported), default=0) :].strip()
+        """Return a task's message without the printed failure with which a rescue's message begins."""
+        message: str = event["msg"]
+        failures = self._failures.get(event["host"], ())
+        printed_chars = max(
+            (len(failure) for failure in failures if failure and message.startswith(f"{failure} ")), default=0
+        )
+        return message[printed_chars:].strip()
 
     def _on_recap(self, event: Event) -> None:
         self._recaps.append(event)
@@ -166,8 +164,8 @@ class TaskLines:
             self.write("skipped", self._line("skipped", host, name))
 
     def _line(self, status: str, host: str, text: str) -> str:
-        who = f"{host:<{self._width}}  " if self._many else ""
-        start = f"{status:<{STATUS_WIDTH}} {who}"
+        host_column = f"{host:<{self._width}}  " if self._has_many_hosts else ""
+        start = f"{status:<{STATUS_WIDTH}} {host_column}"
         return start + text.replace("\n", "\n" + " " * len(start))  # indents continuation lines
 
     def _print_diff(self, event: Event) -> None:
@@ -180,11 +178,7 @@ class TaskLines:
                     self.write(style, f"{indent}{sign} {field}: {row}{why if sign == '+' else ''}")
 
     def _print_recap(self, recap: Event, first_hosts: dict[str, str]) -> None:
-        """Print a host's recap.
-
-        Args:
-            first_hosts: the host for each message that was printed, to which later hosts with the same message refer.
-        """
+        """Print a host's recap. first_hosts: the first host with each message, to which later hosts refer."""
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
         self.write(
             style,
@@ -204,9 +198,9 @@ class TaskLines:
 
 
 def _is_skip(event: Event) -> bool:
-    """Return True for a task that was skipped, but not for one that is decided later."""
-    skipped = event["event"] == "task_finished" and event["status"] == "skipped"
-    return skipped and not event["msg"].startswith(KNOWN_AFTER)
+    """Return True for a skipped task, except in check mode for one that depends on a change of an earlier task."""
+    is_skipped = event["event"] == "task_finished" and event["status"] == "skipped"
+    return is_skipped and not event["msg"].startswith(KNOWN_AFTER)
 
 
 def failure_lines(event: Event, indent: str) -> Iterator[tuple[str, str]]:
@@ -221,7 +215,7 @@ def failure_lines(event: Event, indent: str) -> Iterator[tuple[str, str]]:
 
 
 def budget_lines(data: Any) -> list[str]:
-    """Return the lines of a memory budget's table from a host's JSON; none if it is invalid."""
+    """Return the lines of a memory budget's table from a host's JSON; empty if it is invalid."""
     try:
         return Budget.of_json(data).lines()
     except ValueError:
@@ -240,12 +234,9 @@ def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Return the removed and added lines with their signs.
-
-    For multi-line texts these are the changed lines, with one line of context.
-    """
-    texts = isinstance(before, str) and isinstance(after, str)
-    if texts and "\n" in before + after and len(before) + len(after) <= MAX_COMPARED_CHARS:
+    """Return the removed and added lines with their signs; of multi-line texts only changed lines with one line of context."""
+    are_texts = isinstance(before, str) and isinstance(after, str)
+    if are_texts and "\n" in before + after and len(before) + len(after) <= MAX_COMPARED_CHARS:
         diff_lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
         return [(row[0], row[1:]) for row in diff_lines if not row.startswith("@@")]
     sides = (("-", before), ("+", after))
@@ -253,7 +244,7 @@ def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
 
 
 def _value_lines(value: Any) -> list[str]:
-    """Return a value as lines of text. A single line is cut on a terminal, but not in a pipe."""
+    """Return a value as lines of text. A single line is truncated on a terminal, but not in a pipe."""
     text = value if isinstance(value, str) and len(value) <= MAX_COMPARED_CHARS else ""
     if "\n" in text:
         return text.splitlines()
@@ -268,7 +259,7 @@ def print_plain(style: str, text: str) -> None:
     sys.stdout.flush()
 
 
-#: rows at the end of a rolling run: title, key in the event, style
+#: rows of the summary of a rolling run, as (title, key in the event, style)
 ROLLOUT_ROWS = (
     ("done", "done", "ok"),
     ("already done", "earlier", "ok"),
@@ -279,7 +270,6 @@ ROLLOUT_ROWS = (
 
 
 def checking_message(event: Event) -> str:
-    """Return the message to show while all hosts are checked."""
     return f"checking {count_hosts(event['hosts'])} before changing any"
 
 
@@ -289,14 +279,13 @@ def count_hosts(names: Collection[str]) -> str:
 
 
 def batch_title(event: Event) -> str:
-    """Return the title of a batch."""
     kind = "canary" if event["canary"] else f"batch {event['n']}"
     left = f", {event['left']} left" if event["left"] else ""
     return f"{kind}: {formatters.join_names(event['hosts'])}{left}"
 
 
 def rollout_summary(event: Event) -> list[tuple[str, str]]:
-    """Return the style and text of each line: finished and unfinished hosts, the reason for a stop, and how to resume."""
+    """Return the style and text of each line: the reason for a stop, finished and unfinished hosts, and how to resume."""
     lines = [("failed", f"{event['playbook']} stopped: {event['why']}.")] if event["why"] else []
     lines += [
         (style, f"  {name:<12} {formatters.join_names(event[key], 40)}")

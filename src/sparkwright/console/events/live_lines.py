@@ -27,12 +27,12 @@ STYLES = {
     **dict.fromkeys(("rescued", "ignored"), "magenta"),
     **dict.fromkeys(("title", "fix"), "bold"),
 }
-#: styles named like the first word of their lines, which is the only part that is coloured
+#: styles that colour only the first word of a line, which is the style's name
 STATUS_WORDS = ("ok", "changed", "failed", "skipped", "ignored")
 
 
 class LiveTaskLines(TaskLines):
-    """Prints with Rich, with a bar per host while a task reports progress."""
+    """Prints coloured lines, with a progress bar per host while a task reports progress."""
 
     def __init__(self, *, diff: bool = False, console: Console | None = None) -> None:
         super().__init__(diff=diff, write=self._print)
@@ -83,7 +83,6 @@ class LiveTaskLines(TaskLines):
             self._progress.refresh()
 
     def _print(self, style: str, text: str) -> None:
-        """Print a line above the bars."""
         print_line(self._console, style, text)
 
 
@@ -107,7 +106,7 @@ def style_line(style: str, text: str) -> Text:
     return line
 
 
-#: lines of the terminal that are not rows of the table
+#: number of lines on the terminal that are not rows of the table
 RESERVED_LINES = 6
 REFRESHES_PER_SECOND = 4
 COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1), ("STAGE", 0))
@@ -142,7 +141,6 @@ class HostTable(HostLines):
             super().print_host(row)
 
     def _print(self, style: str, text: str) -> None:
-        """Print a line above the table, or below it at the end."""
         print_line(self._console, style, text)
 
     def _table(self) -> Text:
@@ -152,8 +150,8 @@ class HostTable(HostLines):
         rows = self.board.select_rows(max_rows)
         title, *row_lines = grid.format_rows(COLUMNS, [self._cells(row) for row in rows], self._console.width)
         lines = [Text(grid.plain_text(line), style="dim") for line in title]
-        for row, found in zip(rows, row_lines, strict=True):
-            lines += [style_table_line(line, "VERDICT", STYLES.get(row.style, "")) for line in found]
+        for row, table_lines in zip(rows, row_lines, strict=True):
+            lines += [style_table_line(line, "VERDICT", STYLES.get(row.style, "")) for line in table_lines]
         if len(rows) < host_count:
             lines.append(Text(f"and {host_count - len(rows)} more; {self.board.totals()}", style="dim"))
         return Text("\n").join(lines)

@@ -1,4 +1,4 @@
-"""The changes that a plan would make, with hosts grouped by equal changes and without anything unchanged."""
+"""The changes that a plan would make, with hosts grouped by equal changes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from sparkwright.console.events.host_lines import Board
 from sparkwright.console.events.lines import changed_fields, changed_rows, count_hosts, failure_lines, print_plain
 from sparkwright.protocol.events import Event
 
-#: modules that write what other changes imply, for which the task's name is enough
+#: modules whose changes follow from those of other tasks, so that only the task's name is shown
 IMPLIED_MODULES = ("run_script",)
-#: modules whose message is of interest even if they change nothing
+#: modules whose message is shown even without a change
 INFORMATIVE_MODULES = ("drain",)
-#: limit on the characters of a value
 MAX_VALUE_CHARS = 160
-#: limit on the fields of a task that are shown; any more are counted
+#: maximum number of changed fields; if a task has more, only their number is shown
 MAX_FIELDS = 10
-#: limit on the lines of a changed field
+#: maximum number of lines per changed field
 MAX_FIELD_LINES = 20
 SIGN_STYLES = {"-": "removed", "+": "added"}
 
@@ -31,7 +30,7 @@ class PlanGroups:
 
     Args:
         write: called with the style and the text of a line.
-        working: called with a text about the progress of the check, which is empty at the end.
+        working: called with the progress as text; with an empty text at the end.
     """
 
     def __init__(
@@ -88,25 +87,25 @@ class PlanGroups:
             self._proofs.setdefault(event["host"], []).append(event["msg"])
 
     def _groups(self) -> Iterator[tuple[list[str], list[Change]]]:
-        """Yield groups of hosts with the changes that exactly these hosts have, largest group first."""
-        hosts_of: dict[Change, list[str]] = {}
-        for host in (name for name in self._board.rows if name in self._changes):
-            for change in self._changes[host]:
-                hosts_of.setdefault(change, []).append(host)
+        """Yield groups of hosts with the changes that they share, largest group first."""
+        hosts_by_change: dict[Change, list[str]] = {}
+        for host in self._board.rows:
+            for change in self._changes.get(host, ()):
+                hosts_by_change.setdefault(change, []).append(host)
         groups: dict[tuple[str, ...], list[Change]] = {}
-        for change, hosts in hosts_of.items():
+        for change, hosts in hosts_by_change.items():
             groups.setdefault(tuple(hosts), []).append(change)
         for names in sorted(groups, key=len, reverse=True):
             yield list(names), groups[names]
 
     def _print_group(self, hosts: list[str], changes: list[Change]) -> None:
-        """Print a group, on one line if it is a single one-line change, naming its hosts unless it has all hosts."""
+        """Print a group, on one line if it has a single line. Its hosts are named unless it contains all hosts."""
         lines = [line for change in changes for line in change]
-        who = formatters.join_names(hosts) if len(hosts) == 1 else count_hosts(hosts)
+        label = hosts[0] if len(hosts) == 1 else count_hosts(hosts)
         if len(lines) == 1:
-            self.write(lines[0][0], f"{who}: {lines[0][1]}")
+            self.write(lines[0][0], f"{label}: {lines[0][1]}")
         else:
-            self.write("title", f"{who}:")
+            self.write("title", f"{label}:")
         if 1 < len(hosts) < len(self._board.rows):
             self.write("muted", f"  {formatters.join_names(hosts)}")
         for style, text in lines if len(lines) > 1 else ():
@@ -118,17 +117,17 @@ class PlanGroups:
             self.write("ok", f"{count_hosts(unchanged)} without changes: {formatters.join_names(unchanged)}")
 
     def _print_failures(self) -> None:
-        """Print each reason for a failure once, with its hosts."""
-        rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
-        for row in (row for row in rows if not row.same_as):
-            hosts = [row.host, *(other.host for other in rows if other.same_as == row.host)]
+        """Print each failure once, with all hosts that have it."""
+        failed_rows = [row for row in self._board.rows.values() if row.ended and row.style == "failed"]
+        for row in (row for row in failed_rows if not row.same_as):
+            hosts = [row.host, *(other.host for other in failed_rows if other.same_as == row.host)]
             self.write("failed", f"{row.verdict}: {formatters.join_names(hosts)}: {row.stage}")
             for style, text in failure_lines(row.failure, "  ") if row.failure else ():
                 self.write(style, text)
 
 
 def _task_changes(event: Event) -> Iterator[Change]:
-    """Yield a task's changes: each field that differs, or the task's name if it reports no fields."""
+    """Yield a task's changes: each changed field, or the task's name if it reports no fields or too many."""
     diff: list[dict[str, Any]] = event.get("diff") or []
     if not diff or event["module"] in IMPLIED_MODULES or len(diff) > MAX_FIELDS:
         summary = event["msg"] or (f"{len(diff)} differences" if len(diff) > MAX_FIELDS else "")

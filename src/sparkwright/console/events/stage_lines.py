@@ -1,4 +1,4 @@
-"""Output of a run on a terminal: a line per stage with its results and changes, and at the end an account of any failure."""
+"""Output of a run on a terminal: a line per stage with its results and changes, and at the end the explanation of a failure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ REFRESHES_PER_SECOND = 4
 BAR_WIDTH = 16
 #: widths of the columns for a stage's name and duration, in characters
 STAGE_WIDTH, TIME_WIDTH = 8, 6
-#: least width for a stage's results, in characters; a narrower terminal wraps the lines itself
+#: minimum width for a stage's results, in characters; a narrower terminal wraps the lines itself
 MIN_RESULTS_WIDTH = 24
-#: limits on a failure's evidence: the lines on a terminal, so that the stages above stay on the screen, the characters of such
-#: a line, and the characters of a line of evidence
+#: limits on a failure's evidence, so that the stages above stay on the screen: lines on a terminal of EVIDENCE_LINE_WIDTH, and
+#: characters per line of evidence
 MAX_EVIDENCE_LINES, EVIDENCE_LINE_WIDTH, MAX_EVIDENCE_CHARS = 10, 74, 240
 #: module that saves the diagnostics of a failed server
 INCIDENT_MODULE = "incident"
 #: module with which a rescue reports the failure and how it was handled
 REPORT_MODULE = "fail"
-#: verdicts of a check that was not requested
+#: verdicts of checks that were not requested
 UNREQUESTED_VERDICTS = ("off", "not asked for")
 #: a stage without results and changes gets a line if it took at least this many seconds
 SLOW_S = 2.0
@@ -48,8 +48,9 @@ class Stage:
     #: monotonic seconds
     began_s: float
     seconds: float = 0.0
-    #: (style, text) of what it proved, changed and noted
+    #: (style, text) of each result, change and note
     facts: list[tuple[str, str]] = field(default_factory=list)
+    #: number of finished tasks
     finished: int = 0
     outcome: str = "ok"
 
@@ -69,7 +70,7 @@ class HostRun:
 
 
 class StageLines:
-    """Prints a line for each stage, and below these a line for each host that is running.
+    """Prints a line for each stage, and a live line for each running host below them.
 
     Args:
         clock: returns monotonic seconds.
@@ -80,7 +81,7 @@ class StageLines:
         self._clock = clock
         self._runs: dict[str, HostRun] = {}
         self._play = self._title = ""
-        self._who = 0
+        self._host_width = 0
         self._sandboxes: set[str] = set()
         self._recaps: list[Event] = []
         self._rolled: Event | None = None
@@ -93,8 +94,8 @@ class StageLines:
         self._live.start()
 
     def hosts(self, names: list[str]) -> None:
-        """Set the hosts of the run. With a single host, lines have no host name."""
-        self._who = max(map(len, names)) if len(names) > 1 else 0
+        """Set the hosts of the run. Lines name the host only if there are several."""
+        self._host_width = max(map(len, names)) if len(names) > 1 else 0
 
     def write(self, style: str, text: str) -> None:
         """Print a line, wrapped at words."""
@@ -195,7 +196,7 @@ class StageLines:
                 failure["msg"] and event["msg"].startswith(failure["msg"]) for failure in run.failures
             )
             run.failures.append(event)
-            if is_repeated:  # a rescue's report, which the end of the run repeats
+            if is_repeated:  # a rescue's report, which is also in the recap
                 return
             stage.outcome = "failed"
         stage.facts += _task_facts(event)
@@ -223,7 +224,7 @@ class StageLines:
 
     def _end_stage(self, host: str) -> None:
         """Print the line of a host's current stage, if there is one."""
-        run = self._runs[host] if host in self._runs else HostRun()
+        run = self._runs.get(host, HostRun())
         stage, run.stage, run.progress = run.stage, None, None
         task, run.task = run.task, ""
         if stage is None or not (stage.facts or task or stage.seconds >= SLOW_S):
@@ -254,18 +255,20 @@ class StageLines:
             )
 
     def _host(self, host: str) -> str:
-        return f"{host:<{self._who}}  " if self._who else ""
+        return f"{host:<{self._host_width}}  " if self._host_width else ""
 
     def _print_recap(self, recap: Event) -> None:
         style = "failed" if recap["failed"] or recap["unreachable"] else "changed" if recap["changed"] else "ok"
-        text = f"{recap['host']:<{self._who}} : {format_recap(recap)}  in {units.format_duration(recap['seconds'])}"
+        text = (
+            f"{recap['host']:<{self._host_width}} : {format_recap(recap)}  in {units.format_duration(recap['seconds'])}"
+        )
         if style != "failed" and recap["exit"] in (0, 2):
             self.write(style, text)
             return
         self.write("", "")
         self.write(style, text)
         run = self._runs.get(recap["host"], HostRun())
-        for line_style, line in _failure_account(run, recap.get("msg") or "", recap["host"]):
+        for line_style, line in _explain_failure(run, recap.get("msg") or "", recap["host"]):
             self.write(line_style, line)
 
     def _status_lines(self) -> Group:
@@ -274,13 +277,13 @@ class StageLines:
         for host, run in self._runs.items():
             if run.stage is not None and run.task:
                 took_s = self._clock() - run.stage.began_s
-                lines += self._block(host, run.stage, " ", took_s) if run.stage.facts and not self._who else ()
+                lines += self._block(host, run.stage, " ", took_s) if run.stage.facts and not self._host_width else ()
                 lines.append(self._running_line(host, run))
         return Group(*lines)
 
     def _running_line(self, host: str, run: HostRun) -> Text:
         assert run.stage is not None
-        shown_above = run.stage.facts and not self._who
+        shown_above = run.stage.facts and not self._host_width
         duration = units.format_duration(self._clock() - (run.task_began_s if shown_above else run.stage.began_s))
         name = "" if shown_above else run.stage.name
         text = Text(f"  {self._host(host)}{name:<{STAGE_WIDTH}} {duration:>{TIME_WIDTH}}  ", no_wrap=True)
@@ -322,27 +325,26 @@ def _task_facts(event: Event) -> Iterator[tuple[str, str]]:
 
 
 def _flow_facts(facts: list[tuple[str, str]], max_width: int) -> Iterator[list[tuple[str, str]]]:
-    """Yield lines of facts, each as (text, style) parts. A fact goes on the same line as the previous one if it fits in full."""
+    """Yield lines of facts, each as (text, style) parts. A fact follows the previous one on its line if it fits there in full."""
     line: list[tuple[str, str]] = []
     for style, text in facts:
-        used = sum(len(part) for part, _ in line)
+        used_width = sum(len(part) for part, _ in line)
         wrapped = wrap_sentence(escape_invisible(text), max_width)
-        if line and len(wrapped) == 1 and used + 2 + len(wrapped[0]) <= max_width:
+        if line and len(wrapped) == 1 and used_width + 2 + len(wrapped[0]) <= max_width:
             line += [("; ", ""), (wrapped[0], STYLES.get(style, ""))]
             continue
         if line:
             yield line
-        for item in wrapped[:-1]:
-            yield [(item, STYLES.get(style, ""))]
+        for full_line in wrapped[:-1]:
+            yield [(full_line, STYLES.get(style, ""))]
         line = [(wrapped[-1], STYLES.get(style, ""))]
     yield line
 
 
-def _failure_account(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
-    """Yield the style and text of a failed run's account: the task, the reason, the evidence, the restored server, and the fix.
+def _explain_failure(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
+    """Yield the style and text of a failure's lines: the task and the reason, the evidence, the restored server, and the fix.
 
-    Args:
-        outcome: the recap's message, which begins with the reason for the decisive failure.
+    outcome: the recap's message, which begins with the message of the decisive failure.
     """
     failures = run.failures
     if not failures:
@@ -365,7 +367,7 @@ def _failure_account(run: HostRun, outcome: str, host: str) -> Iterator[tuple[st
 
 
 def _evidence_lines(root: Event, host: str) -> Iterator[tuple[str, str]]:
-    """Yield the style and text of the last lines of a failure's evidence, and of its place."""
+    """Yield the style and text of the last lines of a failure's evidence, and of its place in the playbook."""
     rows = (root.get("data") or {}).get("evidence", ())
     lines = [line for row in (rows if isinstance(rows, list | tuple) else ()) for line in str(row).splitlines()]
     tail: list[str] = []

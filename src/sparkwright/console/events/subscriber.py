@@ -11,7 +11,7 @@ from sparkwright.protocol.events import Event
 
 
 class Subscriber(Protocol):
-    """A subscriber to events, each of which has a `host`. `close` is called once at the end, even after an error."""
+    """A subscriber to a run's events. `close` is called once at the end, even after an error."""
 
     def on(self, event: Event) -> None: ...
 
@@ -22,7 +22,7 @@ HIDDEN_EVENTS = ("alive",)
 
 
 class JsonLines:
-    """Prints only events to stdout. Recaps are held back, so that the last line is a recap."""
+    """Prints events as lines of JSON. Recaps are printed at the end, so that the last line is a recap."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout

@@ -10,7 +10,7 @@ from sparkwright.engines.http import GENERATE
 from sparkwright.program import rewrite_commands
 from sparkwright.protocol.events import Event
 
-#: module that records the last verified state, and the field of its diff that shows a different server
+#: module that records the last verified state, and the field of its diff that is present if the server is a different one
 GRANT_MODULE, LAST_GOOD_FIELD = "grant_restart", "last good state"
 #: modules that prove that the server answers
 PROOF_MODULES = ("verify_health", "liveness")
@@ -26,9 +26,9 @@ class ServerSummary:
     model: str
     commit: str
     served_name: str
-    #: as the laptop reaches it
+    #: URL for requests from the laptop
     url: str
-    #: names of the LoRA adapters in requests
+    #: names of the LoRA adapters for requests
     adapters: tuple[str, ...] = ()
     #: context length in tokens; None if unknown
     max_model_len: int | None = None
@@ -36,7 +36,7 @@ class ServerSummary:
     reach: str = ""
     #: environment variable from which clients read the key; empty if none is needed
     key_variable: str = ""
-    #: warning for the user
+    #: empty if there is none
     warning: str = ""
     #: title of the engine
     engine: str = "vLLM"
@@ -44,17 +44,19 @@ class ServerSummary:
     task: str = GENERATE
     #: True if the recipe has a probe with a picture
     pictures: bool = False
+    #: empty if unknown
     engine_version: str = ""
-    #: name of the cluster whose head this host is; empty if it is none
+    #: name of the cluster of which this host is the head; empty for any other host
     cluster: str = ""
     #: members of the cluster
     members: tuple[str, ...] = ()
-    #: True if the run verified something about the running server
+    #: True if the run checked that the server answers
     proved: bool = False
+    #: True if the run succeeded and the server was proved
     done: bool = False
     #: True if the server differs from the previous one, so that clients may need other settings
     new: bool = False
-    #: facts about the chat template and sampling from the lock, see `engines.model.chat_template.select_server_chat`
+    #: chat template and sampling defaults from the lock, see `engines.model.chat_template.select_server_chat`
     chat: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,7 +69,7 @@ class Summary:
 
     def __init__(self, write: Callable[[str, str], None]) -> None:
         self._served: dict[str, ServerSummary] = {}
-        self._bad: set[str] = set()
+        self._failed_hosts: set[str] = set()
         self._write = write
 
     def set_server(self, served: ServerSummary) -> None:
@@ -76,7 +78,7 @@ class Summary:
 
     def on(self, event: Event) -> None:
         if event["event"] == "recap" and event["exit"]:
-            self._bad.add(event["host"])
+            self._failed_hosts.add(event["host"])
         served = self._served.get(event.get("host", ""))
         if served is None:
             return
@@ -91,7 +93,7 @@ class Summary:
 
     def close(self) -> None:
         for served in self._served.values():
-            if served.done and not self._bad.intersection(served.members):
+            if served.done and not self._failed_hosts.intersection(served.members):
                 self._print_panel(served)
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.console import grid
 from sparkwright.console.command_output import terminal_width
-from sparkwright.protocol.event_shapes import text as a_text
+from sparkwright.protocol import event_shapes
 from sparkwright.protocol.events import Event
 from sparkwright.trust.shapes import OptionalField, ShapeError, line, validate
 
@@ -20,10 +20,10 @@ STYLES = {
 }
 
 ARROW = "→ "
-#: columns as (title, key in a row), none of which is dropped at any width
+#: columns as (title, key in a row); all of them are shown at any width
 Columns = Sequence[tuple[str, str]]
 
-#: the key of the rows and the columns, by module
+#: by module, the key of the rows in its data, and the columns
 TABLES: dict[str, tuple[str, Columns]] = {
     "verdict": (
         "rows",
@@ -42,43 +42,37 @@ class ResultTables:
 
     def __init__(self, write: Callable[[str, str], None]) -> None:
         self._write = write
-        self._found: list[tuple[str, str, list[dict[str, Any]]]] = []
+        #: host, module and rows of each table
+        self._tables: list[tuple[str, str, list[dict[str, Any]]]] = []
 
     def on(self, event: Event) -> None:
         if event["event"] == "task_finished" and event["module"] in TABLES:
             key, columns = TABLES[event["module"]]
-            row = {
-                **{name: OptionalField(a_text, "") for _, name in columns},
-                "verdict": line,
-                "fix": OptionalField(a_text, ""),
-            }
-            rows = list(_valid_rows((event.get("data") or {}).get(key), row, f"{event['module']}.{key}"))
+            text_fields = dict.fromkeys([*(name for _, name in columns), "fix"], OptionalField(event_shapes.text, ""))
+            shape = {**text_fields, "verdict": line}
+            rows = list(_valid_rows((event.get("data") or {}).get(key), shape, f"{event['module']}.{key}"))
             if rows:
-                self._found.append((event["host"], event["module"], rows))
+                self._tables.append((event["host"], event["module"], rows))
 
     def close(self) -> None:
-        many = len({host for host, _, _ in self._found}) > 1
-        for host, module, rows in self._found:
+        has_many_hosts = len({host for host, _, _ in self._tables}) > 1
+        for host, module, rows in self._tables:
             self._write("", "")
-            if many:
+            if has_many_hosts:
                 self._write("title", host)
             for style, text in format_table(rows, TABLES[module][1], terminal_width()):
                 self._write(style, text)
 
 
 def _valid_rows(data: object, shape: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a host's answer that have the right shape, because a host may answer anything."""
+    """Yield the valid rows of a host's answer."""
     for row in data if isinstance(data, list) else ():
         with contextlib.suppress(ShapeError):
             yield from validate([row], [shape], name)
 
 
 def format_table(rows: Sequence[dict[str, Any]], columns: Columns, max_width: int | None) -> list[tuple[str, str]]:
-    """Return the style and text of each line. A fix follows its finding, with an arrow.
-
-    Args:
-        max_width: characters per line, see `grid.format_rows`.
-    """
+    """Return the style and text of each line. A fix is printed below its finding, with an arrow."""
     shown_columns = [(title, key) for title, key in columns if any(row.get(key) for row in rows)]
     cells = [[" ".join(str(row.get(key, "")).splitlines()) for _, key in shown_columns] for row in rows]
     for row, cell in zip(rows, cells, strict=True):
