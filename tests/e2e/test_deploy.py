@@ -64,6 +64,8 @@ def test_the_laptop_can_go_away_and_follow_again(project: SandboxProject) -> Non
         "sandbox",
         "--json",
     ]
+    project.sandbox.mkdir()
+    control.set_fault(project.sandbox, "slow-start")  # the run lasts until it is cleared
     laptop = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert laptop.stdout is not None
     for line in laptop.stdout:
@@ -72,6 +74,7 @@ def test_the_laptop_can_go_away_and_follow_again(project: SandboxProject) -> Non
             break
     laptop.wait()
     assert "running  Deploy" in project.run("runs", "--host", "sandbox").out
+    control.set_fault(project.sandbox, None)
     result = project.run("attach", "--host", "sandbox", "--json")
     assert (result.code, result.recap["failed"]) == (0, 0), result.out
     assert project.serving()
