@@ -80,7 +80,7 @@ def test_a_part_is_ejected_changed_and_merged_after_an_upgrade(project: Path, ne
         shown[0] == f"{PART}: the shipped file has changed since sparkwright {__version__}, from which it was ejected."
     )
     assert "  +- name: New" in shown and "  +- name: Ask it for a token" in shown
-    assert "playbook.update parts/prove` merges its changes into your file" in shown[-1]
+    assert "playbook.update parts/prove` merges the changes to the shipped file into yours" in shown[-1]
     (about,) = json.loads(newer.run("lint", "--json", cwd=project).stdout)["playbooks"]
     assert (about["file"], about["state"], about["moved"], about["conflicts"]) == (PART, "changed", True, [])
     assert newer.run("playbook.update", "parts/prove", "--check", cwd=project).returncode == 2

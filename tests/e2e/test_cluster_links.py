@@ -76,7 +76,7 @@ def test_a_pair_in_order_is_fit(pair: LinkedPair) -> None:
         ({"over": "enP7s7"}, ("spark2", "path", "bad", "192.168.100.1 is reached over enP7s7, not over the fabric")),
         ({"ping": "exit 1"}, ("spark2", "path", "bad", "a frame of 9000 bytes does not reach 192.168.100.1 over enp1s0f1np1")),
         ({"firmware": "28.45.1020"}, ("", "NIC firmware", "warning", "spark1 28.45.4028, spark2 28.45.1020: an update of one host")),
-        ({"driver": "590.11"}, ("", "NVIDIA driver", "warning", "spark1 580.95.05, spark2 590.11: members should have the same")),
+        ({"driver": "590.11"}, ("", "NVIDIA driver", "warning", "spark1 580.95.05, spark2 590.11: all members should have the same driver")),
         ({"kernel": "6.17.0-1008-nvidia"}, ("", "kernel", "warning", "spark1 6.14.0-1015-nvidia, spark2 6.17.0-1008-nvidia")),
     ],
 )  # fmt: skip
@@ -200,5 +200,5 @@ def test_clocks_that_are_apart_are_told_with_the_figure() -> None:
     members = [HostLinks(host, (), ahead_s=ahead_s) for host, ahead_s in offsets]
     clock_findings = [finding for _, finding in link_rules.check_links(members) if finding.check == "clock"]
     assert [(item.verdict, item.evidence) for item in clock_findings] == [
-        ("warning", "that of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): their logs and histories do not match"),
+        ("warning", "the clock of spark2 is 12.4 s behind that of spark1 (to within 0.4 s): timestamps in their logs and histories do not line up"),
     ]  # fmt: skip

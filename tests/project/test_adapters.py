@@ -125,7 +125,7 @@ def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, w
     [
         (LLAMA.replace("alias: sql", "alias: qwen") + GGUF, "llama.cpp cannot select adapters by name"),
         (LLAMA.replace("sql}", "sql, lora-scaled: /x}") + GGUF, "`llama_cpp.lora-scaled` and `adapters` both name"),
-        (LLAMA + ONE, "`adapters.sql.file` is missing with llama.cpp"),
+        (LLAMA + ONE, "`adapters.sql.file` is required with llama.cpp"),
     ],
 )  # fmt: skip
 def test_llama_cpp_serves_one_adapter_as_the_whole_server(tmp_path: Path, text: str, why: str) -> None:

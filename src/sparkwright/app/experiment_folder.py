@@ -176,14 +176,14 @@ class ResultsCollector:
             self.restored.add(event["host"])
 
     def _on_container(self, event: Event) -> None:
-        """Note that the running server differs from its recipe."""
+        """Add a note if the running server differs from its recipe."""
         drift = [str(item["field"]) for item in (event.get("data") or {}).get("drift") or ()]
         if event.get("register") == "server" and drift:
             message = f"the running server differs from its recipe in {', '.join(drift)}"
             self.notes.append(f"{message}: the flags are from the recipe, the figures from the server")
 
     def _on_lint(self, event: Event) -> None:
-        """Note an arm with an option that the image does not list."""
+        """Mark an arm as refused if it has an option that the image does not list."""
         number = str(event.get("register", "")).removeprefix("lint_")
         if event["status"] == "ignored" and number.isdigit():
             name = list(self.arms)[int(number)]
@@ -192,7 +192,7 @@ class ResultsCollector:
             self.arms[name]["refused"] = {"rule": str(rule), "sentence": event["msg"]}
 
     def _on_assert_memory_fits(self, event: Event) -> None:
-        """Note an arm whose memory budget does not fit, for which no server was stopped."""
+        """Mark an arm as failed if its memory budget does not fit; no server was stopped for it."""
         number = str(event.get("register", "")).removeprefix("fits_")
         if event["status"] in ("failed", "ignored") and number.isdigit():
             name = list(self.arms)[int(number)]

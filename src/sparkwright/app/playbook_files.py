@@ -21,7 +21,7 @@ from sparkwright.visible import format_count
 
 COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))
 COPY_COLUMNS = grid.columns(("STATE", 0), ("FILE", 0), ("WHY", 0))
-#: limit on the lines of a difference in `lint`; `playbook.update NAME --check` shows all
+#: maximum number of diff lines that `lint` prints; `playbook.update NAME --check` shows all
 MAX_DIFF_LINES = 60
 ORIGINAL_CHANGED = "the shipped file has changed since"
 UNCHANGED_COPY = "unchanged since `init` copied it"
@@ -131,7 +131,10 @@ def _remove_files(root: Path, names: Sequence[str]) -> None:
 
 
 def list_findings(root: Path) -> list[dict[str, Any]]:
-    """Return the ejected files whose shipped originals have changed, with both differences, for `lint --json`."""
+    """Return the ejected files whose shipped originals have changed, for `lint --json`.
+
+    Each row has the diffs of the shipped file and of the project's file against the original.
+    """
     rows = []
     for row in ejection.list_states(root):
         if row.moved:
@@ -196,7 +199,8 @@ def _conflict_location(comparison: Comparison) -> str:
 
 
 def _merge_hint(name: str) -> str:
-    return f"`{program.name()} playbook.update {shipped_files.short_name(name)}` merges its changes into your file."
+    command = f"{program.name()} playbook.update {shipped_files.short_name(name)}"
+    return f"`{command}` merges the changes to the shipped file into yours."
 
 
 def _conflict_hint(name: str) -> str:

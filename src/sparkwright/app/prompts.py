@@ -10,7 +10,7 @@ from sparkwright.console.command_output import print_text
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import escape_invisible, one_line
 
-#: how often a question is asked before an invalid answer is an error
+#: how many times a question is asked before an invalid answer is an error
 MAX_TRIES = 5
 
 
@@ -39,7 +39,11 @@ def ask_lock_release(owner: dict[str, Any]) -> str:
 
     Returns stop, kill or forget, or "" to leave the lock.
     """
-    question = "[s]top it at the next safe point, [k]ill it, or [l]eave it? " if owner["alive"] else "Forget it? [y/n] "
+    question = (
+        "[s]top it at the next safe point, [k]ill it, or [l]eave it? "
+        if owner["alive"]
+        else "Its process is gone. Clear the lock? [y/N] "
+    )
     print_text(owner["text"])
     if not sys.stdin.isatty():
         options = "`--stop` or `--kill`" if owner["alive"] else "`--stop`"
@@ -59,7 +63,7 @@ def ask_until_valid(question: str, choices: Sequence[str]) -> str:
             break
         if answer and (not choices or answer in choices):
             return answer
-    raise Refused("no answer was given.", fix="Nothing was written.")
+    raise Refused("no valid answer was given.", fix="Nothing was written.")
 
 
 def _read_answer(question: str = "") -> str:

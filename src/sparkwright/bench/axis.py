@@ -18,7 +18,7 @@ from sparkwright.visible import one_line
 
 #: value that removes a flag from an arm
 UNSET = "unset"
-#: maximum number of server starts in an experiment; a 35B model takes some five minutes each
+#: maximum number of server starts in an experiment; with a 35B model, each takes about five minutes
 MAX_ARMS = 16
 #: maximum number of flags that an experiment changes, because a table has two dimensions
 MAX_AXES = 2
@@ -124,7 +124,10 @@ def _parse_values(name: str, text: str) -> tuple[Any, ...]:
         raise Refused(f"--flag {name}: its values look like secrets, which results and `docker inspect` would show.")
     parsed = document.parse(f"[{text}]", Path("--values")).data
     if not isinstance(parsed, list) or not parsed or None in parsed:
-        raise Refused(f"--values {one_line(text, max_chars=60)}: values, separated by commas.", fix="--values 1,2,4")
+        raise Refused(
+            f"--values {one_line(text, max_chars=60)} is not a list of values separated by commas.",
+            fix="--values 1,2,4",
+        )
     values = tuple(str(value) if isinstance(value, str) else value for value in parsed)
     if len({format_value(value) for value in values}) < len(values):
         raise Refused(f"--values {one_line(text, max_chars=60)} names a value twice.")

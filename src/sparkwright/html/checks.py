@@ -95,7 +95,7 @@ SPAN_LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 8640
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The summary of a span's checks: number, worst state, median rate, least memory, highest temperature."""
+    """The summary of a span's checks: number, worst state, median rate, lowest available memory, highest temperature."""
 
     start_s: float
     checks: int
@@ -168,7 +168,7 @@ class Host:
         return 1 - total_seconds(self.periods) / max(1.0, self.until_s - self.since_s)
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """Return a figure as (start, value) pairs, for the spans that have it."""
+        """Return a metric as (start, value) pairs, without the spans that have no value."""
         values = [(span.start_s, getattr(span, name)) for span in self.spans]
         return [(at_s, value) for at_s, value in values if value is not None]
 

@@ -14,7 +14,7 @@ from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
-#: how long before its time a later request's connection is opened, in seconds, because servers close idle connections
+#: seconds before its send time at which a later request's connection is opened; servers close connections that idle longer
 CONNECT_AHEAD_S = 0.5
 
 
@@ -95,7 +95,11 @@ class _Queue:
         on_done: Callable[[int], None],
         workers: int,
     ) -> None:
+<<<<<<< HEAD
         """Initialize the queue. settings: further arguments of `stream.record`."""
+=======
+        """settings: additional arguments of `stream.record`."""
+>>>>>>> 64d92c02 (79 sentences that a fresh reader marked in thirty files: six were false)
         self.recordings: list[Recording | Exception | None] = [None] * len(requests)
         self.ready, self.begin, self.start_s = threading.Barrier(workers + 1), threading.Event(), 0.0
         self._base_url, self._requests, self._settings, self._on_done = base_url, requests, settings, on_done

@@ -79,7 +79,7 @@ def test_a_failure_without_a_known_cause_names_the_speculation_that_may_be_it() 
         "Speculation is on (mtp): run `bench.ab` without speculative-config to see whether it is the cause."
     )
     failure = read_log(ready + end + "RuntimeError: CUDA error: no kernel image is available\n", LOG).failure.value
-    assert failure == "its kernels are not for this GPU."
+    assert failure == "its kernels were not built for this GPU."
 
 
 def test_an_exception_is_read_whole_wherever_the_log_is_cut() -> None:

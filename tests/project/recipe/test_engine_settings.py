@@ -434,7 +434,7 @@ def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, w
 
 
 def test_llama_cpp_takes_no_tokenizer_and_needs_a_file(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"`models.draft.file` is missing with llama.cpp"):
+    with pytest.raises(Refused, match=r"`models.draft.file` is required with llama.cpp"):
         load_gguf_recipe(tmp_path, LLAMA_TWO + DRAFT)
 
 

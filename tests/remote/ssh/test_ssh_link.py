@@ -256,7 +256,7 @@ def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
 def test_a_key_the_host_does_not_take_is_named(lab: SshLab) -> None:
     (lab.sshd.folder / "authorized_keys").write_text("")
     result = connection_error(lab)
-    assert f"accepts none of the agent's keys and {lab.folder}/id" in result
+    assert f"rejected every key: the agent's keys and {lab.folder}/id" in result
 
 
 def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: SshLab) -> None:

@@ -223,7 +223,10 @@ def query_key_hashes(
             hashes_by_host[name] = query(Fleet([member]), member, "gateway_own_key", {})["sha256"]
         except SparkwrightError as error:
             hashes_by_host[name] = ""
-            report(f"the key of {name} could not be read, so it can't drain its server with a new key: {error.message}")
+            report(
+                f"the key of {name} could not be read: if it has changed, the gateway won't let {name} drain its server:"
+                f" {error.message}"
+            )
         finally:
             if member is not gateway_member:
                 close_links([member])

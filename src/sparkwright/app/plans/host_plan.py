@@ -38,7 +38,7 @@ class _Draft:
     notes: list[str]
     #: notes that are the same for all hosts with the same recipe
     notices: list[str] = field(default_factory=list)
-    #: see `PlannedHost`, like `cacheable`
+    #: see `PlannedHost` for `keys` and `cacheable`
     keys: dict[str, tuple[Source, str]] = field(default_factory=dict)
     cacheable: bool = True
 

@@ -48,7 +48,7 @@ SWAP_BESIDE = "beside"
 
 
 def interim_server(selection: Selection, host: Host) -> dict[str, Any]:
-    """Return the settings of the interim server, which serves next to the server while that is replaced.
+    """Return the settings of the interim server, which serves requests while the server itself is being replaced.
 
     Returns:
         `port` (0 if an interim server is not possible) and `alone` (True if no other host behind the gateways serves the model).
@@ -151,7 +151,7 @@ def _find_conflicts(
 
 
 def _model_folders(host_recipe: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
-    """Return the key in spark.lock of the model in each model folder of a recipe."""
+    """Return the model folders of a recipe, each with the spark.lock key of its model."""
     model = host_recipe.file.model
     second_models = {
         second.dir: model_key_parts(second, role) for role, second in host_recipe.file.further_models.items()

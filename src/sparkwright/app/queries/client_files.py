@@ -65,7 +65,7 @@ def _parse_json(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text or "{}")
     except ValueError:
-        raise Unmergeable("is not JSON without comments") from None
+        raise Unmergeable("is not plain JSON (comments are not supported)") from None
     if not isinstance(settings, dict):
         raise Unmergeable("is not a JSON object")
     return settings

@@ -66,7 +66,7 @@ class ClientOptions:
 
 
 def print_settings(selection: Selection, *, json: bool, options: ClientOptions = ClientOptions()) -> list[int]:
-    """Print or write the settings for each host, of a cluster only its head, and return the exit codes."""
+    """Print or write the settings for each host (for a cluster, only its head), and return the exit codes."""
     form = options.form()
     if options.write and len(selection.fleet.members) != 1:
         raise Refused("can be used with one host only.", where="--write")
@@ -199,7 +199,7 @@ def _requestable_model(gateway: Gateway, user: str, served: ServerSummary) -> st
     names = (*server_models, *(alias for alias, name in gateway.file.models.items() if name in server_models))
     model = next((name for name in names if not allowed or name in allowed), "")
     if not model:
-        message = f"{user} may use {', '.join(allowed)}, and {served.host} serves {', '.join(server_models)}."
+        message = f"{user} may use {', '.join(allowed)}, but {served.host} serves {', '.join(server_models)}."
         raise Refused(message, where=gateway.where("clients"))
     return model
 

@@ -31,7 +31,7 @@ MODEL_COLUMNS = grid.columns(
 
 
 def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
-    """Show a gateway and return the exit code: FAILED if it is not running or one of its servers is not up.
+    """Show a gateway and return the exit code: FAILED if it is not running or a model has no server that is up.
 
     Args:
         name: name of the gateway's group.

@@ -50,7 +50,10 @@ class HostLinks:
 
 
 def propose_fabric(links: Sequence[Link]) -> Fabric | None:
-    """Return the fabric to add to a host file: the port with an address and the most active halves; None if no port has one."""
+    """Return the fabric to add to a host file: the port that has an address and the most active halves.
+
+    A port appears as two RDMA adapters, its halves. Returns None if no port has an address.
+    """
     ports = fabric.group_by_port([link for link in links if link.active and link.interface]).values()
     usable = [group for group in ports if group[0].addresses]
     best = max(usable, key=len, default=None)
@@ -152,7 +155,7 @@ def _check_clocks(members: Sequence[HostLinks]) -> Iterator[Finding]:
     for host, min_s, max_s in timed[1:]:
         first_host, first_min_s, first_max_s = timed[0]
         if offset := describe_clock_offset((min_s - first_max_s, max_s - first_min_s), first_host):
-            message = f"that of {host} is {offset}: their logs and histories do not match"
+            message = f"the clock of {host} is {offset}: timestamps in their logs and histories do not line up"
             yield Finding("clock", "warning", message, "timedatectl timesync-status", known_facts.CLOCK.source)
 
 
@@ -167,20 +170,20 @@ _CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] =
     ),
     _check_subnets,
     _check_clocks,
-    _same_value_rule("kernel", lambda links: links.kernel, "members should run the same", known_facts.WIKI),
+    _same_value_rule("kernel", lambda links: links.kernel, "all members should run the same kernel", known_facts.WIKI),
     _same_value_rule(
-        "NVIDIA driver", lambda links: links.driver, "members should have the same", known_facts.PLAYBOOKS
+        "NVIDIA driver", lambda links: links.driver, "all members should have the same driver", known_facts.PLAYBOOKS
     ),
     _same_value_rule(
         "NIC firmware",
         lambda links: "/".join(sorted({link.firmware for link in links.links_in_use if link.firmware})),
-        "an update of one host only is a known cause of slow links",
+        "updating only one host is a known cause of slow links",
         known_facts.PLAYBOOKS,
     ),
     _same_value_rule(
         "rate",
         lambda links: "/".join(sorted({f"{link.rate_gbps:.0f} Gb/s" for link in links.links_in_use if link.rate_gbps})),
-        "the slowest link decides",
+        "the slowest link limits the whole cluster",
         known_facts.PLAYBOOKS,
     ),
 )
@@ -191,8 +194,8 @@ _CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] =
 #: perftest's default port; additional halves use the following ports
 FIRST_PERFTEST_PORT = 18515
 MEASURE_S = 4
-#: least share of the nominal rate without a warning; the halves of a good port reached 92.6 and 97.3 of 200 Gb/s (NVIDIA
-#: dgx-spark-playbooks, performance guide)
+#: minimum share of the nominal rate; a lower rate is reported as a warning. The halves of a good port reached 92.6 and 97.3 of
+#: 200 Gb/s (NVIDIA dgx-spark-playbooks, performance guide)
 MIN_RATE_SHARE = 0.875
 #: below this rate the card is degraded; if firmware or power supply throttle it, it reaches 13 Gb/s at a link rate of 200
 DEGRADED_GBPS = 25.0

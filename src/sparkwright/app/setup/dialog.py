@@ -157,7 +157,7 @@ def print_notes(surveyed: SurveyedHost) -> None:
         print_text(f'  mkdir -p "{model_folder}" && cp -rlLT {join([cached])} "{model_folder}"')
     for line in survey.describe_servers(host_survey) if host_survey else ():
         print_prose(
-            f"{line[0].upper()}{line[1:]}. It uses memory and its port. A deploy leaves it running unless the recipe has "
+            f"{line[0].upper()}{line[1:]}. It occupies memory and that port. A deploy leaves it running unless the recipe has "
             "the same name."
         )
     for server in host_survey["servers"] if host_survey else ():

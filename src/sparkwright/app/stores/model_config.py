@@ -57,7 +57,7 @@ def load_chat(source: str, revision: str = "main") -> dict[str, Any] | None:
     """Return the facts in a model's chat files (see `chat_template.validate_entry`), or None if the hub does not provide them.
 
     Args:
-        source: as for `load_config`; of a config.json, the folder.
+        source: as for `load_config`; for a config.json file, its folder is searched.
         revision: as for `load_config`.
     """
     path = expand_home(source)
@@ -119,7 +119,7 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
             route=http.Route(proxies=True),
         )
     except TooLarge as error:
-        raise Refused(f"{name} is too large for a model's: the hub {error}.", where=model) from None
+        raise Refused(f"{name} is too large for a model's {name}: the hub {error}.", where=model) from None
     except TransportError as error:
         cause = error.error.strerror if isinstance(error, ConnectFailed) and error.error else ""
         reason = f"does not answer: {cause}" if cause else error
@@ -224,7 +224,7 @@ def format_chat(chat: Mapping[str, Any] | None) -> Iterator[str]:
 def _describe_stretch(architecture: Architecture, config: Mapping[str, Any]) -> str:
     trained, longest = config_parts.trained_length(config), architecture.max_position_embeddings or 0
     factor = longest / trained if trained else 0
-    return f" (trained on {trained}, stretched {factor:g} times)" if factor > 1 else ""
+    return f" (trained on {trained}, extended by a factor of {factor:g})" if factor > 1 else ""
 
 
 def _substring_rule(config: Mapping[str, Any]) -> str:

@@ -36,10 +36,10 @@ HOST_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern("libnvidia-ml.so.1: cannot open", "", NO_GPU),
     failure_pattern("The NVIDIA driver on your system is too old", "", OLD_DRIVER),
     failure_pattern("CUDA driver version is insufficient", "", OLD_DRIVER),
-    failure_pattern(  # gpustack issue 4678: images from vLLM 0.15 on bring CUDA's compatibility library
+    failure_pattern(  # gpustack issue 4678: images since vLLM 0.15 bundle CUDA's compatibility library
         "Error 803: ",
         r"Error 803: system has unsupported display driver",
-        "the image's CUDA compatibility library does not fit the host's driver (CUDA error 803): set "
+        "the image's CUDA compatibility library is incompatible with the host's driver (CUDA error 803): set "
         "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/nvidia/lib under container.env, or use another image.",
     ),
     failure_pattern(  # CUDA error 222
@@ -53,7 +53,7 @@ HOST_FAILURES: tuple[FailurePattern, ...] = (
 
 #: problems of the image: missing code for this GPU, libraries or compilers
 IMAGE_FAILURES: tuple[FailurePattern, ...] = (
-    failure_pattern(  # triton issues 8539, 9181: Triton brings a ptxas of CUDA 12
+    failure_pattern(  # triton issues 8539, 9181: Triton bundles the ptxas of CUDA 12
         "ptxas fatal",
         r"ptxas fatal\s*: Value '(sm_\w{1,20})' is not defined for option 'gpu-name'",
         "Triton's ptxas does not support this GPU ({0}): set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas under container.env, "
@@ -95,14 +95,14 @@ IMAGE_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "undefined symbol: ",
         r"(?:ImportError|OSError): (?:\S{0,500}/)?(\S{1,200}?\.so[\w.]*): undefined symbol: (\w{1,300})",
-        "{0} does not fit the image's PyTorch or CUDA (undefined symbol {1}): use another image.",
+        "{0} is incompatible with the image's PyTorch or CUDA (undefined symbol {1}): use another image.",
     ),
     failure_pattern(
         "cannot open shared object file",
         r"(?:ImportError|OSError): (lib[\w.+-]{1,100}): cannot open shared object file",
         "the image lacks {0}: its components were built for different versions of CUDA; use another image.",
     ),
-    failure_pattern("no kernel image is available", "", "its kernels are not for this GPU.", "always"),
+    failure_pattern("no kernel image is available", "", "its kernels were not built for this GPU.", "always"),
     failure_pattern(  # openai/harmony issues 46 and 95; vLLM issue 22525
         "error downloading or loading vocab file",
         "",
@@ -111,7 +111,7 @@ IMAGE_FAILURES: tuple[FailurePattern, ...] = (
     ),
 )
 
-#: crashes, which only explain an exit without a known exception
+#: crashes, used to explain an exit only if the log contains no known exception
 CRASH_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "what(): ",
@@ -134,7 +134,7 @@ CRASH_FAILURES: tuple[FailurePattern, ...] = (
         "always",
         "consequence",
     ),
-    failure_pattern(  # vLLM issue 1771: more shared memory was the way out
+    failure_pattern(  # vLLM issue 1771: more shared memory fixed it
         "Bus error",
         r"(?:Fatal Python error: |^|: )Bus error",
         "its process exited with a bus error: the container's /dev/shm was full (raise shm_size), or a file was truncated while it was read.",

@@ -1,4 +1,4 @@
-"""The run's interface to the guard of a start, a process that samples the memory from `docker start` until the verification.
+"""The memory guard of a server start: a process that samples memory until the server is verified.
 
 The process is `sparkwright.guard`. See docs/decisions/0042-the-guard-of-a-start.md.
 """
@@ -103,7 +103,7 @@ class StartGuard:
 class Guards:
     """The guards of one run, one at a time, shared by all its modules."""
 
-    #: minimum of available memory, GiB; 0 for a share of the host's memory
+    #: minimum available memory in GiB; 0 for the default, a share of the host's total memory
     floor_gib: float = 0.0
     note: Callable[[str], None] = lambda text: None
     #: allow the start of a configuration with which the host went down before
@@ -131,9 +131,11 @@ class Guards:
         key: str = "",
         what: Literal["starting", "serving"] = "starting",
     ) -> None:
-        """Start the guard of a container, given its inspect, before the container's start or load. Ends the previous guard.
+        """Start the guard of a container, given its `docker inspect`, before the container is started or put under load.
 
-        If the guard cannot be started, only a note reports it.
+        Ends the previous guard.
+
+        If the guard can't be started, the run continues without it, with a note.
         """
         self.end()
         self._danger, self._is_reported, self._since_s = None, False, 0.0
@@ -166,7 +168,7 @@ class Guards:
             self.note(f"the guard is not locked in memory: {answer.removeprefix('ready ')}")
 
     def set_process(self, container: Mapping[str, Any]) -> None:
-        """Send the guard the pid of the container's main process, from its inspect after the start; 0 if it has exited."""
+        """Send the guard the pid of the container's main process, from its `docker inspect`; 0 if it has exited."""
         state = container.get("State") or {}
         pid = state.get("Pid")
         is_known = isinstance(pid, int) and (pid > 0 or state.get("Running") is False)
@@ -189,7 +191,7 @@ class Guards:
             self.expected_bytes = data["expected_lowest_bytes"]
 
     def expect(self, available_bytes: int | None) -> None:
-        """Forget the budget, before the start of another server than the planned one.
+        """Drop the budget and set the expected level instead, before starting a server other than the planned one.
 
         Args:
             available_bytes: expected lowest MemAvailable; None if unknown.
@@ -241,7 +243,7 @@ class Guards:
             text += ", and every process was waiting for memory"
         if last_guard.stage:
             is_serving = last_guard.what == "serving"
-            stage = f"it served {last_guard.stage}" if is_serving else f"at the stage {last_guard.stage!r} of its start"
+            stage = f"it served {last_guard.stage}" if is_serving else f"it was starting (stage {last_guard.stage!r})"
             text += f" while {stage}"
         if self.left_bytes is not None:
             text += f"; its budget left {format_gib(self.left_bytes)} GiB"

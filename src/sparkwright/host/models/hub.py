@@ -1,8 +1,8 @@
 """A client for the protocol of a hub: URLs, short answers, file locations, and readable errors.
 
-Answers are limited in bytes, time and redirects. The protocol consists of four headers and two JSON documents, which
-huggingface_hub 2.4 reads in the same way; decision 40 explains why that package is not part of the runtime.
-tests/host/models/test_hub.py compares the two.
+Responses are limited in bytes, time and redirects. The protocol consists of a few headers (X-Linked-Size, X-Linked-ETag,
+X-Error-Code ...) and two JSON documents, which huggingface_hub 2.4 reads in the same way; decision 40 explains why that
+package is not part of the runtime. tests/host/models/test_hub.py compares the two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sparkwright.transport.http import Route
 from sparkwright.trust.model_files import SHA256
 from sparkwright.visible import one_line
 
-#: limit of an answer read into memory; the description of a model with 20,000 files has 8 MB
+#: maximum size of a response read into memory; the metadata of a model with 20,000 files is 8 MB
 MAX_ANSWER_BYTES = 16 * 2**20
 MAX_REDIRECTS = 10
 MAX_SILENCE_S, ANSWER_S = 30.0, 120.0
@@ -82,7 +82,7 @@ class Source:
         return [replace(self, url=url, other_urls=()) for url in (self.url, *self.other_urls)]
 
     def without_address(self, url: str) -> Source:
-        """Return the source without an address, unless it is the only one."""
+        """Return the source without the address `url`, unless that is its only one."""
         remaining = [address for address in (self.url, *self.other_urls) if address != url] or [self.url]
         return replace(self, url=remaining[0], other_urls=tuple(remaining[1:]))
 
@@ -105,7 +105,9 @@ def open_stream(
     redirects: int = MAX_REDIRECTS,
     silence_s: float | None = None,
 ) -> http.Stream:
-    """Return an answer after its headers were received. Retries after 0.5, 1, 2 ... s; Retry-After is ignored.
+    """Send a request and return the response once its headers have arrived.
+
+    Retries after 0.5, 1, 2 ... s; Retry-After is ignored.
 
     Args:
         headers: a token in these is sent to the URL's own origin only.
@@ -171,7 +173,9 @@ class FileLocation:
 
 
 def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) -> FileLocation:
-    """Request the location of a file from the hub. Follows redirects within the hub; one to another origin is the result.
+    """Request the location of a file from the hub.
+
+    Follows redirects within the hub; a redirect to another origin is returned as the location.
 
     Args:
         file: the file's entry in spark.lock.

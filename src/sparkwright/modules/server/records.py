@@ -66,7 +66,7 @@ class LastGood(Module["LastGood.Args"]):
         # written by an interrupted run that removed the server's restart policy, and may have stopped it
         stopped = context.state.read("previous") or {}
         if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
-            msg = f"{replacement.name_of(current)} itself, stopped by an interrupted run"
+            msg = f"{replacement.name_of(current)}, which an interrupted run stopped"
             return Result(msg=msg, data=_result_data(good, containers.url_of(current), kept=True))
         if good and current and current["Id"] == good.get("container_id"):
             good = next(iter(verified_states.load_earlier(context.state)), {})
@@ -229,7 +229,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
         name: str = arg("the container's name")
         restart: str = arg("the policy that `restore_previous` returned", default="no")
         why: str = arg("why it was restored, for the history", default="")
-        what: str = arg("its name in the history", default="restored")
+        what: str = arg("name of this event in the history", default="restored")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return replacement.find_current(context, args.name)
@@ -237,7 +237,7 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
     def differences(self, args: Args, observed: dict[str, Any]) -> list[Change]:
         policy = observed["HostConfig"]["RestartPolicy"]["Name"] if observed else None
         intended = mount_sources.restart_policy(observed, args.restart)
-        nested_mounts = "its mounts are nested; `invoke deploy` replaces it"
+        nested_mounts = "its mounts are nested, so Docker must not restart it; `invoke deploy` replaces the container"
         why = "verified again" if intended == args.restart else nested_mounts
         return [Change("restart", policy, intended, why)] if policy != intended else []
 

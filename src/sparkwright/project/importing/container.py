@@ -16,7 +16,7 @@ from sparkwright.visible import one_line
 
 #: options of `docker run` that an import drops, each with the reason; the user can add them to the recipe
 DROPPED_OPTIONS = {
-    "privileged": "the server does not need all rights of root; `devices` and `cap_add` grant single ones",
+    "privileged": "the server does not need full root privileges; `devices` and `cap_add` grant individual ones",
     "restart": "the restart policy is `unless-stopped`, once the server is verified",
     "healthcheck": "sparkwright checks that the server generates (`health.install`)",
     "pid": "the server does not need the host's processes",
@@ -86,7 +86,9 @@ def _running_container(foreign: ForeignRecipe, serving: ServerCommand, report: I
     if foreign.network:
         container["network"] = foreign.network
         if foreign.network == HOST and not foreign.ports:
-            reason = "the first deploy replaces the container, because it also records the port"
+            reason = (
+                "the first deploy replaces the container, because one that sparkwright creates also records the port"
+            )
             report.add("note", "network host", reason)
     container["ports"] = foreign.ports
     if serving.program and list(serving.program) != foreign.starts:
@@ -170,7 +172,7 @@ def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], r
         elif name in set_by_cluster:
             report.add("dropped", name, "the cluster sets it for each member")
         elif find_variables(value):
-            sentence = f"the variable {name} is set from the shell ({value}): its value, or `{DROP_ANSWER}`"
+            sentence = f"the variable {name} is set from the shell ({value}). Enter its value, or `{DROP_ANSWER}`"
             answer = report.ask(f"env.{name}", sentence)
             if answer and answer != DROP_ANSWER:
                 selected[name] = answer
@@ -206,9 +208,7 @@ def convert_running(settings: Mapping[str, Any], host: str, report: ImportReport
     foreign.env = {name: value for name, value in {**settings["env"], **env}.items() if MASK not in value}
     for name, value in settings["env"].items():
         if MASK in value:
-            reason = (
-                "not written: a recipe must not contain secrets; the first deploy replaces the container without it"
-            )
+            reason = "not written: a recipe must not contain secrets; the first deploy creates a container without it"
             report.add("secret", name, reason)
     _report_masked(foreign, report)
     reason = f"continues to serve: the import changed nothing on {host}; `plan` shows what a deploy would change"
@@ -225,6 +225,6 @@ def _report_masked(foreign: ForeignRecipe, report: ImportReport) -> None:
         del labels[name]
     for word in foreign.words:
         if MASK in word and word != MASK and not word.startswith("--"):
-            report.add("secret", word, "the secret was not written: set it by a file, or by `server_key`")
+            report.add("secret", word, "the secret was not written: pass it in a file, or with `server_key`")
     if not labels:
         foreign.options.pop("labels", None)

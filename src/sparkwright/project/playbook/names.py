@@ -216,7 +216,7 @@ class Names:
         if unknown:
             name = min(unknown)
             line = expressions.line_of_name(value, name) if isinstance(value, str) else 0
-            fix = suggest_name(name, valid_names, label="Known keys")
+            fix = suggest_name(name, valid_names, label="Known variables")
             raise Refused(f"unknown variable `{name}`.", where=locate(line), fix=fix)
 
     def host_values(self) -> dict[str, Any]:

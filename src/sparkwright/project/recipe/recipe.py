@@ -216,7 +216,10 @@ class Recipe:
 
     @property
     def published(self) -> int:
-        """Container port of the first published port, which answers requests; 0 if none is published, or not for TCP."""
+        """Container port of the first published port, which answers requests.
+
+        0 if no port is published, or the first one is not a TCP port.
+        """
         if is_on_host_network(self.file):
             return self.engine_port
         number, _, protocol = (self.file.container.ports or [":0"])[0].rpartition(":")[2].partition("/")
@@ -278,7 +281,7 @@ def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
 def serve_port(host: Host, recipe: Recipe) -> int:
     """Return the port of the host on which the server answers.
 
-    Raises Refused if the host sets another port than the engine's for a server on the host's network.
+    Raises Refused if the host sets a port other than the engine's for a server on the host's network.
     """
     if is_on_host_network(recipe.file):
         if host.serve_port not in (None, recipe.engine_port):

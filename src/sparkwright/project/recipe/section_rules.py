@@ -82,14 +82,14 @@ def _check_memory(file: Any) -> Iterator[Mistake]:
     if not container.memory_swap:
         return
     if not container.memory:
-        message = "`container.memory_swap` needs `memory`: it is the limit of both together."
+        message = "`container.memory_swap` needs `memory`: it is the combined limit of memory and swap."
         yield message, ("container", "memory_swap"), "Set `memory` too."
     elif (
         0
         <= process_option_rules.parse_swap(container.memory_swap)
         < container_option_rules.parse_size(container.memory)
     ):
-        message = "`container.memory_swap` is less than `memory`: it is the limit of both together."
+        message = "`container.memory_swap` is less than `memory`, but it is the combined limit of memory and swap."
         yield message, ("container", "memory_swap"), "Set it to `memory` for no swap, or higher."
 
 
@@ -159,7 +159,7 @@ def _check_models(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             yield f"{other} and `models.{role}` both name a model.", ("models", role), f"Remove {other}."
         elif not is_model_effective(flags, model_flag):
             message = f"`models.{role}` has no effect without `{file.engine}.{model_flag.needs or model_flag.flag}`."
-            yield message, ("models", role), "Add it, or remove the model: `invoke explain speculation`."
+            yield message, ("models", role), "Add it, or remove the model; see `invoke explain speculation`."
 
 
 def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
@@ -214,7 +214,7 @@ def _check_model_files(file: RecipeFile, source: Document) -> Iterator[Mistake]:
     for role, model in file.further_models.items():
         key, place = f"`{_model_key(file, role)}.file`", file.place_of(role)
         if file_rules and not model.file:
-            yield f"{key} is missing with {recipe_engine.title}.", place, f"Name {file_rules.NEEDED}."
+            yield f"{key} is required with {recipe_engine.title}.", place, f"Name {file_rules.NEEDED}."
         if model.file and not file_rules:
             yield f"{key} cannot be used with {recipe_engine.title}.", place, "Remove it."
 

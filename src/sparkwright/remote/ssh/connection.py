@@ -1,7 +1,7 @@
 """Connections over ssh, through jump hosts, with every host key checked.
 
-Fabric accepts any host key and ignores `Include`, nothing sets TCP_NODELAY, and a channel waits for an hour by default
-(docs/ssh.md).
+Replaces defaults of Fabric and Paramiko, which accept any host key, ignore `Include`, don't set TCP_NODELAY, and wait up to an
+hour for a channel (docs/ssh.md).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _connect_with_retries(
 ) -> Connection:
     """Connect one hop, retrying if it hangs up before the login.
 
-    An sshd or jump host hangs up on the eleventh concurrent login.
+    While ten logins are in progress, sshd (also on a jump host) drops some of the further ones at random (MaxStartups 10:30:100).
     """
     for pause_s in RETRY_PAUSES_S:
         try:
@@ -134,7 +134,9 @@ def _login_error(error: Exception, target: SshTarget, name: str, login: Login) -
         tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
         tried += f" ({'; '.join(login.problems)})" if login.problems else ""
         fix = f"Try `{target.manual_login}`."
-        return Unreachable(f"unreachable: {where} accepts none of the agent's keys and {tried}.", where=name, fix=fix)
+        return Unreachable(
+            f"unreachable: {where} rejected every key: the agent's keys and {tried}.", where=name, fix=fix
+        )
     if isinstance(error, socket.gaierror):
         return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
