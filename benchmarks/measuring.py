@@ -33,7 +33,7 @@ sys.path[:0] = [str(TOP), str(TOP / "src")]
 from benchmarks.clients import TOKENS, Absent, Said, command_lines, libraries
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
-from sparkwright.measure import figures, smoke, stream
+from sparkwright.measure import figures, stream, throughput
 
 RATE = 50
 FIRST_S = 0.2
@@ -252,9 +252,9 @@ def rates() -> None:
 def gate() -> None:
     """Print the duration of the throughput test on the server that it is intended for."""
     with server(gap_s=1 / 47) as url:
-        baseline = smoke.Baseline(dict.fromkeys(smoke.PROMPTS, 47.0), deviation=0.0, runs=5)
+        baseline = throughput.Baseline(dict.fromkeys(throughput.PROMPTS, 47.0), deviation=0.0, runs=5)
         started_s = time.perf_counter()
-        found = smoke.measure_decode_rate(HTTP, url, "m", bounds=smoke.Bounds(expected=47), baseline=baseline)
+        found = throughput.measure_decode_rate(HTTP, url, "m", bounds=throughput.Bounds(expected=47), baseline=baseline)
         took_s = time.perf_counter() - started_s
     print(f"smoke test of 47 tok/s: {found.verdict}, {found.tok_per_s:.2f} tok/s, {took_s:.1f} s")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from sparkwright import defaults
 from sparkwright.app import json_output, manual, recipe_exchange
 from sparkwright.app.findings import find_rules, format_rule, rule_titles
 from sparkwright.app.queries import client_formats
@@ -23,6 +24,7 @@ from sparkwright.cli.framework.help import format_option
 from sparkwright.cli.help_groups import GROUPS
 from sparkwright.engines import api_paths, engine
 from sparkwright.health import textfile
+from sparkwright.measure import throughput
 from sparkwright.modules import registry
 from sparkwright.project import catalogue, recipe
 from sparkwright.project.importing import format_detection
@@ -59,6 +61,10 @@ CODE = re.compile(r"<!-- code -->.*?<!-- end -->", re.S)
 SUPERSEDED = re.compile(r"^\*Superseded (in part )?by (\[decisions? .*?\)(?:, \[.*?\)| and \[.*?\))*)", re.M)
 PATHS = re.compile(r"<!-- paths -->.*?<!-- end -->", re.S)
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
+#: a default in a sentence, by the name of its constant
+VALUE = re.compile(r"<!-- value (\w+) -->.*?<!-- end -->")
+VALUES = {name: value for name, value in vars(defaults).items() if isinstance(value, int | float)}
+PERCENTAGES = {"MIN_TOLERANCE": throughput.MIN_TOLERANCE, "MAX_TOLERANCE": throughput.MAX_TOLERANCE}
 
 
 def pages() -> dict[Path, str]:
@@ -87,6 +93,10 @@ def pages() -> dict[Path, str]:
     index = [
         f"# Modules\n\nGenerated from their docstrings; `invoke docs.module NAME` shows the same.\n\n```\n{manual.module_index()}\n```\n"
     ]
+    for page in sorted(HERE.glob("*.md")):
+        text = found.get(page) or page.read_text()
+        if VALUE.search(text):
+            found[page] = VALUE.sub(lambda m: f"<!-- value {m[1]} -->{_format_value(m[1])}<!-- end -->", text)
     return {
         **found,
         HERE / "commands.md": "\n".join(_commands()) + "\n",
@@ -96,6 +106,10 @@ def pages() -> dict[Path, str]:
         HERE / "rules.md": _rules(),
         HERE / "metrics.md": _metrics(),
     }
+
+
+def _format_value(name: str) -> str:
+    return f"{100 * PERCENTAGES[name]:g} %" if name in PERCENTAGES else f"{VALUES[name]:g}"
 
 
 def keys_table(model: type[BaseModel]) -> str:

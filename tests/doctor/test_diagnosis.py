@@ -13,7 +13,7 @@ from sparkwright.engines import engine, slowness
 from sparkwright.engines.log.state import EngineState, Reading
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.record import Container
-from sparkwright.measure.smoke import Run
+from sparkwright.measure.throughput import Run
 from sparkwright.units import GIB
 
 NOW = 1_800_000_000.0

@@ -16,7 +16,7 @@ from sparkwright.engines.log.reader import EngineState, Reading, read_log
 from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.engines.vllm.log import LOG
-from sparkwright.measure import smoke, stream
+from sparkwright.measure import stream, throughput
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.modules.proof.smoke_test import SmokeTest
 from tests.modules.context import RecordingContext
@@ -198,7 +198,9 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
     if smoked.failed and HELD_UP not in smoked.msg:
         outcome.wrong.append(f"smoke_test: {smoked.msg}")
     before = _count_generated(server)
-    bodies = [openai_api.build_stream_request(HTTP, model, smoke.build_prompt(), STREAM_TOKENS) for _ in range(STREAMS)]
+    bodies = [
+        openai_api.build_stream_request(HTTP, model, throughput.build_prompt(), STREAM_TOKENS) for _ in range(STREAMS)
+    ]
     streams = [stream.measure_stream(server.base_url, body) for body in bodies]
     counted, served = sum(stream.tokens for stream in streams), _count_generated(server) - before
     if any(stream.approximate for stream in streams) or abs(served - counted) > SAME_COUNT * served:

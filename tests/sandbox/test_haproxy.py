@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sparkwright.app.runs import gateway
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.errors import Refused
 from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import starter

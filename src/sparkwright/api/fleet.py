@@ -13,7 +13,7 @@ from sparkwright.api.results import Diagnosis, History, HostInfo, HostStatus, In
 from sparkwright.api.run import Run
 from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe, select_hosts
 from sparkwright.app.runs import playbooks
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.errors import SparkwrightError
 from sparkwright.fleet.member import close_links
 from sparkwright.project.folder import Project

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkwright.app.runs import playbooks
-from sparkwright.app.runs.options import DeployOptions, option_rows
+from sparkwright.app.runs.deploy_options import DeployOptions, option_rows
 from sparkwright.cli.framework.command import Command, Option, build_command
 from sparkwright.errors import Refused
 

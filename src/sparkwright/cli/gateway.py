@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.cli.deploy import RUN_OPTIONS
 from sparkwright.cli.framework.command import build_command, command
 from sparkwright.errors import Exit

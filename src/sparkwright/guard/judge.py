@@ -31,6 +31,8 @@ PASSED_SHARE = 0.9
 #: rates below which a fall and a slow fall count as noise, in bytes per second
 MIN_FALL_RATE, MIN_LEAK_RATE = GIB // 10, 8 * 2**20
 MAX_SAMPLES = 256
+#: shortest pause between two samples in seconds; the longest is PAUSE_S in start.py and service.py
+MIN_PAUSE_S = 0.04
 
 
 class Floors:
@@ -187,9 +189,9 @@ class DangerDetector:
         return self._time_s[(self._count - 1) % MAX_SAMPLES] - self._time_s[oldest % MAX_SAMPLES] >= seconds
 
     def pause_s(self, max_s: float) -> float:
-        """Return the number of seconds until the next sample.
+        """Return the number of seconds until the next sample, from MIN_PAUSE_S to `max_s`.
 
         A fall of 12 GiB/s must not reach the floor between two samples, and an idle host must cost little.
         """
         room = self._available[(self._count - 1) % MAX_SAMPLES] - self.floors.floor
-        return min(max_s, max(0.04, room / (12 * GIB)))
+        return min(max_s, max(MIN_PAUSE_S, room / (12 * GIB)))

@@ -13,7 +13,7 @@ import yaml
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.textfile import PREFIX
 from sparkwright.health.webhook_formats import RUNBOOK_URL
-from sparkwright.measure.smoke import MAX_TOLERANCE
+from sparkwright.measure.throughput import MAX_TOLERANCE
 
 _LIMITS = Limits()
 #: age at which a check counts as stopped: three default intervals

@@ -18,7 +18,7 @@ from sparkwright.app.plans import plan_cache
 from sparkwright.app.plans.host_plan import Planner
 from sparkwright.app.plans.preparation import Preparation
 from sparkwright.app.runs import playbooks, session
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.cli.deploy import COMMANDS
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.project import playbook
@@ -386,7 +386,7 @@ class Link:
     def close(self): pass
 connect.open_link = Link
 from sparkwright.app.runs import playbooks
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 playbooks.run("deploy", "deploy", DeployOptions(**json.loads(sys.argv[1])))
 heavy = ("pydantic", "jinja2", "packaging", "sparkwright.engines.vllm", "sparkwright.project.playbook", "sparkwright.project.recipe")
 print([one for one in sys.modules if one.startswith(heavy)], file=sys.stderr)

@@ -10,7 +10,7 @@ from sparkwright.engines.http import Http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Refused
 from sparkwright.host.records.baselines import Baselines, build_key
-from sparkwright.measure.smoke import Baseline
+from sparkwright.measure.throughput import Baseline
 from sparkwright.modules.proof.load_proof import DepthRates, Rate, describe_rate_drops, format_rates, parse_rates
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sparkwright import here, host_side
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.console.events.summary import ServerSummary
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member

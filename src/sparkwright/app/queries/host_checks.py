@@ -20,7 +20,7 @@ from sparkwright.console.events.lines import budget_lines
 from sparkwright.console.events.live_lines import print_line
 from sparkwright.console.terminal import build_console
 from sparkwright.doctor.checks import operating_system
-from sparkwright.doctor.checks.registry import SERVER_CHECKS
+from sparkwright.doctor.checks.registration import SERVER_CHECKS
 from sparkwright.doctor.host import FIXES, format_counts
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member

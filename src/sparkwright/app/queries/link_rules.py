@@ -196,7 +196,7 @@ FIRST_PERFTEST_PORT = 18515
 MEASURE_S = 4
 #: minimum share of the nominal rate; a lower rate is reported as a warning. The halves of a good port reached 92.6 and 97.3 of
 #: 200 Gb/s (NVIDIA dgx-spark-playbooks, performance guide)
-MIN_RATE_SHARE = 0.875
+MIN_LINK_RATE_SHARE = 0.875
 #: below this rate the card is degraded; if firmware or power supply throttle it, it reaches 13 Gb/s at a link rate of 200
 DEGRADED_GBPS = 25.0
 BANDWIDTH_SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
@@ -231,7 +231,7 @@ def evaluate_rates(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Find
     figures = f"{halves} = {total_gbps:.0f} Gb/s" if len(rates) > 1 else f"{total_gbps:.0f} Gb/s"
     if total_gbps < DEGRADED_GBPS:
         return Finding("bandwidth", "bad", f"{figures}: the card is degraded", DEGRADED_FIX, BANDWIDTH_SOURCE)
-    if nominal_gbps and total_gbps < MIN_RATE_SHARE * nominal_gbps:
+    if nominal_gbps and total_gbps < MIN_LINK_RATE_SHARE * nominal_gbps:
         return Finding("bandwidth", "warning", f"{figures} of {nominal_gbps:.0f}", source=BANDWIDTH_SOURCE)
     return Finding("bandwidth", "ok", f"{figures} of {nominal_gbps:.0f}" if nominal_gbps else figures)
 

@@ -11,7 +11,7 @@ from sparkwright.app.connect import Selection, connect_hosts, select_machines
 from sparkwright.app.plans import gateways
 from sparkwright.app.queries import host_requests
 from sparkwright.app.runs import playbooks
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.app.runs.presenters import Listener
 from sparkwright.console.command_output import print_error, print_prose
 from sparkwright.errors import Exit, Refused, SparkwrightError

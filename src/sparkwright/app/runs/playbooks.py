@@ -16,7 +16,7 @@ from sparkwright.app.connect import (
     restrict_to_recipe,
 )
 from sparkwright.app.plans.plan_cache import PlanCacheEntry, PlannedHost
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.app.runs.presenters import Listener, RunOutput, closing_fleet
 from sparkwright.errors import Refused
 from sparkwright.fleet.fleet import Fleet

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from sparkwright.app.connect import SelectedHosts
 from sparkwright.app.prompts import ask_to_stop
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.console.events.subscriber import JsonLines, Subscriber
 from sparkwright.console.events.summary import ServerSummary, Summary
 from sparkwright.errors import Inconclusive

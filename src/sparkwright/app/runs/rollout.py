@@ -14,7 +14,7 @@ from sparkwright import here, program
 from sparkwright.app.connect import Selection
 from sparkwright.app.plans import clusters
 from sparkwright.app.plans.pins import load_lock, lock_entries
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.console.formatters import join_names
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, Inconclusive, Refused, SparkwrightError

@@ -12,7 +12,7 @@ from sparkwright.app.plans import clusters
 from sparkwright.app.plans.host_plan import Planner
 from sparkwright.app.plans.plan_cache import PlanCacheEntry, PlannedHost
 from sparkwright.app.plans.preparation import Peers, Preparation
-from sparkwright.app.runs.options import DeployOptions
+from sparkwright.app.runs.deploy_options import DeployOptions
 from sparkwright.app.runs.presenters import Listener, RunOutput, closing_fleet
 from sparkwright.app.runs.rollout import RolloutRun
 from sparkwright.console.command_output import print_json_line, print_text

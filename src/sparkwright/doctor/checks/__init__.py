@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from sparkwright.doctor.checks import gpu, memory, network, operating_system, services
-from sparkwright.doctor.checks.registry import CHECKS, Check
+from sparkwright.doctor.checks.registration import CHECKS, Check
 from sparkwright.doctor.host import Finding, Host
 from sparkwright.errors import SparkwrightError
 

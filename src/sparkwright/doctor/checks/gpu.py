@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sparkwright import defaults
 from sparkwright.doctor import known_facts
-from sparkwright.doctor.checks.registry import register_check
+from sparkwright.doctor.checks.registration import register_check
 from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, find_version, version_tuple
 from sparkwright.health.judging.observation import Limits
 from sparkwright.health.judging.questions import is_power_starved

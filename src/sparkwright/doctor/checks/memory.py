@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparkwright import units
 from sparkwright.doctor import known_facts
-from sparkwright.doctor.checks.registry import register_check
+from sparkwright.doctor.checks.registration import register_check
 from sparkwright.doctor.host import Finding, Host
 from sparkwright.engines import budget
 from sparkwright.engines.budget import Budget

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from sparkwright.doctor import fabric, known_facts
-from sparkwright.doctor.checks.registry import register_check
+from sparkwright.doctor.checks.registration import register_check
 from sparkwright.doctor.fabric import Link
 from sparkwright.doctor.host import Finding, Host, Verdict
 from sparkwright.errors import SparkwrightError

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from sparkwright.doctor import known_facts
-from sparkwright.doctor.checks.registry import register_check
+from sparkwright.doctor.checks.registration import register_check
 from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, version_tuple
 from sparkwright.units import format_gib
 from sparkwright.visible import one_line

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkwright.doctor import known_facts
-from sparkwright.doctor.checks.registry import register_check
+from sparkwright.doctor.checks.registration import register_check
 from sparkwright.doctor.host import FIXES, Finding, Host, IntendedServer
 from sparkwright.errors import Refused, SparkwrightError
 from sparkwright.host import ollama, root_runtime

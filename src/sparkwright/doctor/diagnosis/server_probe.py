@@ -19,11 +19,11 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.containers import container_labels
 from sparkwright.host.module import Context
 from sparkwright.host.records.baselines import Baselines, build_key
-from sparkwright.measure import gpu_sampler, http_probe, server_counters, smoke, stream
+from sparkwright.measure import gpu_sampler, http_probe, server_counters, stream, throughput
 from sparkwright.measure.background import LagSampler, suspend_gc
 from sparkwright.measure.server_client import ServerClient
 from sparkwright.measure.server_counters import counter_increase, has_foreign_tokens, read_settled_counters
-from sparkwright.measure.smoke import Baseline, Measurements, Run
+from sparkwright.measure.throughput import Baseline, Measurements, Run
 
 HEALTH_TIMEOUT_S = 5.0
 POLL_S = 0.5
@@ -205,7 +205,7 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
     sender = ServerClient(http, model, url, key)
 
     def run_stream(name: str, tokens: int) -> stream.Stream:
-        return sender.run(sender.request(smoke.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
+        return sender.run(sender.request(throughput.build_prompt(name), tokens), cap_s=STREAM_LIMIT_S)
 
     with (
         suspend_gc(),
@@ -238,7 +238,7 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
 
 def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: str, key: str) -> None:
     """Measure a stream that sets no option for reasoning."""
-    body = openai_api.build_stream_request(http, model, smoke.build_prompt("reasoning"), REASONING_TOKENS)
+    body = openai_api.build_stream_request(http, model, throughput.build_prompt("reasoning"), REASONING_TOKENS)
     default_body = {name: value for name, value in body.items() if name not in http.plain}
     try:
         result = stream.measure_stream(

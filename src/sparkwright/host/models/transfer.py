@@ -38,6 +38,8 @@ POLL_S = 0.25
 VERIFY_NICE = 15
 #: an attempt counts as progress if it kept at least this much more than the one before
 PROGRESS_BYTES = 64 * 2**20
+#: tries in a row without progress before a download fails
+DEFAULT_TRIES = 6
 #: the mode to use after one that stalled
 NEXT_MODE = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
 
@@ -47,7 +49,7 @@ class RetryPolicy:
     """The number of tries of a transfer, and the pauses between them."""
 
     #: give up after this many tries in a row without progress
-    tries: int = 6
+    tries: int = DEFAULT_TRIES
     #: pauses before the second, third, ... try; the last one is repeated
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
     #: time between two progress messages, which list all current files and are written to the journal

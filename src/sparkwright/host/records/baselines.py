@@ -17,9 +17,9 @@ from typing import Any
 from sparkwright.engines.http import Http
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder, newest_first
-from sparkwright.measure import reference, smoke
+from sparkwright.measure import reference, throughput
 from sparkwright.measure.reference import GeneratedText
-from sparkwright.measure.smoke import Baseline
+from sparkwright.measure.throughput import Baseline
 from sparkwright.protocol.container import group_options
 from sparkwright.trust.image_name import digest_of
 
@@ -101,9 +101,9 @@ def build_key(configuration: Mapping[str, Any], machine: Machine, http: Http) ->
     return {
         **key,
         "host": _host_id(machine),
-        "speculation": smoke.has_speculation(http, configuration),
-        "prompts": smoke.PROMPT_SET,
-        "client": smoke.CLIENT_VERSION,
+        "speculation": throughput.has_speculation(http, configuration),
+        "prompts": throughput.PROMPT_SET,
+        "client": throughput.CLIENT_VERSION,
     }
 
 

@@ -18,7 +18,7 @@ from sparkwright.host.models import file_transfer, hub_info, model_folders
 from sparkwright.host.models.file_transfer import bytes_by_address
 from sparkwright.host.models.hub import Source
 from sparkwright.host.models.manifest import Manifest, total_bytes
-from sparkwright.host.models.transfer import RetryPolicy, Transfer
+from sparkwright.host.models.transfer import DEFAULT_TRIES, RetryPolicy, Transfer
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import verified_states
 from sparkwright.protocol.result import Change, Result, arg
@@ -94,7 +94,9 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         stall_seconds: float = arg(
             "abort and retry a transfer that receives no data for this long, in seconds", default=60.0
         )
-        tries: int = arg("tries in a row without progress before it fails; the delay between them grows", default=6)
+        tries: int = arg(
+            "tries in a row without progress before it fails; the delay between them grows", default=DEFAULT_TRIES
+        )
         token_secret: str = arg("the secret that holds the hub's token", default="HF_TOKEN")
         from_: str = arg("host to copy the model from; empty: the hub", default="")
         peer: list[str] = arg(

@@ -144,7 +144,7 @@ DEPTH_RATES_ANSWER_TOKENS = 64
 #: key of the rates in a baseline
 DEPTH_RATES_KEY = "depth"
 #: a rate below this share of the earlier one at the same depth is a regression; low, because one stream is measured once
-MIN_RATE_SHARE = 0.75
+MIN_DEPTH_RATE_SHARE = 0.75
 #: a first rate below this share of a short prompt's rate is doubtful. By the bytes read, a dense 8B in bf16 loses a fifth of
 #: its rate behind 32k tokens (16 GB of weights, 4 GB of KV cache); with a slow fallback of the attention backend most of it
 MIN_FIRST_RATE_SHARE = 0.5
@@ -256,12 +256,12 @@ def parse_rates(rates: object) -> dict[str, float]:
 
 
 def describe_rate_drops(rates: Sequence[Rate], earlier_rates: Mapping[str, float]) -> str:
-    """Describe the rates that fell below MIN_RATE_SHARE of the earlier rate at the same depth; empty if none did."""
+    """Describe the rates that fell below MIN_DEPTH_RATE_SHARE of the earlier rate at the same depth; empty if none did."""
     pairs = [(rate, earlier_rates.get(str(rate.depth))) for rate in rates]
     return ", ".join(
         f"{rate.tok_per_s:.1f} tok/s behind {rate.depth} tokens against {earlier:.1f} before"
         for rate, earlier in pairs
-        if rate.tok_per_s and earlier and rate.tok_per_s < MIN_RATE_SHARE * earlier
+        if rate.tok_per_s and earlier and rate.tok_per_s < MIN_DEPTH_RATE_SHARE * earlier
     )
 
 

@@ -19,12 +19,12 @@ from sparkwright.host.containers import container_labels, running_server, server
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records.baselines import Baselines, build_key
 from sparkwright.host.runs import lock
-from sparkwright.measure import gpu_sampler, http_probe, server_counters, smoke, stream
+from sparkwright.measure import gpu_sampler, http_probe, server_counters, stream, throughput
 from sparkwright.measure import speculation as speculation_proof
 from sparkwright.measure.background import LagSampler, suspend_gc
 from sparkwright.measure.figures import percentile
 from sparkwright.measure.server_counters import counter_increase, has_count_mismatch, read_settled_counters
-from sparkwright.measure.smoke import Baseline, Bounds, SmokeResult
+from sparkwright.measure.throughput import Baseline, Bounds, SmokeResult
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 from sparkwright.visible import one_line
@@ -121,7 +121,7 @@ class SmokeTest(Module["SmokeTest.Args"]):
 
     def _evaluate(self, http: Http, args: Args, context: Context) -> Result:
         key = server_key.find_probe_key(context, args.base_url, args.api_key_secret)
-        has_speculation = smoke.has_speculation(http, args.baseline_key)
+        has_speculation = throughput.has_speculation(http, args.baseline_key)
         baselines, name = Baselines(context.state), build_key(args.baseline_key, context.machine, http)
         baseline = None if args.new_baseline or not args.baseline_key else baselines.read(name)
         bounds = Bounds(args.tok_per_s, evidence.max_decode_rate(context, args.model_dir), has_speculation)
@@ -198,7 +198,7 @@ def _measure(
         LagSampler() as lag,
         gpu_sampler.GpuSampler(lambda: nvidia_smi.sample_gpu(context.machine)) as sampler,
     ):
-        measured = smoke.measure_decode_rate(
+        measured = throughput.measure_decode_rate(
             http,
             args.base_url,
             args.model,
@@ -227,7 +227,7 @@ def _baseline_conditions(args: SmokeTest.Args, observed: Observations, context: 
 
 def _describe_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
     """Return a sentence about an answer that has content only without `stream`; empty if it has none either way."""
-    stream_body = openai_api.build_stream_request(http, args.model, smoke.build_prompt(), args.tokens)
+    stream_body = openai_api.build_stream_request(http, args.model, throughput.build_prompt(), args.tokens)
     body = {name: value for name, value in stream_body.items() if name not in ("stream", *http.measured)}
     answer = http_probe.send_with_fewer_options(
         http, args.base_url, body, api_key=key, timeout_s=defaults.TOKEN_TIMEOUT_S

@@ -39,7 +39,7 @@ class UnknownKey(Unreachable):
     """
 
     def __init__(self, target: SshTarget, key: paramiko.PKey, fix: str) -> None:
-        super().__init__(f"the key of {target.host_key_name} is not known yet: {fingerprint(key)}.", fix=fix)
+        super().__init__(unknown_key_message(target, key), fix=fix)
         self.target = target
         self.key = key
 
@@ -107,10 +107,11 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
         and not any(line.marker == AUTHORITY for line in known_keys)
     ):
         raise UnknownKey(target, key, _unknown_key_fix(target, known_keys))
-    raise Unreachable(
-        f"the key of {target.host_key_name} is not known yet: {fingerprint(key)}.",
-        fix=_unknown_key_fix(target, known_keys),
-    )
+    raise Unreachable(unknown_key_message(target, key), fix=_unknown_key_fix(target, known_keys))
+
+
+def unknown_key_message(target: SshTarget, key: paramiko.PKey) -> str:
+    return f"the key of {target.host_key_name} is not known yet: {fingerprint(key)}."
 
 
 def changed_key_error(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> Unreachable:

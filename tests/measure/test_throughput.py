@@ -4,12 +4,12 @@ import pytest
 
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host import nvidia_smi
-from sparkwright.measure import gpu_sampler, smoke
+from sparkwright.measure import gpu_sampler, throughput
 from sparkwright.measure.background import LagSampler
-from sparkwright.measure.smoke import Baseline, Bounds, Run
+from sparkwright.measure.throughput import Baseline, Bounds, Run
 from tests.measure.exact_server import Schedule, serving
 
-NAMES = tuple(smoke.PROMPTS)
+NAMES = tuple(throughput.PROMPTS)
 
 
 def make_runs(*rates: float) -> list[Run]:
@@ -41,7 +41,7 @@ def make_baseline(rate: float, deviation: float = 0.0) -> Baseline:
     ],
 )
 def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline | None, verdict: str) -> None:
-    assert smoke.evaluate_runs(make_runs(*rates), bounds, baseline)[0] == verdict
+    assert throughput.evaluate_runs(make_runs(*rates), bounds, baseline)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_three_runs(rates: tuple[float, ...], bounds: Bounds, baseline: Baseline
     ],
 )
 def test_seven_runs_decide_at_the_tolerance(rates: tuple[float, ...], verdict: str) -> None:
-    assert smoke.evaluate_runs(make_runs(*rates), Bounds(), make_baseline(47), is_final=True)[0] == verdict
+    assert throughput.evaluate_runs(make_runs(*rates), Bounds(), make_baseline(47), is_final=True)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_tolerance_follows_the_noise_within_limits(deviation: float, toleran
 
 
 def test_a_faster_server_passes_with_a_question() -> None:
-    verdict, _, note = smoke.evaluate_runs(make_runs(60, 60, 60), Bounds(), make_baseline(47))
+    verdict, _, note = throughput.evaluate_runs(make_runs(60, 60, 60), Bounds(), make_baseline(47))
     assert verdict == "proved"
     assert "faster than the baseline" in note
 
@@ -75,13 +75,13 @@ def test_with_speculation_each_prompt_is_held_against_itself() -> None:
     baseline = Baseline.of(measured, by_prompt=True)
     assert baseline.deviation == 0
     again = [Run(name, rate, 0.1) for name, rate in zip(NAMES, (30, 62, 94), strict=True)]
-    assert smoke.evaluate_runs(again, Bounds(speculation=True), baseline)[0] == "regression"
-    assert smoke.evaluate_runs(measured[:3], Bounds(speculation=True), baseline)[0] == "proved"
+    assert throughput.evaluate_runs(again, Bounds(speculation=True), baseline)[0] == "regression"
+    assert throughput.evaluate_runs(measured[:3], Bounds(speculation=True), baseline)[0] == "proved"
 
 
 def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, chunks=40)) as server:
-        measurement = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
+        measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=40)
         options = [body["max_tokens"] for body in server.bodies]
         prompts = [body["messages"][0]["content"] for body in server.bodies]
     assert (measurement.verdict, len(measurement.runs)) == ("new baseline", 5)
@@ -93,7 +93,7 @@ def test_a_baseline_is_made_of_five_runs_and_comes_back_from_json() -> None:
 
 def test_an_unclear_figure_gets_four_more_runs() -> None:
     with serving(Schedule(first_s=0.01, rates=[200] * 4 + [240], chunks=40)) as server:
-        measurement = smoke.measure_decode_rate(
+        measurement = throughput.measure_decode_rate(
             HTTP, server.url, "m", bounds=Bounds(), baseline=make_baseline(235, 0.05), tokens=40
         )
     assert len(measurement.runs) == 7
@@ -102,13 +102,13 @@ def test_an_unclear_figure_gets_four_more_runs() -> None:
 
 def test_another_servers_refusal_of_our_keys_is_no_failure() -> None:
     with serving(Schedule(first_s=0.01, gap_s=0.004, refuses=["chat_template_kwargs", "ignore_eos"])) as server:
-        measurement = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
+        measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(), baseline=None, tokens=30)
         assert [("ignore_eos" in body) for body in server.bodies] == [True, True] + [False] * 6
     assert measurement.verdict == "new baseline"
 
 
 def test_prompts_never_begin_alike() -> None:
-    assert len({smoke.build_prompt()[:8] for _ in range(50)}) == 50
+    assert len({throughput.build_prompt()[:8] for _ in range(50)}) == 50
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:
 def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
     """The server of this case sends a third of its answer at a time."""
     with serving(Schedule(per_chunk=40, chunks=4, gap_s=0.2, first_s=0.2)) as server:
-        measurement = smoke.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
+        measurement = throughput.measure_decode_rate(HTTP, server.url, "m", bounds=Bounds(47), baseline=None)
     assert (measurement.verdict, measurement.runs) == ("not compared", [])
-    assert len(measurement.burst_rates) == smoke.MIN_RUNS
+    assert len(measurement.burst_rates) == throughput.MIN_RUNS
     assert "in bursts" in measurement.reason
     assert "from the request to the last token" in measurement.reason
 
@@ -159,4 +159,4 @@ def test_a_server_that_answers_in_bursts_gets_no_baseline() -> None:
 def test_whole_requests_in_bursts_may_not_be_slower_than_half_of_what_is_expected(
     expected: float | None, verdict: str
 ) -> None:
-    assert smoke.evaluate_bursts([69.6, 70.1, 68.0], Bounds(expected))[0] == verdict
+    assert throughput.evaluate_bursts([69.6, 70.1, 68.0], Bounds(expected))[0] == verdict
