@@ -35,11 +35,7 @@ class Response:
     #: HTTP status; 0 if there was no answer
     status: int
     body: bytes = b""
-<<<<<<< HEAD
     #: reason why there was no answer: refused, timeout, reset or a sentence; empty if there was one
-=======
-    #: reason if there was no response: "refused", "timeout", "reset", or a clause for a message
->>>>>>> 64d92c02 (79 sentences that a fresh reader marked in thirty files: six were false)
     error: str = ""
 
     def json(self) -> Any:
@@ -130,11 +126,7 @@ def extract_error(document: Any) -> str:
     """Return the error message of a response body or a chunk of a stream; empty if it is not an error.
 
     vLLM, SGLang and llama.cpp also send errors with status 200, in streams. An error has {"error": ...} (all servers) or
-<<<<<<< HEAD
-    {"object": "error"} (vLLM before 0.11), or a choice with the finish reason "error" or "abort". llama.cpp of 2025 sends a line
-=======
-    {"object": "error"} (vLLM before 0.11), or a choice ended with "error" or "abort". llama.cpp builds from 2025 send a line
->>>>>>> 64d92c02 (79 sentences that a fresh reader marked in thirty files: six were false)
+    {"object": "error"} (vLLM before 0.11), or a choice with the finish reason "error" or "abort". llama.cpp builds from 2025 send a line
     `error: {...}` instead of `data: {...}`.
     """
     if not isinstance(document, dict):

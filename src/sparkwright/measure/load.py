@@ -95,11 +95,7 @@ class _Queue:
         on_done: Callable[[int], None],
         workers: int,
     ) -> None:
-<<<<<<< HEAD
         """Initialize the queue. settings: further arguments of `stream.record`."""
-=======
-        """settings: additional arguments of `stream.record`."""
->>>>>>> 64d92c02 (79 sentences that a fresh reader marked in thirty files: six were false)
         self.recordings: list[Recording | Exception | None] = [None] * len(requests)
         self.ready, self.begin, self.start_s = threading.Barrier(workers + 1), threading.Event(), 0.0
         self._base_url, self._requests, self._settings, self._on_done = base_url, requests, settings, on_done
