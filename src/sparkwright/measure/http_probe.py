@@ -126,8 +126,8 @@ def extract_error(document: Any) -> str:
     """Return the error message of a response body or a chunk of a stream; empty if it is not an error.
 
     vLLM, SGLang and llama.cpp also send errors with status 200, in streams. An error has {"error": ...} (all servers) or
-    {"object": "error"} (vLLM before 0.11), or a choice with the finish reason "error" or "abort". llama.cpp builds from 2025 send a line
-    `error: {...}` instead of `data: {...}`.
+    {"object": "error"} (vLLM before 0.11), or a choice with the finish reason "error" or "abort". llama.cpp builds from 2025
+    send a line `error: {...}` instead of `data: {...}`.
     """
     if not isinstance(document, dict):
         return ""
