@@ -141,7 +141,7 @@ def test_two_flags_are_a_grid_and_two_keys_of_one_flag_too(base: Recipe) -> None
     ("name", "message", "fix"),
     [
         ("max-num-batched-tokenz", "no release from", "max-num-batched-tokens"),
-        ("model", "a recipe says that under model.mount", "two recipes"),
+        ("model", "recipes set it under `model.mount`", "two recipes"),
         ("max-num-seqs.key", "not a JSON object", "max-num-seqs"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_flag_that_cannot_be_swept_is_refused_with_what_to_write(
 def test_two_spellings_of_one_flag_and_too_many_arms_are_refused(base: Recipe) -> None:
     with pytest.raises(Refused, match="are the same flag"):
         experiment.grid_arms(base, [Axis("tp", (1,)), Axis("tensor-parallel-size", (1, 2))], lock_entries())
-    with pytest.raises(Refused, match="20 arms: an experiment starts at most 16"):
+    with pytest.raises(Refused, match="20 arms: an experiment can have at most 16"):
         experiment.grid_arms(base, [Axis("max-num-seqs", tuple(range(1, 21)))], lock_entries())
 
 

@@ -46,7 +46,7 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
     [
         ("{", "is not JSON"),
         ('{"kind": "other"}', "not a results file"),
-        ('{"kind": "sparkwright bench", "schema": 99}', "is of schema 99"),
+        ('{"kind": "sparkwright bench", "schema": 99}', "has schema 99"),
         ('{"kind": "sparkwright bench", "schema": 1, "name": "x", "experiment": "ab", "cells": [{}]}', "cells.0.key"),
     ],
 )
@@ -71,7 +71,7 @@ def test_spark_arena_gets_the_rows_of_llama_benchy() -> None:
     ]
     assert table[2] == "| Qwen/Qwen3.5-35B-A3B-FP8 | pp2048 | 4833.20 ± 12.00 | 205.00 | 205.00 | 205.00 |"
     assert table[3] == "| Qwen/Qwen3.5-35B-A3B-FP8 | tg128 | 47.31 ± 0.00 | | | |"
-    with pytest.raises(Refused, match="no measurement of one stream"):
+    with pytest.raises(Refused, match="no measurement of a single stream"):
         summary.render_markdown(made.make_sweep_results())
 
 

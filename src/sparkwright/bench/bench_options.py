@@ -1,4 +1,7 @@
-"""The options of a bench command, and the loads derived from them, including prompts from a file."""
+"""The options of a bench command, and the loads derived from them, including prompts from a file.
+
+A file of prompts is ShareGPT's published JSON, or has a JSON object with a `prompt` on each line.
+"""
 
 from __future__ import annotations
 
@@ -29,25 +32,26 @@ LOADS_BY_COMMAND: Mapping[str, tuple[str, ...]] = {
     "mixed": ("mixed",),
     "context": ("depth",),
 }
-#: default concurrency of `serve` by command: a curve, or one stream and several
+#: default numbers of concurrent requests of `serve`, by command
 DEFAULT_CONCURRENCY: Mapping[str, tuple[int, ...]] = {"serve": (1, 2, 4, 8), "ab": (1, 8), "sweep": (8,)}
-#: minimum number of prefill steps of a long prompt, because with a single step chunked prefill makes no difference
+#: minimum number of prefill steps of a long prompt, because with few steps chunked prefill makes little difference
 MIN_PREFILL_STEPS = 4
 LONG_TOKENS = 4096
 #: kinds of load with a long prompt
 LONG_PROMPT_KINDS = frozenset(("hol1", "hol2", "itl", "mixed"))
-#: relative error in a long prompt's number of tokens, which consists of random words
+#: relative error of the length of a long prompt, which consists of random words
 LENGTH_ERROR_SHARE = 0.03
-#: longest prompt of a ladder if the context is unknown, and the shortest prompt of all ladders
+#: longest prompt of `depth` if the context is unknown, and the shortest one
 DEFAULT_DEPTH_TOKENS, MIN_DEPTH_TOKENS = 32768, 1024
-#: margin for the chat template and the estimated number of words
+#: margin for the chat template and the error of the estimated length
 MARGIN_TOKENS = 256
 #: maximum temperature, as in OpenAI's API
 MAX_TEMPERATURE = 2.0
 
+#: estimate for the lengths of a data set's texts, because the laptop has no tokenizer; the server counts the real number
 CHARS_PER_TOKEN = 4
 DEFAULT_ANSWER_TOKENS = 128
-#: limits for a file; ShareGPT has 650 MB and about 4 million JSON values
+#: limits for a file of prompts; ShareGPT has 650 MB and about 4 million JSON values
 MAX_BYTES, MAX_PARTS = 2048 * MIB, 40_000_000
 #: names of the user and the assistant in published data sets
 USER_ROLES, ASSISTANT_ROLES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
@@ -87,9 +91,9 @@ class BenchOptions:
     #: swept flags with their values
     axes: tuple[Axis, ...] = ()
     loads: tuple[str, ...] = ()
-    #: numbers of concurrent requests, each of which is a load
+    #: numbers of concurrent requests, one load each
     concurrency: tuple[int, ...] = ()
-    #: arrivals per second, each of which is a load; they replace the concurrency
+    #: requests per second instead of a concurrency, one load each
     rates: tuple[float, ...] = ()
     #: sampling temperatures to use with each load; empty for greedy sampling
     temperatures: tuple[float, ...] = ()
@@ -118,27 +122,27 @@ class BenchOptions:
     def validate(self) -> BenchOptions:
         """Return the options unchanged. Raises Refused if they contradict each other."""
         if bool(self.a) != bool(self.b):
-            raise Refused("two arms take two recipes: -a and -b.", fix="Or one recipe and --flag chunked-prefill.")
+            raise Refused("-a and -b must be given together.", fix="Or use one recipe and --flag chunked-prefill.")
         if self.a and (self.flag or self.axes):
             raise Refused("-a and -b name two recipes, --flag changes one: choose one.")
         if self.command == "ab" and not (self.a or self.flag or self.axes):
             raise Refused("nothing to compare was named: pass -a RECIPE -b RECIPE, or --flag chunked-prefill.")
         if self.command != "sweep" and self.axes and [len(axis.values) for axis in self.axes] != [2]:
-            raise Refused("two arms take one flag and two values.", fix="invoke bench.sweep measures more of them.")
+            raise Refused("a comparison takes one flag with two values.", fix="`invoke bench.sweep` measures more.")
         if self.command == "sweep" and not (self.sizes or self.axes):
             raise Refused(
-                "the sizes are missing, or a flag and its values.",
+                "nothing to sweep was named: pass sizes, or a flag and its values.",
                 fix="--max-num-batched-tokens 512,1024,2048, or --flag max-num-seqs --values 4,8,16",
             )
         if self.sizes and self.axes:
             raise Refused("--max-num-batched-tokens is short for --flag and --values: choose one.")
         if self.rates and self.concurrency:
-            raise Refused("--rate and --concurrency are two ways to send: choose one.")
+            raise Refused("--rate and --concurrency can't be combined: choose one.")
         if self.name and not re.fullmatch(r"[\w][\w.-]*", self.name):
             raise Refused(f"--name {self.name} is not a valid folder name.", fix="Letters, digits, dots and dashes.")
         for kind in self.loads:
             if kind not in KINDS:
-                raise Refused(f"no load {kind!r}.", fix=f"There are: {', '.join(KINDS)}.")
+                raise Refused(f"unknown load {kind!r}.", fix=f"Loads: {', '.join(KINDS)}.")
         lists = {"concurrency": self.concurrency, "rate": self.rates, "max-num-batched-tokens": self.sizes}
         counts = {"prompt-tokens": self.prompt_tokens, "output-tokens": self.output_tokens}
         counts |= {"requests": self.requests, "long-tokens": self.long_tokens, "repeat": self.repeat}
@@ -262,7 +266,7 @@ def _with_sizes(options: BenchOptions, default: Load) -> Load:
 
 
 def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequence[Load]) -> tuple[int, list[str]]:
-    """Return a long prompt's length and notes: MIN_PREFILL_STEPS times the largest budget or more, if the context allows it."""
+    """Return the length of long prompts, at least MIN_PREFILL_STEPS times the largest budget if the context allows, and notes."""
     answer_tokens = max(load.output_tokens for load in loads)
     max_tokens = limits.length - answer_tokens - MARGIN_TOKENS if limits.length else None
     if options.long_tokens:
@@ -280,7 +284,7 @@ def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequen
     prompt = f"the long prompt of {tokens} tokens"
     if tokens > limits.budget:
         return tokens, [f"{prompt} is less than {MIN_PREFILL_STEPS} steps of {limits.budget}"]
-    return tokens, [f"{prompt} fits one step of {limits.budget}: whether prompts are cut can make no difference"]
+    return tokens, [f"{prompt} fits one step of {limits.budget}: chunked prefill can't make a difference"]
 
 
 def _fit_to_context(load: Load, limits: LoadLimits) -> Load:
@@ -291,7 +295,7 @@ def _fit_to_context(load: Load, limits: LoadLimits) -> Load:
 
 
 def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, int]]:
-    """Return up to `count` random pairs of a prompt and the number of tokens of its answer. Raises Refused.
+    """Return up to `count` random pairs of a prompt and the number of its answer's tokens. Raises Refused.
 
     As in vLLM's own benchmark, only the first turn of a conversation is used, if both sides have 4 to 1024 tokens.
     """
@@ -304,7 +308,8 @@ def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, in
     rows = list(_parse_share_gpt(text, path) if text.lstrip().startswith("[") else _parse_lines(text, path))
     if not rows:
         raise Refused(
-            f"{path} holds no prompt that can be used.", fix=f"One turn of {MIN_LENGTH} to {MAX_LENGTH} tokens each."
+            f"{path} contains no usable prompt.",
+            fix=f"Prompts and answers must have {MIN_LENGTH} to {MAX_LENGTH} tokens.",
         )
     random.Random(seed).shuffle(rows)
     return rows[:count]

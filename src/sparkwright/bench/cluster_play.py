@@ -18,7 +18,7 @@ from sparkwright.project.inventory.groups import Cluster
 
 #: maximum number of turns, because the runs of a cluster can meet at 200 barriers and a turn takes six
 MAX_TURNS = 30
-#: how long a worker waits for the head's figures of a turn, in seconds
+#: how long a worker waits until the head has measured a turn
 MEASURE_TIMEOUT_S = 24 * 3600
 #: file with the part that fetches an arm
 FETCH_FILE = "fetch_arm.yml"
@@ -56,7 +56,7 @@ def finished_tasks(parts: str) -> list[Task]:
     return [
         task("Gather facts", "facts"),
         task("Remove last arm", "clear_arm", NAME_ARGUMENTS, register="cleared"),
-        _barrier_task("Learn whether an arm was left", "left", share=share, register="left"),
+        _barrier_task("Check whether an arm was left", "left", share=share, register="left"),
         {**_restore_task(parts), "when": "'arm' in left.any"},
     ]
 
@@ -85,7 +85,7 @@ def arm_tasks(
     """
     remaining = play.remaining_turns(experiment, known_settings)
     if len(remaining.turns) > MAX_TURNS:
-        message = f"{len(remaining.turns)} starts of a cluster in one experiment: at most {MAX_TURNS} can be."
+        message = f"{len(remaining.turns)} starts of a cluster in one experiment: at most {MAX_TURNS} are possible."
         raise Refused(message, fix="Give fewer values, or a smaller --repeat.")
     lab = _Lab(experiment, series, parts, remaining, changed_flags)
     conditions = [f"{lab.refused_register(name)!r} not in checked.any" for name in remaining.names]

@@ -1,4 +1,4 @@
-"""Comparing two results, or the two arms of one, load by load and figure by figure."""
+"""Comparison of two results, or of the two arms of one, load by load and figure by figure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkwright.bench.results_file import Figures, Results, Row, build_rows, describe_load, load_key, shown_figures
+from sparkwright.bench.results_file import Figures, Results, Row, build_rows, load_key, shown_figures
 
 #: compared figures: title, name in `Figures` or `derived`, digits, whether more is better
 COMPARED_FIGURES: tuple[tuple[str, str, int, bool], ...] = (
@@ -44,9 +44,9 @@ class Difference:
     second: float
     digits: int
     more_is_better: bool
-    #: the repetitions of the two do not overlap; None if a side has a single run
+    #: True if the repetitions of the two sides do not overlap; None if a side has a single run
     sure: bool | None
-    #: True for a percentile that hides stalls, because a side has too few of them
+    #: True for a percentile that hides the stalls of a side, because there are too few
     blind: bool = False
 
     @property
@@ -62,7 +62,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """The verdict: better, worse, within noise, or one for single runs."""
+        """Better, worse, equal, within noise or misses stalls; with a question mark for single runs."""
         if self.blind:
             return "misses stalls"
         if self.better is None:
@@ -92,9 +92,9 @@ def compare_results(results: Results, other: Results) -> list[Difference]:
     if len(shared_arms) < 2:
         return _compare_rows(first, second)
     return [
-        each
+        difference
         for name in sorted(shared_arms)
-        for each in _compare_rows(select_arm(first, name), select_arm(second, name), f"{name}: ")
+        for difference in _compare_rows(select_arm(first, name), select_arm(second, name), f"{name}: ")
     ]
 
 
@@ -114,7 +114,7 @@ def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "")
 def _match_rows(first: Sequence[Row], second: Sequence[Row]) -> Iterable[tuple[Row, Row]]:
     """Yield pairs of rows with the same load.
 
-    A load of another tool matches if it has the same concurrency or the same rate.
+    An imported load matches if it has the same kind, concurrency and rate.
     """
     keys: tuple[Callable[[Row], Any], ...] = (
         lambda row: load_key(row.load),
@@ -154,5 +154,5 @@ def _has_hidden_stalls(*sides: Row) -> bool:
 
 def list_unmatched(results: Results, other: Results) -> list[str]:
     """Return the loads that are in only one of two results."""
-    descriptions = [{describe_load(row.load) for row in build_rows(each)} for each in (results, other)]
-    return sorted(descriptions[0] ^ descriptions[1])
+    first, second = ({row.words for row in build_rows(side)} for side in (results, other))
+    return sorted(first ^ second)

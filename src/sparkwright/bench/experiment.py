@@ -148,7 +148,6 @@ def find_refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
 
 
 def running_arm(base: Recipe) -> Arm:
-    """Return the arm of the running server."""
     return Arm("server", base.name, base)
 
 
@@ -214,16 +213,16 @@ def grid_arms(
 
     Raises:
         Refused: a flag is unknown to the recipe's engine, is set by another key of a recipe, is changed twice, or there are more
-            than MOST_ARMS arms.
+            than `axis.MAX_ARMS` arms.
     """
     base, combinations = as_deployed(base, pinned), list(axis.combine_values(axes))
     if len(combinations) > axis.MAX_ARMS:
         raise Refused(
-            f"{len(combinations)} arms: an experiment starts at most {axis.MAX_ARMS}, for each takes minutes to load.",
+            f"{len(combinations)} arms: an experiment can have at most {axis.MAX_ARMS}, because each takes minutes to load.",
             fix="Give fewer values.",
         )
-    if len({axis.canonical_name(each.name, base.engine.flags) for each in axes}) < len(axes):
-        raise Refused(f"{' and '.join(each.name for each in axes)} are the same flag.")
+    if len({axis.canonical_name(swept.name, base.engine.flags) for swept in axes}) < len(axes):
+        raise Refused(f"{' and '.join(swept.name for swept in axes)} are the same flag.")
     names = names or axis.arm_names(combinations)
     arms = [_grid_arm(name, base, axes, values) for name, values in zip(names, combinations, strict=True)]
     for swept in axes:
@@ -250,7 +249,7 @@ def _check_axis(swept: Axis, arms: Sequence[Arm], pinned: Mapping[str, Any]) -> 
     flag_name = arms[0].recipe.engine.flags.canonical(swept.flag)
     key = arms[0].recipe.engine.flags.SET_BY.get(flag_name)
     if key:
-        raise Refused(f"--flag {swept.name}: a recipe says that under {key}.", fix="Compare two recipes: -a and -b.")
+        raise Refused(f"--flag {swept.name}: recipes set it under `{key}`.", fix="Compare two recipes: -a and -b.")
     for arm in arms:
         for finding in arm.serving(pinned).findings:
             if (
@@ -266,7 +265,7 @@ def as_deployed(base: Recipe, pinned: Mapping[str, Any]) -> Recipe:
     """Return the recipe with the flags that its expectation implies, so that a changed flag does not alter them."""
     file_flags = base.file_flags(pinned.get("model") or {})
     implied_flags = {
-        name: given for name, given in resolve_settings(base, pinned).flags.items() if name not in file_flags
+        name: value for name, value in resolve_settings(base, pinned).flags.items() if name not in file_flags
     }
     return replace(base, file=base.file.with_flags(implied_flags))
 
@@ -298,8 +297,8 @@ def _build_arm(
 
     Without changes it serves as in a deploy. With changes, no particular chunked prefill is expected either.
     """
-    flags = {name: message for name, message in base.file.flags.items() if name not in changes}
-    flags |= {flag: message for flag, message in changes.items() if message is not None}
+    flags = {name: value for name, value in base.file.flags.items() if name not in changes}
+    flags |= {name: value for name, value in changes.items() if value is not None}
     container = base.file.container
     expectations = {"tok_per_s": None, **({"chunked_prefill": "any"} if changes else {})}
     file = base.file.with_flags(

@@ -1,4 +1,4 @@
-"""Results files: the models, from which schemas/results.json is generated, and the files. Units are in the names."""
+"""Results files: their models, from which schemas/results.json is generated, and reading and writing. Units are in the names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = 1
 
 
 class Part(BaseModel):
-    """A part of a results file, which refuses unknown keys."""
+    """Base of the models: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,32 +32,32 @@ class Part(BaseModel):
 class Figures(Part):
     """Figures of many streams. ITL is the gap between chunks, pooled over all streams. A stall is a gap over 5 x the median."""
 
-    streams: int = schema_field("how many streams ended well")
+    streams: int = schema_field("number of successful streams")
     output_tokens: int = schema_field("tokens generated")
-    prompt_tokens: int = schema_field("tokens of their prompts, as the server counted them", 0)
+    prompt_tokens: int = schema_field("tokens of the prompts, as counted by the server", 0)
     wall_s: float = schema_field("from the first request to the last token")
     output_tok_per_s: float = schema_field("all tokens over wall_s")
     stream_tok_per_s: float | None = schema_field("median decode rate of one stream, after its first chunk", None)
     largest_gap_ms: float | None = schema_field("the largest gap between two chunks of a stream", None)
-    stalls: int | None = schema_field("how many gaps were stalls", None)
+    stalls: int | None = schema_field("number of stalls", None)
     stall_ms: float | None = schema_field("the sum of the stalls", None)
-    approximate: bool = schema_field("no usage was told: chunks were counted", False)
+    approximate: bool = schema_field("chunks were counted, because the server reported no usage", False)
     ttft_count: int | None = schema_field("streams with a first token", None)
     ttft_mean_ms: float | None = schema_field("time to the first token", None)
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
     ttft_max_ms: float | None = None
-    itl_count: int | None = schema_field("gaps", None)
+    itl_count: int | None = schema_field("number of gaps", None)
     itl_mean_ms: float | None = schema_field("inter-token latency: gaps between chunks", None)
     itl_p50_ms: float | None = None
-    itl_p99_ms: float | None = schema_field("null where the client itself was too late to tell", None)
+    itl_p99_ms: float | None = schema_field("null if the client's own lag made it unreliable", None)
     itl_max_ms: float | None = None
     tpot_count: int | None = schema_field("streams with a decode rate", None)
-    tpot_mean_ms: float | None = schema_field("time per output token after the first chunk, of each stream", None)
+    tpot_mean_ms: float | None = schema_field("time per output token of a stream after its first chunk", None)
     tpot_p50_ms: float | None = None
     tpot_p99_ms: float | None = None
     tpot_max_ms: float | None = None
-    e2el_count: int | None = schema_field("streams", None)
+    e2el_count: int | None = schema_field("number of streams", None)
     e2el_mean_ms: float | None = schema_field("end-to-end latency: from a request to its last token", None)
     e2el_p50_ms: float | None = None
     e2el_p99_ms: float | None = None
@@ -65,11 +65,11 @@ class Figures(Part):
 
 
 class Series(Part):
-    """The gaps of one stream one by one."""
+    """The individual gaps of a stream."""
 
-    at_s: list[float] = schema_field("when each gap ended, since the first request")
-    gap_ms: list[float] = schema_field("how long it was")
-    long_at_s: list[float] = schema_field("when long prompts arrived", default_factory=list)
+    at_s: list[float] = schema_field("end of each gap, since the first request")
+    gap_ms: list[float] = schema_field("length of each gap")
+    long_at_s: list[float] = schema_field("arrivals of long prompts, since the first request", default_factory=list)
 
     @model_validator(mode="after")
     def _of_one_length(self) -> Series:
@@ -79,28 +79,32 @@ class Series(Part):
 
 
 class Cell(Part):
-    """One load on one arm, once."""
+    """A measurement of one load on one arm."""
 
-    key: str = schema_field("its name in the experiment")
-    arm: str = schema_field("which arm served")
-    repetition: int = schema_field("of the same load on the same arm", 1)
-    load: dict[str, Any] = schema_field("what was sent: kind and its numbers")
-    verdict: Literal["measured", "inconclusive", "failed", "imported"] = schema_field("what it is worth")
-    doubts: list[str] = schema_field("why it is inconclusive", default_factory=list)
-    notes: list[str] = schema_field("what else is good to know", default_factory=list)
+    key: str = schema_field("name of the cell in the experiment")
+    arm: str = schema_field("name of the arm that served")
+    repetition: int = schema_field("number of the repetition of this load on this arm, from 1", 1)
+    load: dict[str, Any] = schema_field("the kind of load and its parameters")
+    verdict: Literal["measured", "inconclusive", "failed", "imported"] = schema_field("whether the figures can be used")
+    doubts: list[str] = schema_field("reasons why the cell is inconclusive", default_factory=list)
+    notes: list[str] = schema_field("further remarks", default_factory=list)
     started_at_s: float = schema_field("seconds since the epoch", 0)
-    seconds: float = schema_field("how long it took", 0)
-    requests: int = schema_field("requests that were sent", 0)
-    failed_requests: int = schema_field("requests that were refused or broke off", 0)
-    figures: Figures = schema_field("of all its streams")
-    groups: dict[str, Figures] = schema_field("of each kind of its streams: long, short ...", default_factory=dict)
-    derived: dict[str, float] = schema_field("what this kind of load is there for", default_factory=dict)
-    series: list[Series] = schema_field("gaps one by one, of streams that decode", default_factory=list)
-    client_lag_p99_ms: float | None = schema_field("how late the client itself woke", None)
-    client_lag_max_ms: float | None = schema_field("the same at its worst", None)
-    prefix_hit_share: float | None = schema_field("of the prompts' tokens, from the server's counters", None)
-    preemptions: float | None = schema_field("requests that the engine had to put off", None)
-    gpu: dict[str, float | None] = schema_field("clock, power, temperature meanwhile", default_factory=dict)
+    seconds: float = schema_field("duration of the measurement", 0)
+    requests: int = schema_field("number of requests", 0)
+    failed_requests: int = schema_field("number of requests that were refused or interrupted", 0)
+    figures: Figures = schema_field("figures of all streams")
+    groups: dict[str, Figures] = schema_field("figures by group of streams: long, short ...", default_factory=dict)
+    derived: dict[str, float] = schema_field("figures that are specific to this kind of load", default_factory=dict)
+    series: list[Series] = schema_field("individual gaps of some decoding streams", default_factory=list)
+    client_lag_p99_ms: float | None = schema_field("how late the client itself woke up", None)
+    client_lag_max_ms: float | None = schema_field("maximum of the client's lag", None)
+    prefix_hit_share: float | None = schema_field(
+        "share of prompt tokens from the prefix cache, by the server's counters", None
+    )
+    preemptions: float | None = schema_field("number of requests that the engine preempted", None)
+    gpu: dict[str, float | None] = schema_field(
+        "clock, power and temperature during the measurement", default_factory=dict
+    )
 
     @property
     def kind(self) -> str:
@@ -110,42 +114,46 @@ class Cell(Part):
 class Refusal(Part):
     """The reason that an arm was not started."""
 
-    rule: str = schema_field("`invoke explain RULE` says why")
+    rule: str = schema_field("name of the rule, for `invoke explain RULE`")
     sentence: str
 
 
 class Arm(Part):
-    """One way to serve that was measured."""
+    """A configuration that was measured."""
 
-    name: str = schema_field("as cells name it")
-    title: str = schema_field("for people", "")
+    name: str = schema_field("name of the arm in cells")
+    title: str = schema_field("description for people", "")
     recipe: str = schema_field("recipes/NAME.yml", "")
-    changes: dict[str, Any] = schema_field("flags that differ from the recipe; null: left out", default_factory=dict)
-    at: dict[str, Any] = schema_field("of a sweep: the value of each swept flag", default_factory=dict)
+    changes: dict[str, Any] = schema_field(
+        "flags that differ from the recipe's; null if the flag is removed", default_factory=dict
+    )
+    at: dict[str, Any] = schema_field("in a sweep, the value of each swept flag", default_factory=dict)
     image: str = schema_field("REPOSITORY:TAG@DIGEST", "")
     model_id: str = ""
     commit: str = schema_field("the model's revision", "")
-    flags: dict[str, Any] = schema_field("of vllm serve, as it was started", default_factory=dict)
-    max_num_batched_tokens: int | None = schema_field("of a step, as the flags and this engine make it", None)
-    effective: dict[str, Any] | None = schema_field("what the engine's own log says; null: not read", None)
-    refused: Refusal | None = schema_field("the engine would not start: predicted, not run", None)
-    failed: str = schema_field("why it could not be measured although it was tried", "")
-    ready_s: list[float] = schema_field("of each start", default_factory=list)
+    flags: dict[str, Any] = schema_field("flags with which the engine was started", default_factory=dict)
+    max_num_batched_tokens: int | None = schema_field(
+        "token budget of a step that results from the flags and the engine's defaults", None
+    )
+    effective: dict[str, Any] | None = schema_field("settings from the engine's log; null if it was not read", None)
+    refused: Refusal | None = schema_field("predicted reason why the engine would not start; it was not tried", None)
+    failed: str = schema_field("reason why the arm could not be measured", "")
+    ready_s: list[float] = schema_field("duration of each start", default_factory=list)
 
 
 class Results(Part):
     """A results file."""
 
-    schema_version: int = schema_field("of this file; readers refuse a newer one", SCHEMA, alias="schema")
+    schema_version: int = schema_field("version of the format; readers refuse a newer one", SCHEMA, alias="schema")
     kind: Literal["sparkwright bench"] = "sparkwright bench"
-    name: str = schema_field("of the experiment")
+    name: str = schema_field("name of the experiment")
     experiment: str = schema_field("smoke, serve, ab, sweep, hol, itl, mixed, context or imported")
-    series: str = schema_field("which run of it; a cell of one series is never measured twice", "")
-    host: str = schema_field("where the server ran", "")
+    series: str = schema_field("run of the experiment; within a series no cell is measured twice", "")
+    host: str = schema_field("host on which the server ran", "")
     measured_from: Literal["host", "laptop", "import"] = schema_field("where the client ran", "host")
-    sandbox: bool = schema_field("a simulated Spark: simulated figures", False)
+    sandbox: bool = schema_field("the Spark was simulated, and so are the figures", False)
     created_at: str = schema_field("ISO 8601", "")
-    tool: str = schema_field("what measured, with its version", "")
+    tool: str = schema_field("program that measured, with its version", "")
     arms: list[Arm] = Field(default_factory=list)
     cells: list[Cell] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
@@ -175,7 +183,7 @@ class Row:
     cells: tuple[Cell, ...]
 
     def values(self, name: str) -> list[float]:
-        """Return a figure of each cell that has it, from the group that this load measures or from the derived figures."""
+        """Return a figure of each cell that has it: from the group that tables show, or from the derived figures."""
         figures = (
             getattr(shown_figures(cell), name) if name in Figures.model_fields else cell.derived.get(name)
             for cell in self.cells
@@ -183,7 +191,7 @@ class Row:
         return [float(value) for value in figures if value is not None]
 
     def figure(self, name: str) -> float | None:
-        """Return the median of the repetitions, or for the largest gap the worst, which a median would hide."""
+        """Return the median of the repetitions; of largest gaps the maximum, because a median would hide it."""
         values = self.values(name)
         aggregate = max if name == "largest_gap_ms" else statistics.median
         return aggregate(values) if values else None
@@ -265,7 +273,7 @@ def read_results(path: Path) -> Results:
             bounds.parse_json(bounds.read_bytes(path, MAX_BYTES), max_bytes=MAX_BYTES, max_values=MAX_PARTS)
         )
     except FileNotFoundError:
-        raise Refused(f"no file {path}.", fix="`invoke bench.list` names the experiments there are.") from None
+        raise Refused(f"no file {path}.", fix="`invoke bench.list` lists the experiments.") from None
     except bounds.LimitExceeded as error:
         raise Refused(f"{path} {error}.") from None
     except (OSError, ValueError) as error:
@@ -273,13 +281,13 @@ def read_results(path: Path) -> Results:
     if not isinstance(data, dict) or data.get("kind") != "sparkwright bench":
         raise Refused(
             f"{path} is not a results file of this tool.",
-            fix="`invoke bench.import FILE` takes those of `vllm bench serve`.",
+            fix="`invoke bench.import FILE` imports results of `vllm bench serve`.",
         )
     schema = data.get("schema", 0)
     if not isinstance(schema, int) or schema > SCHEMA:
         raise Refused(
-            f"{path} is of schema {one_line(str(schema), max_chars=40)}, this tool reads {SCHEMA}.",
-            fix="Take a newer sparkwright.",
+            f"{path} has schema {one_line(str(schema), max_chars=40)}, newer than this sparkwright's ({SCHEMA}).",
+            fix="Upgrade sparkwright.",
         )
     try:
         return Results.model_validate(data)

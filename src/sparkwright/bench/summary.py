@@ -29,7 +29,7 @@ FIGURE_COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("lowest available GiB", "lowest_available_gib", 1),
 )
 MEASURED_FROM = {"host": "measured on the host", "laptop": "measured from this machine", "import": "imported"}
-#: width in a pipe, which is wider than any line so that nothing is wrapped or truncated
+#: width in a pipe, wider than any line, so that nothing is wrapped or truncated
 PIPE_WIDTH = 10_000
 DERIVED_TITLES: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
@@ -158,7 +158,7 @@ def verdict_lines(results: Results) -> Iterable[str]:
     """Yield the inconclusive cells with the reasons."""
     for cell in results.cells:
         if cell.verdict in ("inconclusive", "failed"):
-            why = "; ".join([*cell.doubts, *cell.notes]) or "no stream ended well"
+            why = "; ".join([*cell.doubts, *cell.notes]) or "no stream succeeded"
             yield f"{cell.verdict}: {describe_load(cell.load)}, arm {cell.arm}: {why}"
 
 
@@ -205,14 +205,15 @@ MARKDOWN_HEADER = (
 
 
 def render_markdown(results: Results) -> str:
-    """Return a pp and a tg row for each measurement of a single stream. Raises Refused if there are none.
+    """Return a Markdown table with a pp and a tg row for each measurement of a single stream. Raises Refused without any.
 
-    Our time to first token is that of the first token, not the first chunk, so it is also reported as ttfr. No latency is
-    subtracted.
+    The time to the first token is also reported as ttfr. No latency is subtracted.
     """
     cells = [cell for cell in results.cells if cell.kind == "smoke" and cell.verdict == "measured"]
     if not cells:
-        raise Refused("there is no measurement of one stream here.", fix="`invoke bench.smoke --spark-arena`.")
+        raise Refused(
+            "the results contain no measurement of a single stream.", fix="`invoke bench.smoke --spark-arena`."
+        )
     rows = [row for cell in cells for row in _markdown_rows(results, cell)]
     return "\n".join([*MARKDOWN_HEADER, *rows])
 

@@ -1,7 +1,7 @@
-"""Reading results of `vllm bench serve`, as JSON or printed text, for comparison with ours.
+"""Reading results of `vllm bench serve`, as JSON or printed text, for comparison with sparkwright's.
 
-Its ITL are gaps between chunks as in ours, its TPOT is per request, and its TTFT begins when the request is sent. Times in lists
-are in seconds. The keys and lines are those of vLLM 0.9 to 0.33.
+ITL are gaps between chunks, as here; TPOT is per request, and TTFT begins when the request is sent. Times in lists are in
+seconds. The keys and lines are those of vLLM 0.9 to 0.33.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LIST_LINE = re.compile(r"\b(?P<name>itls|ttfts)['\"]?\s*[=:]\s*(?P<list>\[[\d\s.
 
 
 def read_results(path: Path) -> Results:
-    """Read a file. Raises Refused if it is neither the tool's JSON nor its text."""
+    """Read a file. Raises Refused if it is neither the JSON nor the text of `vllm bench serve`."""
     try:
         text = bounds.read_bytes(path, MAX_BYTES).decode(errors="replace")
     except bounds.LimitExceeded as error:
@@ -62,7 +62,7 @@ def read_results(path: Path) -> Results:
     if not any(f"{word}_{metric}_ms" in data for word in KINDS for metric in METRICS) and not data.get("itls"):
         raise Refused(
             f"{path} is neither the JSON nor the text of `vllm bench serve`.",
-            fix="It holds median_ttft_ms, or a line `Median TTFT (ms):`.",
+            fix="Such a file contains median_ttft_ms, or a line `Median TTFT (ms):`.",
         )
     return build_results(data, path.stem)
 
@@ -134,7 +134,7 @@ def _build_figures(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gap_figures(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures that need the individual gaps, which are the largest gap and the stalls."""
+    """Return the figures that need individual times: the spreads of gaps and TTFT, the largest gap, and the stalls."""
     figures: dict[str, Any] = {}
     gaps, firsts = _flatten(data.get("itls")), _flatten(data.get("ttfts"))
     for name, values in (("itl", gaps), ("ttft", firsts)):
@@ -156,10 +156,10 @@ def _flatten(values: Any) -> list[float]:
 
 
 def _parse_json_object(text: str) -> dict[str, Any]:
-    """Return a JSON object, or the last of several lines (`--append-result`); empty if it is not an object."""
-    for part in (text, *reversed(text.strip().splitlines()[-1:])):
+    """Return a JSON object, or that of the last of several lines (`--append-result`); empty if there is none."""
+    for candidate in (text, *text.strip().splitlines()[-1:]):
         try:
-            document = bounds.sanitize(_parse_json(part))
+            document = bounds.sanitize(_parse_json(candidate))
         except ValueError:
             continue
         if isinstance(document, dict):
