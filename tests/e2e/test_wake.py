@@ -150,9 +150,7 @@ def test_a_request_wakes_the_sleeping_one_and_idle_time_puts_it_back(lab: WakePr
         lab.until(lambda: lab.awake() == CONTAINERS[LARGE])
         lab.until(lambda: lab.chat(LARGE).status == 200)
     row = history.read(lab.state.for_server(CONTAINERS[LARGE]))[0]
-    assert (
-        row["why"].startswith(f"{CONTAINERS[SMALL]}, which a request woke, had none for") and row["time"] > used_s + 4
-    )
+    assert row["why"].startswith(f"{CONTAINERS[SMALL]}, woken by a request, was idle for") and row["time"] > used_s + 4
     assert lab.states() == {LARGE: "up", SMALL: "asleep"}
 
 
@@ -199,11 +197,11 @@ def test_a_switch_that_fails_wakes_the_other_again_and_is_not_tried_for_each_req
         playbook.write_text(text)
     runs = {path.name for path in lab.state.runs()}
     with lab.service():
-        lab.until(lambda: lab.error(SMALL)[0] == 503 and "no request wakes it until" in lab.message(SMALL))
+        lab.until(lambda: lab.error(SMALL)[0] == 503 and "a request can't wake it until" in lab.message(SMALL))
         assert "broken qwen35 is awake again." in lab.message(SMALL) and lab.awake() == CONTAINERS[LARGE]
-        lab.until(lambda: lab.error(SMALL)[0] == 503 and "2 tries in a row failed" in lab.message(SMALL))
+        lab.until(lambda: lab.error(SMALL)[0] == 503 and "2 attempts in a row failed" in lab.message(SMALL))
         lab.until(lambda: lab.error(SMALL)[1] == "model_not_up")
-        assert "no request wakes it: 2 tries in a row failed" in lab.why(SMALL)
+        assert "a request can't wake it: 2 attempts in a row failed" in lab.why(SMALL)
     assert len({path.name for path in lab.state.runs()} - runs) == 2
     assert lab.states() == {LARGE: "up", SMALL: "asleep"}
     lab.install()
@@ -215,7 +213,7 @@ def test_a_run_on_the_host_comes_first(lab: WakeProject) -> None:
     with lab.service():
         with lock.acquire(lab.state, owner, host="sandbox"):
             lab.until(lambda: lab.error(SMALL)[1] == "model_asleep")
-            lab.until(lambda: "waits for deploy by somebody" in lab.message(SMALL))
+            lab.until(lambda: "waiting for deploy by somebody" in lab.message(SMALL))
             assert lab.awake() == CONTAINERS[LARGE]
         lab.until(lambda: lab.chat(SMALL).status == 200)
 

@@ -8,14 +8,14 @@ from sparkwright.health.wake import Decision, Situation, TurnServer, decide, wak
 from sparkwright.host.records.turns import SwitchFailure, WakeRecord
 
 #: the large one is awake since 1000 and keeps its turn until 1600
-LARGE = TurnServer("large", 1000.0, stay_awake_s=600.0, took_s=200.0)
-SMALL = TurnServer("small", 500.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0, took_s=90.0)
+LARGE = TurnServer("large", 1000.0, stay_awake_s=600.0, switch_s=200.0)
+SMALL = TurnServer("small", 500.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0, switch_s=90.0)
 THIRD = TurnServer("third", 500.0, on_request=True, stay_awake_s=600.0)
 
 
-def make_situation(*servers: TurnServer, awake: str = "large", awake_s: float = 1000.0, **more: Any) -> Situation:
+def make_situation(*servers: TurnServer, awake: str = "large", awake_since_s: float = 1000.0, **more: Any) -> Situation:
     all_servers = servers or (LARGE, SMALL, THIRD)
-    return Situation({server.name: server for server in all_servers}, awake, awake_s, **more)
+    return Situation({server.name: server for server in all_servers}, awake, awake_since_s, **more)
 
 
 def decide_wake(now: Situation, now_s: float, **record: Any) -> Decision:
@@ -23,12 +23,12 @@ def decide_wake(now: Situation, now_s: float, **record: Any) -> Decision:
 
 
 def test_who_asked_first_is_woken_first() -> None:
-    decision = decide_wake(make_situation(asked_s={"small": 1710.0, "third": 1700.0}), 1711.0)
+    decision = decide_wake(make_situation(requested_s={"small": 1710.0, "third": 1700.0}), 1711.0)
     assert (decision.server, decision.why) == ("third", "requested at the gateway")
 
 
 @pytest.mark.parametrize(
-    ("asked_s", "now_s", "server"),
+    ("requested_s", "now_s", "server"),
     [
         (1599.0, 1599.5, ""),  # the large one keeps its turn
         (1010.0, 1600.0, "small"),  # a request of its first seconds counts until then
@@ -37,18 +37,20 @@ def test_who_asked_first_is_woken_first() -> None:
         (400.0, 1700.0, ""),  # asked for before it was awake last
     ],
 )
-def test_a_request_counts_for_a_while_and_never_in_the_least_time(asked_s: float, now_s: float, server: str) -> None:
-    assert decide_wake(make_situation(asked_s={"small": asked_s}), now_s).server == server
+def test_a_request_counts_for_a_while_and_never_in_the_least_time(
+    requested_s: float, now_s: float, server: str
+) -> None:
+    assert decide_wake(make_situation(requested_s={"small": requested_s}), now_s).server == server
 
 
 def test_no_switch_starts_beside_another_run() -> None:
-    decision = decide_wake(make_situation(asked_s={"small": 1700.0}, busy="deploy by me"), 1701.0)
-    assert decision.server == "" and decision.messages["small"].endswith("; waits for deploy by me")
+    decision = decide_wake(make_situation(requested_s={"small": 1700.0}, busy="deploy by me"), 1701.0)
+    assert decision.server == "" and decision.messages["small"].endswith("; waiting for deploy by me")
 
 
 def test_one_that_no_request_may_wake_is_neither_woken_nor_reported() -> None:
     quiet = TurnServer("quiet", 500.0)
-    now = make_situation(LARGE, quiet, asked_s={"quiet": 1700.0})
+    now = make_situation(LARGE, quiet, requested_s={"quiet": 1700.0})
     assert decide_wake(now, 1701.0) == Decision() and wake_delays_s(now, WakeRecord(), 1701.0) == {}
 
 
@@ -60,14 +62,14 @@ def test_the_reported_seconds_are_the_least_time_of_the_other_and_the_measured_s
 
 
 @pytest.mark.parametrize(
-    ("count", "asked_s", "now_s", "server"),
+    ("count", "requested_s", "now_s", "server"),
     [(1, 1900.0, 1901.0, ""), (1, 3600.0, 3601.0, "small"), (1, 1790.0, 3601.0, ""), (2, 9999.0, 10_000.0, "")],
 )
 def test_after_a_failure_it_pauses_and_after_two_a_person_must_act(
-    count: int, asked_s: float, now_s: float, server: str
+    count: int, requested_s: float, now_s: float, server: str
 ) -> None:
     failures = {"small": SwitchFailure(count, 1800.0, "out of memory")}
-    decision = decide_wake(make_situation(asked_s={"small": asked_s}), now_s, failures=failures)
+    decision = decide_wake(make_situation(requested_s={"small": requested_s}), now_s, failures=failures)
     assert decision.server == server
     assert server or (now_s > 3600 and count == 1) or "out of memory" in decision.messages["small"]
     reported = wake_delays_s(make_situation(), WakeRecord(failures=failures), now_s)
@@ -77,7 +79,7 @@ def test_after_a_failure_it_pauses_and_after_two_a_person_must_act(
 def test_a_verification_since_ends_the_pause() -> None:
     verified = TurnServer("small", 1900.0, on_request=True)
     failures = {"small": SwitchFailure(2, 1800.0, "out of memory")}
-    now = make_situation(LARGE, verified, asked_s={"small": 2000.0})
+    now = make_situation(LARGE, verified, requested_s={"small": 2000.0})
     assert decide_wake(now, 2001.0, failures=failures).server == "small"
 
 
@@ -85,7 +87,7 @@ WOKEN: dict[str, Any] = {"woken": "small", "home": "large"}
 
 
 @pytest.mark.parametrize(
-    ("used_s", "now_s", "record", "server"),
+    ("last_used_s", "now_s", "record", "server"),
     [
         (3000.0, 4799.0, WOKEN, ""),
         (3000.0, 4801.0, WOKEN, "large"),
@@ -93,16 +95,16 @@ WOKEN: dict[str, Any] = {"woken": "small", "home": "large"}
     ],
 )
 def test_one_that_a_request_woke_goes_when_it_is_idle(
-    used_s: float, now_s: float, record: dict[str, Any], server: str
+    last_used_s: float, now_s: float, record: dict[str, Any], server: str
 ) -> None:
     awake = TurnServer("small", 2000.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0)
-    now = make_situation(LARGE, awake, awake="small", awake_s=2000.0, used_s=used_s)
+    now = make_situation(LARGE, awake, awake="small", awake_since_s=2000.0, last_used_s=last_used_s)
     assert decide_wake(now, now_s, **record).server == server
 
 
 def test_status_says_why_the_other_one_does_not_come_back() -> None:
-    gone = TurnServer("large", 1000.0, why_not="the restart plan was made by another version of sparkwright")
-    now = make_situation(gone, SMALL, awake="small", awake_s=2000.0, used_s=2000.0)
+    gone = TurnServer("large", 1000.0, obstacle="the restart plan was made by another version of sparkwright")
+    now = make_situation(gone, SMALL, awake="small", awake_since_s=2000.0, last_used_s=2000.0)
     decision = decide_wake(now, 9000.0, **WOKEN)
     assert (
         decision.server == ""
