@@ -111,7 +111,7 @@ def test_a_repository_that_asks_for_a_password_gets_none(
     monkeypatch.setattr(GitBackend, "closed", True)
     (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
     refused = run(project, "recipe.search", "tiny")
-    assert refused.returncode == 3 and "registry ours: git says: " in refused.stderr
+    assert refused.returncode == 3 and "registry ours: git failed: " in refused.stderr
     assert "Authentication failed" in refused.stderr
 
 
@@ -199,5 +199,5 @@ def test_a_delta_that_unpacks_to_much_more_ends_git_in_little_memory(
     assert len(pack) < 10_000
     (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
     code, result, most_kib = run_measured(project, "recipe.search", "a")
-    assert code == 3 and "registry ours: git says: fatal: " in result, result
+    assert code == 3 and "registry ours: git failed: fatal: " in result, result
     assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"

@@ -67,7 +67,7 @@ def test_whatever_is_damaged_is_shipped_again_and_then_answers(lab: SshLab) -> N
         damage(installed)
         result = [run["text"] for run in query_runs(lab) if run["event"] == "note"]
         assert [text for text in result if text.startswith("the runtime on the host does not start: ")], what
-        assert [text for text in result if text.startswith("shipping the runtime for ")], what
+        assert [text for text in result if text.startswith("uploading the runtime for ")], what
         assert query_runs(lab) == [], what
     assert {path.name for path in installed.parent.iterdir()} == {installed.name, ".lock"}
 

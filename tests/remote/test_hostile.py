@@ -73,10 +73,10 @@ def exit_code_of(command: Any, **options: Any) -> int:
         ({"machine": "x86_64/../../../../.ssh"}, "its processor is 'x86_64/"),
         ({"machine": "riscv64"}, "its processor is 'riscv64'; sparkwright runs on aarch64 and x86_64"),
         ({"machine": "\x1b]52;c;aGk=\x07"}, r"its processor is .\\x1b\]52"),
-        ({"python": "3.12/../../../.ssh"}, "the Python that spark1 gives is not valid"),
-        ({"python": "3.12 --index-url http://evil"}, "the Python that spark1 gives is not valid"),
-        ({"path": "/usr/bin/python3; id"}, "the path of Python that spark1 gives is not valid"),
-        ({"path": "--version"}, "the path of Python that spark1 gives is not valid"),
+        ({"python": "3.12/../../../.ssh"}, "the version of Python that spark1 reports is not valid"),
+        ({"python": "3.12 --index-url http://evil"}, "the version of Python that spark1 reports is not valid"),
+        ({"path": "/usr/bin/python3; id"}, "the path of Python that spark1 reports is not valid"),
+        ({"path": "--version"}, "the path of Python that spark1 reports is not valid"),
     ],
 )
 def test_what_names_the_runtime_is_matched_before_anything_is_packed(

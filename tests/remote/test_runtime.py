@@ -239,7 +239,7 @@ def _output_of(*words: str) -> str:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
 @pytest.mark.parametrize(
-    ("options", "why"), [("size=400k", r"no room: it takes \d+ MB, 0 MB are free"), ("ro", "Read-only")]
+    ("options", "why"), [("size=400k", r"not enough space: needs \d+ MB, 0 MB free"), ("ro", "Read-only")]
 )
 def test_a_home_that_is_full_or_read_only_is_named_with_its_figure(home: Path, options: str, why: str) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(home)], check=True)

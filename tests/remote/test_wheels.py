@@ -24,7 +24,7 @@ COMMAND = [
     "--python",
     PYTHON,
 ]
-FIX = f"Run `sparkwright runtime.fetch --machine {MACHINE} --python {PYTHON}` once where there is internet."
+FIX = f"Run `sparkwright runtime.fetch --machine {MACHINE} --python {PYTHON}` once with internet access."
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_first_deploy_without_internet_says_what_to_do(
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     subprocess.run(COMMAND, check=True, stdout=subprocess.DEVNULL)
     use_dead_index(monkeypatch)
-    assert any("shipping" in item.get("text", "") for item in send_request(lab, {"verb": "runs"}))
+    assert any("uploading" in item.get("text", "") for item in send_request(lab, {"verb": "runs"}))
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
@@ -126,7 +126,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(index: Path) -> None:
     value = next(index.glob("idna-*.whl"))
     with zipfile.ZipFile(value, "a") as wheel:
         wheel.writestr("idna/evil.py", "raise SystemExit\n")
-    with pytest.raises(Failed, match="the package index offers a wheel that is not the pinned one"):
+    with pytest.raises(Failed, match="the package index offers a wheel that differs from the pinned one"):
         runtime.ensure_archive(PYTHON, MACHINE)
     assert list(wheel_folder().glob("*")) == []
 

@@ -198,8 +198,8 @@ def _format_time(time_s: float) -> str:
 class Waker:
     """The service that wakes the servers of one machine on request.
 
-    It runs the plan that the last deploy saved, like `invoke switch` but without a laptop: under the host's lock and with the same
-    verification. The gateways only report how long ago a model was requested.
+    It runs the plan that the last deploy saved, as `invoke switch` does but without a laptop, under the host's lock and with the
+    same verification. The gateways only report how long ago a model was requested.
     """
 
     context: Context

@@ -1,4 +1,4 @@
-"""Discovery of hosts that are not in an inventory yet, from the user's ssh files and the local network."""
+"""Discovery of hosts that are not in an inventory yet, in the user's ssh files and on the local network."""
 
 from __future__ import annotations
 
@@ -16,23 +16,42 @@ from pathlib import Path
 
 from sparkwright.trust.names import expand_home
 
-# Discovery of ssh services on the local network with one multicast DNS query (RFC 6762), waiting two seconds for answers.
-#
-# The query is sent from its own port, so the answers come to this socket only (6.7): no group is joined, and avahi on this
-# machine keeps port 5353. A host that announces no service is not found, because multicast DNS has no wildcards. See
-# decision 30.
-
 MULTICAST_ADDRESS = ("224.0.0.251", 5353)
 LISTEN_S = 2.0
 PACKET_BYTES, MAX_PACKETS, MAX_HOSTS = 9000, 500, 200
-#: services that reveal a host: ssh itself, avahi's workstations (`NAME [02:...]`), and those that desktops announce
-SERVICES = tuple(f"_{item}._tcp.local" for item in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
+#: services that reveal a host: ssh, avahi's workstations (`NAME [02:...]`), and the services that desktops announce
+SERVICES = tuple(f"_{name}._tcp.local" for name in ("ssh", "sftp-ssh", "workstation", "device-info", "smb"))
 LOCAL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.local", re.I)
 _WORKSTATION = re.compile(r"([A-Za-z0-9-]{1,63}) \[[0-9a-f:]{17}\]\._workstation\._tcp\.local", re.I)
+#: default and common names of a GB10: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
+SPARK_NAME = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
+CONFIG_SOURCE, KNOWN_HOSTS_SOURCE, NETWORK_SOURCE = "ssh configuration", "known_hosts", "mDNS"
+#: maximum number of candidates that are shown
+MAX_SHOWN = 12
+#: types of DNS records (RFC 1035, 3.2.2; RFC 2782)
+A, PTR, SRV = 1, 12, 33
+CLASS_IN = 1
+#: bit that requests a unicast answer in a query (RFC 6762, 5.4), and flushes the cache in an answer (10.2)
+TOP_BIT = 0x8000
+RESPONSE = 0x8000
+#: limits: the length of a name (RFC 1035, 2.3.4), and more records than any host sends in one packet
+MAX_NAME_BYTES, MAX_RECORDS = 255, 200
+#: limit on nested Include directives in ssh_config(5)
+MAX_INCLUDE_DEPTH = 16
+MAX_FILES, MAX_INCLUDES, MAX_FILE_BYTES = 100, 50, 1_000_000
+#: a host name or IP address
+SSH_HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]{0,252}[A-Za-z0-9_])?")
+_KEYWORD = re.compile(r"(host|include)[\s=](.*)", re.I | re.S)
+
+#: name, type and value
+Record = tuple[str, int, str]
 
 
 def discover_hosts(address: tuple[str, int] = MULTICAST_ADDRESS, *, listen_s: float = LISTEN_S) -> list[str]:
-    """Return the sorted names (NAME.local) of the hosts that answer; none if multicast does not work. Never raises.
+    """Return the sorted names (NAME.local) of the ssh hosts that answer one multicast DNS query (RFC 6762). Never raises.
+
+    The query is sent from its own port, so the answers are sent to this socket only (6.7): it joins no multicast group, and avahi
+    keeps port 5353. Hosts that announce no service are not found, because multicast DNS has no wildcards (decision 30).
 
     Args:
         address: address that the query is sent to; replaced in tests.
@@ -51,17 +70,17 @@ def discover_hosts(address: tuple[str, int] = MULTICAST_ADDRESS, *, listen_s: fl
 
 
 def _send_query(sock: socket.socket, address: tuple[str, int]) -> None:
-    """Send the query on every network of this machine, except the loopback."""
+    """Send the query over every network interface of this machine, except the loopback."""
     packet = build_query([(name, PTR) for name in SERVICES])
     if address != MULTICAST_ADDRESS:
         sock.sendto(packet, address)
         return
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
-    for number, name in socket.if_nameindex():
+    for index, name in socket.if_nameindex():
         if not name.startswith("lo"):
-            with contextlib.suppress(OSError):  # the network is down or has no IPv4
-                request = struct.pack("=4s4si", socket.inet_aton(address[0]), b"\0" * 4, number)
-                sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, request)
+            with contextlib.suppress(OSError):  # the interface is down or has no IPv4 address
+                interface = struct.pack("=4s4si", socket.inet_aton(address[0]), b"\0" * 4, index)
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
                 sock.sendto(packet, address)
 
 
@@ -78,23 +97,15 @@ def _receive_packets(sock: socket.socket, listen_s: float) -> list[bytes]:
 
 
 def _hosts_in_answer(packet: bytes) -> set[str]:
-    """Return the hosts in an answer: the hosts of services, and workstations by their own names."""
+    """Return the hosts in an answer: those of SRV records, and the workstations in PTR records. Empty if it is invalid."""
     try:
-        rows = parse_records(packet)
+        records = parse_records(packet)
     except ValueError:
         return set()
-    names = [text for _, kind, text in rows if kind == SRV]
-    names += [f"{match[1]}.local" for _, kind, text in rows if kind == PTR and (match := _WORKSTATION.fullmatch(text))]
+    names = [value for _, kind, value in records if kind == SRV]
+    workstations = (_WORKSTATION.fullmatch(value) for _, kind, value in records if kind == PTR)
+    names += [f"{match[1]}.local" for match in workstations if match]
     return {name.lower() for name in names if LOCAL_NAME.fullmatch(name)}
-
-
-# Candidate hosts for a new project, from all sources in parallel.
-
-#: default and common names of a GB10: spark-1a2b, dgx1, gx10-3f, promaxgb10-77, aitopatom-9c
-SPARK_NAME = re.compile(r"spark|dgx|gx10|gb10|aitop|thinkstation-pgx|edgexpert|veriton", re.I)
-CONFIG_SOURCE, KNOWN_HOSTS_SOURCE, NETWORK_SOURCE = "ssh configuration", "known_hosts", "mDNS"
-#: limit on the candidates shown
-MAX_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,60 +114,46 @@ class Candidate:
 
     #: address, as passed to ssh
     address: str
-    #: description of where it was found
+    #: ssh configuration, known_hosts or mDNS
     source: str
 
 
 def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = discover_hosts) -> list[Candidate]:
-    """Return the hosts in the user's ssh files and on the local network, those named like a Spark first, within two seconds.
+    """Return the hosts in the user's ssh files and on the local network, those named like a Spark first.
 
-    From known_hosts only names like a Spark's and names on the local network are used, because the others may be any machine.
+    Takes two seconds. Of known_hosts, which may list any machine, only `.local` names and names like a Spark's are used.
 
     Args:
         ssh_folder: the folder ~/.ssh.
+        network: returns the hosts on the local network; replaced in tests.
     """
     with ThreadPoolExecutor(max_workers=3) as pool:
         config = pool.submit(hosts_in_config, ssh_folder / "config")
         known = pool.submit(hosts_in_known_hosts, ssh_folder / "known_hosts")
         discovered = pool.submit(network)
-    rows = [Candidate(name, CONFIG_SOURCE) for name in config.result()]
-    rows += [Candidate(name, NETWORK_SOURCE) for name in discovered.result()]
-    rows += [
+    candidates = [Candidate(name, CONFIG_SOURCE) for name in config.result()]
+    candidates += [Candidate(name, NETWORK_SOURCE) for name in discovered.result()]
+    candidates += [
         Candidate(name, KNOWN_HOSTS_SOURCE)
         for name in known.result()
         if SPARK_NAME.search(name) or name.endswith(".local")
     ]
     by_address: dict[str, Candidate] = {}
-    for candidate in rows:
+    for candidate in candidates:
         by_address.setdefault(candidate.address.lower(), candidate)
     return sorted(by_address.values(), key=lambda candidate: not SPARK_NAME.search(candidate.address))
 
 
-A, PTR, AAAA, SRV = 1, 12, 28, 33
-# The parts of DNS messages that a multicast query needs (RFC 1035 section 4, RFC 6762 section 18), without side effects.
-#
-# Answers are untrusted: invalid ones raise ValueError, and can cause neither endless loops nor unbounded memory.
-
-CLASS_IN = 1
-#: the bit that requests a unicast answer (RFC 6762, 5.4), and that in an answer flushes the cache (10.2)
-TOP_BIT = 0x8000
-RESPONSE = 0x8000
-#: limits: the length of a name (RFC 1035, 2.3.4), and more records than any host sends in one packet
-MAX_NAME_BYTES, MAX_RECORDS = 255, 200
-
-Record = tuple[str, int, str]
-
-
 def build_query(names: Sequence[tuple[str, int]]) -> bytes:
-    """Return a packet that queries each (name, kind) and requests unicast answers."""
+    """Return a DNS packet that queries each (name, type) and requests unicast answers."""
     parts = [_encode_name(name) + struct.pack("!HH", kind, CLASS_IN | TOP_BIT) for name, kind in names]
     return struct.pack("!6H", 0, 0, len(parts), 0, 0, 0) + b"".join(parts)
 
 
 def parse_records(packet: bytes) -> list[Record]:
-    """Return the records of an answer as (name, kind, value). Raises ValueError.
+    """Return the records of a DNS answer (RFC 1035, 4; RFC 6762, 18): names for PTR, hosts for SRV, addresses for A.
 
-    The value is a name for PTR, a host for SRV, and an address for A. Other kinds are left out.
+    Answers are untrusted. Raises ValueError for an invalid one, which can't cause an endless loop or unbounded memory.
     """
     if len(packet) < 12:
         raise ValueError("is too short")
@@ -174,8 +171,8 @@ def parse_records(packet: bytes) -> list[Record]:
         offset += 10
         if offset + size > len(packet):
             raise ValueError("is cut off")
-        if kind_class & ~TOP_BIT == CLASS_IN and (text := _parse_value(packet, offset, kind, size)):
-            parsed.append((name, kind, text))
+        if kind_class & ~TOP_BIT == CLASS_IN and (value := _parse_value(packet, offset, kind, size)):
+            parsed.append((name, kind, value))
         offset += size
     return parsed
 
@@ -196,7 +193,7 @@ def _encode_name(name: str) -> bytes:
 
 
 def _parse_name(packet: bytes, offset: int) -> tuple[str, int]:
-    """Return a name and the offset after it. Pointers must lead backwards, so that they can't form a loop."""
+    """Return a name and the offset after it. Compression pointers must point backwards, so that they can't form a loop."""
     labels: list[str] = []
     end, length, previous = 0, 0, offset
     while True:
@@ -232,39 +229,31 @@ def _unpack(layout: str, packet: bytes, offset: int) -> tuple[int, ...]:
         raise ValueError("is cut off") from None
 
 
-#: limit on nested Include directives in ssh_config(5)
-MAX_INCLUDE_DEPTH = 16
-MAX_FILES, MAX_INCLUDES, MAX_FILE_BYTES = 100, 50, 1_000_000
-#: a host name or IP address
-SSH_HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]{0,252}[A-Za-z0-9_])?")
-_KEYWORD = re.compile(r"(host|include)[\s=](.*)", re.I | re.S)
-
-
 def hosts_in_config(path: Path) -> list[str]:
-    """Return the names in `Host` lines that are not patterns, including those of included files, without duplicates."""
+    """Return the names, without patterns, in the `Host` lines of an ssh configuration and the files that it includes."""
     return list(dict.fromkeys(_config_hosts(path, path.parent, 0)))
 
 
 def hosts_in_known_hosts(path: Path) -> list[str]:
-    """Return the names in a known_hosts file, except hashed names, patterns, revoked hosts, and names with a port."""
-    hosts_found: dict[str, None] = {}
+    """Return the names in a known_hosts file, except hashed names, patterns, names with a port, and lines with a marker."""
+    hosts: dict[str, None] = {}
     for line in _read_lines(path):
-        first = line.split(maxsplit=1)[0] if line.split() else ""
-        if not first.startswith(("#", "@", "|")):
-            hosts_found |= {name: None for name in first.split(",") if SSH_HOST_NAME.fullmatch(name)}
-    return list(hosts_found)
+        names = line.split(maxsplit=1)[0] if line.split() else ""
+        if not names.startswith(("#", "@", "|")):
+            hosts |= {name: None for name in names.split(",") if SSH_HOST_NAME.fullmatch(name)}
+    return list(hosts)
 
 
 def _config_hosts(path: Path, folder: Path, depth: int) -> Iterator[str]:
     for line in _read_lines(path):
-        parts = _KEYWORD.fullmatch(line.strip())
-        if parts is None:
+        match = _KEYWORD.fullmatch(line.strip())
+        if match is None:
             continue
         try:
-            words = shlex.split(parts[2].strip().removeprefix("="), comments=True)
+            words = shlex.split(match[2].strip().removeprefix("="), comments=True)
         except ValueError:
             continue
-        if parts[1].lower() == "host":
+        if match[1].lower() == "host":
             yield from (word for word in words if SSH_HOST_NAME.fullmatch(word))
         elif depth < MAX_INCLUDE_DEPTH:
             for word in words[:MAX_INCLUDES]:
@@ -272,11 +261,11 @@ def _config_hosts(path: Path, folder: Path, depth: int) -> Iterator[str]:
 
 
 def _included_hosts(pattern: str, folder: Path, depth: int) -> Iterator[str]:
-    """Yield the names in included files. As in ssh, a pattern without a folder is relative to the first file's folder."""
+    """Yield the names in included files. As in ssh, a relative pattern starts at the folder of the first file."""
     full_pattern = folder / expand_home(pattern)
-    top = Path(full_pattern.anchor)
+    root = Path(full_pattern.anchor)
     try:
-        files = sorted(islice(top.glob(str(full_pattern.relative_to(top))), MAX_FILES))
+        files = sorted(islice(root.glob(str(full_pattern.relative_to(root))), MAX_FILES))
     except (ValueError, NotImplementedError, OSError):
         return
     for file in files:

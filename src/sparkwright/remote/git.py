@@ -1,8 +1,8 @@
-"""Reading a git repository of recipes safely: one commit, no work tree, hooks or submodules, and only allowed transports.
+"""Safe reading of an untrusted git repository of recipes: files are read by commit and path, without a work tree.
 
-Nothing is checked out, so the symlinks, filters and hooks of an untrusted repository have no effect: files are read by commit
-and path. A repository of a few kilobytes can unpack to gigabytes (one large file under many names, nested folders, deltas), so
-everything is limited: time, CPU time, the pack's size, git's memory, the number of files, and their total size.
+Nothing is checked out, so symlinks, filters, hooks and submodules have no effect, and only some transports are allowed. A
+repository of a few kilobytes can unpack to gigabytes (one large file under many names, nested folders, deltas). So there are limits
+on time, CPU time, the pack's size, git's memory, the number of files, and their total size.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from sparkwright.units import MIB
 from sparkwright.visible import one_line
 
 FETCH_TIMEOUT_S, READ_TIMEOUT_S = 180.0, 30.0
-#: size limit of a file that git writes; a pack of all known recipes has 30 MB
+#: size limit of a file that git writes; a pack of all known recipes takes 30 MB
 MAX_PACK_BYTES = 512 * MIB
 #: number of fetches after which the repository is recreated; a pinned commit can be fetched again
 MAX_PACKS = 8
 #: address space limit of each git process, which only Linux enforces
 MAX_MEMORY_BYTES = 1024 * MIB
-#: size limit of an object in git's memory; larger files are streamed and never read
+#: size limit of an object that git loads into memory; git streams larger files, which are never read here
 MAX_OBJECT_BYTES = 64 * MIB
 MAX_FILE_BYTES = MIB
 MAX_FILES = 100_000
-#: size limit of the list of a commit's files; the Linux kernel's has 9 MB
+#: size limit of the list of a commit's files; that of the Linux kernel takes 9 MB
 MAX_LIST_BYTES = 16 * MIB
-#: limit on the total size of the files that a command reads; the 173 recipes of vllm-project have 2 MB
+#: limit on the total size of the files that a command reads; the 173 recipes of vllm-project take 2 MB
 MAX_TEXT_BYTES = 32 * MIB
 #: limit on the total size of the files that git prints at once
 MAX_BATCH_BYTES = 4 * MIB
-#: the folder that holds the old repository while a new one is fetched; the files that git leaves when it is killed, where a
-#: lock would block every later fetch; and the age at which such files can't belong to a running command
+#: folder of the old repository while a new one is fetched
 OLD_REPOSITORY = re.compile(r"[0-9a-f]{20}\.git\.[a-z0-9_]{8}")
+#: files that a killed git leaves; its locks would block every later fetch
 UNFINISHED_FILES = ("objects/pack/tmp_*", "*.lock", "refs/sparkwright/*.lock")
+#: age of a leftover, in seconds, that no running command reaches
 MIN_LEFTOVER_AGE_S = 3600.0
 REGULAR_MODES = ("100644", "100755")
 FETCHED_REF = "refs/sparkwright/fetched"
@@ -57,7 +58,7 @@ SAFE_OPTIONS = (
     "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
     "-c", "fetch.fsckObjects=true", "-c", "core.symlinks=false", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0",
     "-c", "maintenance.auto=false",
-    # a fetch is kept as one pack of limited size, and unpacked by one thread in little memory
+    # store each fetch as one pack of limited size, and index it with one thread and little memory
     "-c", "fetch.unpackLimit=1", "-c", "transfer.unpackLimit=1", "-c", "pack.threads=1", "-c", "core.bigFileThreshold=4m",
     "-c", "core.deltaBaseCacheLimit=16m", "-c", "core.packedGitWindowSize=16m", "-c", "core.packedGitLimit=128m",
 )  # fmt: skip
@@ -69,7 +70,7 @@ class File:
     """A regular file at a commit."""
 
     path: str
-    #: id of the content
+    #: id of its blob
     object_id: str
     size_bytes: int
 
@@ -85,47 +86,44 @@ class Repository:
 
     @property
     def folder(self) -> Path:
-        """The cached copy on this laptop, which can be fetched again."""
+        """The bare repository in this laptop's cache."""
         return cache_folder() / "registries" / f"{hashlib.sha256(self.url.encode()).hexdigest()[:20]}.git"
 
     def has_commit(self, commit: str) -> bool:
-        """Return True if a commit is in the cached copy."""
+        """Return True if a commit is in the cache."""
         return self.folder.is_dir() and self._run(["cat-file", "-e", f"{commit}^{{commit}}"], READ_TIMEOUT_S)[0] == 0
 
     def fetch(self, ref: str) -> str:
-        """Fetch the state of a branch, a tag, HEAD or a commit, without its history.
+        """Fetch a branch, a tag, HEAD or a commit without its history, and return the id of the commit.
 
-        Returns:
-            The id of the commit.
-
-            Raises:
-                Unreachable: git could not fetch it.
-                Refused: the repository is larger than allowed.
+        Raises:
+            Unreachable: git could not fetch it.
+            Refused: the repository is larger than allowed.
             Failed: git is not installed.
         """
         private.create_folder(self.folder.parent)
         remove_leftovers(self.folder)
         if not self._is_full():
             return self._fetch_into(ref)
-        old = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)) / "old"
-        self.folder.rename(old)
+        backup = Path(tempfile.mkdtemp(prefix=f"{self.folder.name}.", dir=self.folder.parent)) / "old"
+        self.folder.rename(backup)
         try:
             return self._fetch_into(ref)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
-            old.rename(self.folder)
+            backup.rename(self.folder)
             raise
         finally:
-            shutil.rmtree(old.parent, ignore_errors=True)
+            shutil.rmtree(backup.parent, ignore_errors=True)
 
     def _is_full(self) -> bool:
-        """Return True if earlier fetches have filled the cache: each one adds a pack, and they are never garbage-collected."""
+        """Return True if the packs of earlier fetches, which are never garbage-collected, have reached a limit."""
         packs = self.folder / "objects/pack"
         sizes = [path.stat().st_size for path in packs.glob("*.pack")] if packs.is_dir() else []
         return len(sizes) >= MAX_PACKS or sum(sizes) > MAX_PACK_BYTES
 
     def _fetch_into(self, ref: str) -> str:
-        """Fetch into the existing repository; see `fetch`."""
+        """Fetch into the cache, creating it if it is missing; see `fetch`."""
         if not (self.folder / "HEAD").is_file():
             self._git(["init", "--quiet", "--bare", str(self.folder)], READ_TIMEOUT_S, inside=False)
         argv = ["fetch", "--quiet", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--force", "--", self.url]
@@ -139,33 +137,33 @@ class Repository:
             Refused: there are more than MAX_FILES files, or the list exceeds MAX_LIST_BYTES.
         """
         argv = ["ls-tree", "-r", "-z", "-l", "--full-tree", commit, "--", *([below.strip("/") + "/"] if below else [])]
-        regular = []
-        rows = self._git(argv, READ_TIMEOUT_S, most_bytes=MAX_LIST_BYTES).split(b"\0")
+        regular_files = []
+        rows = self._git(argv, READ_TIMEOUT_S, max_bytes=MAX_LIST_BYTES).split(b"\0")
         if len(rows) > MAX_FILES:
-            raise Refused(f"it has more than {MAX_FILES:,} files.", where=self._where, fix=NARROW_FIX)
+            raise Refused(f"the repository has more than {MAX_FILES:,} files.", where=self._where, fix=NARROW_FIX)
         for row in rows:
             metadata, _, path = row.partition(b"\t")
             parts = metadata.decode("ascii", "replace").split()
             if len(parts) == 4 and parts[0] in REGULAR_MODES and parts[3].isdigit() and int(parts[3]) <= MAX_FILE_BYTES:
-                regular.append(File(path.decode("utf-8", "replace"), parts[2], int(parts[3])))
-        return regular
+                regular_files.append(File(path.decode("utf-8", "replace"), parts[2], int(parts[3])))
+        return regular_files
 
     def read_texts(self, files: Sequence[File]) -> Iterator[tuple[File, str]]:
-        """Yield files with their texts, leaving out those that git does not return.
+        """Yield files with their texts, omitting files that git does not return.
 
         Raises:
-            Refused: together they exceed MAX_TEXT_BYTES; nothing is read then.
+            Refused: their total size exceeds MAX_TEXT_BYTES; no file is read then.
         """
         if sum(file.size_bytes for file in files) > MAX_TEXT_BYTES:
-            message = f"its {len(files):,} recipes have more than {MAX_TEXT_BYTES // MIB} MiB together."
+            message = f"its {len(files):,} recipes exceed the limit of {MAX_TEXT_BYTES // MIB} MiB in total."
             raise Refused(message, where=self._where, fix=NARROW_FIX)
         for batch in _batches(files):
             object_ids = "".join(f"{file.object_id}\n" for file in batch).encode()
-            remaining = memoryview(self._git(["cat-file", "--batch"], READ_TIMEOUT_S, given=object_ids))
+            remaining = memoryview(self._git(["cat-file", "--batch"], READ_TIMEOUT_S, stdin=object_ids))
             for file in batch:
-                end = bytes(remaining[:200]).find(b"\n") + 1
-                parts = bytes(remaining[:end]).split()
-                remaining = remaining[end:]
+                header_end = bytes(remaining[:200]).find(b"\n") + 1
+                parts = bytes(remaining[:header_end]).split()
+                remaining = remaining[header_end:]
                 if len(parts) == 3 and parts[1] == b"blob" and parts[2].isdigit():
                     size = int(parts[2])
                     yield file, str(remaining[:size], "utf-8", "replace")
@@ -185,14 +183,15 @@ class Repository:
         timeout_s: float,
         *,
         inside: bool = True,
-        given: bytes = b"",
-        most_bytes: int = output.MAX_BYTES,
+        stdin: bytes = b"",
+        max_bytes: int = output.MAX_BYTES,
     ) -> bytes:
-        code, out, err = self._run(argv, timeout_s, inside=inside, given=given, most_bytes=most_bytes)
+        """Return git's output. Raises Unreachable if it fails. See `_run`."""
+        code, stdout, stderr = self._run(argv, timeout_s, inside=inside, stdin=stdin, max_bytes=max_bytes)
         if code:
-            message = f"git says: {one_line(_error_line(err), max_chars=200)}."
+            message = f"git failed: {one_line(_error_line(stderr), max_chars=200)}."
             raise Unreachable(message, where=self._where, fix="Check the url in registries.yml.")
-        return out
+        return stdout
 
     def _run(
         self,
@@ -200,20 +199,19 @@ class Repository:
         timeout_s: float,
         *,
         inside: bool = True,
-        given: bytes = b"",
-        most_bytes: int = output.MAX_BYTES,
+        stdin: bytes = b"",
+        max_bytes: int = output.MAX_BYTES,
     ) -> tuple[int, bytes, bytes]:
-        """Run git without prompts and in the C locale. Local repositories are allowed only if the user's URL is local."""
-        at = ["--git-dir", str(self.folder)] if inside else []
-        limits = partial(_limit_resources, int(timeout_s) + 1)
+        """Run git without prompts, and return its exit code, output and errors. inside: True to use the cached repository."""
+        git_dir = ["--git-dir", str(self.folder)] if inside else []
         try:
             return output.run(
-                ["git", *SAFE_OPTIONS, *at, *argv],
-                stdin=given,
+                ["git", *SAFE_OPTIONS, *git_dir, *argv],
+                stdin=stdin,
                 timeout_s=timeout_s,
                 env=_git_environment(local=self.url.startswith("file://")),
-                max_bytes=most_bytes,
-                limits=limits,
+                max_bytes=max_bytes,
+                limits=partial(_limit_resources, int(timeout_s) + 1),
             )
         except FileNotFoundError:
             raise Failed("git is not installed.", fix="Install git on this laptop.") from None
@@ -221,14 +219,16 @@ class Repository:
             message = f"git did not finish within {timeout_s:.0f} s."
             raise Unreachable(message, where=self._where, fix="Check the network and the url.") from None
         except output.TooMuchOutput:
-            message = f"git prints more than {most_bytes // MIB} MiB about it: it has more files than a registry needs."
+            message = (
+                f"git's output exceeds {max_bytes // MIB} MiB: the repository has more files than a registry needs."
+            )
             raise Refused(message, where=self._where, fix=NARROW_FIX) from None
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove leftovers of killed fetches: old repositories next to the current one, and git's unfinished packs and locks in it.
+    """Remove leftovers of killed fetches: old repositories, and git's unfinished packs and locks in the current one.
 
-    They are recognized by their names and by an age that no fetch reaches. Links are neither followed nor removed.
+    They are recognized by name and age. Links are neither followed nor removed.
 
     Args:
         folder: the repository of a registry.
@@ -247,7 +247,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _error_line(errors: bytes) -> str:
-    """Return the line with the reason from git's error output, without its full stop, as advice may follow it."""
+    """Return the line of git's error output that contains the reason, without a full stop at its end."""
     lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
     return next((line for line in lines if line.startswith("fatal: ")), lines[-1]).rstrip(".")
 
@@ -285,7 +285,7 @@ def _git_environment(*, local: bool) -> dict[str, str]:
 
 
 def _limit_resources(cpu_s: int) -> None:
-    """Limit this process and its children. On macOS, which can't limit the address space, only the object limit applies."""
+    """Limit this process and its children. macOS can't limit the address space, so only GIT_ALLOC_LIMIT limits memory there."""
     _lower_limit(resource.RLIMIT_FSIZE, MAX_PACK_BYTES)
     _lower_limit(resource.RLIMIT_CPU, cpu_s)
     if sys.platform == "linux":

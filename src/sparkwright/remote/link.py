@@ -1,4 +1,4 @@
-"""The interface of links to hosts, and the selection of a link's kind."""
+"""The interface of links to hosts, and the selection of a host's link."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.protocol.events import Event
 from sparkwright.secret import Secret
 
-#: kind of requests that a command sends: short questions, plans, or plans whose tasks use the Docker Engine. It only determines
-#: what the host's runner imports while the laptop is still planning.
+#: kind of requests that a command sends: queries, plans, or plans whose tasks use the Docker Engine. It determines only what the
+#: host's runner imports while the laptop is still planning
 RequestKind = Literal["light", "plan", "engine"]
-#: how long the planning thread may hold the GIL while a connecting thread waits for it: with Python's default of 5 ms, every
-#: one of the handshake's many short steps would wait that long
+#: interval after which a waiting thread gets the GIL. With Python's default of 5 ms, each of the many short steps of an ssh
+#: handshake would wait that long for the planning thread
 SWITCH_INTERVAL_S = 0.0005
 
 
 class Link(Protocol):
-    """A connection to a host that lasts for a whole command."""
+    """A connection to a host, used for all requests of a command."""
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
-        """Send a request to the host's runner and yield its events. Raises Unreachable if the answer is cut off."""
+        """Send a request to the host's runner and yield its events. Raises Unreachable if the connection is lost."""
 
     def ready(self) -> None:
         """Wait for the connection. Raises Unreachable."""
@@ -32,16 +32,16 @@ class Link(Protocol):
 
 
 def open_link(host: Host, need: RequestKind = "engine") -> Link:
-    """Return the link for a host's `connection`, which starts connecting in the background.
+    """Return the link for a host's `connection`. An ssh link starts connecting in the background.
 
     Args:
-        need: kind of requests that will follow.
+        need: kind of the requests that will follow.
     """
     if host.connection == "ssh":
         from sparkwright.remote.ssh import ssh_config
 
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        ssh_config.start_resolving(host)  # a separate process, while this one imports
+        ssh_config.start_resolving(host)  # in a separate process, while this one imports
         from sparkwright.remote.ssh.ssh_link import SshLink
 
         return SshLink(host, need)

@@ -1,4 +1,4 @@
-"""The link to a local host or a sandbox: the same runner, in a subprocess of the same Python."""
+"""The link to a local host or a sandbox: the runner in a subprocess with the same Python."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class LocalLink:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**self._inherited_environment(), **self._environment()},
-            start_new_session=True,  # Ctrl-C must reach only the laptop's side, which asks what to do
+            env={**self._inherited_environment(), **self._sandbox_environment()},
+            start_new_session=True,  # Ctrl-C must interrupt only the command line, which asks the user what to do
         )
         self._processes.append(process)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -47,7 +47,7 @@ class LocalLink:
         error_chunks: deque[bytes] = deque(maxlen=MAX_ERROR_CHUNKS)
         error_reader = threading.Thread(target=_read_errors, args=(process.stderr, error_chunks), daemon=True)
         error_reader.start()
-        # a runner that exits at once closes its input, and reports the reason
+        # a runner that exits immediately closes its input, and reports the reason in its output
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps(request, default=str).encode() + b"\n")
         received = EventReader()
@@ -61,7 +61,7 @@ class LocalLink:
             raise Unreachable(f"the runner exited with {process.returncode}: {reason}.")
 
     def ready(self) -> None:
-        """Return immediately, as this machine is always connected. See `Link.ready`."""
+        """Do nothing: this machine is always connected. See `Link.ready`."""
 
     def close(self) -> None:
         """See `Link.close`."""
@@ -70,11 +70,11 @@ class LocalLink:
                 process.terminate()
 
     def _inherited_environment(self) -> dict[str, str]:
-        """Return the laptop's environment without the secrets, which are sent over standard input as they are over ssh."""
-        own = {self._host.key_variable, *(source.env for source in self._host.secret_sources.values())}
-        return {name: value for name, value in os.environ.items() if name not in own}
+        """Return the environment without secrets, which are sent over standard input as they are over ssh."""
+        secret_names = {self._host.key_variable, *(source.env for source in self._host.secret_sources.values())}
+        return {name: value for name, value in os.environ.items() if name not in secret_names}
 
-    def _environment(self) -> dict[str, str]:
+    def _sandbox_environment(self) -> dict[str, str]:
         if self._host.connection != "sandbox":
             return {}
         from sparkwright.sandbox import control
@@ -90,7 +90,7 @@ class LocalLink:
 
 
 def _read_errors(pipe: IO[bytes], chunks: deque[bytes]) -> None:
-    """Read the output as it is written, because a runner would block forever on a full pipe."""
+    """Read the output as it is written: a full pipe would block the runner forever."""
     with pipe:
         while data := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
             chunks.append(data)

@@ -1,7 +1,6 @@
 """The runtime: sparkwright's host side with its wheels, for one processor and Python version, named by its content hash.
 
-It is built once on the laptop, cached there, and uploaded only if the host does not have it. The host needs neither internet
-access nor root for it.
+It is built once on the laptop, cached there, and uploaded to hosts that lack it. It needs neither internet access nor root.
 """
 
 from __future__ import annotations
@@ -34,10 +33,51 @@ if TYPE_CHECKING:
 
 #: processors for which the runtime's wheels exist, as uname prints them
 MACHINES = ("aarch64", "x86_64")
-#: files in a wheel's .data folder that are installed with its packages (PEP 427); scripts, headers and data are left out
+#: files in a wheel's .data folder that are installed with its packages (PEP 427); scripts, headers and data are omitted
 _DATA_FOLDER_FILE = re.compile(r"(?<![^/])[^/]{1,255}\.data/(?:purelib|platlib)/(.+)")
 #: folders of wheels that a host never imports
 _EXCLUDED_FOLDERS = {"tests", "test", "bin", "__pycache__"}
+REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
+#: Python versions of `make runtime-lock`, for each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+#: manylinux tags that the wheels of the requirements may have
+MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
+#: messages of pip and its libraries if no package index answers
+_NO_INDEX = re.compile(
+    r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
+)
+#: called with the number of wheels done, the total, and the name of the next wheel
+Progress = Callable[[int, int, str], None]
+
+#: time limit without progress while the host reads and unpacks the archive, in seconds; its disk may be busy
+UNPACK_TIMEOUT_S = 120.0
+CHUNK_BYTES = 64 * 1024
+MAX_TEXT_CHARS = 300
+#: folder below the user's home on the host
+BOOTSTRAP_FOLDER = ".local/share/sparkwright/runtime"
+UNPACKER = Path(__file__).with_name("unpack.py")
+#: line on standard error after the output of an existing runtime that did not start
+NO_START_MARK = "sparkwright: the runtime did not start"
+
+#: Shell command that runs the runtime, or reports the host's Python if there is none. $1 is the runtime's hash, $2 the kind of
+#: requests ("light", "plan" or "engine"). Exit codes 76 and 77 mean that the runtime started (see boot.py) and reported any later
+#: error itself. It is a single line without exclamation marks, so that every login shell (bash, zsh, fish, csh) passes it to sh
+#: unchanged.
+_START = (
+    f'r="$HOME/{BOOTSTRAP_FOLDER}/$1"; p=; '
+    'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
+    'if [ -x "$p" ]; then "$p" -IS "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; c=$?; '
+    "[ $c -eq 76 ] && exit 0; [ $c -eq 77 ] && exit 1; fi; "
+    f'echo "{NO_START_MARK}" >&2; fi; '
+    "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
+    '"$p" -IS -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('
+    '"\\n{\\"event\\": \\"runtime_missing\\", \\"path\\": \\"%s\\", \\"python\\": \\"%d.%d\\", \\"machine\\": \\"%s\\"}" % '
+    "(sys.executable, sys.version_info[0], sys.version_info[1], platform.machine()))' 2>/dev/null && exit 0; done; "
+    'echo; echo \'{"event": "no_python"}\''
+)
+
+#: runs the unpacker, whose source is the first part of standard input
+_UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 
 @functools.lru_cache(maxsize=1)
@@ -49,11 +89,7 @@ def content_hash() -> str:
 def ensure_archive(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> Path:
     """Return the runtime for a Python ("3.12") and processor ("aarch64") as a .tar.gz in the laptop's cache.
 
-    It is built if it is missing or damaged. Raises Failed if a wheel is not available, or if a name that came from a host is
-    invalid.
-
-    Args:
-        progress: see `fetch_wheels`.
+    It is built if it is missing or damaged. Raises Failed if a wheel is not available, or if the Python or processor is invalid.
     """
     target = f"{require_match(PYTHON_VERSION, python, 'the Python')}-{require_match(MACHINE, machine, 'the processor')}"
     path = resolve_inside(host_side.cache_folder() / "runtime", f"{content_hash()}-{target}.tar.gz")
@@ -75,12 +111,11 @@ def _is_intact(path: Path) -> bool:
 
 
 def _checksum_path(path: Path) -> Path:
-    """Return the path of the file that holds the archive's sha256."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def _pack(wheels: list[Path], tag: str, out: Any) -> None:
-    """Pack everything into a reproducible archive, starting with the manifest of sizes and SHA-256 hashes."""
+    """Pack the wheels and sparkwright into a reproducible archive. Its first file is a manifest of sizes and SHA-256 hashes."""
     import gzip
     import tarfile
 
@@ -98,7 +133,7 @@ def _pack(wheels: list[Path], tag: str, out: Any) -> None:
 
 
 def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of the files that a wheel installs."""
+    """Yield the target paths and contents of the files that a wheel installs."""
     import zipfile
 
     with zipfile.ZipFile(wheel) as packed:
@@ -119,19 +154,6 @@ def _add_file(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-REQUIREMENTS = Path(__file__).with_name("runtime-requirements.txt")
-#: Python versions of `make runtime-lock`, for each of MACHINES; a Spark is aarch64 with Python 3.12 and glibc 2.39
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-#: manylinux tags that the wheels of the requirements may have
-MANYLINUX = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
-#: messages of pip and its libraries when no index answers
-_NO_INDEX = re.compile(
-    r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|Temporary failure in name"
-)
-
-Progress = Callable[[int, int, str], None]
-
-
 class Pin(NamedTuple):
     """A pinned requirement: the version and the sha256 of every acceptable wheel."""
 
@@ -142,16 +164,12 @@ class Pin(NamedTuple):
 def fetch_wheels(python: str, machine: str, progress: Progress = lambda done, total, name: None) -> list[Path]:
     """Return all wheels for a Python ("3.12") and processor ("aarch64") from the laptop's cache, verified by their hashes.
 
-    Missing or damaged wheels are downloaded. Raises Failed if a wheel is not available, or if the index offers a different one.
-
-    Args:
-        progress: called with the number done, the total, and the next name.
+    Missing or damaged wheels are downloaded. Raises Failed if a wheel is not available, or differs from the pinned one.
     """
     if python not in PYTHONS or machine not in MACHINES:
-        supported = f"there is one for {', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
-        raise Failed(
-            f"there is no runtime for {visible.display_name(machine)}, Python {visible.display_name(python)}: {supported}."
-        )
+        platform = f"{visible.display_name(machine)}, Python {visible.display_name(python)}"
+        supported = f"{', '.join(MACHINES)}; Python {', '.join(PYTHONS)}"
+        raise Failed(f"there is no runtime for {platform}; supported: {supported}.")
     folder = _wheels_folder(python, machine)
     wheels = _complete_wheels(folder)
     missing = {name: pin for name, pin in pinned_requirements().items() if name not in wheels}
@@ -159,11 +177,11 @@ def fetch_wheels(python: str, machine: str, progress: Progress = lambda done, to
         try:
             _download(missing, folder, python, machine, progress)
         except OSError as error:
-            raise Failed(f"the runtime's wheels can't be kept: {error.strerror}.", where=str(folder)) from None
+            raise Failed(f"cannot save the runtime's wheels: {error.strerror}.", where=str(folder)) from None
         wheels = _complete_wheels(folder)
-    absent = sorted(set(pinned_requirements()) - set(wheels))
-    if absent:
-        raise Failed(f"pip fetched no wheel for {', '.join(absent)}.", where=str(folder))
+    unavailable = sorted(set(pinned_requirements()) - set(wheels))
+    if unavailable:
+        raise Failed(f"pip downloaded no wheel for {', '.join(unavailable)}.", where=str(folder))
     return [wheels[name] for name in sorted(wheels)]
 
 
@@ -174,24 +192,24 @@ def is_cached(python: str, machine: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def pinned_requirements(text: str = "") -> dict[str, Pin]:
-    """Return the pinned requirements by package name."""
+    """Return the pinned requirements by package name. text: a requirements file; empty for the runtime's."""
     text = text or REQUIREMENTS.read_text()
     pins = {}
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith("#"):
-            pin, *hashes = line.split()
-            name, _, version = pin.partition("==")
-            pins[name] = Pin(version, frozenset(item.removeprefix("--hash=sha256:") for item in hashes))
+            requirement, *hashes = line.split()
+            name, _, version = requirement.partition("==")
+            pins[name] = Pin(version, frozenset(option.removeprefix("--hash=sha256:") for option in hashes))
     return pins
 
 
 def format_pin(name: str, version: str, hashes: Iterable[str]) -> str:
     """Return a line of the requirements file in pip's format."""
-    return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{item}" for item in sorted(hashes))]) + "\n"
+    return " \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{digest}" for digest in sorted(hashes))]) + "\n"
 
 
 def platform_options(machine: str, python: str) -> list[str]:
-    """Return pip's options for another platform than this machine's."""
+    """Return pip's options for downloading wheels of a processor and Python version."""
     tags = [*(f"manylinux_{tag}_{machine}" for tag in MANYLINUX), f"manylinux2014_{machine}"]
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     return [*options, *(f"--platform={tag}" for tag in tags)]
@@ -213,24 +231,24 @@ def _complete_wheels(folder: Path) -> dict[str, Path]:
 
 
 def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, progress: Progress) -> None:
-    """Download with pip to a temporary folder and move complete files over, so that an interruption leaves no partial file."""
+    """Download wheels with pip to a temporary folder and then move them, so that an interruption leaves no partial file."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         requirements = Path(temporary) / "requirements.txt"
         requirements.write_text("".join(format_pin(name, *pin) for name, pin in missing.items()))
-        # -P: the current folder may hold an untrusted project
+        # -P: don't import from the current folder, which may be an untrusted project
         argv = [sys.executable, "-P", "-m", "pip", "download", "--require-hashes", "--no-deps"]
         argv += ["--disable-pip-version-check", "--retries=2", "--progress-bar=off"]
         argv += ["--dest", temporary, "--requirement", str(requirements)]
-        errors = _run_pip([*argv, *platform_options(machine, python)], len(missing), progress)
-        if errors:
-            raise _download_error(errors, python, machine)
+        error_output = _run_pip([*argv, *platform_options(machine, python)], len(missing), progress)
+        if error_output:
+            raise _download_error(error_output, python, machine)
         for path in Path(temporary).glob("*.whl"):
             path.replace(folder / path.name)
 
 
 def _run_pip(argv: list[str], total: int, progress: Progress) -> str:
-    """Run pip and report its progress. Return its output if it failed, otherwise an empty text."""
+    """Run pip and report its progress. Return its output if it failed; empty if it succeeded."""
     output, done = [], 0
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
         for line in pip.stdout or ():
@@ -241,28 +259,22 @@ def _run_pip(argv: list[str], total: int, progress: Progress) -> str:
     if pip.returncode == 0:
         progress(total, total, "")
         return ""
-    return "".join(output) or "pip said nothing"
+    return "".join(output) or "no output from pip"
 
 
-def _download_error(message: str, python: str, machine: str) -> Failed:
+def _download_error(output: str, python: str, machine: str) -> Failed:
     subject = f"the runtime for {machine}, Python {python}"
     command = join(["sparkwright", "runtime.fetch", "--machine", machine, "--python", python])
-    if "DO NOT MATCH THE HASHES" in message:
+    if "DO NOT MATCH THE HASHES" in output:
+        message = f"cannot download {subject}: the package index offers a wheel that differs from the pinned one."
         fix = f"The connection may be intercepted, or the index is broken: inspect it with `{command} --debug`."
-        return Failed(
-            f"{subject} was not fetched: the package index offers a wheel that is not the pinned one.", fix=fix
-        )
-    if _NO_INDEX.search(message):
+        return Failed(message, fix=fix)
+    if _NO_INDEX.search(output):
         message = f"{subject} is not in this laptop's cache, and no package index can be reached."
-        return Failed(message, fix=f"Run `{command}` once where there is internet.")
-    lines = message.strip().splitlines()
-    last = next((line for line in reversed(lines) if line.startswith("ERROR:")), "".join(lines[-1:]))
-    return Failed(f"{subject} can't be fetched: {one_line(last.removeprefix('ERROR:').strip(), max_chars=300)}.")
-
-
-UNPACK_TIMEOUT_S = 120.0
-CHUNK_BYTES = 64 * 1024
-MAX_TEXT_CHARS = 300
+        return Failed(message, fix=f"Run `{command}` once with internet access.")
+    lines = output.strip().splitlines()
+    reason = next((line for line in reversed(lines) if line.startswith("ERROR:")), "".join(lines[-1:]))
+    return Failed(f"cannot download {subject}: {one_line(reason.removeprefix('ERROR:').strip(), max_chars=300)}.")
 
 
 def upload_runtime(
@@ -276,37 +288,36 @@ def upload_runtime(
     Args:
         run: starts a command on the host.
         events: yields the events that a command prints.
-        interpreter: the host's Python and processor.
         where: the host's name.
 
     Raises:
-        Refused: the host can't take it.
-        TimeoutError: the host no longer reads.
+        Refused: the host could not unpack it.
+        TimeoutError: the host stopped reading.
     """
-    text = f"shipping the runtime for {interpreter.machine}, Python {interpreter.version}"
-    yield event("note", task="", text=text, detail=False)
+    note = f"uploading the runtime for {interpreter.machine}, Python {interpreter.version}"
+    yield event("note", task="", text=note, detail=False)
     data = ensure_archive(interpreter.version, interpreter.machine).read_bytes()
     channel = run(unpack_command(content_hash(), interpreter.path))
     try:
-        channel.settimeout(UNPACK_TIMEOUT_S)  # other writers to the disk may slow it down
+        channel.settimeout(UNPACK_TIMEOUT_S)
         yield from _send_archive(channel, data)
         rows = list(events(channel))
         outcome = next((row for row in reversed(rows) if row["event"] in ("shipped", "not_shipped")), None)
         if outcome is None or outcome["event"] != "shipped":
             reason = outcome["why"] if outcome else last_output(channel, str(rows[-1].get("text", "")) if rows else "")
             raise Refused(
-                f"the runtime can't be put on the host: {one_line(reason, max_chars=MAX_TEXT_CHARS)}.",
+                f"cannot install the runtime on the host: {one_line(reason, max_chars=MAX_TEXT_CHARS)}.",
                 where=where,
-                fix="It needs some 80 MB in a home folder that can be written to; on the host: `df -h ~`.",
+                fix="It needs about 80 MB in a writable home folder; check with `df -h ~` on the host.",
             )
     finally:
         channel.close()
 
 
 def failed_start_output(channel: Channel) -> str:
-    """Return the last output of a runtime that exists but did not start; empty if there is none.
+    """Return the last line of a runtime that exists but did not start; empty if no runtime failed to start.
 
-    The command has to have exited.
+    The command on the channel must have exited.
     """
     lines = _read_errors(channel).splitlines()
     if NO_START_MARK not in lines:
@@ -316,9 +327,9 @@ def failed_start_output(channel: Channel) -> str:
 
 
 def last_output(channel: Channel, message: str) -> str:
-    """Return the end of a command's output, preferring its errors."""
+    """Return the last line of a command's standard error as a clause. message: used if standard error is empty."""
     text = _read_errors(channel).strip() or message.strip()
-    return f"its last words: {one_line(text.splitlines()[-1][-200:])}" if text else "no output"
+    return f"last output: {one_line(text.splitlines()[-1][-200:])}" if text else "no output"
 
 
 def _read_errors(channel: Channel) -> str:
@@ -328,49 +339,20 @@ def _read_errors(channel: Channel) -> str:
 def _send_archive(channel: Channel, data: bytes) -> Iterator[Event]:
     """Send the archive and yield the progress. Raises TimeoutError.
 
-    A host that closes its input has given up, and reports the reason in its answer.
+    A host that closes its input early reports the reason in its events.
     """
     try:
         channel.sendall(unpacker_source())
         for start in range(0, len(data), CHUNK_BYTES):
             channel.sendall(data[start : start + CHUNK_BYTES])
             done = min(start + CHUNK_BYTES, len(data))
-            label = {"task": "runtime", "text": "shipping the runtime", "unit": "bytes"}
+            label = {"task": "runtime", "text": "uploading the runtime", "unit": "bytes"}
             yield event("progress", done=done, total=len(data), **label)
         channel.shutdown_write()
     except TimeoutError:
         raise
     except (OSError, EOFError):
         return
-
-
-# The bootstrap of a host without sparkwright: a few lines of POSIX shell.
-#
-# It is a single line without exclamation marks, so that every login shell (bash, zsh, fish, csh) passes it to sh unchanged.
-
-#: folder below the user's home on the host
-BOOTSTRAP_FOLDER = ".local/share/sparkwright/runtime"
-UNPACKER = Path(__file__).with_name("unpack.py")
-#: printed to standard error after the last output of an existing runtime that did not start
-NO_START_MARK = "sparkwright: the runtime did not start"
-
-#: Runs the runtime, or reports the host's Python. $1 is the runtime's hash, $2 the kind of requests ("light", "plan" or
-#: "engine"). Exit codes 76 and 77 mean that the runtime started (see boot.py) and reported any later error itself.
-_START = (
-    f'r="$HOME/{BOOTSTRAP_FOLDER}/$1"; p=; '
-    'if [ -e "$r" ]; then { IFS= read -r p < "$r/python"; } 2>/dev/null; '
-    'if [ -x "$p" ]; then "$p" -IS "$r/lib/sparkwright/runner/boot.py" "$r/tag" "$2"; c=$?; '
-    "[ $c -eq 76 ] && exit 0; [ $c -eq 77 ] && exit 1; fi; "
-    f'echo "{NO_START_MARK}" >&2; fi; '
-    "for p in python3 python3.14 python3.13 python3.12 python3.11; do "
-    '"$p" -IS -c \'import sys,platform; sys.exit(1) if sys.version_info < (3,11) else print('
-    '"\\n{\\"event\\": \\"runtime_missing\\", \\"path\\": \\"%s\\", \\"python\\": \\"%d.%d\\", \\"machine\\": \\"%s\\"}" % '
-    "(sys.executable, sys.version_info[0], sys.version_info[1], platform.machine()))' 2>/dev/null && exit 0; done; "
-    'echo; echo \'{"event": "no_python"}\''
-)
-
-#: runs the unpacker, which is sent at the beginning of standard input
-_UNPACK = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 
 
 @dataclass(frozen=True)
@@ -383,36 +365,39 @@ class Interpreter:
 
 
 def parse_interpreter(answer: Event, host: str) -> Interpreter:
-    """Return the interpreter in a host's `runtime_missing` event, with each value validated for use in paths and commands.
+    """Return the interpreter in a host's `runtime_missing` event, validated for use in paths and commands.
 
     Raises Refused for a processor that sparkwright does not support, and Failed for an invalid value.
     """
     if answer["machine"] not in MACHINES:
-        wrong = one_line(answer["machine"], max_chars=80)
-        raise Refused(f"its processor is '{wrong}'; sparkwright runs on {' and '.join(MACHINES)}.", where=host)
-    path = require_match(PYTHON_PATH, answer["path"], f"the path of Python that {host} gives")
-    version = require_match(PYTHON_VERSION, answer["python"], f"the Python that {host} gives")
+        machine = one_line(answer["machine"], max_chars=80)
+        raise Refused(f"its processor is '{machine}'; sparkwright runs on {' and '.join(MACHINES)}.", where=host)
+    path = require_match(PYTHON_PATH, answer["path"], f"the path of Python that {host} reports")
+    version = require_match(PYTHON_VERSION, answer["python"], f"the version of Python that {host} reports")
     return Interpreter(path, version, answer["machine"])
 
 
 def start_command(runtime: str, need: str) -> str:
-    """Return the command line that starts the runtime with this hash, which reads a request from standard input.
+    """Return the command line that starts a runtime, which reads a request from standard input.
 
     Args:
-        need: kind of requests, whose modules it imports while waiting for the request; see boot.py.
+        runtime: content hash of the runtime.
+        need: kind of the requests that follow, whose modules are imported in advance; see boot.py.
     """
     return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
 
 
 def unpack_command(runtime: str, python: str) -> str:
-    """Return the command line that unpacks a runtime with this hash on the host.
+    """Return the command line that unpacks a runtime. Its standard input is `unpacker_source()` followed by the archive.
 
-    Its standard input is `unpacker_source()` followed by the archive.
+    Args:
+        runtime: content hash of the runtime.
+        python: path of the host's Python.
     """
     length = len(unpacker_source())
     return join(["exec", "env", "LC_ALL=C", python, "-I", "-c", _UNPACK, length, BOOTSTRAP_FOLDER, runtime])
 
 
 def unpacker_source() -> bytes:
-    """Return the source of the unpacker, which the host's Python runs."""
+    """Return the source of unpack.py."""
     return UNPACKER.read_bytes()

@@ -1,8 +1,8 @@
-"""Unpacks a runtime on a host. It is sent before the archive and run by the host's Python, which has no sparkwright yet.
+"""Unpacks a runtime on a host, which has no sparkwright yet: the host's Python reads this file and then the archive from stdin.
 
     python3 -I -c '...' FOLDER NAME < this file and the archive         FOLDER: below the home. NAME: the runtime's hash
 
-A runtime gets its name only once it is complete, compiled and synced to disk. A lock keeps two laptops from interfering.
+A runtime is renamed to NAME only once it is complete, compiled and synced to disk. A lock prevents conflicts between two laptops.
 Leftovers of earlier attempts, and old runtimes that no process or timer uses, are removed. The last line of the output is an
 event: `shipped`, or `not_shipped` with the reason.
 """
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-#: number of unused runtimes to keep, because the laptops of a lab may have different versions
+#: number of unused runtimes to keep: the laptops of a lab may have different versions
 MAX_UNUSED = 3
 DAMAGE_ERRORS = (EOFError, LookupError, TypeError, ValueError, AttributeError, tarfile.TarError, zlib.error)
 #: exit code of boot.py if the runtime started
@@ -60,7 +60,7 @@ def _install(archive: IO[bytes], target: Path) -> None:
         _sync(new)
         with _hold_runtimes_lock(target.parent):
             if not (_is_complete(target) and _can_start(target)):
-                fcntl.flock(lock, fcntl.LOCK_SH)  # so that a process that starts it now does not have to wait
+                fcntl.flock(lock, fcntl.LOCK_SH)  # so that a process that starts the runtime now does not have to wait
                 _replace(target, new)
             _prune(target)
     finally:
@@ -82,11 +82,11 @@ def _unpack(archive: IO[bytes], new: Path) -> None:
         members = iter(tar)
         manifest = _read(tar, next(members, None))
         (new / "manifest.json").write_bytes(manifest)
-        missing = {name: tuple(about) for name, about in json.loads(manifest).items()}
+        missing = {name: tuple(size_and_hash) for name, size_and_hash in json.loads(manifest).items()}
         needed_bytes, free_bytes = sum(size for size, _ in missing.values()), shutil.disk_usage(new).free
         if free_bytes < needed_bytes:
             raise OSError(
-                errno.ENOSPC, f"no room: it takes {needed_bytes / 1e6:.0f} MB, {free_bytes / 1e6:.0f} MB are free"
+                errno.ENOSPC, f"not enough space: needs {needed_bytes / 1e6:.0f} MB, {free_bytes / 1e6:.0f} MB free"
             )
         for member in members:
             data = _read(tar, member)
@@ -107,13 +107,13 @@ def _read(tar: tarfile.TarFile, member: tarfile.TarInfo | None) -> bytes:
 
 
 def _sync(folder: Path) -> None:
-    """Sync the folder to disk before it gets its name, so that it can't be empty after a power cut."""
+    """Sync the folder to disk before it is renamed, so that its files can't be empty after a power cut."""
     if subprocess.run(["sync", "-f", str(folder)], stdin=subprocess.DEVNULL, check=False).returncode:
         os.sync()
 
 
 def _is_complete(target: Path) -> bool:
-    """Return True if another laptop has uploaded this runtime in the meantime and all its files are intact."""
+    """Return True if this runtime exists with all files intact, because another laptop uploaded it in the meantime."""
     try:
         manifest = json.loads((target / "manifest.json").read_bytes())
         files = {name: (target / name).read_bytes() for name in manifest}
@@ -124,7 +124,7 @@ def _is_complete(target: Path) -> bool:
 
 
 def _can_start(target: Path) -> bool:
-    """Return True if the runtime starts. Its compiled files are not in the manifest and may be for another Python."""
+    """Return True if the runtime starts. Its compiled files are not in the manifest, and may be for another Python."""
     argv = ["-IS", str(target / "lib/sparkwright/runner/boot.py"), str(target / "tag"), "engine"]
     try:
         python = (target / "python").read_text()
@@ -135,7 +135,7 @@ def _can_start(target: Path) -> bool:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """Move the new runtime into place. Timers that start the runtime by this name keep working."""
+    """Move the new runtime into place. If a timer uses the old one by this path, it then uses the new one."""
     if target.exists():
         if (target / "in-use").exists():
             (new / "in-use").touch()
@@ -161,7 +161,7 @@ def _prune(current: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a runtime after renaming it, so that a runner that starts at that moment does not find half of it."""
+    """Rename a runtime and then remove it, so that a runner can't start from a half-removed one."""
     trash = Path(tempfile.mkdtemp(prefix=".old.", dir=path.parent))
     path.replace(trash / path.name)
     shutil.rmtree(trash, ignore_errors=True)

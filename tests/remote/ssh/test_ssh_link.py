@@ -101,7 +101,7 @@ def test_a_run_happens_on_the_host_and_comes_back_as_events(lab: SshLab) -> None
 
 def test_the_runtime_is_shipped_once(lab: SshLab) -> None:
     first, second = send_request(lab, {"verb": "runs"}), send_request(lab, {"verb": "runs"})
-    assert any("shipping" in item.get("text", "") for item in first)
+    assert any("uploading" in item.get("text", "") for item in first)
     assert second == []
 
 
@@ -109,7 +109,7 @@ def test_a_runtime_for_another_python_is_replaced(lab: SshLab) -> None:
     send_request(lab, {"verb": "runs"})
     tag = next((lab.sshd.home / ".local/share/sparkwright/runtime").glob("*/tag"))
     tag.write_text("3.9-x86_64\n")
-    assert any("shipping" in item.get("text", "") for item in send_request(lab, {"verb": "runs"}))
+    assert any("uploading" in item.get("text", "") for item in send_request(lab, {"verb": "runs"}))
 
 
 def test_an_alias_with_include_is_resolved_as_ssh_does(lab: SshLab) -> None:
