@@ -174,7 +174,7 @@ CASES = [
         "IdentityFile that others can read",
         login="IdentityFile <dir>/open\nIdentityAgent none",
         before="open",
-        says="can be read by others",
+        says="is readable by others",
     ),
     refused_case("PubkeyAuthentication no", "PubkeyAuthentication no", says="accepts none of"),
     Case("IdentityAgent with a space", login='IdentityFile none\nIdentityAgent "<dir>/an agent"'),

@@ -315,7 +315,7 @@ def test_a_modules_answer_that_is_none_is_a_sentence(
 def test_an_answer_has_an_end(lab: SshLab, hostile: HostileHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "MAX_EVENTS_BYTES", 10**6)
     hostile.says(b'{"event": "note", "text": "x"}\n' * 50_000, recap())
-    with pytest.raises(Failed, match="its answer is longer than 1 MB"):
+    with pytest.raises(Failed, match="the host's answer is longer than 1 MB"):
         query_host(lab)
 
 
@@ -341,13 +341,13 @@ def test_a_question_has_an_end_however_steadily_its_answer_comes(
     monkeypatch.setattr(requests, "REQUEST_KINDS", short_limits)
     monkeypatch.setattr(requests, "SHORT_RUN_TIMEOUTS_S", {"copy_key": 1.0})
     answer_endlessly(hostile, f'echo \'{{"event": "ready"}}\'\n{words}')
-    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+    with pytest.raises(Failed, match="the host's answer takes longer than 1 s"):
         query_host(lab, {"verb": "status"})
-    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+    with pytest.raises(Failed, match="the host's answer takes longer than 1 s"):
         query_host(lab, build_module_request("doctor", {}))
     task = Task(id="key", name="Allow", module="copy_key", args={})
     plan = Plan(run_id="run-1", host="spark1", play="Ask", steps=(task,))
-    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+    with pytest.raises(Failed, match="the host's answer takes longer than 1 s"):
         query_host(lab, {"verb": "run", "plan": plan.to_json()})
 
 
@@ -357,7 +357,7 @@ def test_a_login_that_never_stops_to_greet_has_an_end(
 ) -> None:
     monkeypatch.setattr(ssh_link, "READY_TIMEOUT_S", 1.0)
     answer_endlessly(hostile, words)
-    with pytest.raises(Failed, match="its answer takes longer than 1 s"):
+    with pytest.raises(Failed, match="the host's answer takes longer than 1 s"):
         query_host(lab)
 
 

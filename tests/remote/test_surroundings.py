@@ -147,7 +147,7 @@ def test_a_shell_that_an_rc_file_starts_instead_never_sees_the_request(account: 
     account.write(".bashrc", f"exec sh -c 'cat > {account.home}/heard'\n")
     with pytest.raises(Unreachable, match="silent for 8 s") as caught:
         account.ask(run_request("true"), {"HF_TOKEN": Secret("hf_secretsecret")})
-    assert "Nothing was started there." in str(caught.value)
+    assert "No run was started on the host." in str(caught.value)
     assert (account.home / "heard").read_bytes() == b""
 
 

@@ -1,7 +1,7 @@
 """Safe reading of an untrusted git repository of recipes: files are read by commit and path, without a work tree.
 
 Nothing is checked out, so symlinks, filters, hooks and submodules have no effect, and only some transports are allowed. A
-repository of a few kilobytes can unpack to gigabytes (one large file under many names, nested folders, deltas). So there are limits
+repository of a few kilobytes can unpack to gigabytes (one large file under many names, nested folders, deltas). There are limits
 on time, CPU time, the pack's size, git's memory, the number of files, and their total size.
 """
 

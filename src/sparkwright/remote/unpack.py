@@ -135,7 +135,7 @@ def _can_start(target: Path) -> bool:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """Move the new runtime into place. If a timer uses the old one by this path, it then uses the new one."""
+    """Move the new runtime into place. Timers that start the runtime by this path then start the new one."""
     if target.exists():
         if (target / "in-use").exists():
             (new / "in-use").touch()

@@ -57,7 +57,7 @@ def test_a_hop_that_is_no_host_is_refused(spec: str) -> None:
     [
         ("port 0x16", "ssh's Port must be a number up to 65535, got '0x16'"),
         ("identityfile /keys/%C", "ssh's IdentityFile has the token '%C', which is not supported"),
-        ("revokedhostkeys /keys/${NOWHERE_SET}", r"ssh's RevokedHostKeys names \${NOWHERE_SET}, which is not set"),
+        ("revokedhostkeys /keys/${NOWHERE_SET}", r"ssh's RevokedHostKeys uses \${NOWHERE_SET}, which is not set"),
         ("proxyusefdpass yes", "ProxyUseFdpass is not supported"),
     ],
 )
@@ -91,7 +91,7 @@ def test_an_address_known_by_another_key_is_refused_when_the_user_asks_for_it(
     first = host_keys.find_known_keys(careful, careful.host_key_name)
     assert host_keys.check(careless, mine, first, peer)
     assert host_keys.check(careful, mine, first, "127.0.0.1")
-    with pytest.raises(Unreachable, match=f"{peer}, which is known with another key"):
+    with pytest.raises(Unreachable, match=f"{peer}, for which another key is known"):
         host_keys.check(careful, mine, first, peer)
 
 

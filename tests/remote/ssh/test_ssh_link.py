@@ -168,7 +168,7 @@ def test_an_accepted_new_key_is_said(lab: SshLab) -> None:
     lab.known_hosts.write_text("# mine, without a newline at the end")
     lab.write_config("Host 127.0.0.1\n  StrictHostKeyChecking accept-new\n")
     notes = [item["text"] for item in send_request(lab, {"verb": "runs"}) if item["event"] == "note"]
-    assert f"the new key of [127.0.0.1]:{lab.sshd.port} is now in {lab.known_hosts}" in notes[0]
+    assert f"the new key of [127.0.0.1]:{lab.sshd.port} was added to {lab.known_hosts}" in notes[0]
     assert lab.known_hosts.read_text().splitlines()[1] + "\n" == lab.sshd.known_hosts_line()
 
 
@@ -237,7 +237,7 @@ def test_a_key_behind_a_jump_host_is_mended_by_the_alias(lab: SshLab) -> None:
 def test_an_encrypted_key_without_an_agent_says_what_to_do(lab: SshLab) -> None:
     command = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret phrase", "-f", str(lab.folder / "id")]
     subprocess.run(command, check=True, capture_output=True)
-    assert "the key has a passphrase and no agent holds it. Add it to your agent: `ssh-add`." in connection_error(lab)
+    assert "the key has a passphrase and is in no agent. Add it to your agent: `ssh-add`." in connection_error(lab)
 
 
 def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
@@ -248,7 +248,7 @@ def test_a_runtime_that_does_not_start_when_it_was_shipped_again_is_quoted(
     monkeypatch.setattr(host_side, "iter_sources", lambda: [(name, odd.get(name, data)) for name, data in real()])
     pack_runtime(small_runtime)
     link = SshLink(lab.host(), "light")
-    with pytest.raises(Refused, match="was shipped and does not start: RuntimeError: the disk is odd"):
+    with pytest.raises(Refused, match="was uploaded but does not start: RuntimeError: the disk is odd"):
         list(link.request({"verb": "runs"}, {}))
     link.close()
 

@@ -1,1 +1,1 @@
-"""ssh connections as the user's own ssh would make them: configuration, keys, host keys, and requests."""
+"""ssh connections with the configuration, keys and known hosts of the user's ssh, and requests over them."""

@@ -1,4 +1,4 @@
-"""Connections over ssh, through jump hosts, with every host key checked.
+"""Connections over ssh and jump hosts, with every host key checked.
 
 Replaces defaults of Fabric and Paramiko, which accept any host key, ignore `Include`, don't set TCP_NODELAY, and wait up to an
 hour for a channel (docs/ssh.md).
@@ -26,21 +26,29 @@ from sparkwright.transport.connection import dial
 CONNECT_TIMEOUT_S = 10.0
 CHANNEL_TIMEOUT_S = 10.0
 RETRY_PAUSES_S = (0.3, 0.6, 1.2, 2.4)
-_TIMEOUT_MESSAGES = ("banner", "timeout", "timed out", "no existing session")  # Paramiko's messages
+#: words in Paramiko's messages about timeouts
+_TIMEOUT_MESSAGES = ("banner", "timeout", "timed out", "no existing session")
 
-logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # it logs tracebacks of errors that are handled here
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # no tracebacks of errors that are handled here
 
 
 class _Dropped(Unreachable):
-    """Raised if the host answered but hung up before the login."""
+    """The host closed the connection before the login."""
 
 
 def open_connection(
     target: SshTarget, name: str, notify: Callable[[str], None], visited: tuple[str, ...] = ()
 ) -> Connection:
-    """Return a connection through its jump hosts, with every key checked.
+    """Connect to a target through its jump hosts, with every host key checked.
 
-    Raises Unreachable, or Refused if the jump hosts form a loop.
+    Args:
+        name: the host's name, for messages.
+        notify: called with a message for each host key that is accepted as new.
+        visited: the jump hosts on the way to this one.
+
+    Raises:
+        Unreachable: a host can't be reached, or its key can't be trusted.
+        Refused: the jump hosts form a loop.
     """
     gateway: Connection | None = None
     try:
@@ -63,7 +71,7 @@ def open_connection(
 def _connect_with_retries(
     target: SshTarget, name: str, gateway: Connection | None, notify: Callable[[str], None]
 ) -> Connection:
-    """Connect one hop, retrying if it hangs up before the login.
+    """Connect one hop, retrying if it closes the connection before the login.
 
     While ten logins are in progress, sshd (also on a jump host) drops some of the further ones at random (MaxStartups 10:30:100).
     """
@@ -71,7 +79,7 @@ def _connect_with_retries(
         try:
             return _connect(target, name, gateway, notify)
         except _Dropped:
-            # logins that were dropped together must not retry together
+            # jitter: logins that were dropped together must not retry together
             time.sleep(pause_s * random.uniform(0.5, 1.5))
     return _connect(target, name, gateway, notify)
 
@@ -101,7 +109,7 @@ def _connect(target: SshTarget, name: str, gateway: Connection | None, notify: C
         try:
             connection.open()
         except BaseException:
-            # now, not at garbage collection: sshd counts connections without a login (MaxStartups)
+            # close it now, not at garbage collection: sshd counts connections without a login (MaxStartups)
             connection.client.close()
             raise
     except SparkwrightError as error:
@@ -110,8 +118,10 @@ def _connect(target: SshTarget, name: str, gateway: Connection | None, notify: C
     except Exception as error:
         if "banner" in str(error) and time.monotonic() - began_s < CONNECT_TIMEOUT_S / 2:
             where = target.display_address
-            fix = "Too many logins at once? `MaxStartups` of its sshd limits them."
-            raise _Dropped(f"unreachable: {where} hangs up before the login.", where=name, fix=fix) from None
+            fix = "Possibly too many concurrent logins: see `MaxStartups` in its sshd_config."
+            raise _Dropped(
+                f"unreachable: {where} closes the connection before the login.", where=name, fix=fix
+            ) from None
         raise _login_error(error, target, name, login) from None
     if connection.transport is not None:
         connection.transport.set_keepalive(5)
@@ -125,11 +135,11 @@ def _open_socket(target: SshTarget) -> socket.socket | paramiko.ProxyCommand:
 
 
 def _login_error(error: Exception, target: SshTarget, name: str, login: Login) -> Unreachable:
-    """Convert an error from Paramiko or the network to a sentence."""
+    """Convert an error of Paramiko or the network to one with a message and a fix."""
     where = target.display_address
     if isinstance(error, paramiko.PasswordRequiredException):
         fix = "Add it to your agent: `ssh-add`."
-        return Unreachable("unreachable: the key has a passphrase and no agent holds it.", where=name, fix=fix)
+        return Unreachable("unreachable: the key has a passphrase and is in no agent.", where=name, fix=fix)
     if isinstance(error, paramiko.AuthenticationException):
         tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
         tried += f" ({'; '.join(login.problems)})" if login.problems else ""
@@ -140,7 +150,7 @@ def _login_error(error: Exception, target: SshTarget, name: str, login: Login) -
     if isinstance(error, socket.gaierror):
         return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
-        fix = "Is sshd up, and the port right?"
+        fix = "Check that sshd is running, and the port."
         return Unreachable(f"unreachable: {where} refuses connections.", where=name, fix=fix)
     if isinstance(error, TimeoutError) or any(word in str(error).lower() for word in _TIMEOUT_MESSAGES):
         return Unreachable(f"unreachable: {where} does not answer within {CONNECT_TIMEOUT_S:g} s.", where=name)

@@ -28,15 +28,25 @@ from sparkwright.visible import one_line
 
 Notify = Callable[[str], None]
 RSA_ALGORITHMS = ("rsa-sha2-512", "rsa-sha2-256")
+#: markers of lines in known_hosts
+REVOKED, AUTHORITY = "@revoked", "@cert-authority"
+#: first bytes of a key revocation list (KRL) in binary format
+KRL_MAGIC = b"SSHKRL\n\0"
+COMMAND_TIMEOUT_S = 10.0
+
+
+class KnownKey(NamedTuple):
+    """A line of known_hosts."""
+
+    #: "", "@revoked" or "@cert-authority"
+    marker: str
+    #: type of the key, as written in the line
+    kind: str
+    key: bytes
 
 
 class UnknownKey(Unreachable):
-    """Raised for a host key that is in no file, and that the user may accept as with ssh.
-
-    Args:
-        target: the host.
-        key: the key that the host presented.
-    """
+    """The host presented an unknown key, which the user may accept as with ssh."""
 
     def __init__(self, target: SshTarget, key: paramiko.PKey, fix: str) -> None:
         super().__init__(unknown_key_message(target, key), fix=fix)
@@ -47,10 +57,10 @@ class UnknownKey(Unreachable):
 def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify) -> Callable[..., paramiko.Transport]:
     """Make a client accept keys only through `check`, and return the factory for its transport.
 
-    The transport requests a known kind of key first.
+    The transport prefers the algorithms of known keys.
     """
     known_keys = find_known_keys(target, target.host_key_name)
-    # the client has no known keys of its own, so that all are checked here
+    # the client has no known keys, so it passes every key to the policy
     client.set_missing_host_key_policy(_Policy(target, known_keys, notify))
 
     def transport(sock: object, **settings: object) -> paramiko.Transport:
@@ -63,12 +73,12 @@ def prepare_client(client: paramiko.SSHClient, target: SshTarget, notify: Notify
 
 
 def allowed_algorithms(target: SshTarget, known_keys: list[KnownKey], supported: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the supported algorithms that the user allows, those of known keys first. Raises Refused if none is left."""
+    """Return the supported algorithms that the user's ssh allows, those of known keys first. Raises Refused if there is none."""
     kinds = {line.kind for line in known_keys if not line.marker}
     preferred = kinds | set(RSA_ALGORITHMS if "ssh-rsa" in kinds else ())
-    allowed = [item for item in supported if not target.key_algorithms or item in target.key_algorithms]
+    allowed = [name for name in supported if not target.key_algorithms or name in target.key_algorithms]
     if not allowed:
-        raise Refused("ssh's HostKeyAlgorithms leaves no kind of key that can be checked here.", where=target.address)
+        raise Refused("ssh's HostKeyAlgorithms allows no algorithm that sparkwright supports.", where=target.address)
     return tuple(sorted(allowed, key=lambda algorithm: algorithm not in preferred))
 
 
@@ -76,8 +86,8 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
     """Return True if the key is known, or False if it is new and the user's configuration accepts new keys.
 
     Args:
-        known_keys: the known lines for the host's own name.
-        peer: the address at the other end; empty if it was reached through a proxy.
+        known_keys: the known_hosts lines for the host's name.
+        peer: the host's IP address; empty if the connection uses a proxy.
 
     Raises:
         Unreachable: the key can't be trusted.
@@ -85,7 +95,7 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
     _refuse_revoked(target, key, known_keys)
     if key.get_name() == "ssh-rsa" and key.get_bits() < target.rsa_bits:
         message = f"the key of {target.host_key_name} has {key.get_bits()} bits, but RequiredRSASize requires {target.rsa_bits}."
-        raise Unreachable(message, fix="Give the host a new key.")
+        raise Unreachable(message, fix="Generate a new host key on the host.")
     _check_address_key(target, key, peer)
     unmarked = [line for line in known_keys if not line.marker]
     if any(line.key == key.asbytes() for line in unmarked):
@@ -93,7 +103,7 @@ def check(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey], pee
     if any(line.kind == key.get_name() for line in unmarked):
         raise changed_key_error(target, key, unmarked)
     if target.host_key_name.startswith("["):
-        portless_keys = find_known_keys(target, target.hostname, key)  # ssh looks there too
+        portless_keys = find_known_keys(target, target.hostname, key)  # as in ssh, a line without the port counts, too
         _refuse_revoked(target, key, portless_keys)
         if any(line.key == key.asbytes() for line in portless_keys if not line.marker):
             return True
@@ -117,12 +127,12 @@ def unknown_key_message(target: SshTarget, key: paramiko.PKey) -> str:
 def changed_key_error(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> Unreachable:
     """Return the error for a key that differs from the known ones."""
     expected = next((line for line in known_keys if line.kind == key.get_name()), known_keys[0])
-    forget = join(["ssh-keygen", "-R", target.host_key_name])
+    remove_command = join(["ssh-keygen", "-R", target.host_key_name])
     return Unreachable(
         f"the key of {target.host_key_name} is not the known one: {fingerprint(key)} ({key.get_name()}),"
         f" not {_sha256(expected.key)} ({expected.kind})."
         " The connection may be intercepted, or the host was reinstalled.",
-        fix=f"If it was: `{forget}`, then log in once with ssh and compare the new one.",
+        fix=f"If it was: `{remove_command}`, then log in once with ssh and compare the new key.",
     )
 
 
@@ -132,29 +142,29 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 
 def save_key(target: SshTarget, key: paramiko.PKey, path: Path) -> str:
-    """Save a new key, and return a sentence about what was done."""
+    """Add a new key to a known_hosts file, and return a message for the user."""
     line = f"{_known_hosts_name(target)} {key.get_name()} {key.get_base64()}\n"
     new_key = f"the new key of {target.host_key_name}"
     try:
         _append_line(path, line)
     except OSError as error:
-        return f"{new_key} is accepted, but {path} can't be written ({error.strerror}): {fingerprint(key)}"
-    return f"{new_key} is now in {path}: {fingerprint(key)}"
+        return f"{new_key} was accepted, but cannot be saved in {path} ({error.strerror}): {fingerprint(key)}"
+    return f"{new_key} was added to {path}: {fingerprint(key)}"
 
 
 class _Policy(paramiko.MissingHostKeyPolicy):
     def __init__(self, target: SshTarget, known_keys: list[KnownKey], notify: Notify) -> None:
         self._target = target
-        self._first = known_keys
-        self._say = notify
+        self._known_keys = known_keys
+        self._notify = notify
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Check a key. Every key is missing for the client, which knows none."""
-        target, known_keys = self._target, self._first
+        """Check a key; called for every key, because the client has no known keys."""
+        target, known_keys = self._target, self._known_keys
         if target.known_hosts_command:
             known_keys = find_known_keys(target, target.host_key_name, key)
         if not check(target, key, known_keys, _peer_address(client)) and target.new_keys_file is not None:
-            self._say(save_key(target, key, target.new_keys_file))
+            self._notify(save_key(target, key, target.new_keys_file))
 
 
 def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[KnownKey]) -> None:
@@ -162,25 +172,27 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[Know
     if any(line.marker == REVOKED and line.key == key.asbytes() for line in known_keys):
         where = "known_hosts"
     if where:
-        fix = "The host presents a key that is no longer trusted: give it a new one."
+        fix = "The key is no longer trusted: generate a new host key on the host."
         raise Unreachable(f"the key of {target.host_key_name} is revoked in {where}: {fingerprint(key)}.", fix=fix)
 
 
 def _check_address_key(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
-    """Enforce CheckHostIP: the address must not have a different known key of the same kind. As in ssh, loopback is exempt."""
-    loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
-    if not target.check_ip or not peer or peer == target.hostname or loopback:
+    """Enforce CheckHostIP: refuse a key if the address is known with another of its kind. As in ssh, loopback is exempt."""
+    is_loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
+    if not target.check_ip or not peer or peer == target.hostname or is_loopback:
         return
     name = peer if target.port == 22 else f"[{peer}]:{target.port}"
     same_kind = [line for line in find_known_keys(target, name, key) if not line.marker and line.kind == key.get_name()]
     if same_kind and all(line.key != key.asbytes() for line in same_kind):
         keys = f"{_sha256(same_kind[0].key)}, not {fingerprint(key)}"
-        fix = f"If the address moved: `{join(['ssh-keygen', '-R', name])}`."
-        raise Unreachable(f"{target.host_key_name} is at {peer}, which is known with another key: {keys}.", fix=fix)
+        fix = f"If the address was reassigned: `{join(['ssh-keygen', '-R', name])}`."
+        raise Unreachable(
+            f"{target.host_key_name} has the address {peer}, for which another key is known: {keys}.", fix=fix
+        )
 
 
 def _peer_address(client: paramiko.SSHClient) -> str:
-    """Return the address at the other end of the client's socket; empty behind a proxy or a jump host."""
+    """Return the IP address of the client's socket; empty if the connection uses a proxy or a jump host."""
     transport = client.get_transport()
     try:
         return str(transport.sock.getpeername()[0]).partition("%")[0] if transport else ""
@@ -200,49 +212,33 @@ def _append_line(path: Path, line: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(path, "a+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.seek(0)
-        start = b"" if file.read()[-1:] in (b"", b"\n") else b"\n"
-        file.write(start + line.encode())
+        separator = b"" if file.read()[-1:] in (b"", b"\n") else b"\n"
+        file.write(separator + line.encode())
 
 
 def _unknown_key_fix(target: SshTarget, known_keys: list[KnownKey]) -> str:
     has_authority = any(line.marker == AUTHORITY for line in known_keys)
     if not has_authority and target.strict != "yes":
-        return f"Log in once by hand, compare it, and answer yes: `{target.manual_login}`."
+        return f"Log in once manually, compare the key, and answer yes: `{target.manual_login}`."
     note = "Host certificates are not checked here. " if has_authority else ""
     if target.new_keys_file is None:
-        return f"{note}Compare it at the host, and name a file in UserKnownHostsFile that holds it."
+        return f"{note}Compare the key on the host, and set UserKnownHostsFile to a file that contains it."
     scan = join(["ssh-keyscan", "-p", target.port, target.hostname])
-    return f"{note}Compare it at the host, then add its line: `{scan} >> {target.new_keys_file}`."
+    return f"{note}Compare the key on the host, then add it: `{scan} >> {target.new_keys_file}`."
 
 
 def _sha256(key: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
-REVOKED, AUTHORITY = "@revoked", "@cert-authority"
-# The known keys of a host, from known_hosts files, KnownHostsCommand and RevokedHostKeys.
-#
-# A host's lines are looked up with ssh-keygen, which handles hashed names, patterns and markers as ssh does.
-
-KRL_MAGIC = b"SSHKRL\n\0"
-COMMAND_TIMEOUT_S = 10.0
-
-
-class KnownKey(NamedTuple):
-    """A line of known_hosts."""
-
-    #: "", "@revoked" or "@cert-authority"
-    marker: str
-    #: type of the key, as written in the line
-    kind: str
-    key: bytes
-
-
 def find_known_keys(target: SshTarget, name: str, key: paramiko.PKey | None = None) -> list[KnownKey]:
-    """Return the lines for a name, the user's files first. Raises Refused if KnownHostsCommand fails.
+    """Return a host's lines in known_hosts files and the output of KnownHostsCommand. Raises Refused if the command fails.
+
+    ssh-keygen searches the lines: it supports hashed names, patterns and markers like ssh.
 
     Args:
-        key: the key that the host presented; None before it has.
+        name: the host's name in known_hosts.
+        key: the key that the host presented; None before it presented one.
     """
     known_keys: list[KnownKey] = []
     for path in target.known_hosts:
@@ -266,7 +262,7 @@ def parse_known_hosts(output: bytes) -> Iterator[KnownKey]:
 
 
 def is_revoked(path: Path, key: paramiko.PKey) -> bool:
-    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read, as ssh trusts no key then either."""
+    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read: like ssh, trust no key then."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -280,7 +276,7 @@ def is_revoked(path: Path, key: paramiko.PKey) -> bool:
         try:
             revoked_key = base64.b64decode(fields[1], validate=True)
         except (IndexError, ValueError):
-            raise Refused(f"ssh's RevokedHostKeys has a line that is not a key: {path}:{number}.") from None
+            raise Refused(f"ssh's RevokedHostKeys contains an invalid key: {path}:{number}.") from None
         if revoked_key == key.asbytes():
             return True
     return False
@@ -314,7 +310,7 @@ def _run_keygen(argv: Sequence[str], stdin: bytes = b"") -> subprocess.Completed
 
 def _run_known_hosts_command(target: SshTarget, name: str, key: paramiko.PKey | None) -> bytes:
     """Return the output of KnownHostsCommand, which is split as in ssh and run without a shell."""
-    key_tokens = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host is contacted
+    key_tokens = {"I": "ORDER", **dict.fromkeys("tfK", "NONE")}  # before the host presented a key
     if key:
         key_tokens = {"I": "HOSTNAME", "t": key.get_name(), "f": key.fingerprint, "K": key.get_base64()}
     tokens = {**target.tokens, "H": name, **key_tokens}
@@ -327,7 +323,7 @@ def _run_known_hosts_command(target: SshTarget, name: str, key: paramiko.PKey | 
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
         )
     except (OSError, ValueError, IndexError) as error:
-        fix = "Its program needs its full path."
+        fix = "Set it to the full path of a program."
         raise Refused(f"ssh's KnownHostsCommand can't be run: {error}.", fix=fix) from None
     except subprocess.TimeoutExpired:
         raise Refused(f"ssh's KnownHostsCommand did not exit within {COMMAND_TIMEOUT_S:g} s.") from None

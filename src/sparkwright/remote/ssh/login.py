@@ -1,4 +1,4 @@
-"""Login with the keys and certificates that the user's ssh would offer, from files and the agent."""
+"""Login with the keys and certificates that the user's ssh would offer: those in files and in the agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEY_ERRORS = (OSError, ValueError, TypeError, paramiko.SSHException, UnknownKey
 
 
 class Login:
-    """The `auth_strategy` of a client. `problems` holds the reasons why files were skipped."""
+    """The `auth_strategy` of a client. `problems`: reasons why key files were skipped, for messages."""
 
     def __init__(self, target: SshTarget) -> None:
         self._target = target
@@ -35,29 +35,29 @@ class Login:
         self.problems: list[str] = []
 
     def authenticate(self, transport: paramiko.Transport) -> None:
-        """Try the keys one by one. Raises PasswordRequiredException if only a passphrase is missing."""
+        """Try the keys in order. Raises PasswordRequiredException if they are refused and another key needs a passphrase."""
         try:
             self._authenticate(transport)
         finally:
             self._agent._close()  # type: ignore[attr-defined]
 
     def _authenticate(self, transport: paramiko.Transport) -> None:
-        refused: Exception = paramiko.AuthenticationException("no key")
+        last_error: Exception = paramiko.AuthenticationException("no key")
         for key in self._keys():
             try:
-                missing = transport.auth_publickey(self._target.user, key)
+                remaining_methods = transport.auth_publickey(self._target.user, key)
             except paramiko.SSHException as error:
                 if not transport.is_active():
                     raise
-                refused = error
+                last_error = error
                 continue
-            if missing:
+            if remaining_methods:
                 transport.auth_interactive_dumb(self._target.user)
             return
-        raise paramiko.PasswordRequiredException("passphrase") if self._locked - self._offered else refused
+        raise paramiko.PasswordRequiredException("passphrase") if self._locked - self._offered else last_error
 
     def _keys(self) -> Iterator[paramiko.PKey]:
-        """Yield the keys, those in files before the agent's, and each key's certificates before the key itself."""
+        """Yield the keys to offer: files before the agent, and each key's certificates before the key."""
         if not self._target.pubkey:
             return
         configured: set[bytes] = set()
@@ -80,12 +80,12 @@ class Login:
                 yield from self._with_certificates(agent_key, None)
 
     def _load_key(self, path: Path) -> paramiko.PKey | None:
-        """Return the private key in a file, or None if there is none that can be used without a passphrase."""
+        """Return the private key in a file, or None if it is missing, unusable or needs a passphrase."""
         try:
-            state = path.stat()
-            private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
-            if private and stat.S_IMODE(state.st_mode) & 0o077 and state.st_uid == os.getuid():
-                self.problems.append(f"{path} can be read by others, `chmod 600` it")
+            status = path.stat()
+            is_private = path.read_bytes().lstrip().startswith(b"-----BEGIN")
+            if is_private and stat.S_IMODE(status.st_mode) & 0o077 and status.st_uid == os.getuid():
+                self.problems.append(f"{path} is readable by others, run `chmod 600` on it")
                 return None
             key: paramiko.PKey = paramiko.PKey.from_path(path)
         except (TypeError, paramiko.PasswordRequiredException):
@@ -107,7 +107,7 @@ class Login:
 
 
 def _connect_agent(agent: AgentSSH, address: str) -> None:
-    """Connect to the agent that IdentityAgent or else SSH_AUTH_SOCK names. Without an agent there are no keys."""
+    """Connect to the agent of IdentityAgent, by default that of SSH_AUTH_SOCK. A missing agent is no error."""
     if address in ("", "SSH_AUTH_SOCK"):
         address = "$SSH_AUTH_SOCK"
     path = os.environ.get(address[1:], "") if address.startswith("$") else address
@@ -118,7 +118,7 @@ def _connect_agent(agent: AgentSSH, address: str) -> None:
     try:
         sock.connect(path)
         agent._connect(sock)  # type: ignore[attr-defined]
-        sock.settimeout(None)  # signing may wait for a hardware key to be touched
+        sock.settimeout(None)  # signing may wait until the user touches a hardware key
     except (OSError, paramiko.SSHException, ValueError):
         sock.close()
 
@@ -131,7 +131,7 @@ def _read_certificate(path: Path) -> PublicBlob | None:
 
 
 def _certified_key(blob: PublicBlob) -> bytes:
-    """Return the plain key of a certificate."""
+    """Return the key of a certificate; empty if it is invalid."""
     try:
         kind = blob.key_type.removesuffix(CERTIFICATE_SUFFIX)
         return paramiko.PKey.from_type_string(kind, blob.key_blob).asbytes()
@@ -140,16 +140,13 @@ def _certified_key(blob: PublicBlob) -> bytes:
 
 
 def _public_key(path: Path) -> bytes:
-    """Return the public part of an unusable private key, from the .pub file next to it or from its own header."""
-    for item in (path, Path(f"{path}.pub")):
-        blob = _read_certificate(item)
-        if blob is not None:
-            return blob.key_blob
-    return _public_key_in_header(path)
+    """Return the public part of an unusable private key, from the file, its .pub file or its header; empty if unknown."""
+    blob = _read_certificate(path) or _read_certificate(Path(f"{path}.pub"))
+    return blob.key_blob if blob is not None else _public_key_in_header(path)
 
 
 def _public_key_in_header(path: Path) -> bytes:
-    """Return the unencrypted header of an OpenSSH private key."""
+    """Return the public key in the unencrypted header of an OpenSSH private key; empty for other files."""
     try:
         text = path.read_text()
         data = base64.b64decode("".join(text.split("-----")[2].split()))

@@ -1,4 +1,4 @@
-"""The ssh configuration of a host as the user's own ssh reads it: `ssh -G`, including Include, Match and aliases."""
+"""The ssh configuration of a host, read with `ssh -G`, which supports Include, Match and aliases."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ from sparkwright.errors import Refused
 from sparkwright.project.inventory.host import Host
 from sparkwright.shell import join
 from sparkwright.visible import one_line
+
+#: different spellings of boolean values in the output of ssh -G
+SPELLINGS = {"true": "yes", "false": "no", "off": "no"}
+_TOKEN = re.compile(r"%(.?)", re.DOTALL)
+_TOKEN_OR_VARIABLE = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
 
 
 def start_resolving(host: Host) -> None:
@@ -49,7 +54,7 @@ def _pool() -> ThreadPoolExecutor:
 def _resolve(address: str, user: str, port: int) -> SshTarget:
     command = ["ssh", "-G", *(["-l", user] if user else []), *(["-p", str(port)] if port else []), "--", address]
     try:
-        # paths are bytes, not always UTF-8
+        # paths may not be valid UTF-8
         result = subprocess.run(
             command, capture_output=True, text=True, errors="surrogateescape", timeout=10, check=False
         )
@@ -64,12 +69,9 @@ def _resolve(address: str, user: str, port: int) -> SshTarget:
     return parse(result.stdout, address)
 
 
-SPELLINGS = {"true": "yes", "false": "no", "off": "no"}
-
-
 @dataclass(frozen=True)
 class SshTarget:
-    """The connection that ssh would make."""
+    """The connection that ssh would open."""
 
     hostname: str
     user: str
@@ -83,20 +85,21 @@ class SshTarget:
     identity_files: tuple[Path, ...] = ()
     certificate_files: tuple[Path, ...] = ()
     identities_only: bool = False
-    #: socket of the agent, as ssh -G prints it; empty for SSH_AUTH_SOCK's
+    #: socket of the agent, as ssh -G prints it; empty to use SSH_AUTH_SOCK
     identity_agent: str = ""
-    #: all known_hosts files
+    #: known_hosts files, the user's first
     known_hosts: tuple[Path, ...] = ()
-    #: the file for new keys
+    #: known_hosts file to which new keys are added; None if no file is configured
     new_keys_file: Path | None = None
     hash_names: bool = False
     #: KnownHostsCommand, not split into arguments yet
     known_hosts_command: str = ""
+    #: RevokedHostKeys
     revoked: Path | None = None
-    #: name of the host in known_hosts
+    #: HostKeyAlias, the name of the host in known_hosts; empty if it is not set
     host_key_alias: str = ""
     check_ip: bool = False
-    #: yes, ask, accept-new or no
+    #: StrictHostKeyChecking: yes, ask, accept-new or no
     strict: str = "ask"
     #: allowed host key algorithms; empty for all
     key_algorithms: tuple[str, ...] = ()
@@ -105,34 +108,34 @@ class SshTarget:
 
     @property
     def host_key_name(self) -> str:
-        """The name of the host's line in known_hosts."""
+        """The host's name in known_hosts."""
         name = self.host_key_alias or self.hostname
         return name if self.port == 22 or self.host_key_alias else f"[{name}]:{self.port}"
 
     @property
     def display_address(self) -> str:
-        """The target as shown in messages, USER@HOST:PORT."""
+        """USER@HOST:PORT, for messages."""
         return f"{self.user}@{self.hostname}:{self.port}"
 
     @property
     def manual_login(self) -> str:
-        """The command for a manual login, without jump hosts, which ssh finds itself."""
+        """The command for a manual login; ssh reads jump hosts from its configuration."""
         port = ["-p", self.port] if self.port != 22 else []
         return join(["ssh", *port, f"{self.user}@{self.address or self.hostname}"])
 
     @property
     def proxy(self) -> str:
-        """ProxyCommand with its tokens filled in, which ssh -G prints as written."""
+        """ProxyCommand with its tokens replaced, which ssh -G does not do."""
         return fill_tokens("ProxyCommand", self.proxy_command, self.tokens, environment=False)
 
     @property
     def tokens(self) -> dict[str, str]:
-        """The values of %h and the other tokens."""
+        """Values of ssh's tokens (%h and others), by letter."""
         return ssh_tokens(self.hostname, self.address, self.port, self.user, self.host_key_alias, ",".join(self.jump))
 
 
 class _SshConfigOutput:
-    """The output of `ssh -G`: the values of each key."""
+    """The values in the output of `ssh -G`, by key."""
 
     def __init__(self, text: str) -> None:
         self.rows: dict[str, list[str]] = {}
@@ -151,7 +154,7 @@ class _SshConfigOutput:
         return tuple(filter(None, self.first(key).split(",")))
 
     def files(self, option: str, tokens: dict[str, str]) -> tuple[Path, ...]:
-        """Return the files of an option that has one file per line, whose path may contain spaces."""
+        """Return the files of an option with one file per line. Their paths may contain spaces."""
         values = [value for value in self.rows.get(option.lower(), []) if value not in ("", "none")]
         return tuple(_expand_home(fill_tokens(option, value, tokens)) for value in values)
 
@@ -164,7 +167,7 @@ def parse(text: str, address: str = "") -> SshTarget:
     alias, jump = first("hostkeyalias"), output.words("proxyjump")
     tokens = ssh_tokens(hostname, address, port, user, alias, ",".join(jump))
     if not hostname or not user:
-        raise Refused(f"`ssh -G {visible.display_name(address)}` names no host or no user.")
+        raise Refused(f"`ssh -G {visible.display_name(address)}` prints no host or no user.")
     if word("proxyusefdpass") == "yes":
         raise Refused("ProxyUseFdpass is not supported.", where=address, fix="Use `ProxyCommand ... -W %h:%p`.")
     user_files = _split_files(first("userknownhostsfile"))
@@ -194,10 +197,9 @@ def parse(text: str, address: str = "") -> SshTarget:
 
 
 def parse_hop(spec: str) -> tuple[str, str, int]:
-    """Parse a ProxyJump hop, which is [user@]host[:port] or [user@][::1][:port], optionally with ssh://. Raises Refused.
+    """Return the name, user and port of a ProxyJump hop; an empty user and port 0 if the hop does not set them. Raises Refused.
 
-    Returns:
-        The name, user and port. User is empty and port is 0 if they are left to the configuration.
+    A hop is [user@]host[:port] or [user@][::1][:port], optionally with ssh://.
     """
     user, _, rest = spec.removeprefix("ssh://").rstrip("/").rpartition("@")
     match = re.fullmatch(r"\[(?P<v6>[^\[\]]+)\](?::(?P<port6>\d+))?|(?P<name>[^:\[\]]+)(?::(?P<port>\d+))?", rest, re.A)
@@ -216,7 +218,7 @@ def _parse_number(text: str, option: str, maximum: int) -> int:
 
 
 def _split_files(value: str) -> tuple[Path, ...]:
-    """Split a line into files. Since ssh -G prints no quotes, words that only together name a file are joined."""
+    """Split a line into files. ssh -G prints no quotes, so words are joined if they are an existing file only together."""
     words, files = [word for word in value.split(" ") if word], []
     while words:
         lengths = (
@@ -229,12 +231,12 @@ def _split_files(value: str) -> tuple[Path, ...]:
 
 
 def _expand_home(text: str) -> Path:
-    """Return a path with `~` expanded as in ssh, from the password database regardless of HOME."""
+    """Return a path with `~` expanded. As in ssh, the home folder is that of the password database, not HOME."""
     return Path(pwd.getpwuid(os.getuid()).pw_dir + text[1:]) if text == "~" or text.startswith("~/") else Path(text)
 
 
 def is_file(path: Path) -> bool:
-    """Return True if the path is a file that this user can see, and False for an impossible name."""
+    """Return True if the path is a file; False if its name is invalid or it can't be accessed."""
     try:
         return path.is_file()
     except OSError:
@@ -242,20 +244,16 @@ def is_file(path: Path) -> bool:
 
 
 def _key_exists(path: Path) -> bool:
-    """Return True if the key or its public part exists. A key in an agent or on a card may have only the public part."""
+    """Return True if a key file or its .pub file exists. For a key in an agent or on a card there may be only the latter."""
     return is_file(path) or is_file(Path(f"{path}.pub"))
 
 
-_TOKEN = re.compile(r"%(.?)", re.DOTALL)
-_TOKEN_OR_VARIABLE = re.compile(r"%(.?)|\$\{(\w+)\}", re.DOTALL)
-
-
 def ssh_tokens(hostname: str, address: str, port: int, user: str, alias: str, jump: str) -> dict[str, str]:
-    """Return the values of ssh's tokens.
+    """Return the values of ssh's tokens, by letter.
 
     Args:
         address: the address as the user wrote it.
-        alias: HostKeyAlias, or empty.
+        alias: HostKeyAlias; empty if it is not set.
     """
     local_name, account = socket.gethostname(), pwd.getpwuid(os.getuid())
     return {
@@ -275,16 +273,20 @@ def ssh_tokens(hostname: str, address: str, port: int, user: str, alias: str, ju
 
 
 def fill_tokens(option: str, text: str, tokens: Mapping[str, str], *, environment: bool = True) -> str:
-    """Return the text with its tokens filled in. Raises Refused for an unknown token or an unset variable."""
+    """Return an option's value with its tokens replaced. Raises Refused for an unknown token or an unset variable.
 
-    def replacement(match: re.Match[str]) -> str:
+    Args:
+        environment: True to replace environment variables, too.
+    """
+
+    def replace_match(match: re.Match[str]) -> str:
         if match[0].startswith("$"):
             if match[2] in os.environ:
                 return os.environ[match[2]]
-            raise Refused(f"ssh's {option} names {one_line(match[0], max_chars=80)}, which is not set.")
+            raise Refused(f"ssh's {option} uses {one_line(match[0], max_chars=80)}, which is not set.")
         if match[1] in tokens:
             return tokens[match[1]]
         message = f"ssh's {option} has the token '{visible.display_name(match[0])}', which is not supported."
-        raise Refused(message, fix="Write out its value.")
+        raise Refused(message, fix="Replace it with its value.")
 
-    return (_TOKEN_OR_VARIABLE if environment else _TOKEN).sub(replacement, text)
+    return (_TOKEN_OR_VARIABLE if environment else _TOKEN).sub(replace_match, text)

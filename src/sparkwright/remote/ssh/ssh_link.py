@@ -1,4 +1,4 @@
-"""A link over one ssh connection, which login.py makes, with one exec per request and a deadline on every wait."""
+"""A link over one ssh connection, with one exec per request and a time limit on every wait."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from sparkwright.shell import join
 from sparkwright.transport.connection import Deadline, TimedOut
 from sparkwright.visible import one_line
 
-SILENCE_TIMEOUT_S = 15.0  # the runner writes every 2 s
-#: time limit from the start of a command until the runner is ready, in seconds, whatever the login shell prints before
+#: time limit without output, in seconds; the runner writes every 2 s
+SILENCE_TIMEOUT_S = 15.0
+#: time limit from the start of a command until the runner is ready, in seconds, even if the login shell keeps printing
 READY_TIMEOUT_S = 120.0
-#: time limit for the answer of a runtime's unpacker on a busy disk, in seconds
+#: time limit for unpacking the runtime on a busy disk, in seconds
 UNPACK_TIMEOUT_S = 600.0
 CHUNK_BYTES = 64 * 1024
-#: limit on the events of one request: ten incident files of maximum size, and more than any run has
+#: limit on the events of one request: ten incident files of maximum size, which is more than any run produces
 MAX_EVENTS_BYTES = 256 * 10**6
 
 
@@ -45,12 +46,12 @@ class _AnswerDeadline:
         self.set(seconds)
 
     def set(self, seconds: float | None) -> None:
-        """Restart the limit. seconds: the new limit; None for no limit."""
+        """Start a new limit. seconds: None for no limit."""
         self.seconds = seconds
         self._deadline = None if seconds is None else Deadline(seconds)
 
     def wait_s(self, silence_s: float | None) -> float | None:
-        """Return the number of seconds until the next bytes are due. Raises TimedOut after the limit."""
+        """Return how long to wait for the next bytes: at most `silence_s`, and until the limit. Raises TimedOut after it."""
         if self._deadline is None:
             return silence_s
         left_s = self._deadline.remaining_s()
@@ -66,19 +67,17 @@ class _AnswerDeadline:
 
 
 class SshLink:
-    """A link to a host over ssh, which starts connecting immediately in a thread.
+    """A link to a host over ssh, which immediately connects and starts the host's runner in a thread.
 
-    The host's runner is started immediately too: it imports its modules while the laptop is still planning, and then waits for
-    the first request.
+    The runner imports its modules while the laptop is still planning, and then waits for the first request.
 
     Args:
-        host: a host whose connection is ssh.
-        need: kind of requests that will follow.
+        need: kind of the requests that will follow.
     """
 
     def __init__(self, host: Host, need: str = "engine") -> None:
         self._host = host
-        # in this thread, because the hash's many small reads would starve in the connecting thread
+        # computed in this thread: the hash's many small reads would be slow in the connecting thread
         self._start = runtime.start_command(runtime.content_hash(), need)
         self._closed = False
         self._connection: Future[Connection] = Future()
@@ -103,7 +102,7 @@ class SshLink:
         return f"{key.get_name()} {key.get_base64()}"
 
     def run(self, argv: Sequence[str]) -> Channel:
-        """Start a program on the host, with its own channel as standard input and output."""
+        """Start a program on the host, and return the channel of its standard input and output."""
         return self._exec(self._transport(), join(argv))
 
     def close(self) -> None:
@@ -131,7 +130,7 @@ class SshLink:
         try:
             transport: paramiko.Transport | None = self._connection.result(timeout=CONNECT_TIMEOUT_S * 4).transport
         except TimeoutError:
-            raise self._connection_lost("no connection in time") from None
+            raise self._connection_lost("the connection attempt timed out") from None
         assert transport is not None
         return transport
 
@@ -150,33 +149,33 @@ class SshLink:
                 return
             with contextlib.suppress(OSError):
                 channel.shutdown_write()  # there will be no request
-            collections.deque(events, maxlen=0)  # read to the end, so that the last output is complete
+            collections.deque(events, maxlen=0)  # read to the end, so that standard error is complete
             yield from self._ship_runtime(transport, first, runtime.failed_start_output(channel), may_ship=may_ship)
         finally:
             channel.close()
         yield from self._send_request(transport, header, secrets, may_ship=False)
 
     def _await_start(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
-        """Return the first event that is not output of the login shell: the runner is ready, or something is missing.
+        """Yield the output of the login shell, and return the first event of the runner or bootstrap.
 
-        Nothing is sent before that, because another shell that the login shell may start would execute the request as commands.
+        The request is sent only after that event: if the login shell starts another shell, that would execute it as commands.
         """
-        last = ""
+        last_line = ""
         try:
             for row in events:
                 if row["event"] in ("ready", "runtime_missing", "no_python"):
                     return row
                 if row["event"] == "raw" and row["text"].strip():
-                    last = row["text"].strip()
+                    last_line = row["text"].strip()
                     yield row
         except Unreachable as error:
-            error.fix = f"Nothing was started there. Does `{self._manual_login} true` exit and print nothing?"
+            error.fix = f"No run was started on the host. Does `{self._manual_login} true` exit and print nothing?"
             raise
-        printed = f", but prints: {one_line(last.rstrip('.'), max_chars=200)}" if last else ""
+        printed = f", but prints: {one_line(last_line.rstrip('.'), max_chars=200)}" if last_line else ""
         raise Refused(
             f"the login shell does not run the command{printed}.",
             where=self._host.name,
-            fix=f"`{self._manual_login} true` must exit with 0 and print nothing; check ~/.bashrc there.",
+            fix=f"`{self._manual_login} true` must exit with 0 and print nothing; check ~/.bashrc on the host.",
         )
 
     @property
@@ -188,7 +187,7 @@ class SshLink:
     ) -> Iterator[Event]:
         request = {**header, "secrets": {name: secret.reveal() for name, secret in secrets.items()}}
         message = ""
-        with contextlib.suppress(OSError):  # it may have exited already; its last output still has to be read
+        with contextlib.suppress(OSError):  # the runner may have exited already; its last output still has to be read
             channel.sendall(json.dumps(request, default=str).encode() + b"\n")
             channel.shutdown_write()
         for row in events:
@@ -197,7 +196,7 @@ class SshLink:
             message = str(row.get("text", ""))
             yield row
             if row["event"] == "recap":
-                return  # this event is the last; there is no need to wait for the process to exit
+                return  # the last event: don't wait for the process to exit
         code = channel.recv_exit_status() if channel.exit_status_ready() else -1
         if code != 0:
             raise self._connection_lost(f"the runner exited with {code}; {runtime.last_output(channel, message)}")
@@ -218,7 +217,7 @@ class SshLink:
         for data in self._chunks(channel, limit):
             size += len(data)
             if size > MAX_EVENTS_BYTES:
-                raise Failed(f"its answer is longer than {MAX_EVENTS_BYTES // 10**6} MB.", where=self._host.name)
+                raise Failed(f"the host's answer is longer than {MAX_EVENTS_BYTES // 10**6} MB.", where=self._host.name)
             yield from received.feed(data)
         yield from received.end()
 
@@ -226,8 +225,8 @@ class SshLink:
         """Yield a program's output as it arrives.
 
         Raises:
-            Unreachable: the program was silent, or the connection broke.
-            Failed: the program keeps writing after its time limit.
+            Unreachable: the program was silent for too long, or the connection was lost.
+            Failed: the program is still writing at the time limit.
         """
         silence_s = channel.gettimeout()
         while True:
@@ -235,7 +234,7 @@ class SshLink:
                 channel.settimeout(limit.wait_s(silence_s))
                 data = channel.recv(CHUNK_BYTES)
             except TimedOut:
-                message = f"its answer takes longer than {limit.seconds:g} s."
+                message = f"the host's answer takes longer than {limit.seconds:g} s."
                 raise Failed(message, where=self._host.name) from None
             except TimeoutError:
                 if limit.is_over():
@@ -244,22 +243,22 @@ class SshLink:
             if not data:
                 break
             yield data
-        # a dropped connection differs only by the missing exit code
+        # only the missing exit code distinguishes a lost connection from the end of the output
         has_exited = channel.status_event.wait(timeout=2.0) and channel.exit_status >= 0
         if not has_exited or channel.get_transport() is None:
-            raise self._connection_lost("the connection broke off", running=True)
+            raise self._connection_lost("the connection was lost", running=True)
 
     def _ship_runtime(
         self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
         """Upload the runtime, which is missing or damaged. failed_start: last output of an existing runtime."""
         if missing["event"] == "no_python":
-            fix = "Install one (Debian, Ubuntu: `sudo apt install python3`)."
+            fix = "Install it (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
         if not may_ship:
-            message = failed_start or "it is gone again"
+            message = failed_start or "it was removed in the meantime"
             fix = f"Run `rm -r ~/{runtime.BOOTSTRAP_FOLDER}` on the host, then try again."
-            raise Refused(f"the runtime was shipped and does not start: {message}", where=self._host.name, fix=fix)
+            raise Refused(f"the runtime was uploaded but does not start: {message}", where=self._host.name, fix=fix)
         if failed_start:
             yield event("note", task="", text=f"the runtime on the host does not start: {failed_start}", detail=False)
         interpreter = runtime.parse_interpreter(missing, self._host.name)
@@ -271,7 +270,7 @@ class SshLink:
                 self._host.name,
             )
         except TimeoutError:
-            raise self._connection_lost("the runtime could not be sent in time") from None
+            raise self._connection_lost("the upload of the runtime timed out") from None
 
     def _connection_lost(self, reason: str, *, running: bool = False) -> Unreachable:
         fix = f"The run there continues: `invoke attach --host {self._host.name}`." if running else ""
