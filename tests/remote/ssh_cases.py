@@ -132,7 +132,10 @@ CASES = [
         "RevokedHostKeys that is not there", "RevokedHostKeys <dir>/gone", says="ssh's RevokedHostKeys can't be read"
     ),
     refused_case(
-        "RevokedHostKeys with rubbish", "RevokedHostKeys <dir>/gone", files={"gone": "no key\n"}, says="contains an invalid key"
+        "RevokedHostKeys with rubbish",
+        "RevokedHostKeys <dir>/gone",
+        files={"gone": "no key\n"},
+        says="contains an invalid key",
     ),
     Case(
         "KnownHostsCommand",
