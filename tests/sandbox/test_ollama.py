@@ -59,8 +59,8 @@ class StepClock:
 
     def wait_for_looks(self, times: int) -> None:
         """Wait until it has looked for models to unload so many times more."""
-        count = self._pauses[ollama.PROBE_S] + times
-        wait_until(lambda: self._pauses[ollama.PROBE_S] >= count)
+        count = self._pauses[ollama.EXPIRY_POLL_S] + times
+        wait_until(lambda: self._pauses[ollama.EXPIRY_POLL_S] >= count)
 
 
 class RunningOllama:

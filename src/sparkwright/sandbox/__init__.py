@@ -1,5 +1,5 @@
 """A simulated Spark in one background process: Docker Engine, Ollama, a hub, vLLM, and the memory they share.
 
-It speaks the real protocols and refuses what the real programs refuse. Standard library only: its vLLM and Ollama are also the
-images of the ssh test bed. It always identifies itself as a sandbox.
+Its programs use the real protocols and reject invalid requests with the real error messages. They need only the standard library,
+because the images of the ssh test bed contain its vLLM and Ollama. The sandbox always identifies itself as such.
 """

@@ -1,7 +1,7 @@
 """The processes of the sandbox.
 
-python3 -m sparkwright.sandbox serve FOLDER: its daemon, started by control.up.
-python3 -m sparkwright.sandbox occupy PORT...: the one that the fault port-taken starts.
+python3 -m sparkwright.sandbox serve FOLDER: the daemon, started by control.up.
+python3 -m sparkwright.sandbox occupy PORT...: the other program of the fault port-taken.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import socket
 import sys
 from pathlib import Path
 
-#: name of the process that occupies ports
+#: name of the process that occupies ports, as the host's tools show it
 SQUATTER_NAME = "port-squatter"
 
 
 def occupy_ports(ports: list[str]) -> None:
-    """Listen on the ports that are free until the standard input ends: the sandbox is gone or its fault is cleared."""
-    with contextlib.suppress(OSError):  # only on Linux can a process set its name like this
+    """Listen on those ports that are free, until standard input is closed: the fault is cleared or the daemon has ended."""
+    with contextlib.suppress(OSError):  # Linux only
         Path("/proc/self/comm").write_text(SQUATTER_NAME)
     listeners = [listener for port in ports if (listener := _listen(int(port))) is not None]
     print(len(listeners), flush=True)

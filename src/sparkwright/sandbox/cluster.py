@@ -1,4 +1,4 @@
-"""The part of a simulated Spark that makes it a cluster's member: its fabric link, and faults that happen once."""
+"""The fabric link of a simulated Spark, and the faults that are one-time events."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sparkwright.sandbox.docker.images import digest_of
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.trust import private
 
-#: adapter, interface and the third byte of its subnet: each half has a subnet of its own
+#: adapter, interface and third byte of the subnet of each half of the port
 FABRIC_HALVES = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
 INTERFACES = tuple(interface for _, interface, _ in FABRIC_HALVES)
 MAPPED_GID = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
 MTU = 9000
-#: link speed of a slower cable or port, with one half of it down
+#: link rate with the fault link-degraded
 DEGRADED_RATE = "100 Gb/sec (2X HDR)"
 
 
 def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
-    """Write its files and programs below a folder."""
-    for n, (adapter, interface, net) in enumerate(FABRIC_HALVES):
+    """Write the files and programs of the fabric link below a root folder."""
+    for n, (adapter, interface, subnet) in enumerate(FABRIC_HALVES):
         is_up = not (degraded and n)
         adapter_path, interface_path = root / f"sys/class/infiniband/{adapter}", root / f"sys/class/net/{interface}"
         texts = {
@@ -39,7 +39,7 @@ def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
             adapter_path / f"device/net/{interface}/mtu": str(MTU),
             adapter_path / "ports/1/gids/0": "fe80:0000:0000:0000:4ebb:47ff:fe00:0001",
             adapter_path / "ports/1/gid_attrs/types/0": "RoCE v2",
-            adapter_path / "ports/1/gids/3": MAPPED_GID.format(net, host_number),
+            adapter_path / "ports/1/gids/3": MAPPED_GID.format(subnet, host_number),
             adapter_path / "ports/1/gid_attrs/types/3": "RoCE v2",
             interface_path / "mtu": str(MTU),
             interface_path / "carrier": str(int(is_up)),
@@ -54,31 +54,25 @@ def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
 
 
 def _fabric_programs(host_number: int) -> dict[str, str]:
-    rows = [
-        {"ifname": interface, "addr_info": [{"local": f"127.0.{net}.{host_number}", "prefixlen": 24}]}
-        for _, interface, net in FABRIC_HALVES
+    interfaces = [
+        {"ifname": interface, "addr_info": [{"local": f"127.0.{subnet}.{host_number}", "prefixlen": 24}]}
+        for _, interface, subnet in FABRIC_HALVES
     ]
     route = json.dumps([{"dst": "sandbox", "dev": INTERFACES[0]}])
     return {
-        "ip": f"""case "$*" in *" addr") echo '{json.dumps(rows)}' ;; *) echo '{route}' ;; esac""",
+        "ip": f"""case "$*" in *" addr") echo '{json.dumps(interfaces)}' ;; *) echo '{route}' ;; esac""",
         "ping": "exit 0",
     }
 
 
-#: tag of another image for a manual start, and name of a leftover container
+#: tag of the image for other-digest, and name of the container for leftover-member
 OTHER_TAG, LEFTOVER_NAME = "latest", "left-behind"
 LOCK_PATH = "home/.local/state/sparkwright/lock"
 GUARDS_PATH = "home/.local/state/sparkwright/guard"
 
 
 def apply_event(fault: str, containers: Containers, folder: Path) -> None:
-    """Apply the immediate effect of a fault; nothing for a fault that is no such event.
-
-    Args:
-        fault: name of the fault.
-        containers: of the simulated host.
-        folder: of the simulated Spark.
-    """
+    """Apply a fault that is a one-time event. Other faults have no effect here."""
     event = EVENTS.get(fault)
     if event is not None:
         event(containers, folder)
@@ -96,7 +90,7 @@ def _kill_rank(containers: Containers, folder: Path) -> None:
 
 
 def _replace_image(containers: Containers, folder: Path) -> None:
-    """Replace the running containers by ones with the same name and arguments, from an image with another digest."""
+    """Replace the running containers by containers of another image, with the same names and arguments."""
     del folder
     other = digest_of(OTHER_TAG)
     containers.add_image(other, OTHER_TAG)
@@ -107,7 +101,7 @@ def _replace_image(containers: Containers, folder: Path) -> None:
 
 
 def _leave_container(containers: Containers, folder: Path) -> None:
-    """Replace the running containers by ones with another name and id, which the host never verified."""
+    """Replace the running containers by unverified containers with another name."""
     del folder
     for container in _running_containers(containers):
         _renew_id(containers, container)
@@ -115,21 +109,21 @@ def _leave_container(containers: Containers, folder: Path) -> None:
 
 
 def _renew_id(containers: Containers, container: Container) -> None:
-    """Give a container a new id. Ids last for a container's life, so this is one that the host never verified."""
+    """Set a new id, so that the container counts as a new one that was never verified."""
     del containers.all[container.id]
     container.id = secrets.token_hex(32)
     containers.all[container.id] = container
 
 
 def _reboot(containers: Containers, folder: Path) -> None:
-    """End all processes of the host at once, including a deploy's runner, then restart the containers with a restart policy."""
+    """End all processes of the host at once, then restart the containers with a restart policy."""
     for container in power_off(containers, folder):
         containers.restart_by_policy(container)
     system.new_boot(folder / "root")
 
 
 def power_off(containers: Containers, folder: Path) -> list[Container]:
-    """End all processes of the host at once: a deploy's runner, the guards, the containers. Return the containers that ran."""
+    """End all processes of the host at once: a deploy, the guards and the containers. Return the containers that were running."""
     lock = folder / LOCK_PATH
     if private.is_locked(lock):
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -141,10 +135,9 @@ def power_off(containers: Containers, folder: Path) -> list[Container]:
                 os.kill(int(header["pid"]), signal.SIGKILL)
     were_running = _running_containers(containers)
     for container in were_running:
-        stop_requested = container.asked_to_stop
-        container.asked_to_stop = True
+        stop_was_requested, container.stop_requested = container.stop_requested, True  # no restart before the boot
         container.power_off()
-        container.asked_to_stop = stop_requested
+        container.stop_requested = stop_was_requested
     return were_running
 
 

@@ -1,4 +1,4 @@
-"""Start, break and stop the sandbox."""
+"""Start and stop the sandbox, inject faults, and report its state."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ __all__ = ["FAULTS", "MEMBER_FAULTS", "default_folder", "down", "folder_of", "se
 START_TIMEOUT_S = 15.0
 INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 INHERITED_PREFIXES = ("PYTHON", "SPARKWRIGHT_")
-APPLY_TIMEOUT_S = 5.0
+FAULT_TIMEOUT_S = 5.0  # until the daemon has applied a fault
 ENGINE_TIMEOUT_S = 3.0
-#: subfolder of the sandbox for the hosts with a link
+MAX_SOCKET_PATH_CHARS = 100
+#: subfolder of the sandbox with the folders of the linked hosts
 HOSTS_FOLDER = "hosts"
 
 
 def link_number(host: str) -> int:
-    """Return the number of a host on the link, taken from the end of its name; 0 without a link."""
+    """Return the number of a host on the fabric link, the digits at the end of its name, or 0 if it has no link."""
     match = re.search(r"\d{1,2}$", host)
     return int(match[0]) if match else 0
 
 
 def link_number_of(folder: Path) -> int:
-    """Return the number on the link of a simulated Spark's folder."""
+    """Return the number of a simulated Spark on the fabric link, or 0 if it has no link."""
     return link_number(folder.name) if folder.parent.name == HOSTS_FOLDER else 0
 
 
 def default_folder() -> Path:
-    """Return the sandbox folder: SPARKWRIGHT_SANDBOX, or .sandbox of the project or of the current folder."""
+    """Return the sandbox folder: SPARKWRIGHT_SANDBOX, or .sandbox in the project or else the current folder."""
     configured = os.environ.get("SPARKWRIGHT_SANDBOX")
     if configured:
         return Path(configured)
@@ -57,20 +58,20 @@ def default_folder() -> Path:
 def folder_of(host: str) -> Path:
     """Return the folder of a host's simulated Spark.
 
-    A host whose name ends in a number has a Spark of its own, linked to the others. All other names share the default one.
+    Hosts whose names end in a number are separate Sparks, linked to each other. All other hosts share one Spark.
     """
     return default_folder() / HOSTS_FOLDER / host if link_number(host) else default_folder()
 
 
 def up(folder: Path) -> dict[str, str]:
-    """Start the sandbox unless it runs. Return the environment variables for the client. Raises Failed."""
+    """Start the sandbox if it is not running, and return the environment variables for its clients. Raises Failed."""
     state = _read_state(folder)
     if state is not None and _is_running(folder):
         return dict(state["env"])
     folder = folder.resolve()
-    if state is not None or not folder.exists():  # a folder prepared by another user keeps its mode
-        private.create_folder(folder)  # its sockets start programs
-    with (folder / "up.lock").open("w") as lock:  # two simultaneous commands start one sandbox
+    if state is not None or not folder.exists():  # keep the mode of a folder that another user prepared
+        private.create_folder(folder)  # private: its sockets start programs
+    with (folder / "up.lock").open("w") as lock:  # two simultaneous commands start one daemon
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = _read_state(folder)
         return dict(state["env"]) if state is not None and _is_running(folder) else _start(folder)
@@ -82,7 +83,7 @@ def _start(folder: Path) -> dict[str, str]:
     with (folder / "daemon.log").open("ab") as log:
         command = [sys.executable, "-P", "-m", "sparkwright.sandbox", "serve", str(folder)]
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_own_environment(), start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_daemon_environment(), start_new_session=True
         )
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s and process.poll() is None:
@@ -91,15 +92,12 @@ def _start(folder: Path) -> dict[str, str]:
             return dict(state["env"])
         time.sleep(0.02)
     if bounds.find_full_disk([folder]) is not None:
-        raise Failed(f"the sandbox does not come up: the disk of {folder} is full.", fix="Free some space.")
-    raise Failed("the sandbox does not come up.", fix=f"See {folder / 'daemon.log'}.")
+        raise Failed(f"the sandbox did not start: the disk of {folder} is full.", fix="Free some space.")
+    raise Failed("the sandbox did not start.", fix=f"See {folder / 'daemon.log'}.")
 
 
-def _own_environment() -> dict[str, str]:
-    """Return the environment variables that the daemon inherits.
-
-    The daemon outlives the command, so the user's tokens are left out.
-    """
+def _daemon_environment() -> dict[str, str]:
+    """Return the environment variables that the daemon inherits. It outlives the command, so they exclude the user's tokens."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -108,9 +106,9 @@ def _own_environment() -> dict[str, str]:
 
 
 def down(folder: Path) -> None:
-    """Stop the sandbox and the simulated Sparks in it, and remove its folder."""
-    for inner in folder.glob(f"{HOSTS_FOLDER}/*/state.json"):
-        down(inner.parent)
+    """Stop the sandbox with its linked hosts, and remove its folder."""
+    for state_file in folder.glob(f"{HOSTS_FOLDER}/*/state.json"):
+        down(state_file.parent)
     state = _read_state(folder)
     if state is not None and _is_running(folder):
         with contextlib.suppress(ProcessLookupError):
@@ -122,20 +120,20 @@ def down(folder: Path) -> None:
 
 
 def set_fault(folder: Path, name: str | None) -> None:
-    """Inject one fault; None clears it."""
+    """Inject a fault, or clear it with None. Return once the daemon has applied the change."""
     path = folder / "fault"
     if name is None:
         path.unlink(missing_ok=True)
     else:
         path.write_text(name)
     order = f"{name} {path.stat().st_mtime_ns}" if name else ""
-    deadline_s = time.monotonic() + APPLY_TIMEOUT_S
+    deadline_s = time.monotonic() + FAULT_TIMEOUT_S
     while _is_running(folder) and _applied_fault(folder) != order and time.monotonic() < deadline_s:
         time.sleep(0.02)
 
 
 def is_lost(folder: Path) -> bool:
-    """Return True if this simulated Spark ran out of memory and has not been rebooted since."""
+    """Return True if the simulated Spark is down because its memory was exhausted."""
     return (folder / "lost").exists()
 
 
@@ -148,21 +146,20 @@ def _applied_fault(folder: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Return the state of the simulated Spark: containers, available memory and the active fault."""
+    """Return the simulated Spark's containers, available memory and active fault, as text."""
     state = _read_state(folder)
     if state is None or not _is_running(folder):
         return {"sandbox": "down"}
     containers = engine_socket.list_containers(state["env"]["DOCKER_HOST"], ENGINE_TIMEOUT_S)
-    rows = [f"{row['Names'][0][1:]} ({row['State']})" for row in containers]
+    names = [f"{container['Names'][0][1:]} ({container['State']})" for container in containers]
     memory = dict(line.split(":") for line in (folder / "root/proc/meminfo").read_text().splitlines())
-    available = int(memory["MemAvailable"].split()[0]) * 1024
-    active_fault = (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken"
-    summary = {
+    available_bytes = int(memory["MemAvailable"].split()[0]) * 1024
+    return {
         "sandbox": "up",
-        "containers": ", ".join(rows) or "none",
-        "memory": f"{format_gib(available)} GiB available",
+        "containers": ", ".join(names) or "none",
+        "memory": f"{format_gib(available_bytes)} GiB available",
+        "fault": (folder / "fault").read_text() if (folder / "fault").exists() else "nothing is broken",
     }
-    return {**summary, "fault": active_fault}
 
 
 def _read_state(folder: Path) -> dict[str, Any] | None:
@@ -174,11 +171,11 @@ def _read_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_running(folder: Path) -> bool:
-    """Return True if this folder's daemon is running: it holds a lock while it does."""
+    """Return True if the daemon of this folder is running. It holds a lock on `alive` until it exits."""
     return private.is_locked(folder / "alive")
 
 
 def _check_socket_path(folder: Path) -> None:
-    """Raise Failed for a folder whose sockets would exceed the limit of about 100 characters."""
-    if len(str(folder / "docker.sock")) > 100:
+    """Raise Failed if the path of the sockets is too long for the kernel."""
+    if len(str(folder / "docker.sock")) > MAX_SOCKET_PATH_CHARS:
         raise Failed(f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a short one.")

@@ -1,4 +1,4 @@
-"""The simulated Spark: all services, one pool of memory, one fault at a time."""
+"""The daemon of a simulated Spark: its services, their shared memory, and the active fault."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sparkwright.sandbox.ollama import LARGE, MODELS, Model, Ollama, OllamaApi
 from sparkwright.sandbox.system import Gpu
 
 ALIVE_FILE, LOST_FILE = "alive", "lost"
-DEFAULT_PORT = 18471  # of hosts/sandbox.yml
+DEFAULT_PORT = 18471  # port of the server in hosts/sandbox.yml
 
 NVIDIA_SMI = """#!/bin/sh
-# A pretend GB10: it gives no memory figures, as the real one.
+# A simulated GB10. Like a real one, it reports no memory usage.
 case "$*" in
   *compute-apps*) cat "$0.processes" 2>/dev/null ;;
   *--query-gpu=*)
@@ -45,7 +45,7 @@ case "$*" in
   *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
 esac
 """
-#: changes of its figures by each fault
+#: replacements in the script by fault
 GPU_FAULTS: dict[str, dict[str, str]] = {
     "power": {"value=38.20": "value=21.40", "value=2411": "value=712", "value=3 ": "value=96 "},
     "hot": {"value=47": "value=96"},
@@ -53,9 +53,9 @@ GPU_FAULTS: dict[str, dict[str, str]] = {
 
 
 def read_fault_order(folder: Path) -> str:
-    """Return the requested fault with its time, or an empty string.
+    """Return the requested fault and the time of the request, or an empty string.
 
-    The time makes a repeated fault differ, so that it breaks again what was cured meanwhile.
+    The time distinguishes a repeated request, which applies the fault again.
     """
     path = folder / "fault"
     try:
@@ -65,11 +65,7 @@ def read_fault_order(folder: Path) -> str:
 
 
 class Spark:
-    """A simulated Spark.
-
-    Args:
-        folder: holds all of its files.
-    """
+    """A simulated Spark, whose files are all in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,19 +75,23 @@ class Spark:
         self.pool = MemoryPool(folder / "root/proc/meminfo", self._go_down)
         self.images = Images(self.fault, instant=instant)
         gpu = Gpu(folder / "bin/nvidia-smi.processes")
-        world = SharedState(self.pool, gpu, self.lasting_fault, self.fault_since_s, folder / "home")
-        self.containers = Containers(self.images, world, folder / "containers.json")
-        busy, returns = (lambda: self.fault() == "ollama-busy"), (lambda: self.fault() == "ollama-returns")
-        self.ollama = Ollama(self.pool, busy, returns, loaded=not (folder / "used").exists())
+        shared = SharedState(self.pool, gpu, self.lasting_fault, self.fault_since_s, folder / "home")
+        self.containers = Containers(self.images, shared, folder / "containers.json")
+        self.ollama = Ollama(
+            self.pool,
+            is_busy=lambda: self.fault() == "ollama-busy",
+            reloads=lambda: self.fault() == "ollama-returns",
+            loaded=not (folder / "used").exists(),
+        )
         (folder / "used").touch()
-        self._squatter: subprocess.Popen[bytes] | None = None
+        self._port_occupier: subprocess.Popen[bytes] | None = None
 
     def fault(self) -> str:
         """Return the name of the active fault."""
         return read_fault_order(self.folder).partition(" ")[0]
 
     def lasting_fault(self) -> str:
-        """Return the active fault, unless it is a one-time event."""
+        """Return the active fault, or an empty string if it is a one-time event."""
         return "" if self.fault() in cluster.EVENTS else self.fault()
 
     def fault_since_s(self) -> float:
@@ -102,9 +102,9 @@ class Spark:
             return time.time()
 
     def serve(self) -> None:
-        """Start everything, report the addresses, and serve until the folder is removed."""
+        """Start all services, write their addresses to state.json, and serve until that file is removed."""
         alive = (self.folder / ALIVE_FILE).open("w")
-        fcntl.flock(alive, fcntl.LOCK_EX)  # held while this process runs: unlike a pid, a lock is never reused
+        fcntl.flock(alive, fcntl.LOCK_EX)  # until this process exits; unlike a pid, a lock can't be reused
         docker = UnixServer(self.folder / "docker.sock", DockerApi, DockerEngine(self.images, self.containers))
         ollama = Server(0, OllamaApi, self.ollama)
         hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model", lambda: self.fault() == "moved-model"))
@@ -137,28 +137,28 @@ class Spark:
                 threading.Thread(target=container.stop, daemon=True).start()
 
     def _go_down(self) -> None:
-        """Handle exhausted memory: nothing on the host answers until it is rebooted, by setting another fault or clearing it."""
+        """Take the host down after its memory was exhausted. It is rebooted when a fault is set or cleared."""
         (self.folder / LOST_FILE).touch()
         cluster.power_off(self.containers, self.folder)
 
     def _reboot(self) -> None:
-        """Boot a lost host again."""
+        """Reboot a host that is down."""
         system.new_boot(self.folder / "root")
         (self.folder / LOST_FILE).unlink()
         for container in self.containers.all.values():
             self.containers.restart_by_policy(container)
 
     def _apply(self, fault: str, *, again: bool) -> None:
-        """Apply a fault to the running containers; the rest of it shows at the next start or request.
+        """Apply the immediate effects of a fault. Other effects appear at the next start or request.
 
         Args:
-            fault: name of the fault.
-            again: the fault was set under an earlier daemon; what has been cured since stays cured.
+            fault: name of the fault, or an empty string.
+            again: an earlier daemon applied the fault, so the containers' saved state is kept.
         """
         if (self.folder / LOST_FILE).exists() and not (again and fault):
             self._reboot()
         for container in () if again else self.containers.all.values():
-            container.sick = container.running or fault in START_FAULTS
+            container.has_fault = container.running or fault in START_FAULTS
             if fault in ("crash-loop", "slow-start") and container.running and container.engine is not None:
                 container.engine.crash()
         if not again:
@@ -182,25 +182,25 @@ class Spark:
             threading.Thread(target=self._load_ollama_model, kwargs=arguments, daemon=True).start()
 
     def _load_ollama_model(self, model: Model, *, slowly: bool) -> None:
-        """Request a model from Ollama as a client would. It is refused if a server holds the memory, as by the real one."""
+        """Load a model in Ollama, as a client's request does. It fails if too little memory is available."""
         try:
             self.ollama.load(model, slowly=slowly)
-        except HttpError as refused:
-            print(f"Ollama does not load {model.name}: {refused}", flush=True)
+        except HttpError as error:
+            print(f"Ollama could not load {model.name}: {error}", flush=True)
 
     def _occupy_ports(self, is_active: bool) -> None:
-        """Occupy the server's port, if it is free, and the next one, as another program would."""
-        if self._squatter is not None:
-            self._squatter.communicate()  # closes its standard input
-            self._squatter = None
+        """Occupy the server's port, if it is free, and the next one, in another process."""
+        if self._port_occupier is not None:
+            self._port_occupier.communicate()  # closes its standard input
+            self._port_occupier = None
         if not is_active:
             return
         file = self.folder / "serve_port"
         port = int(file.read_text()) if file.exists() else DEFAULT_PORT
         command = [sys.executable, "-P", "-m", "sparkwright.sandbox", "occupy", str(port), str(port + 1)]
-        self._squatter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._squatter.stdout is not None
-        self._squatter.stdout.readline()  # it listens
+        self._port_occupier = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._port_occupier.stdout is not None
+        self._port_occupier.stdout.readline()  # written once it listens
 
     def _write_files(self) -> None:
         self._write_nvidia_smi("")
@@ -209,12 +209,10 @@ class Spark:
         (self.folder / "home").mkdir(exist_ok=True)
 
     def _write_link_files(self, fault: str) -> None:
-        """Write the files of the fabric link, if the host has one."""
         if number := control.link_number_of(self.folder):
             cluster.write_fabric_files(self.folder / "root", number, degraded=fault == "link-degraded")
 
     def _write_nvidia_smi(self, fault: str) -> None:
-        """Write the simulated nvidia-smi."""
         text = NVIDIA_SMI
         for before, after in GPU_FAULTS.get(fault, {}).items():
             text = text.replace(before, after)

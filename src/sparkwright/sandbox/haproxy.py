@@ -1,4 +1,4 @@
-"""The gateway of a simulated Spark: the HAProxy that is installed on this machine."""
+"""The gateway of a simulated Spark: it runs the HAProxy installed on this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sparkwright.errors import Refused
 from sparkwright.sandbox.http_server import Handler
 from sparkwright.sandbox.serving.process import SIGKILL_EXIT_CODE, Process, StartError
 
-#: the folder of its files in a container
+#: folder of the configuration files in the container
 CONFIG_FOLDER = "/etc/gateway/files"
-#: folders of daemons, which are not in every user's PATH
+#: folders for daemons, which some users' PATH lacks
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
-#: ends HAProxy together with the sandbox's daemon, however that ends: the pipe to its standard input is closed then
+#: kills HAProxy when the sandbox's daemon ends, which closes the pipe to the watcher's standard input
 WATCHER = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
 
 
@@ -28,18 +28,14 @@ def find_executable() -> str:
 
 
 def require_installed(where: str) -> None:
-    """Raise Refused if HAProxy is not installed.
-
-    Args:
-        where: file and line of the gateway.
-    """
+    """Raise Refused if HAProxy is not installed. `where` is the gateway's file and line."""
     if not find_executable():
         fix = "Install it: `apt-get install haproxy` (Debian, Ubuntu) or `brew install haproxy` (macOS)."
         raise Refused("a gateway on the sandbox needs `haproxy` on this machine.", where=where, fix=fix)
 
 
 class NoApi(Handler):
-    """A handler that is never used: HAProxy answers itself."""
+    """A placeholder: HAProxy answers all requests."""
 
 
 class Haproxy(Process):
@@ -61,15 +57,15 @@ class Haproxy(Process):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-            ) as running,
-            subprocess.Popen([*WATCHER, str(running.pid)], stdin=subprocess.PIPE) as watcher,
+            ) as process,
+            subprocess.Popen([*WATCHER, str(process.pid)], stdin=subprocess.PIPE) as watcher,
         ):
-            threading.Thread(target=self._end, args=(running,), daemon=True).start()
-            for line in running.stdout or ():
+            threading.Thread(target=self._forward_stop, args=(process,), daemon=True).start()
+            for line in process.stdout or ():
                 self.log(line.rstrip())
             watcher.kill()
         self.stopped.set()
-        return SIGKILL_EXIT_CODE if self._code == SIGKILL_EXIT_CODE else max(0, running.returncode)
+        return SIGKILL_EXIT_CODE if self._code == SIGKILL_EXIT_CODE else max(0, process.returncode)
 
     def bind_error_log(self, error: OSError) -> Sequence[str]:
         return [f"[ALERT] {error.strerror}"]
@@ -83,8 +79,8 @@ class Haproxy(Process):
     def crash_log(self) -> Sequence[str]:
         return ["[ALERT] (1) : Current worker was terminated by signal 11"]
 
-    def _end(self, running: subprocess.Popen[str]) -> None:
-        """Forward the stop of the sandbox's process to HAProxy."""
+    def _forward_stop(self, process: subprocess.Popen[str]) -> None:
+        """Wait until the container is stopped or killed, then send HAProxy the signal."""
         self.stopped.wait()
-        if running.poll() is None:
-            running.send_signal(signal.SIGKILL if self._code else signal.SIGTERM)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL if self._code else signal.SIGTERM)

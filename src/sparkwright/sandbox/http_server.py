@@ -1,4 +1,4 @@
-"""The small HTTP server that all simulated services use."""
+"""The HTTP server of all simulated services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class HttpError(Exception):
-    """A refusal of a service, with its HTTP status."""
+    """The error response of a service: message and HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class HttpError(Exception):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A request handler with the `parts` of the path, `query` and `body`. Subclasses answer in `route`."""
+    """A request handler with the `parts` of the path, the `query` and the `raw` body. Subclasses implement `route`."""
 
     protocol_version = "HTTP/1.1"
     server_version = "sandbox"
@@ -66,9 +66,9 @@ class Handler(BaseHTTPRequestHandler):
             return None
 
     def reply(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
-        """Send a complete answer: JSON, bytes, or nothing."""
+        """Send a response that is not streamed. A payload other than bytes and None is sent as JSON."""
         data = payload or b""
-        if payload is not None and not isinstance(payload, bytes):  # without spaces, as the real services write it
+        if payload is not None and not isinstance(payload, bytes):  # no spaces, as in the real services
             data = json.dumps(payload, separators=(",", ":")).encode()
         self.send_response(status)
         if payload is not None and not isinstance(payload, bytes):
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def stream(self, chunks: Iterator[bytes], content_type: str) -> None:
-        """Send an answer in chunks, each as it comes."""
+        """Send a response in chunks, each as soon as the iterator yields it."""
         self.send_response(200)
         self.send_header("Content-Type", content_type)
         self.send_header("Transfer-Encoding", "chunked")
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A TCP service that ends with its process. Its port is bound at once and refuses connections until it starts."""
+    """A TCP service. Its port is bound at once, and refuses connections until `start` or `run`."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -118,7 +118,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port that it is bound to."""
+        """The bound port."""
         return int(self.server_address[1])
 
     def start(self) -> None:
@@ -128,13 +128,13 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def stop(self) -> None:
-        """Stop it, started or not."""
+        """Stop serving, if started, and close the socket."""
         if self._serving:
             self.shutdown()
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report what failed; a gateway resets its idle connections, thousands under load, and that is no error."""
+        """Print the error, except connection errors: a gateway resets thousands of idle connections under load."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

@@ -1,4 +1,4 @@
-"""The unified memory of CPU and GPU as a ledger of holders, and the /proc/meminfo that follows from it."""
+"""The unified memory of CPU and GPU, its holders, and the resulting /proc/meminfo."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from pathlib import Path
 
 from sparkwright.units import GIB
 
-TOTAL_BYTES = int(119.7 * GIB)  # as a GB10 of 2025 reports it
+TOTAL_BYTES = int(119.7 * GIB)  # as reported by a GB10 of 2025
 SYSTEM_BYTES = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA_BYTES = 32 * 2**20  # reserved for devices
-LINGER_S = 0.4  # a CUDA context slightly outlives its container
-#: growth of a holder without bounds, bytes per second: as measured on a GB10, and a leak; and its interval, seconds
-OVERSHOOT_BYTES_PER_S, LEAK_BYTES_PER_S, STEP_S = 3 * GIB, GIB // 2, 0.05
+LINGER_S = 0.4  # a container's GPU memory is released with this delay
+#: unbounded growth: of a start, as measured on a GB10, and of a leak
+OVERSHOOT_BYTES_PER_S, LEAK_BYTES_PER_S = 3 * GIB, GIB // 2
+GROWTH_INTERVAL_S = 0.05
 
 
 class MemoryPool:
     """The unified memory of a simulated Spark.
 
     Args:
-        meminfo: file that is kept up to date in the format of /proc/meminfo; None for none.
-        on_exhausted: called once when the memory is exhausted.
+        meminfo: file to keep up to date in the format of /proc/meminfo, or None.
+        on_exhausted: called when the memory is exhausted.
     """
 
     def __init__(self, meminfo: Path | None, on_exhausted: Callable[[], None] = lambda: None) -> None:
-        self._lost = on_exhausted
+        self._on_exhausted = on_exhausted
         self._meminfo = meminfo
         self._held: dict[str, int] = {"system": SYSTEM_BYTES}
         self._mutex = threading.Lock()
@@ -33,38 +34,38 @@ class MemoryPool:
 
     @property
     def available(self) -> int:
-        """The available memory, bytes."""
+        """Available memory, bytes."""
         with self._mutex:
             return TOTAL_BYTES - sum(self._held.values())
 
     def claim(self, holder: str, size_bytes: int) -> bool:
-        """Set a holder's memory. Return False if there is too little."""
+        """Set a holder's memory. Return False, without a change, if too little is available."""
         with self._mutex:
-            rest = TOTAL_BYTES - sum(size for name, size in self._held.items() if name != holder)
-            if size_bytes > rest:
+            available = TOTAL_BYTES - sum(size for name, size in self._held.items() if name != holder)
+            if size_bytes > available:
                 return False
             self._held[holder] = size_bytes
         self._write()
         return True
 
     def grow(self, holder: str, per_s: int, stopped: threading.Event) -> None:
-        """Take more and more memory until stopped. The host is lost when none is left."""
-        while not stopped.wait(STEP_S):
-            if not self.add(holder, int(per_s * STEP_S)):
+        """Add memory to a holder until stopped or the memory is exhausted."""
+        while not stopped.wait(GROWTH_INTERVAL_S):
+            if not self.add(holder, int(per_s * GROWTH_INTERVAL_S)):
                 return
 
     def add(self, holder: str, size_bytes: int) -> bool:
-        """Take memory without a check. Return False if that exhausted it."""
+        """Add memory to a holder without a check. Return False if that exhausts the memory."""
         with self._mutex:
-            rest = TOTAL_BYTES - sum(self._held.values())
-            self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, rest))
+            available = TOTAL_BYTES - sum(self._held.values())
+            self._held[holder] = self._held.get(holder, 0) + min(size_bytes, max(0, available))
         self._write()
-        if size_bytes >= rest:
-            threading.Thread(target=self._lost, daemon=True).start()
-        return size_bytes < rest
+        if size_bytes >= available:
+            threading.Thread(target=self._on_exhausted, daemon=True).start()
+        return size_bytes < available
 
     def release(self, holder: str, *, after_s: float = 0) -> None:
-        """Release a holder's memory, at once or after a delay. A holder is one start of one program; names are never reused."""
+        """Release a holder's memory, at once or after a delay. The name of a holder must not be reused."""
         if after_s:
             timer = threading.Timer(after_s, self.release, (holder,))
             timer.daemon = True
@@ -79,8 +80,11 @@ class MemoryPool:
             return
         with self._mutex:
             free = TOTAL_BYTES - sum(self._held.values())
-            rows = {"MemTotal": TOTAL_BYTES, "MemFree": max(0, free - GIB // 2), "MemAvailable": free, "Buffers": 0}
-            rows |= {
+            sizes = {
+                "MemTotal": TOTAL_BYTES,
+                "MemFree": max(0, free - GIB // 2),
+                "MemAvailable": free,
+                "Buffers": 0,
                 "Cached": GIB // 2,
                 "Shmem": 0,
                 "SwapTotal": 0,
@@ -88,7 +92,7 @@ class MemoryPool:
                 "CmaTotal": CMA_BYTES,
                 "CmaFree": CMA_BYTES,
             }
-            text = "".join(f"{name + ':':<16}{size // 1024:>12} kB\n" for name, size in rows.items())
+            text = "".join(f"{name + ':':<16}{size // 1024:>12} kB\n" for name, size in sizes.items())
             self._meminfo.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._meminfo.with_suffix(".new")
             temporary.write_text(text)

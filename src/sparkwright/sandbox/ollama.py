@@ -1,6 +1,6 @@
-"""A simulated Ollama: the API of v0.32, its asynchronous unload, and models that hold memory.
+"""A simulated Ollama: the API of v0.32, its asynchronous unload, and the memory of loaded models.
 
-python3 -m sparkwright.sandbox.ollama --port 11434      (the ssh test bed runs it as ollama.service)
+python3 -m sparkwright.sandbox.ollama --port 11434      (ollama.service of the ssh test bed)
 """
 
 from __future__ import annotations
@@ -34,29 +34,28 @@ class Model:
     family: str
     parameters: str
     quantization: str
-    #: size of its file, bytes
-    size: int
-    #: memory that it takes when loaded, bytes
-    held: int
+    file_bytes: int
+    #: memory of the loaded model
+    loaded_bytes: int
     capabilities: tuple[str, ...] = ("completion", "tools")
 
     @property
     def digest(self) -> str:
-        """The digest of its manifest."""
+        """Digest of the model's manifest."""
         return hashlib.sha256(f"sandbox {self.name}".encode()).hexdigest()
 
     def details(self) -> dict[str, Any]:
-        """Return the details that tags, ps and show contain."""
+        """Return the `details` of /api/tags, /api/ps and /api/show."""
         family = {"parent_model": "", "format": "gguf", "family": self.family, "families": [self.family]}
         return {**family, "parameter_size": self.parameters, "quantization_level": self.quantization}
 
     def tag(self) -> dict[str, Any]:
-        """Return the model's row of /api/tags."""
+        """Return the model's entry in /api/tags."""
         identity = {
             "name": self.name,
             "model": self.name,
             "modified_at": "2026-10-02T09:14:03.5+00:00",
-            "size": self.size,
+            "size": self.file_bytes,
         }
         return {**identity, "digest": self.digest, "details": self.details(), "capabilities": list(self.capabilities)}
 
@@ -67,17 +66,17 @@ class Model:
         tag = self.tag()
         return {**answer, **{name: tag[name] for name in ("details", "capabilities", "modified_at")}}
 
-    def row(self, until_s: float) -> dict[str, Any]:
-        """Return the model's row of /api/ps."""
+    def ps_entry(self, until_s: float) -> dict[str, Any]:
+        """Return the model's entry in /api/ps."""
         expires = datetime.fromtimestamp(min(until_s, 2**33), UTC).isoformat()
         identity = {
             "name": self.name,
             "model": self.name,
-            "size": self.held,
+            "size": self.loaded_bytes,
             "digest": self.digest,
             "details": self.details(),
         }
-        return {**identity, "expires_at": expires, "size_vram": self.held, "context_length": CONTEXT_TOKENS}
+        return {**identity, "expires_at": expires, "size_vram": self.loaded_bytes, "context_length": CONTEXT_TOKENS}
 
 
 LARGE = Model("qwen3:32b", "qwen3", "32.8B", "Q4_K_M", 20_201_253_588, 20 * GIB, ("completion", "tools", "thinking"))
@@ -93,11 +92,11 @@ MODELS = {
 
 VERSION = "0.32.15"
 DEFAULT_KEEP_S = 300.0
-PROBE_S = 0.01  # pause between two probes for models to unload
+EXPIRY_POLL_S = 0.01
 FOREVER_S = 1e9
-UNLOAD_S = 0.6  # time until the runner's process has ended
-UNLISTED_S = 0.3  # first part of a load: the model is not listed yet, and an unload has no effect
-LOAD_S = 2.0  # second part of a load: the runner's lock is held, ps and unload wait for it
+UNLOAD_S = 0.6  # until the runner's process has ended
+UNLISTED_S = 0.3  # start of a load: /api/ps does not list the model yet, and an unload has no effect
+LOAD_S = 2.0  # rest of a load: /api/ps and unloads wait for the runner's lock
 RELOAD_DELAY_S = 0.3
 SECONDS_PER_TOKEN = 0.02
 DEFAULT_TOKENS = 20
@@ -112,10 +111,10 @@ class Runner:
 
     model: Model
     holder: str
-    #: time at which it is unloaded if no request uses it
+    #: time of the unload if no request uses the model, seconds since the epoch
     until_s: float
     #: requests in progress
-    uses: int = 0
+    request_count: int = 0
     #: held while the model is loaded or unloaded
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -124,23 +123,23 @@ class Ollama:
     """A simulated Ollama.
 
     Args:
-        pool: memory that its models are loaded into.
-        busy: returns True while a request uses the loaded models.
-        returns: returns True if a client reloads a model right after it was unloaded.
+        pool: memory for the models.
+        is_busy: returns True while a client uses the loaded models, so that none is unloaded.
+        reloads: returns True if a client reloads each model after its unload.
         loaded: start with the large model loaded.
     """
 
     def __init__(
         self,
         pool: MemoryPool,
-        busy: Callable[[], bool] = lambda: False,
-        returns: Callable[[], bool] = lambda: False,
+        is_busy: Callable[[], bool] = lambda: False,
+        reloads: Callable[[], bool] = lambda: False,
         *,
         loaded: bool = True,
     ) -> None:
         self._pool = pool
-        self._busy = busy
-        self._returns = returns
+        self._is_busy = is_busy
+        self._reloads = reloads
         self._runners: dict[str, Runner] = {}
         self._mutex = threading.Lock()
         self._loading = threading.Lock()  # one load at a time
@@ -150,58 +149,69 @@ class Ollama:
         threading.Thread(target=self._expire, daemon=True).start()
 
     def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
-        """Load a model, or extend its time in memory. Raises HttpError if there is too little memory."""
+        """Load a model, or restart its time in memory.
+
+        Args:
+            model: the model.
+            keep_s: seconds in memory after the request; None for Ollama's default.
+            slowly: load with delay; None for the sandbox's speed.
+
+        Raises:
+            HttpError: too little memory is available.
+        """
         with self._loading:
             runner = self._extend(model, keep_s)
             if runner is not None:
                 return runner
-            takes_time = not self._instant if slowly is None else slowly
-            time.sleep(UNLISTED_S if takes_time else 0)
+            has_delay = not self._instant if slowly is None else slowly
+            time.sleep(UNLISTED_S if has_delay else 0)
             until_s = time.time() + (DEFAULT_KEEP_S if keep_s is None else keep_s)
             runner = Runner(model, f"ollama {model.name} {secrets.token_hex(4)}", until_s)
-            if not self._pool.claim(runner.holder, model.held):
-                sizes = f"({format_gib(model.held)} GiB) than is available ({format_gib(self._pool.available)} GiB)"
+            if not self._pool.claim(runner.holder, model.loaded_bytes):
+                sizes = (
+                    f"({format_gib(model.loaded_bytes)} GiB) than is available ({format_gib(self._pool.available)} GiB)"
+                )
                 raise HttpError(500, f"model requires more system memory {sizes}")
             with runner.lock:
                 with self._mutex:
                     self._runners[model.name] = runner
-                time.sleep(LOAD_S if takes_time else 0)
+                time.sleep(LOAD_S if has_delay else 0)
             return runner
 
     def unload(self, model: Model) -> None:
-        """Expire a model: it is unloaded once no request uses it. Waits while it loads; does nothing if it is not loaded."""
+        """Expire a loaded model, after waiting for its load: it is unloaded once no request uses it."""
         runner = self._runners.get(model.name)
         if runner is not None:
             with runner.lock:
                 runner.until_s = time.time()
 
     def generate(self, model: Model, tokens: int, keep_s: float | None) -> Iterator[str]:
-        """Yield the words of an answer. The model is in use until the last one."""
+        """Yield the words of an answer. The model stays loaded until the last one."""
         runner = self.load(model, keep_s)
         with self._mutex:
-            runner.uses += 1
+            runner.request_count += 1
         try:
             for n in range(tokens):
                 time.sleep(SECONDS_PER_TOKEN)
                 yield ANSWER_WORDS[n % len(ANSWER_WORDS)]
         finally:
             with self._mutex:
-                runner.uses -= 1
+                runner.request_count -= 1
                 if keep_s == 0:
                     runner.until_s = time.time()
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the models as /api/ps lists them, the longest remaining first. Waits for a model that is being loaded."""
+    def list_loaded(self) -> list[dict[str, Any]]:
+        """Return the models in /api/ps, last to expire first. Waits for a model that is being loaded."""
         with self._mutex:
-            runners = sorted(self._runners.values(), key=lambda value: -value.until_s)
-        rows = []
+            runners = sorted(self._runners.values(), key=lambda runner: -runner.until_s)
+        entries = []
         for runner in runners:
             with runner.lock:
-                rows.append(runner.model.row(runner.until_s))
-        return rows
+                entries.append(runner.model.ps_entry(runner.until_s))
+        return entries
 
     def _extend(self, model: Model, keep_s: float | None) -> Runner | None:
-        """Return the runner of a loaded model, with its time in memory extended, or None."""
+        """Return the runner of a loaded model with its time in memory restarted, or None."""
         with self._mutex:
             runner = self._runners.get(model.name)
             if runner is not None:
@@ -209,31 +219,33 @@ class Ollama:
             return runner
 
     def _expire(self) -> None:
-        """Unload expired and unused models, one after the other, forever."""
+        """Unload expired models that no request uses, one at a time, forever."""
         while True:
-            time.sleep(PROBE_S)
+            time.sleep(EXPIRY_POLL_S)
             due = [
-                runner for runner in list(self._runners.values()) if runner.until_s <= time.time() and not runner.uses
+                runner
+                for runner in list(self._runners.values())
+                if runner.until_s <= time.time() and not runner.request_count
             ]
-            if due and not self._busy():
-                self._end(due[0])
+            if due and not self._is_busy():
+                self._unload_runner(due[0])
 
-    def _end(self, runner: Runner) -> None:
-        with self._loading:  # a request that arrives now loads it again
+    def _unload_runner(self, runner: Runner) -> None:
+        with self._loading:  # requests that arrive during the unload then load the model again
             time.sleep(UNLOAD_S)
-            if runner.uses or runner.until_s > time.time():
+            if runner.request_count or runner.until_s > time.time():
                 return
             with self._mutex:
                 self._runners.pop(runner.model.name, None)
             self._pool.release(runner.holder, after_s=0.2)
-        if self._returns():
+        if self._reloads():
             timer = threading.Timer(RELOAD_DELAY_S, self.load, (runner.model,))
             timer.daemon = True
             timer.start()
 
 
 class OllamaApi(Handler):
-    """The handler of requests to Ollama."""
+    """Handler of requests to Ollama."""
 
     @property
     def ollama(self) -> Ollama:
@@ -242,8 +254,8 @@ class OllamaApi(Handler):
     def route(self) -> None:
         try:
             self._route()
-        except HttpError as refused:
-            self.reply(refused.status, {"error": str(refused)})
+        except HttpError as error:
+            self.reply(error.status, {"error": str(error)})
 
     def _route(self) -> None:
         match self.command, self.parts:
@@ -252,7 +264,7 @@ class OllamaApi(Handler):
             case "GET", ["api", "version"]:
                 self.reply(200, {"version": VERSION})
             case "GET", ["api", "ps"]:
-                self.reply(200, {"models": self.ollama.rows()})
+                self.reply(200, {"models": self.ollama.list_loaded()})
             case "GET", ["api", "tags"]:
                 self.reply(200, {"models": [model.tag() for model in MODELS.values()]})
             case "POST", ["api", "show"]:
@@ -277,26 +289,32 @@ class OllamaApi(Handler):
             raise HttpError(404, f"model '{name}' not found")
         return model
 
-    def _answer(self, body: dict[str, Any], message: str, key: str) -> None:
+    def _answer(self, body: dict[str, Any], answer_field: str, prompt_field: str) -> None:
         """Answer a generate or chat request.
 
         Args:
             body: the request.
-            message: name of the field that holds the answer.
-            key: name of the field that holds the question.
+            answer_field: name of the answer's field in the response.
+            prompt_field: name of the prompt's field in the request.
         """
         model, keep_s = self._model(body), parse_keep_alive(body.get("keep_alive"))
 
         def line(text: str, reason: str = "") -> dict[str, Any]:
-            content: Any = text if message == "response" else {"role": "assistant", "content": text}
+            content: Any = text if answer_field == "response" else {"role": "assistant", "content": text}
             now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-            ended = {"done_reason": reason} if reason else {}
-            return {"model": body["model"], "created_at": now, message: content, "done": bool(reason), **ended}
+            done_reason = {"done_reason": reason} if reason else {}
+            return {
+                "model": body["model"],
+                "created_at": now,
+                answer_field: content,
+                "done": bool(reason),
+                **done_reason,
+            }
 
-        if not body.get(key) and keep_s == 0:
+        if not body.get(prompt_field) and keep_s == 0:
             self.ollama.unload(model)
             self.reply(200, line("", "unload"))
-        elif not body.get(key):
+        elif not body.get(prompt_field):
             self.ollama.load(model, keep_s)
             self.reply(200, line("", "load"))
         else:
@@ -305,13 +323,13 @@ class OllamaApi(Handler):
             if body.get("stream", True) is False:
                 self.reply(200, line("".join(pieces), "stop"))
                 return
-            first = next(pieces)  # a refusal is an answer of its own, not part of a stream
-            rows = itertools.chain([line(first)], map(line, pieces), [line("", "stop")])
-            self.stream((json.dumps(row).encode() + b"\n" for row in rows), "application/x-ndjson")
+            first = next(pieces)  # before the stream begins, so that an error is a response of its own
+            lines = itertools.chain([line(first)], map(line, pieces), [line("", "stop")])
+            self.stream((json.dumps(data).encode() + b"\n" for data in lines), "application/x-ndjson")
 
 
 def parse_keep_alive(value: Any) -> float | None:
-    """Return the seconds of a number or a Go duration; negative is forever, None unspecified. Raises HttpError."""
+    """Return the seconds of a number or Go duration: FOREVER_S if negative, None if unset. Raises HttpError."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -330,7 +348,7 @@ def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=11434)
-    parser.add_argument("--empty", action="store_true", help="nothing loaded")
+    parser.add_argument("--empty", action="store_true", help="start without a loaded model")
     arguments = parser.parse_args()
     Server(arguments.port, OllamaApi, Ollama(MemoryPool(None), loaded=not arguments.empty)).run()
 

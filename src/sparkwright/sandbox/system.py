@@ -1,6 +1,6 @@
-"""The files and programs of the simulated Spark beside its engine, as far as sparkwright reads them.
+"""The system files and programs of a simulated Spark that sparkwright reads, and its GPU memory.
 
-One thing is wrong on purpose: the user does not linger, so that `doctor` has something to report.
+One setting is wrong on purpose, so that `doctor` reports a finding: lingering is disabled for the user.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PROGRAMS: dict[str, str] = {
 
 
 def write_files(root: Path) -> None:
-    """Write all files and programs below root. Programs go to /usr/bin there, which is in no other program's PATH."""
+    """Write all files and programs below root. Programs are written to usr/bin, which is not in PATH."""
     for name, text in FILES.items():
         write_file(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():
@@ -70,24 +70,23 @@ class Gpu:
     """The memory of the simulated GPU, by process.
 
     Args:
-        rows: file that is kept up to date, a line for each process as `pid, name, MiB`; None for none.
+        file: file to keep up to date with a line `pid, name, MiB` for each process, or None.
     """
 
-    def __init__(self, rows: Path | None) -> None:
-        self._rows = rows
-        self._held: dict[int, str] = {}
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._lines: dict[int, str] = {}
         self._mutex = threading.Lock()
         self._write()
 
     def use(self, pid: int, name: str, size_bytes: int) -> None:
         """Set the GPU memory that a process uses; 0 removes it."""
         with self._mutex:
-            self._held.pop(pid, None)
+            self._lines.pop(pid, None)
             if size_bytes:
-                self._held[pid] = f"{pid}, {name}, {size_bytes >> 20}"
+                self._lines[pid] = f"{pid}, {name}, {size_bytes >> 20}"
             self._write()
 
     def _write(self) -> None:
-        if self._rows is not None:
-            text = "".join(f"{row}\n" for row in self._held.values())
-            write_atomically(self._rows, text.encode())
+        if self._file is not None:
+            write_atomically(self._file, "".join(f"{line}\n" for line in self._lines.values()).encode())

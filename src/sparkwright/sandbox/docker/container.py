@@ -1,4 +1,4 @@
-"""A container of the simulated engine. It runs a simulated server in a thread, with real restart policies."""
+"""A container of the simulated Docker Engine: a simulated server in a thread, with Docker's restart policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkwright.sandbox.docker.images import Images, ServingProgram
 from sparkwright.sandbox.faults import START_FAULTS
@@ -19,9 +19,6 @@ from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.system import Gpu
 from sparkwright.sandbox.vllm.command_line import PrintedOutput
-
-if TYPE_CHECKING:
-    pass
 
 
 class SharedState:
@@ -32,10 +29,11 @@ class SharedState:
         gpu: the host's GPU.
         fault: returns the name of the active fault.
         fault_since_s: returns the time at which it was set, in seconds since the epoch.
-        home: folder that stands for the simulated user's home.
+        home: folder with the files of the simulated user's home.
 
     Attributes:
         published: running containers by published port.
+        remove: removes a container with AutoRemove after its end.
     """
 
     def __init__(
@@ -47,17 +45,17 @@ class SharedState:
         self.fault_since_s = fault_since_s
         self.home = home
         self.published: dict[int, Container] = {}
-        self.remove: Callable[[Container], None] = lambda container: None  # for AutoRemove, at its end
+        self.remove: Callable[[Container], None] = lambda container: None
 
     def real_path(self, path: str) -> str:
-        """Return the real path of a path on the simulated host."""
+        """Return the real path for a path on the simulated host."""
         parts = Path(path).parts
         if len(parts) > 2 and parts[1] == "home":
             return str(self.home.joinpath(*parts[3:]))
         return str(self.home.joinpath(*parts[2:])) if parts[1:2] == ("root",) else path
 
 
-#: networks that every engine has; no others can be created here
+#: networks that every Docker Engine has; the sandbox can't create others
 NETWORKS = ("bridge", "host", "none")
 
 
@@ -73,11 +71,11 @@ def network_settings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
-    """Return the published ports of a running container as a listing shows them.
+    """Return the published ports in a list of containers.
 
     Args:
         body: request that created the container.
-        port: of the host; 0 for none.
+        port: published port on the host, or 0.
     """
     published = port and network_mode(body) != "host"
     return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if published else []
@@ -85,9 +83,9 @@ def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
 
 FIRST_BACKOFF_S = 0.1
 STDOUT, STDERR = 1, 2
-IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # taken from the image if the container has none
-DEFAULT_STOP_TIMEOUT_S = 10  # default seconds between SIGTERM and SIGKILL
-FIRST_PID = 4_200_000  # higher than any pid of Linux
+IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # taken from the image if the request has none
+DEFAULT_STOP_TIMEOUT_S = 10  # seconds between SIGTERM and SIGKILL
+FIRST_PID = 4_200_000  # higher than any real pid on Linux
 NEVER_TIME = "0001-01-01T00:00:00Z"
 
 
@@ -97,7 +95,7 @@ class Container:
     `body` is the request that created it.
     """
 
-    def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, world: SharedState) -> None:
+    def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, shared: SharedState) -> None:
         self.id = secrets.token_hex(32)
         self._first_pid = FIRST_PID + 2 * secrets.randbelow(100_000)
         self.name = name
@@ -111,37 +109,37 @@ class Container:
         self.engine: Process | None = None
         self._print_exit_code = 0  # exit code of a program that only prints
         self._images = images
-        self._world = world
-        self.asked_to_stop = False
+        self._shared = shared
+        self.stop_requested = False
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
-        self.born_s = time.time()
-        self.sick = False
+        self.created_s = time.time()
+        self.has_fault = False
 
     def fault(self) -> str:
-        """The fault that affects this container, or an empty string.
+        """Return the fault that affects this container, or an empty string.
 
-        A container is affected if it ran when the fault was set (until `_clear_fault`), or if it was created after that.
+        A fault affects the containers that are running when it is set, until `_clear_fault`, and those created later.
         """
-        return self._world.fault() if self.sick or self.born_s > self._world.fault_since_s() else ""
+        return self._shared.fault() if self.has_fault or self.created_s > self._shared.fault_since_s() else ""
 
     @property
     def running(self) -> bool:
         return self.status in ("running", "restarting")
 
     def start(self) -> None:
-        """Start the container. Raises HttpError as the engine does."""
+        """Start the container. Raises HttpError if its program is missing or its port is taken."""
         if self._program() is None:
             message = "failed to create task for container: failed to create shim task: OCI runtime create failed:"
             missing = f'exec: "{self.argv()[0]}": executable file not found in $PATH: unknown'
             raise HttpError(400, f"{message} runc create failed: unable to start container process: {missing}")
         port = self._port()
-        if port and (self._world.published.get(port, self) is not self or _is_port_taken(port)):
+        if port and (self._shared.published.get(port, self) is not self or _is_port_taken(port)):
             message = "driver failed programming external connectivity on endpoint"
             raise HttpError(500, f"{message} {self.name}: Bind for 0.0.0.0:{port} failed: port is already allocated")
-        self.asked_to_stop, self.restarts = False, 0
+        self.stop_requested, self.restarts = False, 0
         self._stopping.clear()
-        self._world.published[port] = self
+        self._shared.published[port] = self
         self._launch()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -171,7 +169,7 @@ class Container:
         self._clear_fault()
 
     def power_off(self) -> None:
-        """End it as a loss of power does."""
+        """End the container at once, as a power loss does."""
         if self.engine is not None:
             self.engine.kill(power_off=True)
         if self._thread is not None:
@@ -179,21 +177,23 @@ class Container:
         self._clear_fault()
 
     def _disable_restarts(self) -> None:
-        """Disable the restart policy, also between two starts."""
-        self.asked_to_stop = True
+        """Prevent restarts by policy, also during the pause before one."""
+        self.stop_requested = True
         self._stopping.set()
 
     def _clear_fault(self) -> None:
-        """Clear a fault of the running container. A fault of its start stays until the container is replaced."""
-        self.sick = self.sick and self._world.fault() in START_FAULTS
+        """Clear the fault, unless it is a fault of the start: that stays until the container is replaced."""
+        self.has_fault = self.has_fault and self._shared.fault() in START_FAULTS
 
     def labels(self) -> dict[str, str]:
-        """The labels of the container and its image."""
+        """Return the labels of the container and its image."""
         return {**self._images.inspect(self.image)["Config"]["Labels"], **(self.body.get("Labels") or {})}
 
     def argv(self) -> list[str]:
-        """Return entry point and command, its own or the image's. With an entry point of its own, the image's command is not
-        used."""
+        """Return entry point and command, each from the request or else from the image.
+
+        If the request sets an entry point, the image's command is not used.
+        """
         image_config = self._images.inspect(self.image)["Config"]
         entrypoint, arguments = self.body.get("Entrypoint"), self.body.get("Cmd")
         if entrypoint:
@@ -209,8 +209,8 @@ class Container:
         host = {"ShmSize": 64 * 2**20, **host, "NetworkMode": network_mode(self.body)}
         log = host.get("LogConfig") or {}
         host["LogConfig"] = {"Type": log.get("Type") or "json-file", "Config": log.get("Config") or {}}
-        never = {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
-        state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting", **never}
+        state = {"Status": self.status, "Running": self.running, "Restarting": self.status == "restarting"}
+        state |= {"Paused": False, "OOMKilled": False, "Dead": False, "Error": ""}
         state |= {"Pid": self.processes[0][0] if self.running else 0, "ExitCode": self.exit_code}
         state |= {"StartedAt": self.started_at, "FinishedAt": self.finished_at}
         config = {
@@ -241,50 +241,50 @@ class Container:
         """Return the container's mounts as the Docker API lists them."""
         host_config = self.body["HostConfig"]
         binds = [bind.split(":") for bind in host_config.get("Binds") or ()]
-        mounts = [(outside, target, mode[:1] == ["ro"]) for outside, target, *mode in binds]
+        mounts = [(source, target, mode[:1] == ["ro"]) for source, target, *mode in binds]
         mounts += [
             (mount["Source"], mount["Target"], bool(mount.get("ReadOnly"))) for mount in host_config.get("Mounts") or ()
         ]
         return [
             {
                 "Type": "bind",
-                "Source": self._world.real_path(outside),
-                "Destination": inside,
+                "Source": self._shared.real_path(source),
+                "Destination": target,
                 "Mode": "ro" if read_only else "",
                 "RW": not read_only,
                 "Propagation": "rprivate",
             }
-            for outside, inside, read_only in mounts
+            for source, target, read_only in mounts
         ]
 
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """The ids and names of its processes while it runs: the server, and the core that computes."""
+        """Ids and names of the processes while the container runs: the server, and the core that uses the GPU."""
         names = self._images.repository(self.image).processes
         return tuple((self._first_pid + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
-        """The published ports as a listing shows them."""
+        """Return the published ports in a list of containers."""
         return published_ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state that must survive a restart of the daemon."""
         identity = {"id": self.id, "name": self.name, "body": self.body, "image": self.image, "policy": self.policy}
-        flags = {"stopped": self.asked_to_stop, "born_s": self.born_s, "sick": self.sick}
+        flags = {"stopped": self.stop_requested, "born_s": self.created_s, "sick": self.has_fault}
         return {**identity, **flags, "started": self.status != "created"}
 
     def _port(self) -> int:
-        for rows in (self.body["HostConfig"].get("PortBindings") or {}).values():
-            return int(rows[0]["HostPort"])
+        """Return the first published port, or 0."""
+        for bindings in (self.body["HostConfig"].get("PortBindings") or {}).values():
+            return int(bindings[0]["HostPort"])
         return 0
 
     def _folder(self, inside: str) -> Path:
-        """Return the host path of a file or folder of the container."""
+        """Return the host path of a path in the container."""
         for bind in self.body["HostConfig"].get("Binds") or ():
-            outside, _, target = bind.partition(":")
-            mounted = target.partition(":")[0]
-            if inside == mounted or inside.startswith(f"{mounted}/"):
-                return Path(self._world.real_path(outside)) / inside[len(mounted) :].lstrip("/")
+            source, target = bind.split(":")[:2]
+            if inside == target or inside.startswith(f"{target}/"):
+                return Path(self._shared.real_path(source)) / inside[len(target) :].lstrip("/")
         for mount in self.body["HostConfig"].get("Mounts") or ():
             if inside == mount["Target"] or inside.startswith(f"{mount['Target']}/"):
                 return Path(mount["Source"]) / inside[len(mount["Target"]) :].lstrip("/")
@@ -319,29 +319,29 @@ class Container:
             listen=("127.0.0.1", self._port()),
             on_host=network_mode(self.body) == "host",
             env=dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ()),
-            pool=self._world.pool,
+            pool=self._shared.pool,
             holder=f"container {self.name}",
             fault=self.fault,
-            on_gpu=partial(self._world.gpu.use, self.processes[-1][0], self.processes[-1][1]),
+            on_gpu=partial(self._shared.gpu.use, self.processes[-1][0], self.processes[-1][1]),
         )
 
     def _run(self) -> None:
         """Run the program to its end, then release its port."""
         self._supervise()
-        if self._world.published.get(self._port()) is self:
-            del self._world.published[self._port()]
+        if self._shared.published.get(self._port()) is self:
+            del self._shared.published[self._port()]
         if self.body["HostConfig"].get("AutoRemove"):
-            self._world.remove(self)
+            self._shared.remove(self)
 
     def _supervise(self) -> None:
-        """Run the engine, and restart it by the policy, with Docker's growing pauses."""
+        """Run the program, and restart it by the policy, with pauses that grow as in Docker."""
         pause_s = FIRST_BACKOFF_S
         while True:
             began_s = time.monotonic()
             self.exit_code = self._print_exit_code if self.engine is None else self.engine.run()
             self.finished_at = _timestamp()
             restarts = self.policy in ("always", "unless-stopped") or (self.policy == "on-failure" and self.exit_code)
-            if self.asked_to_stop or not restarts:
+            if self.stop_requested or not restarts:
                 self.status = "exited"
                 return
             self.status, self.restarts = "restarting", self.restarts + 1
@@ -354,7 +354,7 @@ class Container:
 
 
 def _stream_of(line: str) -> int:
-    """Return the stream that the engine writes a line to: its loggers and access log use stdout, all else stderr."""
+    """Return the stream of a log line: stdout for vLLM's loggers and access log, stderr for all else."""
     return STDOUT if line.startswith(("(", "INFO:     127.")) else STDERR
 
 

@@ -1,4 +1,4 @@
-"""The containers of the simulated engine: create, find, rename, remove, and restore after a restart."""
+"""The containers of the simulated Docker Engine: create, find, list, rename, remove, and restore after a restart."""
 
 from __future__ import annotations
 
@@ -15,59 +15,58 @@ from sparkwright.sandbox.docker.container import Container, SharedState, network
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.http_server import HttpError
 
-PORT_RELEASE_TIMEOUT_S = 2.0  # a killed daemon holds its servers' ports slightly longer than its lock
+PORT_RELEASE_TIMEOUT_S = 2.0  # a killed daemon's ports are released slightly after its lock
 CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 LOG_DRIVERS = ("awslogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "none", "splunk", "syslog")
 
 
 class Containers:
-    """The containers, stored in a file that survives the daemon."""
+    """The containers of a simulated Spark, saved in a file that survives the daemon."""
 
-    def __init__(self, images: Images, world: SharedState, file: Path) -> None:
+    def __init__(self, images: Images, shared: SharedState, file: Path) -> None:
         self._images = images
-        self._world = world
+        self._shared = shared
         self._file = file
-        world.remove = lambda container: self.remove(container, force=True)
+        shared.remove = lambda container: self.remove(container, force=True)
         self._mutex = threading.RLock()
         self.all: dict[str, Container] = {}
 
     def restore(self) -> None:
-        """Restart the containers with a restart policy, as after a reboot."""
+        """Load the saved containers and images, and restart the containers with a restart policy, as after a reboot."""
         if not self._file.exists():
             return
         saved = json.loads(self._file.read_text())
         self._images.local.update(saved["images"])
         self._images.tags.update(saved["tags"])
-        for row in saved["containers"]:
-            container = Container(row["name"], row["body"], row["image"], self._images, self._world)
-            container.id, container.policy = row["id"], row["policy"]
-            container.status = "exited" if row.get("started", True) else "created"
-            container.asked_to_stop, container.sick = bool(row.get("stopped")), bool(row.get("sick"))
-            container.born_s = float(row.get("born_s") or container.born_s)
+        for fields in saved["containers"]:
+            container = Container(fields["name"], fields["body"], fields["image"], self._images, self._shared)
+            container.id, container.policy = fields["id"], fields["policy"]
+            container.status = "exited" if fields.get("started", True) else "created"
+            container.stop_requested, container.has_fault = bool(fields.get("stopped")), bool(fields.get("sick"))
+            container.created_s = float(fields.get("born_s") or container.created_s)
             self.all[container.id] = container
             self.restart_by_policy(container)
 
     @staticmethod
     def restart_by_policy(container: Container) -> None:
-        """Restart a container if its policy says so, as after a reboot."""
-        if container.policy == "always" or (container.policy == "unless-stopped" and not container.asked_to_stop):
+        """Restart a container after a reboot if its restart policy requires it."""
+        if container.policy == "always" or (container.policy == "unless-stopped" and not container.stop_requested):
             _retry_start(container)
 
     def add_image(self, digest: str, tag: str) -> None:
-        """Add an image to the host."""
         self._images.local[digest] = tag
 
     def save(self) -> None:
-        """Write the containers to the file."""
+        """Save the containers and images."""
         with self._mutex:
             rows = [container.to_json() for container in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
-            temporary = self._file.with_suffix(".new")  # without fsync: it is written often
+            temporary = self._file.with_suffix(".new")  # no fsync: it is written often
             temporary.write_text(text)
             temporary.replace(self._file)
 
     def find(self, key: str) -> Container:
-        """Return a container by name, id or the beginning of its id."""
+        """Return a container by name, id or the beginning of its id. Raises HttpError if there is none."""
         with self._mutex:
             for container in self.all.values():
                 if container.name == key or container.id.startswith(key):
@@ -75,7 +74,7 @@ class Containers:
         raise HttpError(404, f"No such container: {key}")
 
     def create(self, name: str, body: dict[str, Any]) -> Container:
-        """Create a container. Raises HttpError if its name is taken, or its image, log driver or a mount's source is missing."""
+        """Create a container. Raises HttpError for an invalid or taken name, or a missing image, log driver or mount."""
         name = name or f"sandbox_{secrets.token_hex(4)}"
         if not CONTAINER_NAME.fullmatch(name):
             raise HttpError(400, f"Invalid container name ({name}), only [a-zA-Z0-9][a-zA-Z0-9_.-] are allowed")
@@ -90,7 +89,7 @@ class Containers:
                 message = 'invalid mount config for type "bind": bind source path does not exist:'
                 raise HttpError(400, f"{message} {missing[0]}")
             _check_log_driver(body["HostConfig"])
-            container = Container(name, body, image, self._images, self._world)
+            container = Container(name, body, image, self._images, self._shared)
             self.all[container.id] = container
         self.save()
         return container
@@ -99,7 +98,7 @@ class Containers:
         """Rename a container. Raises HttpError if the name is taken."""
         with self._mutex:
             self._check_name_free(name)
-            container.name, container.sick = name, False
+            container.name, container.has_fault = name, False
         self.save()
 
     def _check_name_free(self, name: str) -> None:
@@ -117,7 +116,7 @@ class Containers:
         return [container.id for container in removed]
 
     def remove(self, container: Container, *, force: bool) -> None:
-        """Remove a container; a running one only with force."""
+        """Remove a container. Raises HttpError if it is running, unless `force` is set."""
         if container.running and not force:
             advice = "Stop the container before attempting removal"
             raise HttpError(409, f"You cannot remove a running container {container.id}. {advice}")
@@ -135,15 +134,15 @@ def _check_log_driver(host_config: dict[str, Any]) -> None:
 
 
 def _retry_start(container: Container) -> None:
-    """Start a container by its restart policy. As in the real engine, one that can't be started stays as it is."""
+    """Start a container, retrying while its port is taken. If it can't be started, it stays stopped, as in Docker."""
     deadline_s = time.monotonic() + PORT_RELEASE_TIMEOUT_S
     while True:
         try:
             container.start()
             return
-        except HttpError as refused:
+        except HttpError as error:
             if time.monotonic() > deadline_s:
-                print(f"{container.name} is not started again: {refused}", flush=True)
+                print(f"could not restart {container.name}: {error}", flush=True)
                 return
             time.sleep(0.02)
 
@@ -152,23 +151,23 @@ STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", 
 
 
 def filter_containers(containers: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
-    """Return the containers that match a query, the newest first. Raises HttpError for an unknown filter."""
+    """Return the containers that match a query, newest first. Raises HttpError for an unknown filter."""
     filters = parse_filters(query.get("filters", ""))
     unknown = next((name for name in filters if name not in FILTERS and name != "label"), None)
     if unknown is not None:
         raise HttpError(400, f"invalid filter '{unknown}'")
     include_stopped = is_true(query.get("all")) or "status" in filters or "exited" in filters
-    rows = [
+    matches = [
         container
         for container in containers
         if (include_stopped or container.running) and _matches(container, images, filters)
     ]
-    rows.sort(key=lambda container: container.born_s, reverse=True)
-    return rows[: int(query["limit"])] if int(query.get("limit") or -1) > 0 else rows
+    matches.sort(key=lambda container: container.created_s, reverse=True)
+    return matches[: int(query["limit"])] if int(query.get("limit") or -1) > 0 else matches
 
 
 def parse_filters(text: str) -> dict[str, list[str]]:
-    """Return filters as {"name": ["a"]}; older clients write {"name": {"a": true}}."""
+    """Return filters as {"name": ["a"]}. Older clients send {"name": {"a": true}}. Raises HttpError for invalid JSON."""
     try:
         filters = json.loads(text) if text else {}
     except ValueError:
@@ -177,15 +176,15 @@ def parse_filters(text: str) -> dict[str, list[str]]:
 
 
 def is_true(text: str | None) -> bool:
-    """Return True if a query parameter is set to true."""
+    """Return True if a query parameter is 1 or true."""
     return text in ("1", "true", "True")
 
 
 def _matches(container: Container, images: Images, filters: dict[str, list[str]]) -> bool:
-    if not all(_has_label(container, wanted) for wanted in filters.get("label", ())):
+    if not all(_has_label(container, expected) for expected in filters.get("label", ())):
         return False
     conditions = ((FILTERS[name], values) for name, values in filters.items() if name != "label")
-    return all(any(test(container, images, wanted) for wanted in values) for test, values in conditions)
+    return all(any(test(container, images, expected) for expected in values) for test, values in conditions)
 
 
 def _has_label(container: Container, expected: str) -> bool:
@@ -205,25 +204,25 @@ def _has_ancestor(container: Container, images: Images, expected: str) -> bool:
 
 
 FILTERS: dict[str, Callable[[Container, Images, str], bool]] = {
-    "name": lambda container, images, wanted: bool(
-        re.search(wanted, container.name) or re.search(wanted, f"/{container.name}")
+    "name": lambda container, images, expected: bool(
+        re.search(expected, container.name) or re.search(expected, f"/{container.name}")
     ),
-    "id": lambda container, images, wanted: container.id.startswith(wanted),
+    "id": lambda container, images, expected: container.id.startswith(expected),
     "status": _has_status,
     "ancestor": _has_ancestor,
-    "exited": lambda container, images, wanted: container.status == "exited" and str(container.exit_code) == wanted,
+    "exited": lambda container, images, expected: container.status == "exited" and str(container.exit_code) == expected,
 }
 
 
 def container_row(container: Container, image_id: str) -> dict[str, Any]:
-    """Return a container as a listing shows it."""
+    """Return a container's entry in a list of containers."""
     return {
         "Id": container.id,
         "Names": [f"/{container.name}"],
         "Image": container.body["Image"],
         "ImageID": image_id,
         "Command": " ".join(container.argv()),
-        "Created": int(container.born_s),
+        "Created": int(container.created_s),
         "Ports": container.ports(),
         "Labels": container.labels(),
         "State": container.status,

@@ -1,11 +1,11 @@
-"""The Docker Engine API on a unix socket, as far as the Docker SDK uses it."""
+"""The part of the Docker Engine API that the Docker SDK and `docker run` use, on a unix socket."""
 
 from __future__ import annotations
 
 import json
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ from sparkwright.sandbox.docker.containers import Containers, container_row, fil
 from sparkwright.sandbox.docker.images import Images, image_id
 from sparkwright.sandbox.http_server import Handler, HttpError
 
-#: the end of a refusal: what works instead
+#: end of the error message for an unsupported request
 SUPPORTED_COMMANDS = (
     "it answers ps, images, pull, create, run, start, stop, restart, kill, rename, update, wait, top, logs, inspect "
     "and rm"
@@ -25,7 +25,7 @@ UPGRADE_RESPONSE = (
     b"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 )
 API_VERSION = "1.43"
-COMM_CHARS = 15  # length of a process's name in the kernel
+COMM_CHARS = 15  # the kernel truncates process names to this length
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DockerEngine:
 
 
 class DockerApi(Handler):
-    """The handler of requests to the engine."""
+    """Handler of requests to the Docker Engine API."""
 
     server_version = "Docker/24.0.9 (sandbox)"
 
@@ -49,8 +49,8 @@ class DockerApi(Handler):
         parts = self.parts[1:] if self.parts and self.parts[0].startswith("v1.") else self.parts
         try:
             self._route(parts)
-        except HttpError as refused:
-            self.reply(refused.status, {"message": str(refused)})
+        except HttpError as error:
+            self.reply(error.status, {"message": str(error)})
 
     def _route(self, parts: list[str]) -> None:
         match self.command, parts:
@@ -77,9 +77,7 @@ class DockerApi(Handler):
             case "GET", ["images", *name, "get"]:
                 self.stream(self.docker.images.save_archive(self._local("/".join(name))), "application/x-tar")
             case "POST", ["images", "load"]:
-                lines = self.docker.images.load(self.raw)
-                self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
-                self.docker.containers.save()
+                self._stream_progress(self.docker.images.load(self.raw))
             case "GET", ["events"]:
                 self.stream(iter(()), "application/json")
             case "POST", ["images", *name, "tag"]:
@@ -87,10 +85,9 @@ class DockerApi(Handler):
             case "DELETE", ["images", *name]:
                 self._delete_image("/".join(name))
             case "GET", ["containers", "json"]:
-                self._list()
+                self._list_containers()
             case "POST", ["containers", "prune"]:
-                gone = self.docker.containers.prune()
-                self.reply(200, {"ContainersDeleted": gone, "SpaceReclaimed": 0})
+                self.reply(200, {"ContainersDeleted": self.docker.containers.prune(), "SpaceReclaimed": 0})
             case "POST", ["containers", "create"]:
                 container = self.docker.containers.create(self.query.get("name", ""), self.body())
                 self.reply(201, {"Id": container.id, "Warnings": []})
@@ -99,24 +96,24 @@ class DockerApi(Handler):
             case _:
                 raise HttpError(404, f"page not found: {self.command} {self.path} of the sandbox; {SUPPORTED_COMMANDS}")
 
-    # -- images --------------------------------------------------------------------------------------------------
+    def _stream_progress(self, lines: Iterable[dict[str, Any]]) -> None:
+        self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
+        self.docker.containers.save()
 
     def _pull(self) -> None:
         tag = self.query.get("tag", "")
         reference = self.query["fromImage"] + ("@" if tag.startswith("sha256:") else ":" if tag else "") + tag
         self._require_found(self.docker.images.resolve(reference), reference)
-        lines = self.docker.images.pull(reference)
-        self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
-        self.docker.containers.save()
+        self._stream_progress(self.docker.images.pull(reference))
 
     @staticmethod
-    def _require_found(found: Any, reference: str) -> Any:
-        if found is None:
+    def _require_found(manifest: Any, reference: str) -> Any:
+        if manifest is None:
             raise HttpError(404, f"manifest for {reference} not found: manifest unknown: manifest unknown")
-        return found
+        return manifest
 
     def _local(self, reference: str) -> str:
-        """Return the digest of an image on the host."""
+        """Return the digest of an image on the host. Raises HttpError if there is none."""
         digest = self.docker.images.find(reference)
         if digest is None:
             raise HttpError(404, f"No such image: {reference}")
@@ -130,32 +127,32 @@ class DockerApi(Handler):
 
     def _list_images(self) -> None:
         filters = parse_filters(self.query.get("filters", ""))
-        selected = [self.docker.images.find(item) for item in filters.get("reference", ())]
-        rows = [digest for digest in self.docker.images.local if not filters.get("reference") or digest in selected]
-        inspected = [self.docker.images.inspect(digest) for digest in rows]
+        selected = [self.docker.images.find(reference) for reference in filters.get("reference", ())]
+        images = [
+            self.docker.images.inspect(digest)
+            for digest in self.docker.images.local
+            if not filters.get("reference") or digest in selected
+        ]
         self.reply(
-            200, [{**row, "Created": int(datetime.fromisoformat(row["Created"]).timestamp())} for row in inspected]
+            200, [{**image, "Created": int(datetime.fromisoformat(image["Created"]).timestamp())} for image in images]
         )
 
     def _delete_image(self, reference: str) -> None:
         images, force, digest = self.docker.images, is_true(self.query.get("force")), self._local(reference)
-        names = [name for name, target in images.tags.items() if target == digest]
-        if reference in names and len(names) > 1:
+        tags = [tag for tag, target in images.tags.items() if target == digest]
+        if reference in tags and len(tags) > 1:
             self.reply(200, images.untag(reference))
             return
         for container in self.docker.containers.all.values():
             if container.image == digest and (container.running or not force):
-                how, what = ("cannot", "running") if container.running else ("must", "stopped")
-                message = f"conflict: unable to delete {short_image_id(digest)} ({how} be forced)"
-                raise HttpError(409, f"{message} - image is being used by {what} container {container.id[:12]}")
+                verb, state = ("cannot", "running") if container.running else ("must", "stopped")
+                message = f"conflict: unable to delete {short_image_id(digest)} ({verb} be forced)"
+                raise HttpError(409, f"{message} - image is being used by {state} container {container.id[:12]}")
         self.reply(200, images.delete(digest))
         self.docker.containers.save()
 
     def _prune_images(self) -> None:
-        """Remove unused images, if dangling=false.
-
-        Without it only images without any name are removed, and every image here has its digest.
-        """
+        """Remove unused images with dangling=false, else nothing: no image in the sandbox is dangling."""
         filters = parse_filters(self.query.get("filters", ""))
         include_named = filters.get("dangling", ["true"])[0] in ("false", "0")
         used = {container.image for container in self.docker.containers.all.values()}
@@ -165,9 +162,7 @@ class DockerApi(Handler):
         self.docker.containers.save()
         self.reply(200, {"ImagesDeleted": removed or None, "SpaceReclaimed": freed})
 
-    # -- containers ----------------------------------------------------------------------------------------------
-
-    def _list(self) -> None:
+    def _list_containers(self) -> None:
         rows = filter_containers(list(self.docker.containers.all.values()), self.docker.images, self.query)
         self.reply(200, [container_row(container, image_id(container.image)) for container in rows])
 
@@ -208,9 +203,9 @@ class DockerApi(Handler):
             case "DELETE", "":
                 self.docker.containers.remove(container, force=is_true(self.query.get("force")))
                 self.reply(204)
-            case _, ("exec" | "archive" | "export" | "stats" | "pause" | "resize") as missing:
+            case _, ("exec" | "archive" | "export" | "stats" | "pause" | "resize") as unsupported:
                 raise HttpError(
-                    501, f"the sandbox runs no real container, so it has no `{missing}`; {SUPPORTED_COMMANDS}"
+                    501, f"the sandbox runs no real container, so it has no `{unsupported}`; {SUPPORTED_COMMANDS}"
                 )
             case _:
                 raise HttpError(404, "page not found")
@@ -240,14 +235,15 @@ class DockerApi(Handler):
         self.reply(204)
 
     def _wait(self, container: Container) -> None:
-        """Wait for the container's end; with condition=removed for its removal, with next-exit not before it ran.
+        """Send the exit code after the container's end, its next run (condition=next-exit) or its removal (condition=removed).
 
-        The answer begins at once: `docker run` starts the container when it has.
+        The response headers are sent at once: `docker run` starts the container after it has received them.
         """
-        self.stream(self._exit_code(container, self.query.get("condition") or "not-running"), "application/json")
+        condition = self.query.get("condition") or "not-running"
+        self.stream(self._wait_for_exit_code(container, condition), "application/json")
 
     def _attach(self, container: Container) -> None:
-        """Take over the connection, as `docker run` wants it, and send the output of the container's next or present start."""
+        """Upgrade the connection, and send the output of the current run or, if the container is stopped, of the next one."""
         self.close_connection = True
         self.wfile.write(UPGRADE_RESPONSE)
         before, query = container.finished_at, {**self.query, "follow": "1", "since": str(time.time())}
@@ -256,7 +252,7 @@ class DockerApi(Handler):
         for frame in log_frames(container, query):
             self.wfile.write(frame)
 
-    def _exit_code(self, container: Container, condition: str) -> Iterator[bytes]:
+    def _wait_for_exit_code(self, container: Container, condition: str) -> Iterator[bytes]:
         before = container.finished_at
         while (
             container.running
@@ -268,15 +264,15 @@ class DockerApi(Handler):
 
 
 def short_image_id(digest: str) -> str:
-    """Return the short form of an image's id."""
+    """Return the first 12 digits of an image's id."""
     return image_id(digest).removeprefix("sha256:")[:12]
 
 
-POLL_S = 0.05
+LOG_POLL_S = 0.05
 
 
 def log_frames(container: Container, query: dict[str, str]) -> Iterator[bytes]:
-    """Yield frames of the requested lines; with follow=1 until the container ends. Raises HttpError if no stream is requested."""
+    """Yield the requested log lines in frames; with follow=1, until the container ends. Raises HttpError without a stream."""
     streams = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not streams:
         raise HttpError(400, "Bad parameters: you must choose at least one stream")
@@ -298,12 +294,12 @@ def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -
         ended = not container.running  # read before the lines, so that the last ones are not missed
         new_rows, line_count = select_from(line_count), len(container.logs)
         yield from new_rows
-        time.sleep(0 if ended else POLL_S)
+        time.sleep(0 if ended else LOG_POLL_S)
 
 
 def _encode_frames(rows: Iterator[tuple[float, str, int]], *, timestamps: bool) -> Iterator[bytes]:
-    """Yield lines in Docker's framing: stream number, length, bytes."""
-    for at_s, line, number in rows:
-        stamp = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ") if timestamps else ""
+    """Yield frames: stream number, length, bytes."""
+    for time_s, line, stream in rows:
+        stamp = datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z ") if timestamps else ""
         data = (stamp + line).encode() + b"\n"
-        yield struct.pack(">BxxxL", number, len(data)) + data
+        yield struct.pack(">BxxxL", stream, len(data)) + data

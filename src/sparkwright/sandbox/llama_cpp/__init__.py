@@ -1,1 +1,1 @@
-"""A simulated llama-server: it takes the real one's arguments, refuses what that refuses, and streams like it."""
+"""A simulated llama-server with the real one's options, errors and streams."""

@@ -1,7 +1,7 @@
-"""The HTTP API of the simulated llama-server, in the shape of b11549.
+"""The HTTP API of the simulated llama-server, with the response formats of b11549.
 
-Refusals have the wording of the real one, as observed on b11549. Tool calls and separate thinking follow its README: they need a
-model that is not random.
+Error messages were observed on b11549. Tool calls and separate thinking follow its README, because the model with random weights
+that was observed generates neither.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_TOOLS = "tools param requires --jinja flag"
 
 
 class LlamaApi(ModelApi):
-    """The handler of requests to the server."""
+    """Handler of requests to the server."""
 
     server_version = "llama.cpp"
     events = "text/event-stream"
@@ -41,7 +41,7 @@ class LlamaApi(ModelApi):
         return super().engine  # type: ignore[no-any-return]
 
     def log_access(self, status: int) -> None:
-        """Write nothing, as the real one at its verbosity."""
+        """Write nothing: llama-server logs no access at the default verbosity."""
 
     def route(self) -> None:
         if not self.engine.loaded:
@@ -123,32 +123,33 @@ class LlamaApi(ModelApi):
         token_limit -= len(prompt)
         max_tokens = min(token_limit, body["max_tokens"]) if (body.get("max_tokens") or -1) > 0 else None
         spec = self._answer_spec(body)
-        thinks = engine.config.thinks and spec.quick and not spec.words
+        has_thinking = engine.config.parses_thinking and spec.is_immediate and not spec.words
         request = self.text_request(
-            body, prompt, token_limit, spec, max_tokens=max_tokens, thinking_tokens=THINKING_TOKENS * thinks
+            body, prompt, token_limit, spec, max_tokens=max_tokens, thinking_tokens=THINKING_TOKENS * has_thinking
         )
         answer = LlamaAnswer(engine.config.alias, len(prompt), body, version=engine.version)
         self.write(answer, request, spec, streamed=bool(body.get("stream")))
 
     def _refusal(self, body: Mapping[str, Any]) -> str:
-        """Return the error message of a request that the server can't answer, or an empty string."""
+        """Return the error message for a picture or tools that the server does not support, or an empty string."""
         config = self.engine.config
-        if picture_url(body) and not config.sees:
+        if picture_url(body) and not config.accepts_pictures:
             return NO_PICTURES
         return NO_TOOLS if body.get("tools") and body.get("tool_choice") != "none" and not config.jinja else ""
 
     def _answer_spec(self, body: Mapping[str, Any]) -> AnswerSpec:
-        """Return the answer that a chat request calls for. Every request gets the server's adapters."""
+        """Return the answer that a chat request calls for. The server's adapters apply to every request."""
         config = self.engine.config
         if (call := requested_call(body)) is not None:
             return tool_call_answer(*call, id=secrets.token_hex(16))
         adapter = config.adapters[0] if config.adapters else ""
-        return replace(requested_answer(body, sees=config.sees, thinks=config.thinks), adapter=adapter)
+        spec = requested_answer(body, accepts_pictures=config.accepts_pictures, parses_thinking=config.parses_thinking)
+        return replace(spec, adapter=adapter)
 
 
 @dataclass
 class LlamaAnswer(ChatAnswer):
-    """A chat's answer in the shape of b11549."""
+    """The answer to a chat request, in the format of b11549."""
 
     version: str = ""
     began_s: float = field(default_factory=time.monotonic)
@@ -157,9 +158,9 @@ class LlamaAnswer(ChatAnswer):
         return {**super().base_fields(kind), "system_fingerprint": self.version}
 
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        thought = join_tokens(tokens, "reasoning")
+        thinking = join_tokens(tokens, "reasoning")
         message: dict[str, Any] = {"role": "assistant", "content": "" if calls else join_tokens(tokens, "content")}
-        message |= {self.reasoning: thought} if thought else {}
+        message |= {self.reasoning: thinking} if thinking else {}
         return message | ({"tool_calls": calls} if calls else {})
 
     def usage(self, tokens: int) -> dict[str, Any]:

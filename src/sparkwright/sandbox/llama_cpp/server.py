@@ -1,4 +1,4 @@
-"""One run of the simulated llama-server, from its arguments to its exit code, with the settings and log lines of b11549."""
+"""One run of the simulated llama-server, from its arguments to its exit code. Options and log lines are those of b11549."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from sparkwright.sandbox.serving.generation import PromptCache
 from sparkwright.sandbox.serving.process import SIZE_SCALE, Counters, Process, StartError
 from sparkwright.units import MIB
 
-#: of the simulated models
+#: training context of the simulated models, tokens
 TRAINED_CONTEXT = 131072
 BATCH_TOKENS = 2048
-#: bytes of a token's keys and values, by what an f16 one takes: 20 layers of 8 heads of 128
+#: bytes of one token's keys and values as f16: 20 layers, 8 heads of 128
 KV_BYTES_PER_TOKEN = 2 * 20 * 8 * 128 * 2
+#: size of a KV cache type relative to f16
 KV_SHARE = {
     "f32": 2.0,
     "f16": 1.0,
@@ -40,7 +41,7 @@ class Config:
     port: int
     alias: str
     #: requested context of one slot, tokens
-    asked: int
+    requested_context: int
     #: actual context of one slot, tokens
     context: int
     max_num_seqs: int
@@ -52,11 +53,11 @@ class Config:
     #: chat templates are rendered with tools
     jinja: bool = True
     #: accepts pictures
-    sees: bool = False
-    #: returns thinking in a field of its own
-    thinks: bool = True
+    accepts_pictures: bool = False
+    #: returns thinking in its own field
+    parses_thinking: bool = True
     chunked_prefill: bool = True
-    #: files of LoRA adapters, which every request gets
+    #: paths of LoRA adapters, applied to every request
     adapters: tuple[str, ...] = ()
 
     @property
@@ -67,7 +68,7 @@ class Config:
 
 
 def build_config(words: Sequence[str]) -> Config:
-    """Return the settings of a command line. Raises StartError."""
+    """Return the settings of a command line. Raises StartError for one that llama-server rejects."""
     _check_words(words)
     command = flags.parse_command(words)
     options = command.flags
@@ -86,7 +87,7 @@ def build_config(words: Sequence[str]) -> Config:
         host=str(options.get(flags.HOST) or "0.0.0.0"),  # LLAMA_ARG_HOST of the image
         port=flags.port(options),
         alias=flags.served_name(options, command.model),
-        asked=context,
+        requested_context=context,
         context=min(context, TRAINED_CONTEXT),
         max_num_seqs=flags.slots(options),
         kv_types=kv_types,
@@ -94,14 +95,14 @@ def build_config(words: Sequence[str]) -> Config:
         metrics=bool(options.get(flags.METRICS)),
         verbosity=_parse_number(options.get(flags.VERBOSITY), 3),
         jinja=flags.is_on(options.get("jinja", True)) is not False,
-        sees=bool(options.get("mmproj")),
-        thinks=options.get("reasoning-format", "auto") != "none",
+        accepts_pictures=bool(options.get("mmproj")),
+        parses_thinking=options.get("reasoning-format", "auto") != "none",
         adapters=tuple(path for path in str(options.get("lora") or "").split(",") if path),
     )
 
 
 def _check_words(words: Sequence[str]) -> None:
-    """Raise StartError for words that the parser does not accept."""
+    """Raise StartError for an unknown option, or a missing or invalid value."""
     remaining = list(words)
     while remaining:
         word = remaining.pop(0)
@@ -126,12 +127,11 @@ def _parse_number(value: Any, default: int) -> int:
 
 
 class LlamaCounters(Counters):
-    """The counters of a llama-server. Observed on b11549: tokens are added when a request ends, decodes at each step."""
+    """The counters of a llama-server. b11549 adds tokens when a request ends and decodes at each step (observed)."""
 
     counts_at_end = True
 
     def text(self) -> bytes:
-        """Return the /metrics page."""
         with self.mutex:
             rows = (
                 ("prompt_tokens_total", "counter", self.computed_tokens),
@@ -152,7 +152,7 @@ NOT_LOADED_LINE = "exiting due to model loading error"
 
 
 class LlamaServer(Process):
-    """A simulated llama-server. Every path answers 503 until `loaded` is set.
+    """A simulated llama-server. Every path returns 503 until the model is loaded.
 
     `argv` is the command line after `llama-server`.
     """
@@ -189,13 +189,15 @@ class LlamaServer(Process):
         self.bind(self.config.host, self.config.port).start()
         self._log_line("srv          init: loading model")
         self._log_line(f"srv    load_model: loading model '{self.config.model}'")
-        size_bytes = self._weights()
+        size_bytes = self._weight_bytes()
         self.crash_if_looping()
         if not self.take_memory(size_bytes + self.config.kv_bytes):
-            failed = "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers"
+            allocation = (
+                "llama_init_from_model: failed to initialize the context: failed to allocate compute pp buffers"
+            )
             model = f"srv    load_model: failed to create context with model, '{self.config.model}'"
-            return self.write_last_lines([failed, model, NOT_LOADED_LINE], 1)
-        self.write_log((wait_s, self._stamp_line("I", line)) for wait_s, line in self._loading(size_bytes))
+            return self.write_last_lines([allocation, model, NOT_LOADED_LINE], 1)
+        self.write_log((wait_s, self._stamp_line("I", line)) for wait_s, line in self._loading_lines(size_bytes))
         self.set_gpu_memory(size_bytes + self.config.kv_bytes)
         if self.wait_while_start_hangs():
             return self._code
@@ -204,8 +206,8 @@ class LlamaServer(Process):
         self._log_line(f"srv          init: listening on http://{self.config.host}:{self.config.port}")
         return self.serve_until_stopped()
 
-    def _weights(self) -> int:
-        """Return the size of its model in bytes. Raises StartError if the file is not a model."""
+    def _weight_bytes(self) -> int:
+        """Return the simulated size of the model. Raises StartError if it is no GGUF file or an adapter is missing."""
         path, name = self._folder_of(self.config.model), self.config.model
         last_lines = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED_LINE)
         if not path.is_file():
@@ -221,33 +223,36 @@ class LlamaServer(Process):
                 raise StartError(message, *last_lines)
         return path.stat().st_size * SIZE_SCALE
 
-    def _loading(self, size_bytes: int) -> Iterator[tuple[float, str]]:
-        made, cpu = self.config, self.device == "cpu"
-        slots = f"n_slots = {made.max_num_seqs}, n_ctx_slot = {made.context}"
+    def _loading_lines(self, size_bytes: int) -> Iterator[tuple[float, str]]:
+        config, is_cpu = self.config, self.device == "cpu"
+        slots = f"n_slots = {config.max_num_seqs}, n_ctx_slot = {config.context}"
         yield (
             0.0,
-            f"cmn  common_param: device_info: {'' if cpu else '- CUDA0 : NVIDIA GB10 (122506 MiB, 118000 MiB free)'}",
+            f"cmn  common_param: device_info: {'' if is_cpu else '- CUDA0 : NVIDIA GB10 (122506 MiB, 118000 MiB free)'}",
         )
-        yield LOAD_S, f"load_tensors: {'CPU_Mapped' if cpu else 'CUDA0'} model buffer size = {size_bytes / MIB:.2f} MiB"
+        yield (
+            LOAD_S,
+            f"load_tensors: {'CPU_Mapped' if is_cpu else 'CUDA0'} model buffer size = {size_bytes / MIB:.2f} MiB",
+        )
         yield 0.0, "load_tensors: offloaded 37/37 layers to GPU"
-        yield 0.0, f"llama_context: n_ctx         = {made.context * made.max_num_seqs}"
-        k, v = made.kv_types
-        half = made.kv_bytes / MIB / 2
-        cells = f"{made.context} cells, 36 layers, {made.max_num_seqs}/{made.max_num_seqs} seqs"
+        yield 0.0, f"llama_context: n_ctx         = {config.context * config.max_num_seqs}"
+        k, v = config.kv_types
+        half_mib = config.kv_bytes / MIB / 2
+        cells = f"{config.context} cells, 36 layers, {config.max_num_seqs}/{config.max_num_seqs} seqs"
         yield (
             0.0,
-            f"llama_kv_cache: size = {half * 2:.2f} MiB ({cells}), K ({k}): {half:.2f} MiB, V ({v}): {half:.2f} MiB",
+            f"llama_kv_cache: size = {half_mib * 2:.2f} MiB ({cells}), K ({k}): {half_mib:.2f} MiB, V ({v}): {half_mib:.2f} MiB",
         )
         yield 0.0, f"srv    load_model: initializing, {slots}, kv_unified = 'false'"
-        if made.asked > TRAINED_CONTEXT:
+        if config.requested_context > TRAINED_CONTEXT:
             capped = f"exceeds the training context of the model ({TRAINED_CONTEXT}) - capping"
-            yield 0.0, f"srv    load_model: the slot context ({made.asked}) {capped}"
+            yield 0.0, f"srv    load_model: the slot context ({config.requested_context}) {capped}"
 
     def _log_line(self, line: str, *, level: str = "I") -> None:
         self.log(self._stamp_line(level, line))
 
     def _stamp_line(self, level: str, line: str) -> str:
-        """Return a log line with its timestamp: minutes, seconds, milliseconds, microseconds since the start."""
-        micro_s = int((time.monotonic() - self._began_s) * 1e6)
-        seconds, rest = divmod(micro_s, 1_000_000)
-        return f"{seconds // 60}.{seconds % 60:02}.{rest // 1000:03}.{rest % 1000:03} {level} {line}"
+        """Return a log line with the time since the start: minutes, seconds, milliseconds, microseconds."""
+        seconds, microseconds = divmod(int((time.monotonic() - self._began_s) * 1e6), 1_000_000)
+        stamp = f"{seconds // 60}.{seconds % 60:02}.{microseconds // 1000:03}.{microseconds % 1000:03}"
+        return f"{stamp} {level} {line}"

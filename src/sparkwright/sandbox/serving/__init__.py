@@ -1,1 +1,1 @@
-"""The parts that the simulated servers of all engines share: process lifecycle, realistic token rates and counters."""
+"""Code shared by the simulated servers of all engines: process lifecycle, token rates and counters."""

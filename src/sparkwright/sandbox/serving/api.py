@@ -1,4 +1,4 @@
-"""The part of an HTTP API that all simulated engines share: its key, the course of a chat and the events of its answer."""
+"""The HTTP API code shared by all simulated engines: API keys, the access log, chat answers and their event streams."""
 
 from __future__ import annotations
 
@@ -19,40 +19,39 @@ from sparkwright.sandbox.serving.request_content import AnswerSpec, call_deltas
 
 DONE_EVENT = b"data: [DONE]\n\n"
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
-CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of a token and of the second candidate
+CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of the generated token and of the second candidate
 THINKING_TOKENS = 200
 # tokens of an answer that is sent without the delay of a real engine
 QUICK_THINKING_TOKENS, QUICK_ANSWER_TOKENS = 12, 12
 
 
 class ModelApi(Handler):
-    """The handler of requests to a simulated server."""
+    """Handler of requests to a simulated server."""
 
     #: content type of a streamed answer
     events: ClassVar[str] = "text/event-stream; charset=utf-8"
 
     @property
     def engine(self) -> Any:
-        """The process whose API this is."""
+        """The simulated server process."""
         return self.server.owner  # type: ignore[attr-defined]
 
     def send(self, status: int, payload: Any = None, headers: dict[str, str] | None = None) -> None:
-        """Send a complete answer, and write the line of the access log."""
+        """Send a response that is not streamed, and log the access."""
         self.reply(status, payload, headers)
         self.log_access(status)
 
     def log_access(self, status: int) -> None:
-        """Write the line of the access log."""
+        """Write a uvicorn access log line."""
         line = f'127.0.0.1:{self.client_address[1]} - "{self.command} {self.path} HTTP/1.1"'
         self.engine.log_access(f"INFO:     {line} {status} {HTTPStatus(status).phrase}")
 
     def is_authorized(self, keys: Collection[str]) -> bool:
-        """Return True if the request has one of the keys, or if no keys are configured."""
+        """Return True if the request has one of the keys as bearer token, or if no keys are configured."""
         scheme, _, key = (self.headers.get("Authorization") or "").partition(" ")
         return not keys or (scheme.lower() == "bearer" and key in keys)
 
     def has_disconnected(self) -> bool:
-        """Return True if the client has disconnected."""
         try:
             return bool(wait_for_readable([self.connection])) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
@@ -68,19 +67,19 @@ class ModelApi(Handler):
         max_tokens: int | None,
         thinking_tokens: int,
     ) -> Request:
-        """Return a request to generate text.
+        """Return the generation request of an HTTP request.
 
         Args:
             body: JSON of the HTTP request.
             prompt: token ids.
-            token_limit: maximum number of tokens that the server allows.
-            spec: the requested answer.
-            max_tokens: maximum of the request; None if it sets none.
+            token_limit: maximum number of tokens that the server can generate after this prompt.
+            spec: the answer to generate.
+            max_tokens: limit set by the HTTP request, or None.
             thinking_tokens: number of thinking tokens before the answer.
         """
         stop_after_tokens = natural_length(body, max_tokens, thinking_tokens)
         with_logprobs = body.get("logprobs") is True and not body.get("stream")
-        if spec.quick:
+        if spec.is_immediate:
             thinking_tokens = 0 if spec.words else QUICK_THINKING_TOKENS * bool(thinking_tokens)
             stop_after_tokens, with_logprobs = len(spec.words) or thinking_tokens + QUICK_ANSWER_TOKENS, True
         words = spec.words or (adapter_words(spec.adapter) if spec.adapter and not self.engine.damaged else ())
@@ -88,9 +87,9 @@ class ModelApi(Handler):
         return Request(prompt, limit, stop_after_tokens, thinking_tokens, self.has_disconnected, with_logprobs, words)
 
     def write(self, answer: Any, request: Request, spec: AnswerSpec, *, streamed: bool) -> None:
-        """Generate a text and send it in the shape of an answer, in events if `streamed`."""
+        """Generate text and send it as `answer`: as an event stream if `streamed`, else as one JSON document."""
         tokens = generate(self.engine, request)
-        if spec.null:
+        if spec.has_null_content:
             tokens = (replace(token, kind="reasoning") for token in tokens)
         if streamed:
             self.log_access(200)
@@ -99,84 +98,93 @@ class ModelApi(Handler):
             self.send(200, answer.complete(list(tokens), spec.calls))
 
     def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
-        """Yield the events of a streamed answer."""
         yield from answer.stream(tokens, spec.calls)
 
 
 def join_tokens(tokens: Iterable[Token], kind: str) -> str:
-    """Return the text of an answer's tokens of one kind."""
+    """Return the text of the tokens of one kind: reasoning or content."""
     return "".join(token.text for token in tokens if token.kind == kind)
 
 
 def token_logprobs(text: str, top: int) -> dict[str, Any]:
-    """Return a token with its log probability, and with this many of the candidates for its place."""
-    rows = [(text, CHOSEN_LOGPROB), ("the ", OTHER_LOGPROB)]
-    entries = [{"token": word, "logprob": value, "bytes": list(word.encode())} for word, value in rows]
-    return {**entries[0], "top_logprobs": entries[:top]}
+    """Return a token with its log probability and its `top` most likely alternatives, at most two, itself included."""
+    candidates = [
+        {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+        for token, logprob in ((text, CHOSEN_LOGPROB), ("the ", OTHER_LOGPROB))
+    ]
+    return {**candidates[0], "top_logprobs": candidates[:top]}
 
 
 def encode_event(data: Mapping[str, Any]) -> bytes:
-    """Return an event of a stream."""
+    """Return a server-sent event."""
     return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
 
 def metrics_page(prefix: str, rows: Iterable[tuple[str, str, str, float]]) -> bytes:
-    """Return a page of metrics.
+    """Return a Prometheus page.
 
     Args:
-        prefix: of their names.
-        rows: name, kind, labels and value of each.
+        prefix: common prefix of the metrics' names, without the colon.
+        rows: name, type, labels and value of each metric.
     """
-    named = ((f"{prefix}:{name}", kind, f"{{{labels}}}" if labels else "", value) for name, kind, labels, value in rows)
-    return "".join(f"# TYPE {name} {kind}\n{name}{labels} {value}\n" for name, kind, labels, value in named).encode()
+    lines = []
+    for name, kind, labels, value in rows:
+        sample = f"{prefix}:{name}{{{labels}}}" if labels else f"{prefix}:{name}"
+        lines.append(f"# TYPE {prefix}:{name} {kind}\n{sample} {value}\n")
+    return "".join(lines).encode()
 
 
 @dataclass
 class ChatAnswer(ABC):
-    """A chat's answer in the shape of OpenAI's, as far as engines agree; a subclass has what is an engine's own."""
+    """The answer to a chat request, in OpenAI's format. Subclasses add the fields in which the engines differ."""
 
-    #: name of the model as the answer has it
+    #: name of the model in the answer
     model: str
     #: number of prompt tokens
     prompt: int
-    #: the request
+    #: JSON of the request
     body: Mapping[str, Any]
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
-    #: field of the text that is thinking
+    #: name of the field that contains the thinking
     reasoning: ClassVar[str] = "reasoning_content"
     #: delta of the first event
     opening: ClassVar[Mapping[str, Any]] = {"role": "assistant", "content": None}
-    #: further fields of each delta, of a choice, of an answer
-    of_delta: ClassVar[Mapping[str, Any]] = {}
-    of_choice: ClassVar[Mapping[str, Any]] = {}
-    of_answer: ClassVar[Mapping[str, Any]] = {}
+    #: further fields of each delta
+    extra_delta_fields: ClassVar[Mapping[str, Any]] = {}
+    #: further fields of each choice
+    extra_choice_fields: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
     def message(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the message of an answer that is not streamed."""
 
     def usage(self, tokens: int) -> dict[str, Any]:
-        """Return the number of tokens."""
+        """Return the token counts after so many generated tokens."""
         counts = {"completion_tokens": tokens, "prompt_tokens": self.prompt}
         return {**counts, "total_tokens": self.prompt + tokens}
 
     def extra_fields(self, tokens: int) -> dict[str, Any]:
-        """Return further fields of the event of so many tokens."""
+        """Return further fields of a stream event after so many generated tokens."""
         del tokens
         return {}
 
     def final_fields(self, tokens: int) -> dict[str, Any]:
-        """Return further fields of the event that has the usage."""
+        """Return further fields of the last stream event, which contains the usage."""
         return self.extra_fields(tokens)
 
     def base_fields(self, kind: str) -> dict[str, Any]:
-        """Return the fields that begin an answer, or an event of it."""
-        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model, **self.of_answer}
+        """Return the common first fields of answers and stream events."""
+        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the JSON of an answer that is not streamed."""
         reason = "tool_calls" if calls else tokens[-1].finish_reason
-        choice = {"index": 0, "message": self.message(tokens, calls), "finish_reason": reason, **self.of_choice}
+        choice = {
+            "index": 0,
+            "message": self.message(tokens, calls),
+            "finish_reason": reason,
+            **self.extra_choice_fields,
+        }
         return {**self.base_fields("chat.completion"), "choices": [choice], "usage": self.usage(len(tokens))}
 
     def stream(self, tokens: Iterable[Token], calls: list[dict[str, Any]]) -> Iterator[bytes]:
@@ -197,6 +205,7 @@ class ChatAnswer(ABC):
         yield DONE_EVENT
 
     def _event(self, delta: Mapping[str, Any], reason: str | None, count: int) -> bytes:
-        choice = {"index": 0, "delta": {**self.of_delta, **delta}, "finish_reason": reason, **self.of_choice}
+        choice = {"index": 0, "delta": {**self.extra_delta_fields, **delta}, "finish_reason": reason}
+        choice |= self.extra_choice_fields
         counts = self.extra_fields(count) if count else {}
         return encode_event({**self.base_fields("chat.completion.chunk"), "choices": [choice], **counts})

@@ -1,6 +1,6 @@
-"""Readers of request content beyond plain text: tools, JSON schemas, pictures, other languages.
+"""The answer that a chat request calls for: a tool call, JSON of a schema, a picture's colour, or text.
 
-Engines answer these differently; their answers are in their folders.
+The engines' folders have the response formats.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-PIXEL_OFFSET = 41  # offset of the first chunk of pixels in a PNG file
-#: letters and words that do not occur in English
+PIXEL_OFFSET = 41  # offset of the compressed pixels in the small PNG files of the probes
+#: letters outside a to z, and words of other languages
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
 
 
 def example_value(schema: Mapping[str, Any]) -> Any:
-    """Return a value that a schema allows."""
+    """Return a value that is valid under a schema."""
     if "enum" in schema:
         return schema["enum"][0]
-    kind = schema.get("type")
-    if kind == "object":
-        return {name: example_value(value) for name, value in (schema.get("properties") or {}).items()}
-    return {"boolean": True, "integer": 1, "number": 1, "array": [], "null": None}.get(str(kind), "Paris")
+    value_type = schema.get("type")
+    if value_type == "object":
+        return {
+            name: example_value(property_schema) for name, property_schema in (schema.get("properties") or {}).items()
+        }
+    return {"boolean": True, "integer": 1, "number": 1, "array": [], "null": None}.get(str(value_type), "Paris")
 
 
 def split_pieces(text: str) -> tuple[str, ...]:
-    """Return a text in the pieces that it is generated in."""
+    """Split a text into the pieces that are sent as its tokens."""
     return tuple(text[start : start + 6] for start in range(0, len(text), 6))
 
 
@@ -40,18 +42,18 @@ def _last_message_parts(body: Mapping[str, Any]) -> list[Any]:
 
 
 def last_message_text(body: Mapping[str, Any]) -> str:
-    """Return the text of the last message."""
+    """Return the text of the last message, without its pictures."""
     return "".join(str(part.get("text") or "") for part in _last_message_parts(body) if isinstance(part, dict))
 
 
 def picture_url(body: Mapping[str, Any]) -> str:
-    """Return the URL of the first picture, or an empty string."""
+    """Return the URL of the first picture in the last message, or an empty string."""
     urls = [part.get("image_url") for part in _last_message_parts(body) if isinstance(part, dict)]
     return next((str(url.get("url") or "") for url in urls if isinstance(url, dict)), "")
 
 
 def picture_colour(url: str) -> str:
-    """Return the name of the colour of a picture's first pixel."""
+    """Return the answer that names the colour of the first pixel of a PNG data URL."""
     try:
         file = base64.b64decode(url.partition(",")[2], validate=True)
         red, green, blue = zlib.decompressobj().decompress(file[PIXEL_OFFSET:], 4)[1:]
@@ -60,7 +62,7 @@ def picture_colour(url: str) -> str:
     return "Red." if red > max(green, blue) else "Green." if green > blue else "Blue."
 
 
-#: questions with one right answer, and how the simulated model knows it
+#: pattern of a question and its correct answer; {0} is the pattern's first group
 KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
     (r"weather in (\w{1,40}) now", "It is sunny in {0}."),
     (r"capital of France", "Paris"),
@@ -79,7 +81,7 @@ SUM_QUESTION = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
 
 
 def known_answer(body: Mapping[str, Any]) -> str:
-    """Return the right answer to a simple question, or an empty string for any other text."""
+    """Return the correct answer to a sum or a question of KNOWN_ANSWERS, or an empty string."""
     question = last_message_text(body)
     if match := SUM_QUESTION.search(question):
         left, right = int(match[1]), int(match[3])
@@ -88,19 +90,14 @@ def known_answer(body: Mapping[str, Any]) -> str:
     return next((answer.format(*match.groups()) for match, answer in answers if match), "")
 
 
-def foreign_question(body: Mapping[str, Any]) -> str:
-    """Return the question if it is not in English: an answer in its own words is in its language."""
-    question = last_message_text(body)
-    return question if _FOREIGN.search(question) else ""
-
-
 CITY_NAME = re.compile(r"\bin (Paris|Rome|Oslo)\b")
 
 
 def requested_call(body: Mapping[str, Any]) -> tuple[str, Any] | None:
-    """Return (name, arguments) of a tool call: of the required tool, or of one that the last message says to call. None for text.
+    """Return the name and arguments of the tool call that a request calls for, or None if the answer is text.
 
-    An agent offers its tools with every request: a model that called one each time would never answer.
+    A tool is called if `tool_choice` requires it or the last message contains "call NAME". Offering tools is not enough:
+    agents do so with every request.
     """
     choice, tools = body.get("tool_choice"), [tool["function"] for tool in body.get("tools") or ()]
     if not tools or choice == "none":
@@ -121,7 +118,7 @@ def requested_call(body: Mapping[str, Any]) -> tuple[str, Any] | None:
 
 
 def call_deltas(calls: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the stream deltas of tool calls: each a name, then its arguments."""
+    """Yield the `tool_calls` deltas of a stream: for each call its name, then its arguments."""
     for index, call in enumerate(calls):
         function = call["function"]
         head = {"index": index, "id": call["id"], "type": "function"}
@@ -130,16 +127,14 @@ def call_deltas(calls: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, A
 
 
 def answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the schema that the answer must follow, or None."""
+    """Return the JSON schema of the answer, or None if the request has none."""
     response_format = body.get("response_format") or {}
-    return (
-        (response_format.get("json_schema") or {}).get("schema") or {}
-        if response_format.get("type") == "json_schema"
-        else None
-    )
+    if response_format.get("type") != "json_schema":
+        return None
+    return (response_format.get("json_schema") or {}).get("schema") or {}
 
 
-#: thinking that no parser finds, and the answer behind it
+#: content of a server without a reasoning parser: the thinking, then the answer
 UNPARSED_THINKING = "<think>\nThe lamp is bright, so the answer is near.\n</think>\n\n9.9"
 
 
@@ -147,47 +142,45 @@ UNPARSED_THINKING = "<think>\nThe lamp is bright, so the answer is near.\n</thin
 class AnswerSpec:
     """The answer that a request calls for."""
 
-    #: words of the content; empty for the default sentence
+    #: pieces of the content; empty for the default sentence
     words: tuple[str, ...] = ()
-    #: tool calls, returned in a field of their own
+    #: tool calls, returned in their own field
     calls: list[dict[str, Any]] = field(default_factory=list)
-    #: the content is null: a parser took all of it
-    null: bool = False
+    #: all text is returned as thinking, and the content is null
+    has_null_content: bool = False
     #: sent without the delay of a real engine
-    quick: bool = False
-    #: name of the adapter whose words the default sentence has
+    is_immediate: bool = False
+    #: name of the LoRA adapter that changes the default sentence; empty for the base model
     adapter: str = ""
 
 
 def text_answer(text: str) -> AnswerSpec:
-    """Return the answer that is a text; without one, the default sentence."""
-    return AnswerSpec(split_pieces(text), quick=bool(text))
+    """Return an answer of this text. If it is empty, the answer is the default sentence, with the delay of a real engine."""
+    return AnswerSpec(split_pieces(text), is_immediate=bool(text))
 
 
 def tool_call_answer(name: str, arguments: Any, **fields: Any) -> AnswerSpec:
-    """Return the answer that is a tool call.
-
-    Args:
-        name: of the tool.
-        arguments: of the call.
-        fields: further fields of the call, with its id.
-    """
+    """Return an answer of one tool call. `fields` are added to the call: its id, and an index if the engine sends one."""
     function = {"name": name, "arguments": json.dumps(arguments)}
-    return AnswerSpec(split_pieces("a b c d"), [{**fields, "type": "function", "function": function}], quick=True)
+    return AnswerSpec(
+        split_pieces("a b c d"), [{**fields, "type": "function", "function": function}], is_immediate=True
+    )
 
 
-def requested_answer(body: Mapping[str, Any], *, sees: bool, thinks: bool) -> AnswerSpec:
+def requested_answer(body: Mapping[str, Any], *, accepts_pictures: bool, parses_thinking: bool) -> AnswerSpec:
     """Return the answer that a chat request without a tool call calls for.
 
     Args:
         body: the request.
-        sees: pictures are read.
-        thinks: thinking is returned in a field of its own.
+        accepts_pictures: the model reads pictures.
+        parses_thinking: the server returns thinking in its own field.
     """
     if (schema := answer_schema(body)) is not None:
         return text_answer(json.dumps(example_value(schema)))
-    if sees and (picture := picture_url(body)):
+    if accepts_pictures and (picture := picture_url(body)):
         return text_answer(picture_colour(picture))
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
-        return AnswerSpec(quick=True) if thinks else text_answer(UNPARSED_THINKING)
-    return text_answer(known_answer(body) or foreign_question(body))
+        return AnswerSpec(is_immediate=True) if parses_thinking else text_answer(UNPARSED_THINKING)
+    question = last_message_text(body)
+    # a question in another language is repeated, so that the answer is in that language
+    return text_answer(known_answer(body) or (question if _FOREIGN.search(question) else ""))

@@ -1,1 +1,1 @@
-"""A simulated SGLang: it takes the arguments of 0.5.23, refuses what that refuses and streams like it, as its source does."""
+"""A simulated SGLang with the options, errors, log lines and streams in the source of 0.5.23."""

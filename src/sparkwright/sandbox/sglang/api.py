@@ -1,6 +1,6 @@
-"""The HTTP API of the simulated SGLang, in the shape of the source of 0.5.23.
+"""The HTTP API of the simulated SGLang, with the response formats in the source of 0.5.23.
 
-Tool calls that no parser finds, and thinking, stay in the content as the model wrote them.
+Without a parser, tool calls and thinking stay in the content as the model wrote them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sparkwright.sandbox.serving.request_content import (
 )
 from sparkwright.sandbox.sglang.server import SglangServer
 
-#: paths that begin with these are answered without the key
+#: beginnings of the paths that need no API key
 PUBLIC_PATHS = ("/health", "/ready", "/metrics")
 MULTIMODAL = "ForConditionalGeneration"
 
 
 class SglangApi(ModelApi):
-    """The handler of requests to the server."""
+    """Handler of requests to the server."""
 
     server_version = "uvicorn"
 
@@ -70,7 +70,7 @@ class SglangApi(ModelApi):
                 self.send(404, {"detail": "Not Found"})
 
     def _health(self) -> int:
-        """Return the status of /health, which generates a token and waits for one."""
+        """Generate a token, and return the status of /health: 503 if none comes in time."""
         engine, began_s = self.engine, time.monotonic()
         if engine.dead or engine.stopped.is_set() or engine.status == "starting":
             return 503
@@ -95,7 +95,7 @@ class SglangApi(ModelApi):
         engine, config = self.engine, self.engine.config
         state = {"last_gen_throughput": 0.0, "memory_usage": {"token_capacity": config.kv_tokens}}
         return {
-            **config.asked,
+            **config.arguments,
             "launch_command": shlex.join(["sglang", "serve", *engine.argv]),
             "status": "ready",
             "max_total_num_tokens": config.kv_tokens,
@@ -132,21 +132,22 @@ class SglangApi(ModelApi):
         """Return the answer that a chat request calls for."""
         config = self.engine.config
         if (call := requested_call(body)) is not None:
-            if config.asked["tool_call_parser"]:
+            if config.arguments["tool_call_parser"]:
                 return tool_call_answer(*call, id=f"call_{secrets.token_hex(12)}", index=0)
             text = json.dumps(dict(zip(("name", "arguments"), call, strict=True)))
             return text_answer(f"<tool_call>\n{text}\n</tool_call>")
-        thinks = bool(config.asked["reasoning_parser"])
-        spec = requested_answer(body, sees=config.architecture.endswith(MULTIMODAL), thinks=thinks)
+        parses_thinking = bool(config.arguments["reasoning_parser"])
+        accepts_pictures = config.architecture.endswith(MULTIMODAL)
+        spec = requested_answer(body, accepts_pictures=accepts_pictures, parses_thinking=parses_thinking)
         return replace(spec, adapter=self._adapter(body))
 
     @staticmethod
     def _adapter(body: Mapping[str, Any]) -> str:
-        """Return the adapter that a request names after a colon; empty for none, and for an adapter's name alone."""
+        """Return the adapter in MODEL:ADAPTER, or an empty string. An adapter's name alone selects the base model."""
         return str(body.get("model") or "").partition(":")[2]
 
     def _refusal_reason(self, body: Any) -> str:
-        """Return the reason to refuse a request, or an empty string."""
+        """Return the error message of an invalid request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"
         if not body["messages"]:
@@ -167,8 +168,8 @@ class SglangApi(ModelApi):
         return f"{total} You requested a total of {max_tokens + prompt_tokens} tokens: {parts}."
 
     def _thinks(self, body: dict[str, Any]) -> bool:
-        """Return True if the answer begins with reasoning in a field of its own."""
-        arguments = self.engine.config.asked
+        """Return True if the answer begins with thinking, returned in its own field."""
+        arguments = self.engine.config.arguments
         default = (arguments["default_chat_template_kwargs"] or {}).get("enable_thinking", True)
         is_enabled = (body.get("chat_template_kwargs") or {}).get("enable_thinking", default)
         return bool(arguments["reasoning_parser"]) and bool(is_enabled)
@@ -180,18 +181,17 @@ def _max_tokens(body: dict[str, Any]) -> int | None:
 
 
 def error_body(message: str, kind: str = "BadRequestError", status: int = 400) -> dict[str, Any]:
-    """Return the body of an error."""
     return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
 
 @dataclass
 class SglangAnswer(ChatAnswer):
-    """A chat's answer in the shape of 0.5.23."""
+    """The answer to a chat request, in the format of 0.5.23."""
 
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     opening: ClassVar[Mapping[str, Any]] = {"role": "assistant", "content": ""}
-    of_delta: ClassVar[Mapping[str, Any]] = {ChatAnswer.reasoning: None}
-    of_choice: ClassVar[Mapping[str, Any]] = {"logprobs": None, "matched_stop": None}
+    extra_delta_fields: ClassVar[Mapping[str, Any]] = {ChatAnswer.reasoning: None}
+    extra_choice_fields: ClassVar[Mapping[str, Any]] = {"logprobs": None, "matched_stop": None}
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
         answer = {**super().complete(tokens, calls), "metadata": {"weight_version": "default"}}
@@ -209,5 +209,5 @@ class SglangAnswer(ChatAnswer):
         return {**super().usage(tokens), "prompt_tokens_details": None, "reasoning_tokens": 0}
 
     def extra_fields(self, tokens: int) -> dict[str, Any]:
-        each = (self.body.get("stream_options") or {}).get("continuous_usage_stats")
-        return {"usage": self.usage(tokens)} if each else {}
+        with_usage = (self.body.get("stream_options") or {}).get("continuous_usage_stats")
+        return {"usage": self.usage(tokens)} if with_usage else {}

@@ -1,4 +1,4 @@
-"""Settings that a simulated SGLang derives from its arguments and its model's folder, or the errors with which it exits.
+"""Settings of a simulated SGLang, derived from its arguments and its model's folder, and the errors for invalid ones.
 
 Source: 0.5.23.
 """
@@ -20,15 +20,14 @@ from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.sandbox.serving.process import SIZE_SCALE, StartError
 from sparkwright.trust import bounds
 
-#: on 90 to 160 GB
+#: default on a GPU with 90 to 160 GB
 DEFAULT_CHUNK_TOKENS = 8192
 PREFILL_TOKENS = 16384
-#: memory that is kept free in addition to weights and KV cache if no share is given, MiB
+#: memory kept free for other uses if --mem-fraction-static is not set, MiB
 RESERVED_MIB = 8192 * 1.5 + 512 + 128
-#: the simulated hub's files have a thousandth of their real size
-#: bytes of a token's keys and values: 16 layers with attention, 4 heads of 256
+#: bytes of one token's keys and values: 16 layers with attention, 4 heads of 256
 KV_BYTES_PER_TOKEN = 2 * 16 * 4 * 256 * 2
-#: default number of requests at a time
+#: default number of concurrent requests
 DEFAULT_MAX_REQUESTS = 2048
 DEFAULT_BACKEND = "flashinfer"
 TRACEBACK = "Traceback (most recent call last):"
@@ -36,45 +35,44 @@ TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of an SGLang server."""
+    """The config of an SGLang server."""
 
-    #: all arguments, with defaults resolved
-    asked: Mapping[str, Any]
+    #: all arguments by name, with defaults resolved
+    arguments: Mapping[str, Any]
     architecture: str
     quantization: str
     context: int
-    #: share of all memory for weights and KV cache
+    #: share of the host's memory for weights and KV cache
     share: float
     #: size of the weights, bytes
     weights: int
     #: prompt tokens computed in one chunk
     budget: int
     chunked_prefill: bool
-    #: the attention backend was given as an argument
-    backend_asked: bool
+    #: --attention-backend was set
+    is_backend_explicit: bool
 
     @property
     def adapters(self) -> dict[str, str]:
-        """Paths of its LoRA adapters, by name."""
-        pairs = (str(given).partition("=") for given in self.asked["lora_paths"] or ())
+        """Paths of the LoRA adapters, by name."""
+        pairs = (str(argument).partition("=") for argument in self.arguments["lora_paths"] or ())
         return {name: path or name for name, _, path in pairs}
 
     @property
     def model(self) -> str:
-        return str(self.asked["model_path"])
+        return str(self.arguments["model_path"])
 
     @property
     def name(self) -> str:
-        """The served name."""
-        return str(self.asked["served_model_name"])
+        return str(self.arguments["served_model_name"])
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (str(self.asked["api_key"]),) if self.asked["api_key"] else ()
+        return (str(self.arguments["api_key"]),) if self.arguments["api_key"] else ()
 
     @property
     def metrics(self) -> bool:
-        return bool(self.asked["enable_metrics"])
+        return bool(self.arguments["enable_metrics"])
 
     @property
     def static_bytes(self) -> int:
@@ -83,9 +81,9 @@ class Config:
 
     @property
     def kv_type(self) -> str:
-        """The KV cache's type as the log writes it."""
-        named = {"fp8_e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn"}
-        return f"torch.{named.get(str(self.asked['kv_cache_dtype']), 'bfloat16')}"
+        """The type of the KV cache in the log."""
+        torch_names = {"fp8_e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn"}
+        return f"torch.{torch_names.get(str(self.arguments['kv_cache_dtype']), 'bfloat16')}"
 
     @property
     def kv_bytes(self) -> int:
@@ -99,16 +97,16 @@ class Config:
 
     @property
     def max_num_seqs(self) -> int:
-        """The maximum number of running requests, limited by the size of the KV cache."""
-        max_requests = self.asked["max_running_requests"] or DEFAULT_MAX_REQUESTS
+        """Maximum number of running requests, limited by the size of the KV cache."""
+        max_requests = self.arguments["max_running_requests"] or DEFAULT_MAX_REQUESTS
         return max(1, min(max_requests, self.kv_tokens // 1024))
 
 
 def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
-    """Return the settings. Raises StartError."""
+    """Return the config. Raises StartError."""
     model_config = _read_model_config(str(arguments["model_path"]), folder)
-    text = model_config["text_config"] if isinstance(model_config.get("text_config"), dict) else model_config
-    trained_context = bounds.count_or_none(text.get("max_position_embeddings")) or 4096
+    text_config = model_config["text_config"] if isinstance(model_config.get("text_config"), dict) else model_config
+    trained_context = bounds.count_or_none(text_config.get("max_position_embeddings")) or 4096
     chunk = arguments["chunked_prefill_size"] if arguments["chunked_prefill_size"] is not None else DEFAULT_CHUNK_TOKENS
     share = arguments["mem_fraction_static"] or round(1 - RESERVED_MIB * 2**20 / TOTAL_BYTES, 3)
     resolved = {
@@ -125,7 +123,7 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
     quantization = model_config.get("quantization_config")
     method = quantization.get("quant_method") if isinstance(quantization, dict) else None
     return Config(
-        asked={**arguments, **resolved},
+        arguments={**arguments, **resolved},
         architecture=str((model_config.get("architectures") or ["unknown"])[0]),
         quantization=str(method or ""),
         context=_context_length(arguments["context_length"], trained_context),
@@ -133,12 +131,11 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
         weights=_weight_bytes(folder),
         budget=chunk if chunk > 0 else PREFILL_TOKENS,
         chunked_prefill=chunk > 0,
-        backend_asked=arguments["attention_backend"] is not None,
+        is_backend_explicit=arguments["attention_backend"] is not None,
     )
 
 
 def _read_model_config(name: str, folder: Path) -> dict[str, Any]:
-    """Return a model's config.json."""
     path = folder / "config.json"
     if not path.is_file():
         form = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
@@ -159,7 +156,7 @@ def _context_length(length: int | None, trained_context: int) -> int:
 
 
 def _weight_bytes(folder: Path) -> int:
-    """Return the size of the shards. Raises StartError if a shard of the index is missing or incomplete."""
+    """Return the size of the weights. Raises StartError if a shard is missing or has another size than the others."""
     index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     if index.is_file():
         weight_map = bounds.parse_json(
@@ -176,8 +173,8 @@ def _weight_bytes(folder: Path) -> int:
 
 
 def check_adapters(config: Config, folder_of: Callable[[str], Path]) -> None:
-    """Raise StartError for an adapter that the real server does not load. Source: lora/lora_manager.py of 0.5.23."""
-    max_rank = config.asked["max_lora_rank"]
+    """Raise StartError if an adapter's config is missing or its rank too high. Source: lora/lora_manager.py of 0.5.23."""
+    max_rank = config.arguments["max_lora_rank"]
     for name, path in config.adapters.items():
         try:
             rank = bounds.count_or_none(bounds.read_config(folder_of(path) / "adapter_config.json").get("r")) or 0
@@ -189,7 +186,7 @@ def check_adapters(config: Config, folder_of: Callable[[str], Path]) -> None:
 
 
 PROGRAM = "sglang serve"
-#: width of the help, about that of a container's log
+#: width of the help text, characters
 HELP_WIDTH = 100
 NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
 
@@ -200,7 +197,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def human_readable_int(value: str) -> int:
-    """Parse 128, 128k or 128Ki. The parser names this function in its error, as the real one does."""
+    """Parse 128, 128k or 128Ki. This function's name is part of argparse's error message, as in the real SGLang."""
     number = flags.parse_integer(value)
     if number is None:
         raise ValueError(value)
@@ -208,17 +205,17 @@ def human_readable_int(value: str) -> int:
 
 
 def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return all arguments by name with underscores; None for those not given. Raises StartError."""
+    """Return all arguments by name with underscores, None if not set. Raises StartError."""
     words = list(words)
     if words and not words[0].startswith("-"):
         words[:1] = ["--model-path", words[0]]
     if not any(word.partition("=")[0] in ("--model-path", "--model") for word in words):
-        raise StartError("Traceback (most recent call last):", NO_MODEL)
+        raise StartError(TRACEBACK, NO_MODEL)
     return vars(_build_parser().parse_args(words))
 
 
 def help_text() -> str:
-    """Return the output of `sglang serve --help`: a general part, then options for language models and for diffusion models."""
+    """Return the output of `sglang serve --help`, without the options for diffusion models."""
     general = "Usage: sglang serve <model-name-or-path> [additional-arguments]\n\n--- Help for Standard Language Model Server ---"
     return f"{general}\n{_build_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
 

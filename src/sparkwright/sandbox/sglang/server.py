@@ -1,6 +1,6 @@
 """One run of the simulated SGLang, from its arguments to its exit code.
 
-As process 1 of its container it can't kill itself: when its scheduler raises, SGLang 0.5.23 exits with code 0.
+After an exception in its scheduler, SGLang 0.5.23 exits with code 0: as process 1 of its container it can't kill itself.
 """
 
 from __future__ import annotations
@@ -16,34 +16,28 @@ from sparkwright.sandbox.sglang.config import Config, build_config, check_adapte
 
 
 class SglangCounters(Counters):
-    """The counters of an SGLang server. 0.5.23 adds generated tokens when a request ends, decoded tokens at each step.
-
-    Args:
-        model: name of the model.
-        cache_tokens: tokens that its KV cache holds.
-    """
+    """The counters of an SGLang server. 0.5.23 adds generated tokens when a request ends, decoded tokens at each step."""
 
     counts_at_end = True
 
     def __init__(self, model: str, cache_tokens: int) -> None:
         super().__init__()
         self._model = model
-        self._room = max(1, cache_tokens)
+        self._cache_tokens = max(1, cache_tokens)
 
     @property
     def usage(self) -> float:
-        """The share of the KV cache that is in use."""
-        return round(min(1.0, self.held_tokens / self._room), 4)
+        """Used share of the KV cache, 0 to 1."""
+        return round(min(1.0, self.held_tokens / self._cache_tokens), 4)
 
     def text(self) -> bytes:
-        """Return the /metrics page."""
         streaming = 'is_streaming="true"'
         with self.mutex:
             rows: tuple[tuple[str, str, str, float], ...] = (
                 ("num_running_reqs", "gauge", "", self.running),
                 ("num_queue_reqs", "gauge", "", self.waiting),
                 ("token_usage", "gauge", "", self.usage),
-                ("max_total_num_tokens", "gauge", "", self._room),
+                ("max_total_num_tokens", "gauge", "", self._cache_tokens),
                 ("prompt_tokens_total", "counter", streaming, self.prompt),
                 ("generation_tokens_total", "counter", streaming, self.generated),
                 ("cached_tokens_total", "counter", 'cache_source="device"', self.cached_tokens),
@@ -53,17 +47,17 @@ class SglangCounters(Counters):
                 ("num_requests_total", "counter", streaming, sum(self.finished.values())),
             )
         model = f'model_name="{self._model}"'
-        labelled = ((name, kind, f"{label},{model}" if label else model, value) for name, kind, label, value in rows)
-        return metrics_page("sglang", ((name, kind, labels, float(value)) for name, kind, labels, value in labelled))
+        return metrics_page(
+            "sglang",
+            ((name, kind, f"{label},{model}" if label else model, float(value)) for name, kind, label, value in rows),
+        )
 
 
-#: seconds that /health waits for a token; and in an instant sandbox
+#: timeout of /health for its token, seconds; shorter in an instant sandbox
 HEALTH_S, INSTANT_HEALTH_S = 20.0, 0.3
-#: interval at which /health checks for its token, seconds
+#: seconds between two checks for that token
 PROBE_S = 1.0
-
-
-#: number of the last prompts in the radix cache
+#: number of prompts in the radix cache
 MAX_CACHED_PROMPTS = 256
 
 
@@ -78,21 +72,21 @@ class SglangServer(Process):
 
     config: Config
     counters: SglangCounters
-    #: /health answers 503 unless this is up; unhealthy: no token came in time
+    #: /health returns 503 unless this is up; unhealthy: no token in time
     status: Literal["starting", "up", "unhealthy"] = "starting"
 
     @property
     def health_s(self) -> float:
-        """Seconds that /health waits for a token."""
+        """Timeout of /health for its token, seconds."""
         return INSTANT_HEALTH_S if self._instant else HEALTH_S
 
     @property
     def probe_s(self) -> float:
-        """Seconds between two checks for that token."""
+        """Seconds between two checks of /health for its token."""
         return 0.0 if self._instant else PROBE_S
 
     def bind_error_log(self, error: OSError) -> Sequence[str]:
-        address = f"('{self.config.asked['host']}', {self.config.asked['port']})"
+        address = f"('{self.config.arguments['host']}', {self.config.arguments['port']})"
         reason = f"error while attempting to bind on address {address}: [errno {error.errno}] address already in use"
         return [f"ERROR:    [Errno {error.errno}] {reason}"]
 
@@ -112,24 +106,24 @@ class SglangServer(Process):
     def start_and_serve(self) -> int:
         self.status = "starting"
         arguments = parse_arguments(self.argv)
-        settings = self.config = self.limits = build_config(arguments, self._folder_of(str(arguments["model_path"])))
-        self.write_log(start_log.argument_lines(settings))
-        server = self.bind(settings.asked["host"], settings.asked["port"])
-        free = self.free_bytes
-        self.write_log(start_log.loading_lines(settings, free))
-        check_adapters(settings, self._folder_of)
+        config = self.config = self.limits = build_config(arguments, self._folder_of(str(arguments["model_path"])))
+        self.write_log(start_log.argument_lines(config))
+        server = self.bind(config.arguments["host"], config.arguments["port"])
+        free_bytes = self.free_bytes
+        self.write_log(start_log.loading_lines(config, free_bytes))
+        check_adapters(config, self._folder_of)
         self.crash_if_looping()
-        if not settings.kv_tokens or not self.take_memory(settings.static_bytes):
-            return self.write_last_lines(start_log.no_memory_lines(settings), self.crash_code)
+        if not config.kv_tokens or not self.take_memory(config.static_bytes):
+            return self.write_last_lines(start_log.no_memory_lines(config), self.crash_code)
         self.adjust_memory(HOST_SIDE_BYTES + start_log.GRAPH_BYTES)
-        self.set_gpu_memory(settings.static_bytes)
-        self.write_log(start_log.cache_lines(settings, free - settings.static_bytes, self.device))
+        self.set_gpu_memory(config.static_bytes)
+        self.write_log(start_log.cache_lines(config, free_bytes - config.static_bytes, self.device))
         if self.wait_while_start_hangs():
             return self._code
-        self.cache = PromptCache(0 if settings.asked["disable_radix_cache"] else MAX_CACHED_PROMPTS)
-        self.counters = SglangCounters(settings.name, settings.kv_tokens)
+        self.cache = PromptCache(0 if config.arguments["disable_radix_cache"] else MAX_CACHED_PROMPTS)
+        self.counters = SglangCounters(config.name, config.kv_tokens)
         server.start()
-        self.write_log(start_log.serving_lines(settings))
+        self.write_log(start_log.serving_lines(config))
         self.status = "up"
         self.log(start_log.stamp_line(start_log.READY))
         return self.serve_until_stopped()

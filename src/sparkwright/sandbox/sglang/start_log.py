@@ -1,4 +1,4 @@
-"""The log of a simulated SGLang from its first line to its last, worded as in 0.5.23's source."""
+"""The log lines of a simulated SGLang, with the wording of 0.5.23's source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sparkwright.sandbox.memory import TOTAL_BYTES
 from sparkwright.sandbox.sglang.config import Config
 from sparkwright.units import GIB
 
@@ -30,24 +29,24 @@ def stamp_line(line: str) -> str:
 
 
 def argument_lines(config: Config) -> Lines:
-    """Yield the log lines of the server's arguments, after a line on an attention backend that was chosen by default."""
-    if not config.backend_asked:
-        backend = config.asked["attention_backend"]
+    """Yield the log lines about the server's arguments, first that of a default attention backend."""
+    if not config.is_backend_explicit:
+        backend = config.arguments["attention_backend"]
         yield 0.3, stamp_line(f"Attention backend not specified. Use {backend} backend by default.")
-    yield 0, stamp_line(f"server_args={dict(config.asked)}")
+    yield 0, stamp_line(f"server_args={dict(config.arguments)}")
 
 
 def loading_lines(config: Config, free_bytes: int) -> Lines:
     """Yield the log lines of loading the weights.
 
     Args:
-        config: the settings.
-        free_bytes: before they are loaded.
+        config: the config.
+        free_bytes: free memory before the load.
     """
-    left = free_bytes - config.weights
+    remaining_bytes = free_bytes - config.weights
     quant = f"quant={config.quantization}, " if config.quantization else ""
     yield 0.3, stamp_line(f"Load weight begin. avail mem={_format_gb(free_bytes)} GB")
-    details = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant}avail mem={_format_gb(left)} GB"
+    details = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant}avail mem={_format_gb(remaining_bytes)} GB"
     yield LOAD_S, stamp_line(f"Load weight end. {details}, mem usage={_format_gb(config.weights)} GB.")
 
 
@@ -55,8 +54,8 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
     """Yield the log lines of the KV cache, the graphs and the scheduler.
 
     Args:
-        config: the settings.
-        free_bytes: after the weights and the cache.
+        config: the config.
+        free_bytes: free memory after the weights and the cache were allocated.
         device: cuda or cpu.
     """
     half = _format_gb(config.kv_tokens * config.kv_bytes // 2)
@@ -78,8 +77,8 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
         )
     rows: dict[str, Any] = {
         "max_total_num_tokens": config.kv_tokens,
-        "chunked_prefill_size": config.asked["chunked_prefill_size"],
-        "max_prefill_tokens": config.asked["max_prefill_tokens"],
+        "chunked_prefill_size": config.arguments["chunked_prefill_size"],
+        "max_prefill_tokens": config.arguments["max_prefill_tokens"],
         "max_running_requests": config.max_num_seqs,
         "context_len": config.context,
         memory: f"{_format_gb(free_bytes)} GB",
@@ -88,25 +87,25 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
 
 
 def serving_lines(config: Config) -> Lines:
-    """Yield the log lines of opening the port; the server is not ready yet."""
+    """Yield the log lines between opening the port and readiness."""
     yield 0, stamp_line("INFO:     Started server process [1]")
     yield 0, stamp_line("INFO:     Waiting for application startup.")
     yield 0, stamp_line("INFO:     Application startup complete.")
-    address = f"http://{config.asked['host']}:{config.asked['port']}"
+    address = f"http://{config.arguments['host']}:{config.arguments['port']}"
     yield 0, stamp_line(f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit)")
 
 
 def no_memory_lines(config: Config) -> list[str]:
-    """Return the scheduler's last log lines if its share leaves no memory for the KV cache, so that it must be raised."""
+    """Return the last log lines if --mem-fraction-static leaves no memory for the KV cache."""
     return scheduler_death_lines(f"{TOO_LITTLE} Current value: mem_fraction_static={config.share}", LAUNCH_SIGQUIT)
 
 
 def scheduler_death_lines(error: str, sigquit: str) -> list[str]:
-    """Return the last log lines of a scheduler that raises; the server ends with it.
+    """Return the last log lines after an exception in the scheduler, which ends the server.
 
     Args:
-        error: the exception.
-        sigquit: line about the signal, which depends on the phase.
+        error: last line of the traceback.
+        sigquit: SIGQUIT, or LAUNCH_SIGQUIT during the start.
     """
     return [
         stamp_line("Scheduler hit an exception: Traceback (most recent call last):"),
@@ -116,11 +115,6 @@ def scheduler_death_lines(error: str, sigquit: str) -> list[str]:
         stamp_line(sigquit),
         stamp_line("kill_process_tree called: parent_pid=1, include_parent=True, pid=1"),
     ]
-
-
-def free_bytes(held: int) -> int:
-    """Return the bytes that are left of all memory."""
-    return max(0, TOTAL_BYTES - held)
 
 
 def _format_gb(size_bytes: int) -> str:

@@ -1,1 +1,1 @@
-"""A simulated vLLM: it takes the real one's arguments, refuses what that refuses, and streams like it."""
+"""A simulated vLLM with the real one's options, errors, log lines and streams."""

@@ -1,4 +1,4 @@
-"""The answers of 0.32.0 to chats, texts, embeddings and rankings: what a request calls for, and its shape, complete and streamed."""
+"""Answers to chats, text completions, embeddings and rankings in the formats of 0.32.0, complete and streamed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
 
-#: parsers that fit a model family; for other families every parser does
+#: tool parsers that work with a model family; every parser works with a family that is not listed
 TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_coder", "qwen3_xml")}
-#: number of tools above which the fault `many-tools` has an effect
+#: number of tools above which the fault `many-tools` applies
 MANY_TOOLS = 30
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
@@ -40,26 +40,33 @@ class InvalidRequest(Exception):
 
 
 def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser: bool = True) -> AnswerSpec:
-    """Return the answer that a chat request calls for. Raises InvalidRequest.
+    """Return the answer that a chat request calls for.
 
     Args:
-        engine: the engine that answers.
-        body: the request.
-        require_parser: refuse tools if no parser is configured; otherwise their calls stay in the text.
+        engine: the simulated engine.
+        body: JSON of the request.
+        require_parser: reject tools if no parser is configured, instead of leaving the calls in the text.
+
+    Raises:
+        InvalidRequest: pictures or tools that the server does not support.
     """
-    if picture_url(body) and not engine.config.sees:
+    if picture_url(body) and not engine.config.accepts_pictures:
         raise InvalidRequest(f"{engine.config.served_names[0]} is not a multimodal model")
     if body.get("tools") and body.get("tool_choice") != "none":
         _check_tools(engine, body.get("tool_choice") or "auto", require_parser=require_parser)
     if (call := requested_call(body)) is not None:
         spec = _tool_answer(engine, body, *call)
     else:
-        spec = requested_answer(body, sees=True, thinks=engine.config.thinks and engine.fault() != "think-text")
-    return replace(spec, null=True, calls=[]) if engine.fault() == "content-null" else spec
+        spec = requested_answer(
+            body,
+            accepts_pictures=True,
+            parses_thinking=engine.config.parses_thinking and engine.fault() != "think-text",
+        )
+    return replace(spec, has_null_content=True, calls=[]) if engine.fault() == "content-null" else spec
 
 
 def _check_tools(engine: Engine, choice: Any, *, require_parser: bool) -> None:
-    """Raise InvalidRequest for tools that no configured parser finds."""
+    """Raise InvalidRequest if tools are offered but no parser for their calls is configured."""
     config = engine.config
     if choice == "auto" and require_parser and not (config.auto_tools and config.tool_parser):
         raise InvalidRequest(NEEDS_BOTH)
@@ -71,7 +78,8 @@ def _tool_answer(engine: Engine, body: Mapping[str, Any], name: str, arguments: 
     config, choice = engine.config, body.get("tool_choice") or "auto"
     has_parser = bool(config.auto_tools and config.tool_parser)
     fitting_parsers = next(
-        (ones for family, ones in TOOL_PARSERS.items() if config.architecture.startswith(family)), (config.tool_parser,)
+        (parsers for family, parsers in TOOL_PARSERS.items() if config.architecture.startswith(family)),
+        (config.tool_parser,),
     )
     if choice == "auto" and (
         not has_parser or config.tool_parser not in fitting_parsers or _is_left_as_text(engine.fault(), body)
@@ -90,29 +98,28 @@ def _is_left_as_text(fault: str, body: Mapping[str, Any]) -> bool:
     )
 
 
-VECTOR_LENGTH = 128  # length of the vectors behind a score; embeddings have as many as their model has features
-#: words that are too common to matter
+VECTOR_LENGTH = 128  # dimensions of the vectors behind a rerank score
+#: common words, ignored in embeddings
 STOP_WORDS = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
 
 
 def embed_text(text: str, dimensions: int = VECTOR_LENGTH) -> list[float]:
-    """Return the embedding of a text, a vector of length one."""
+    """Return the embedding of a text, normalized to length 1."""
     values = [0.0] * dimensions
-    for word in [word for word in re.findall(r"\w+", text.lower()) if word not in STOP_WORDS] or ["-"]:
+    words = [word for word in re.findall(r"\w+", text.lower()) if word not in STOP_WORDS]
+    for word in words or ["-"]:
         digest = hashlib.sha256(word.encode()).digest()
         values[digest[0] % dimensions] += 1.0 if digest[1] % 2 else -1.0
-    length = math.sqrt(sum(item * item for item in values)) or 1.0
-    return [item / length for item in values]
+    length = math.sqrt(sum(number * number for number in values)) or 1.0
+    return [number / length for number in values]
 
 
 def similarity(query: str, text: str) -> float:
     """Return the cosine similarity of two texts."""
-    return sum(number * other for number, other in zip(embed_text(query), embed_text(text), strict=True))
+    return sum(left * right for left, right in zip(embed_text(query), embed_text(text), strict=True))
 
 
-def embeddings_response(
-    model: str, texts: Sequence[str], tokens: int, dimensions: int = VECTOR_LENGTH
-) -> dict[str, Any]:
+def embeddings_response(model: str, texts: Sequence[str], tokens: int, dimensions: int) -> dict[str, Any]:
     """Return the answer of /v1/embeddings."""
     rows = [
         {"index": n, "object": "embedding", "embedding": embed_text(text, dimensions)} for n, text in enumerate(texts)
@@ -123,16 +130,16 @@ def embeddings_response(
 
 def rerank_response(model: str, query: str, texts: Sequence[str], tokens: int) -> dict[str, Any]:
     """Return the answer of /v1/rerank, the best text first."""
-    rows = [
-        {"index": n, "document": {"text": text}, "relevance_score": similarity(query, text)}
-        for n, text in enumerate(texts)
+    scores = [similarity(query, text) for text in texts]
+    results = [
+        {"index": n, "document": {"text": texts[n]}, "relevance_score": scores[n]}
+        for n in sorted(range(len(texts)), key=lambda n: -scores[n])
     ]
-    rows.sort(key=lambda row: -float(str(row["relevance_score"])))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"id": f"score-{secrets.token_hex(8)}", "model": model, "usage": usage, "results": rows}
+    return {"id": f"score-{secrets.token_hex(8)}", "model": model, "usage": usage, "results": results}
 
 
-#: kind, param and message of the error when the engine's core is gone
+#: type, param and message of the error after the engine core's end
 ENGINE_DEAD_ERROR = (
     "InternalServerError",
     None,
@@ -141,62 +148,61 @@ ENGINE_DEAD_ERROR = (
 
 
 def error_body(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
-    """Return the body of an error."""
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
 @dataclass(frozen=True)
 class ChatShape:
-    """The shape of /v1/chat/completions."""
+    """The response format of /v1/chat/completions."""
 
     prefix = "chatcmpl"
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
     def opening(self) -> list[dict[str, Any]]:
-        """Return the choices of the first chunk: a role and no text."""
+        """Return the choices of the first chunk: the role, without text."""
         delta = {"role": "assistant", "content": ""}
         return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def token_choices(self, token: Token) -> list[dict[str, Any]]:
-        """Return the choices of a token's chunk."""
         choice: dict[str, Any] = {"index": 0, "delta": {token.kind: token.text}, "logprobs": None}
-        ended = {"stop_reason": None} if token.finish_reason else {}
-        return [{**choice, "finish_reason": token.finish_reason, **ended, "token_ids": None}]
+        stop_reason = {"stop_reason": None} if token.finish_reason else {}
+        return [{**choice, "finish_reason": token.finish_reason, **stop_reason, "token_ids": None}]
 
-    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
-        """Return the whole answer in one choice.
+    def complete(
+        self, tokens: Sequence[Token], calls: list[dict[str, Any]], top_logprobs: int | None
+    ) -> dict[str, Any]:
+        """Return the choice of an answer that is not streamed.
 
         Args:
-            tokens: of the answer.
-            calls: tool calls.
-            top: number of candidates returned with each token; None for no logprobs.
+            tokens: the generated tokens.
+            calls: tool calls, which replace the content.
+            top_logprobs: number of candidates returned with each token; None returns no logprobs.
         """
-        thought, content = join_tokens(tokens, "reasoning"), None if calls else join_tokens(tokens, "content") or None
+        thinking, content = join_tokens(tokens, "reasoning"), None if calls else join_tokens(tokens, "content") or None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None, "annotations": None}
-        message |= {"audio": None, "function_call": None, "reasoning": thought or None}
+        message |= {"audio": None, "function_call": None, "reasoning": thinking or None}
         if calls:
             message["tool_calls"] = calls
         reason = "tool_calls" if calls else tokens[-1].finish_reason
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason, "stop_reason": None}
-        if top is not None:
-            choice["logprobs"] = {"content": [token_logprobs(token.text, top) for token in tokens]}
+        if top_logprobs is not None:
+            choice["logprobs"] = {"content": [token_logprobs(token.text, top_logprobs) for token in tokens]}
         return {**choice, "token_ids": None, "routed_experts": None}
 
 
 @dataclass(frozen=True)
 class CompletionShape:
-    """The shape of /v1/completions."""
+    """The response format of /v1/completions."""
 
     prefix = "cmpl"
     kind = chunk_kind = "text_completion"
 
     def opening(self) -> list[dict[str, Any]]:
-        """Return no choices: nothing comes before the text."""
+        """Return no choices: the first chunk contains text."""
         return []
 
     def token_choices(self, token: Token) -> list[dict[str, Any]]:
-        """Return the choices of a token's chunk."""
         choice = {
             "index": 0,
             "text": token.text,
@@ -206,9 +212,11 @@ class CompletionShape:
         }
         return [{**choice, "prompt_token_ids": None, "token_ids": None}]
 
-    def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]], top: int | None) -> dict[str, Any]:
-        """Return the whole answer in one choice."""
-        del calls, top
+    def complete(
+        self, tokens: Sequence[Token], calls: list[dict[str, Any]], top_logprobs: int | None
+    ) -> dict[str, Any]:
+        """Return the choice of an answer that is not streamed."""
+        del calls, top_logprobs
         choice = {"index": 0, "text": "".join(token.text for token in tokens), "logprobs": None}
         choice |= {
             "finish_reason": tokens[-1].finish_reason,
@@ -228,19 +236,18 @@ class Answer:
     fingerprint: str
     #: number of prompt tokens
     prompt: int
-    #: a stream reports the token counts at its end
-    usage: bool = False
-    #: a stream reports the token counts with each chunk
-    usage_each: bool = False
-    #: see `complete` of a shape
-    top: int | None = None
+    #: the last chunk of a stream contains the token counts
+    with_usage: bool = False
+    #: every chunk of a stream contains the token counts
+    with_chunk_usage: bool = False
+    #: see `ChatShape.complete`
+    top_logprobs: int | None = None
 
     def complete(self, tokens: Sequence[Token], calls: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the JSON of an answer that is not streamed."""
         details = {"prompt_tokens_details": None, "completion_tokens_details": None}
         return {
             **self._base_fields(self.shape.kind),
-            "choices": [self.shape.complete(tokens, calls, self.top)],
+            "choices": [self.shape.complete(tokens, calls, self.top_logprobs)],
             "service_tier": None,
             "system_fingerprint": self.fingerprint,
             "usage": {**self._usage(len(tokens)), **details},
@@ -249,40 +256,30 @@ class Answer:
         }
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[dict[str, Any]] = ()) -> Iterator[bytes]:
-        """Yield the events of a streamed answer.
-
-        Args:
-            tokens: of the answer.
-            calls: tool calls, which replace the tokens' text.
-        """
+        """Yield the events of a streamed answer. Tool calls replace the tokens' text."""
         header, count = self._base_fields(self.shape.chunk_kind), 0
         opening = self.shape.opening()
         if opening:
-            usage = self._usage(0) if self.usage_each else None
-            yield _encode_chunk(header, opening, usage, {"prompt_token_ids": None, "prompt_text": None})
+            yield _encode_chunk(header, opening, self._chunk_usage(0), {"prompt_token_ids": None, "prompt_text": None})
         for token in tokens:
             count = token.count
             if calls:
                 continue
-            last = {"system_fingerprint": self.fingerprint} if token.finish_reason and not self.usage else {}
-            yield _encode_chunk(
-                header, self.shape.token_choices(token), self._usage(count) if self.usage_each else None, last
-            )
+            last = {"system_fingerprint": self.fingerprint} if token.finish_reason and not self.with_usage else {}
+            yield _encode_chunk(header, self.shape.token_choices(token), self._chunk_usage(count), last)
         for delta in call_deltas(calls):
             choice = {"index": 0, "delta": {"tool_calls": delta}, "logprobs": None, "finish_reason": None}
-            yield _encode_chunk(
-                header, [{**choice, "token_ids": None}], self._usage(count) if self.usage_each else None, {}
-            )
+            yield _encode_chunk(header, [{**choice, "token_ids": None}], self._chunk_usage(count), {})
         if calls:
             choice = {"index": 0, "delta": {"content": ""}, "logprobs": None, "finish_reason": "tool_calls"}
             yield _encode_chunk(header, [{**choice, "stop_reason": None, "token_ids": None}], None, {})
-        if self.usage:
+        if self.with_usage:
             yield _encode_chunk(header, [], self._usage(count), {"system_fingerprint": self.fingerprint})
         yield DONE_EVENT
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last events of a stream whose engine is gone."""
+        """Yield the last events of a stream after the engine core's end."""
         kind, param, message = ENGINE_DEAD_ERROR
         yield encode_event(error_body(message, kind, param, 500))
         yield DONE_EVENT
@@ -291,6 +288,9 @@ class Answer:
         name = f"{self.shape.prefix}-{secrets.token_hex(8)}"
         return {"id": name, "object": kind, "created": int(time.time()), "model": self.model}
 
+    def _chunk_usage(self, tokens: int) -> dict[str, int] | None:
+        return self._usage(tokens) if self.with_chunk_usage else None
+
     def _usage(self, tokens: int) -> dict[str, int]:
         return {"prompt_tokens": self.prompt, "total_tokens": self.prompt + tokens, "completion_tokens": tokens}
 
@@ -298,5 +298,4 @@ class Answer:
 def _encode_chunk(
     header: dict[str, Any], choices: list[Any], usage: dict[str, int] | None, extra: dict[str, Any]
 ) -> bytes:
-    data = {**header, "choices": choices, **({"usage": usage} if usage else {}), **extra}
-    return encode_event(data)
+    return encode_event({**header, "choices": choices, **({"usage": usage} if usage else {}), **extra})

@@ -1,4 +1,4 @@
-"""The HTTP API: health, models, metrics, tokens and completions in the shape of 0.32.0."""
+"""The HTTP API of the simulated vLLM: health, models, metrics, tokens and completions in the formats of 0.32.0."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
 POLL_S = 0.05
-#: error type of an invalid request body
+#: error type of an invalid request body, which is reported in the same format by all APIs
 INVALID_TYPE = "Bad Request"
+#: first parts of the paths that need an API key
 PROTECTED_ROOTS = ("v1", "v2", "inference")
 
 
 class BadRequest(Exception):
-    """A refusal: the HTTP status and the fields of the error."""
+    """An error response: HTTP status and body."""
 
     def __init__(self, status: int, kind: str, param: str | None, message: str) -> None:
         super().__init__(message)
@@ -39,20 +40,17 @@ class BadRequest(Exception):
         self.payload: dict[str, Any] = error_body(message, kind, param, status)
 
     def as_message(self) -> BadRequest:
-        """Return the error in the shape of the Messages API.
-
-        An invalid request is refused before that API's handler, in the other shape.
-        """
+        """Return the error in the format of the Messages API, unless the body is invalid (INVALID_TYPE)."""
         if self.kind != INVALID_TYPE:
             self.payload = {"type": "error", "error": {"type": self.kind, "message": str(self)}}
         return self
 
 
 class VllmApi(ModelApi):
-    """The handler of requests to the engine."""
+    """Handler of requests to the engine."""
 
     server_version = "uvicorn"
-    #: adapter that the request names
+    #: adapter that the request names, or None
     _adapter: Adapter | None = None
 
     @property
@@ -60,8 +58,7 @@ class VllmApi(ModelApi):
         return super().engine  # type: ignore[no-any-return]
 
     def route(self) -> None:
-        routes = self._routes()
-        handlers = routes.get("/" + "/".join(self.parts)) or self._response_routes()
+        handlers = self._routes().get("/" + "/".join(self.parts)) or self._response_routes()
         if self.parts[:1] and self.parts[0] in PROTECTED_ROOTS and not self.is_authorized(self.engine.config.api_keys):
             self.send(401, {"error": "Unauthorized"})
         elif handlers is None:
@@ -71,8 +68,8 @@ class VllmApi(ModelApi):
         else:
             try:
                 handlers[self.command]()
-            except BadRequest as bad:
-                self.send(bad.status, bad.payload)
+            except BadRequest as error:
+                self.send(error.status, error.payload)
 
     def _routes(self) -> dict[str, dict[str, Callable[[], None]]]:
         return {
@@ -87,6 +84,9 @@ class VllmApi(ModelApi):
             **(self._pooling_routes() if self.engine.config.pooling else self._generation_routes()),
         }
 
+    def _pooling_routes(self) -> dict[str, dict[str, Callable[[], None]]]:
+        return {"/v1/embeddings": {"POST": self._embed}, "/v1/rerank": {"POST": self._rerank}}
+
     def _generation_routes(self) -> dict[str, dict[str, Callable[[], None]]]:
         return {
             "/v1/chat/completions": {"POST": self._chat},
@@ -97,16 +97,13 @@ class VllmApi(ModelApi):
         }
 
     def _response_routes(self) -> dict[str, Callable[[], None]] | None:
-        """Return the routes of a stored response, or None if this path is none."""
+        """Return the handlers for the path of a stored response, or None for another path."""
         match self.parts:
             case ["v1", "responses", name] if not self.engine.config.pooling:
-                return {"GET": lambda: self._stored_response(name)}
+                return {"GET": lambda: self.send(200, self._stored_response(name))}
             case ["v1", "responses", name, "cancel"] if not self.engine.config.pooling:
                 return {"POST": lambda: self._cancel(name)}
         return None
-
-    def _pooling_routes(self) -> dict[str, dict[str, Callable[[], None]]]:
-        return {"/v1/embeddings": {"POST": self._embed}, "/v1/rerank": {"POST": self._rerank}}
 
     def _health(self) -> None:
         self.send(503 if self.engine.dead else 200)
@@ -128,8 +125,7 @@ class VllmApi(ModelApi):
         self.send(200, {"object": "list", "data": rows})
 
     def _tokenize(self) -> None:
-        body = self._body()
-        ids = self._prompt(body)
+        ids = self._prompt(self._body())
         length = self.engine.config.max_model_len
         self.send(200, {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None})
 
@@ -144,9 +140,9 @@ class VllmApi(ModelApi):
         self._complete(self._answer_factory(ChatShape(), body), body, max_tokens, self._thinking_tokens(body))
 
     def _thinking_tokens(self, body: dict[str, Any]) -> int:
-        """Return the number of thinking tokens of a chat's answer."""
+        """Return the number of thinking tokens before the answer to a chat."""
         thinking = (body.get("chat_template_kwargs") or {}).get("enable_thinking", self.engine.config.thinks_by_default)
-        return THINKING_TOKENS if self.engine.config.thinks and thinking else 0
+        return THINKING_TOKENS if self.engine.config.parses_thinking and thinking else 0
 
     def _message(self) -> None:
         body = self._body()
@@ -159,8 +155,8 @@ class VllmApi(ModelApi):
             self._complete(
                 lambda prompt: MessageAnswer(self._name, prompt), chat, max_tokens, self._thinking_tokens(chat)
             )
-        except BadRequest as bad:
-            raise bad.as_message() from None
+        except BadRequest as error:
+            raise error.as_message() from None
 
     def _count_message_tokens(self) -> None:
         body = self._body()
@@ -168,8 +164,8 @@ class VllmApi(ModelApi):
         try:
             self._check_model_name(body)
             self.send(200, messages.token_count_response(len(self._prompt(messages.to_chat(body)))))
-        except BadRequest as bad:
-            raise bad.as_message() from None
+        except BadRequest as error:
+            raise error.as_message() from None
 
     def _response(self) -> None:
         body = self._body()
@@ -188,16 +184,14 @@ class VllmApi(ModelApi):
             self._thinking_tokens(chat),
         )
 
-    def _stored_response(self, name: str) -> None:
+    def _stored_response(self, name: str) -> dict[str, Any]:
         response = self.engine.stored_responses.get(name)
         if response is None:
             raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
-        self.send(200, response)
+        return response
 
     def _cancel(self, name: str) -> None:
-        response = self.engine.stored_responses.get(name)
-        if response is None:
-            raise BadRequest(404, "invalid_request_error", "response_id", f"Response with id '{name}' not found.")
+        response = self._stored_response(name)
         if response["status"] not in ("queued", "in_progress"):
             message = "Cannot cancel a synchronous response."
             raise BadRequest(400, "invalid_request_error", "response_id", message)
@@ -206,16 +200,19 @@ class VllmApi(ModelApi):
 
     @property
     def _name(self) -> str:
-        """The name in an answer: the adapter's if the request named one, else the first served name."""
+        """Model name in answers: that of the requested adapter, or the first served name."""
         return self._adapter.name if self._adapter else self.engine.config.served_names[0]
 
     def _answer_factory(self, shape: ChatShape | CompletionShape, body: dict[str, Any]) -> Callable[[int], Answer]:
-        """Return a function that makes an answer of OpenAI's completions from the number of its prompt's tokens."""
+        """Return a function that builds the answer, in OpenAI's format, from the number of prompt tokens."""
         options = body.get("stream_options") or {}
-        usage, each = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
-        top = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
-        fingerprint = _fingerprint(self.engine)
-        return lambda prompt: Answer(shape, self._name, fingerprint, prompt, usage, usage and each, top)
+        with_usage = bool(options.get("include_usage"))
+        with_chunk_usage = with_usage and bool(options.get("continuous_usage_stats"))
+        top_logprobs = int(body.get("top_logprobs") or 0) if body.get("logprobs") is True else None
+        engine = self.engine
+        seed = hashlib.sha256(f"{engine.version} {engine.config.model}".encode()).hexdigest()
+        fingerprint = f"vllm-{engine.version}-{seed[:8]}"
+        return lambda prompt: Answer(shape, self._name, fingerprint, prompt, with_usage, with_chunk_usage, top_logprobs)
 
     def _text_completion(self) -> None:
         body = self._body()
@@ -243,7 +240,7 @@ class VllmApi(ModelApi):
         self.send(200, answers.rerank_response(self.engine.config.served_names[0], query, texts, tokens))
 
     def _count_text_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text. A fault of the server shows here too."""
+        """Return the number of tokens of a text to embed or rank. Raises BadRequest or Aborted if a fault prevents the answer."""
         self._check_text_length(text)
         engine = self.engine
         if engine.fault() == "engine-exits" or engine.dead:
@@ -271,14 +268,14 @@ class VllmApi(ModelApi):
         *,
         plain: bool = False,
     ) -> None:
-        """Generate, and send the answer in the format of its API.
+        """Generate the answer and send it in the format of its API.
 
         Args:
-            build_answer: see `_answer_factory`.
-            body: of a chat, or of a text if `plain`.
-            max_tokens: maximum number of tokens.
-            thinking_tokens: number of thinking tokens.
-            plain: the request is for a text completion.
+            build_answer: returns the answer's format for a number of prompt tokens.
+            body: the request, converted to a chat unless `plain`.
+            max_tokens: limit set by the request, or None; validated here.
+            thinking_tokens: number of thinking tokens before the answer.
+            plain: the request is a text completion, which has no tools and no pictures.
         """
         engine, config = self.engine, self.engine.config
         tokens = self._check_max_tokens(max_tokens)
@@ -288,7 +285,7 @@ class VllmApi(ModelApi):
         if engine.fault() == "engine-exits" or engine.dead or engine.peer_lost:
             engine.die()
             raise BadRequest(500, *ENGINE_DEAD_ERROR)
-        spec = AnswerSpec() if plain else self._answer_spec(body, refuses=not isinstance(answer, ResponseAnswer))
+        spec = AnswerSpec() if plain else self._answer_spec(body, require_parser=not isinstance(answer, ResponseAnswer))
         spec = replace(spec, adapter=self._adapter.name if self._adapter else "")
         token_limit = config.max_model_len - len(prompt)
         request = self.text_request(body, prompt, token_limit, spec, max_tokens=tokens, thinking_tokens=thinking_tokens)
@@ -306,20 +303,14 @@ class VllmApi(ModelApi):
             self.engine.die()
             raise BadRequest(500, *ENGINE_DEAD_ERROR) from None
 
-    def _answer_spec(self, body: dict[str, Any], *, refuses: bool) -> AnswerSpec:
-        """Return the answer that a chat request calls for.
-
-        Args:
-            body: the request.
-            refuses: refuse tools without a parser; the Responses API leaves the call in the text.
-        """
+    def _answer_spec(self, body: dict[str, Any], *, require_parser: bool) -> AnswerSpec:
         try:
-            return answers.chat_answer_spec(self.engine, body, require_parser=refuses)
-        except answers.InvalidRequest as refused:
-            raise BadRequest(400, "BadRequestError", None, str(refused)) from None
+            return answers.chat_answer_spec(self.engine, body, require_parser=require_parser)
+        except answers.InvalidRequest as error:
+            raise BadRequest(400, "BadRequestError", None, str(error)) from None
 
     def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
-        """Yield the events of a streamed answer. If a member is lost meanwhile, they end like the real one."""
+        """Yield the events of a streamed answer. The loss of a group member ends them with an error event."""
         try:
             yield from super().answer_events(answer, tokens, spec)
         except GroupBroken:
@@ -339,20 +330,20 @@ class VllmApi(ModelApi):
         if self._adapter is not None:
             return
         if body.get("model") and body["model"] not in names:
-            # the engine hides paths, and with one the full stop behind it
+            # vLLM replaces paths by <path>, and drops the full stop after one
             aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
             aliases += "" if names[-1].startswith("/") else "."
             message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"
             raise BadRequest(404, "NotFoundError", "model", message)
 
     def _prompt(self, body: dict[str, Any]) -> list[int]:
-        """Return the ids of a body's messages or prompt."""
+        """Return the token ids of the messages or prompt in a request."""
         tokenizer, prompt = self.engine.tokenizer, body.get("prompt")
         if body.get("messages"):
             tools = [{"role": "system", "content": json.dumps(body["tools"])}] if body.get("tools") else []
             self._check_text_length("".join(str(message) for message in body["messages"]))
             return tokenizer.chat([*tools, *body["messages"]])
-        if isinstance(prompt, list) and all(isinstance(item, int) for item in prompt):
+        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
             return prompt
         text = "".join(map(str, prompt)) if isinstance(prompt, list) else str(prompt or "")
         self._check_text_length(text)
@@ -389,8 +380,3 @@ class VllmApi(ModelApi):
                 f" prompt or the number of requested output tokens. (parameter=input_tokens, value={len(prompt)})"
             )
             raise BadRequest(400, "BadRequestError", "input_tokens", message)
-
-
-def _fingerprint(engine: Engine) -> str:
-    seed = hashlib.sha256(f"{engine.version} {engine.config.model}".encode()).hexdigest()
-    return f"vllm-{engine.version}-{seed[:8]}"

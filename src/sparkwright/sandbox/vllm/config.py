@@ -71,14 +71,14 @@ class Config:
     padding_percent: float
     api_keys: tuple[str, ...]
     port: int
-    thinks: bool
+    parses_thinking: bool
     thinks_by_default: bool
     eager: bool
     shards: int
     pooling: bool
     auto_tools: bool = False
     tool_parser: str = ""
-    sees: bool = False
+    accepts_pictures: bool = False
     hidden: int = 128
     #: size of its files, bytes
     weights: int = 0
@@ -152,7 +152,7 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
         padding_percent=padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
         port=arguments.number("port", 8000),
-        thinks="reasoning_parser" in arguments.values or architecture.startswith("GptOss"),
+        parses_thinking="reasoning_parser" in arguments.values or architecture.startswith("GptOss"),
         thinks_by_default=bool(kwargs.get("enable_thinking", True)),
         eager=arguments.switch("enforce_eager", False),
         shards=_count_shards(folder),
@@ -160,7 +160,8 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
         pooling=arguments.text("runner", "auto") == "pooling",
         auto_tools=arguments.switch("enable_auto_tool_choice", False),
         tool_parser=arguments.text("tool_call_parser", ""),
-        sees=architecture.endswith("ForConditionalGeneration") and not arguments.switch("language_model_only", False),
+        accepts_pictures=architecture.endswith("ForConditionalGeneration")
+        and not arguments.switch("language_model_only", False),
         hidden=bounds.count_or_none(text.get("hidden_size")) or 128,
         echoed={name: arguments.values[name] for name in ECHOED_OPTIONS if name in arguments.values},
     )

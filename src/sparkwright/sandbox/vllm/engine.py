@@ -233,7 +233,7 @@ class Engine(Process):
         """Compile, which takes memory for a while, then allocate the cache."""
         peak = 0 if self.warm or self.config.eager else COMPILE_PEAK_BYTES
         self.adjust_memory(peak)
-        self.write_log(startup.cache_lines(self.config, self.version, self.device, warm=self.warm))
+        self.write_log(startup.cache_lines(self.config, self.version, self.device, has_compile_cache=self.warm))
         self.adjust_memory(-peak)
 
     @property

@@ -1,4 +1,4 @@
-"""The start-up log, line by line as the versions write it, each with the duration of the step before it."""
+"""The log lines of each vLLM version, from start to exit. A start-up line comes with the seconds before it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ COMPILE_S, WARM_COMPILE_S = 0.8, 0.1
 API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141)"
 
 LOGO_SINCE: Release = (0, 15, 0)
-NEW_LABEL_SINCE: Release = (0, 11, 1)  # enable_chunked_prefill in the dump; chunked_prefill_enabled before
+NEW_LABEL_SINCE: Release = (
+    0,
+    11,
+    1,
+)  # the config dump contains enable_chunked_prefill; before, chunked_prefill_enabled
 OFF_WARNED_SINCE: Release = (0, 12, 0)
-LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size, and the server's line has a new wording
-DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # before, it is called the GPU's cache, even on a CPU
+LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size; new wording of the server's line
+DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # before, "GPU KV cache size", also on a CPU
 MOE_NAMED_SINCE: Release = (0, 15, 0)
 KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
 
@@ -38,6 +42,7 @@ ROUTES = (
     ("/ping", "POST"), ("/v1/chat/completions", "POST"), ("/v1/completions", "POST"),
 )  # fmt: skip
 
+#: seconds before a line, and the line
 Lines = Iterator[tuple[float, str]]
 
 
@@ -52,12 +57,12 @@ def banner_lines(arguments: Arguments, version: str) -> Lines:
 
 
 def architecture_lines(architecture: str) -> Lines:
-    """Yield the log line of the model's class, which is known before its length."""
+    """Yield the log line of the model's class, which precedes those of `settings_lines`."""
     yield 0.3, _info_line(API, "model.py:733", f"Resolved architecture: {architecture}")
 
 
 def settings_lines(config: Config, arguments: Arguments, version: str) -> Lines:
-    """Yield the log lines of settings that are resolved before the engine's own process starts."""
+    """Yield the log lines of settings resolved before the engine core's process starts."""
     now = parse_release(version)
     yield 0, _info_line(API, "model.py:2152", f"Using max model len {config.max_model_len}")
     if not config.chunked_prefill and now >= OFF_WARNED_SINCE:
@@ -72,7 +77,6 @@ def settings_lines(config: Config, arguments: Arguments, version: str) -> Lines:
 
 
 def _recurrent_lines(config: Config, arguments: Arguments, now: Release) -> Lines:
-    """Yield the log lines for a model with recurrent layers."""
     requested = arguments.switch("enable_prefix_caching", False)
     if now <= PREFIX_FORCED_OFF_UNTIL:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
@@ -115,7 +119,7 @@ def _mode_lines(config: Config, requested: str, now: Release) -> Lines:
 
 
 def member_lines(lines: Iterable[str]) -> Lines:
-    """Yield the log lines of a group member, one after the other."""
+    """Yield lines such as "[pynccl.py:12] message" as the log lines of a worker."""
     for line in lines:
         where, _, message = line.removeprefix("[").partition("] ")
         yield 0, _info_line(WORKER, where, message)
@@ -126,9 +130,9 @@ def loading_lines(config: Config, version: str, device: str, experts: str) -> Li
 
     Args:
         config: the settings.
-        version: of vLLM.
+        version: version of vLLM.
         device: cuda or cpu.
-        experts: backend of a mixture of experts.
+        experts: kernel backend of a mixture of experts.
     """
     message = f"Initializing a V1 LLM engine (v{version}) with config: {_config_dump(config, version, device)}"
     yield 0.3, _info_line(CORE, "core.py:133", message)
@@ -160,17 +164,17 @@ def _block_size_lines(config: Config, who: str, file: str) -> Lines:
     yield 0, _info_line(who, f"{file}:1120", f"{message} exactly equal.")
 
 
-def cache_lines(config: Config, version: str, device: str, *, warm: bool = False) -> Lines:
-    """Yield the log lines of the cache and the warm-up.
+def cache_lines(config: Config, version: str, device: str, *, has_compile_cache: bool = False) -> Lines:
+    """Yield the log lines of compilation, KV cache and warm-up.
 
     Args:
         config: the settings.
-        version: of vLLM.
+        version: version of vLLM.
         device: cuda or cpu.
-        warm: a compile cache was found.
+        has_compile_cache: the graphs are loaded from a compile cache.
     """
-    compile_s = WARM_COMPILE_S if warm else COMPILE_S
-    if warm:
+    compile_s = WARM_COMPILE_S if has_compile_cache else COMPILE_S
+    if has_compile_cache:
         message = f"Directly load the compiled graph(s) for compile range (1, 4096) from the cache, took {WARM_COMPILE_S:.3f} s"
         yield 0, _info_line(WORKER, "backends.py:296", message)
     if not config.eager:
@@ -178,10 +182,10 @@ def cache_lines(config: Config, version: str, device: str, *, warm: bool = False
     if device != "cpu":
         cache = f"{max(0, config.utilization * TOTAL_BYTES - config.weights) / GIB:.2f}"
         yield 0, _info_line(WORKER, "gpu_worker.py:760", f"Available KV cache memory: {cache} GiB")
-    times = config.cache_tokens / config.max_model_len
+    concurrency = config.cache_tokens / config.max_model_len
     where = "CPU" if device == "cpu" and parse_release(version) >= DEVICE_NAMED_SINCE else "GPU"
     message = f"{where} KV cache size: {config.cache_tokens:,} tokens, Maximum concurrency for {config.max_model_len:,} tokens per request:"
-    yield 0.2, _info_line(CORE, "kv_cache_utils.py:2327", f"{message} {times:.2f}x")
+    yield 0.2, _info_line(CORE, "kv_cache_utils.py:2327", f"{message} {concurrency:.2f}x")
     compiled = "" if config.eager else f" (compilation: {compile_s:.2f} s)"
     took = f"1.40 s{compiled}" if parse_release(version) >= LATE_BLOCK_SINCE else "1.40 seconds"
     message = f"init engine (profile, create kv cache, warmup model) took {took}"
@@ -189,12 +193,12 @@ def cache_lines(config: Config, version: str, device: str, *, warm: bool = False
 
 
 def speculation_line(line: str) -> str:
-    """Return a log line of the statistics of speculative decoding."""
+    """Return the log line for statistics of speculative decoding."""
     return _info_line(API, "metrics.py:120", line)
 
 
 def adapter_lines(adapters: Sequence[Adapter]) -> Lines:
-    """Yield the log lines of adapters that were loaded."""
+    """Yield the log lines of loaded LoRA adapters."""
     for adapter in adapters:
         yield (
             0,
@@ -203,7 +207,7 @@ def adapter_lines(adapters: Sequence[Adapter]) -> Lines:
 
 
 def serving_lines(config: Config, version: str) -> Lines:
-    """Yield the log lines of a server that begins to serve."""
+    """Yield the log lines of opening the port, up to readiness."""
     where = f"http://0.0.0.0:{config.port}"
     message = (
         f"vLLM server on {where}" if parse_release(version) >= LATE_BLOCK_SINCE else f"vLLM API server 0 on {where}"
@@ -220,7 +224,7 @@ def serving_lines(config: Config, version: str) -> Lines:
 
 def _config_dump(config: Config, version: str, device: str) -> str:
     label = "enable_chunked_prefill" if parse_release(version) >= NEW_LABEL_SINCE else "chunked_prefill_enabled"
-    parser = "qwen3" if config.thinks else ""
+    parser = "qwen3" if config.parses_thinking else ""
     rows: dict[str, Any] = {
         "model": repr(config.model), "speculative_config": config.drafts, "tokenizer": repr(config.model),
         "skip_tokenizer_init": False, "tokenizer_mode": "auto", "revision": None, "tokenizer_revision": None,
@@ -238,11 +242,11 @@ def _config_dump(config: Config, version: str, device: str) -> str:
 
 
 def no_memory_lines(config: Config, free_gib: float, total_gib: float) -> Iterator[str]:
-    """Yield the log lines of an engine that fails for lack of memory."""
-    wanted_gib = config.utilization * total_gib
+    """Yield the log lines of a start that fails because too little memory is free."""
+    required_gib = config.utilization * total_gib
     yield (
         f"{CORE} ERROR {_timestamp()} [core.py:1510] ValueError: Free memory on device cuda:0 ({free_gib:.2f}/{total_gib:.2f} GiB) on "
-        f"startup is less than desired GPU memory utilization ({config.utilization:g}, {wanted_gib:.2f} GiB). Decrease GPU memory"
+        f"startup is less than desired GPU memory utilization ({config.utilization:g}, {required_gib:.2f} GiB). Decrease GPU memory"
         " utilization or reduce GPU memory used by other processes."
     )
     yield "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -258,7 +262,7 @@ def stop_lines() -> Iterator[str]:
 
 
 def exit_lines() -> Iterator[str]:
-    """Yield the last log lines of an engine that fails on a request and exits with code 0."""
+    """Yield the last log lines of an engine that fails during a request. Its exit code is 0."""
     message = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
     yield f"{API} ERROR {_timestamp()} [async_llm.py:718] {message}"
     yield "INFO:     Shutting down"
@@ -266,13 +270,13 @@ def exit_lines() -> Iterator[str]:
 
 
 def lost_peer_lines() -> Iterator[str]:
-    """Yield the head's log line for a closed connection to another member."""
-    why = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:30090."
-    yield f"{CORE} ERROR {_timestamp()} [core.py:1512] RuntimeError: Worker failed with error '{why}'"
+    """Yield the head's log line about a lost connection to another member."""
+    reason = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:30090."
+    yield f"{CORE} ERROR {_timestamp()} [core.py:1512] RuntimeError: Worker failed with error '{reason}'"
 
 
 def lost_rank_lines(rank: int) -> Iterator[str]:
-    """Yield the log line of a rank's parent process after the rank was killed."""
+    """Yield the log line of the parent process of a killed rank."""
     message = (
         f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: None), shutting down executor."  # words: data
     )
