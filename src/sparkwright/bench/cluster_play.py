@@ -108,16 +108,11 @@ def arm_tasks(
     return [
         task("Gather facts", "facts"),
         *lab.preparation_tasks(),
-        *_free_memory_tasks(),
+        *play.free_memory_tasks(when="head"),
         block,
         *play.return_tasks("head and host.gateways"),
         end,
     ]
-
-
-def _free_memory_tasks() -> Iterator[Task]:
-    yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
-    yield play.drain_task(when="head")
 
 
 @dataclass(frozen=True)

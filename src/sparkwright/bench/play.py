@@ -76,11 +76,7 @@ def _restart_tasks(parts: str) -> Iterator[Task]:
             task("Collect incident diagnostics", "incident", {**NAME_ARGUMENTS, "why": why}, ignore_errors=True),
             task("Stop it for a clean start", "stopped", stop),
             task("Read how it was started", "restore_previous", {**NAME_ARGUMENTS, "why": why}, register="restored"),
-            {
-                "include": f"{parts}/serve_again.yml",
-                "vars": {"what": "restored after the lab"},
-                "when": "restored.to_start",
-            },
+            _serve_again_task(parts, "restored.to_start"),
         ],
     }
 
@@ -116,32 +112,26 @@ def arm_tasks(
             task("Wait for the Docker Engine", "docker_ready"),
             task("Remove last arm", "clear_arm", NAME_ARGUMENTS),
             task("Restore previous server", "restore_previous", NAME_ARGUMENTS, register="restored"),
-            {
-                "include": f"{parts}/serve_again.yml",
-                "vars": {"what": "restored after the lab"},
-                "when": "restored.to_start",
-            },
+            _serve_again_task(parts, "restored.to_start"),
         ],
     }
-    return [task("Gather facts", "facts"), *lab.preparation_tasks(), *_free_memory_tasks(), block, *return_tasks()]
+    return [task("Gather facts", "facts"), *lab.preparation_tasks(), *free_memory_tasks(), block, *return_tasks()]
 
 
 def finished_tasks(parts: str) -> list[Task]:
     """Return the tasks for a finished experiment, which restore the previous server if an interrupted run did not."""
-    serve_again = {"include": f"{parts}/serve_again.yml", "vars": {"what": "restored after the lab"}}
     return [
         task("Gather facts", "facts"),
         task("Remove last arm", "clear_arm", NAME_ARGUMENTS, register="cleared"),
         task(
             "Restore previous server", "restore_previous", NAME_ARGUMENTS, register="restored", when="cleared.changed"
         ),
-        {**serve_again, "when": "cleared.changed and restored.to_start"},
+        _serve_again_task(parts, "cleared.changed and restored.to_start"),
     ]
 
 
-def _free_memory_tasks() -> Iterator[Task]:
-    yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
-    yield drain_task()
+def _serve_again_task(parts: str, when: str) -> Task:
+    return {"include": f"{parts}/serve_again.yml", "vars": {"what": "restored after the lab"}, "when": when}
 
 
 @dataclass(frozen=True)
@@ -309,13 +299,14 @@ def _budget_arguments() -> dict[str, str]:
     return as_templates(needs)
 
 
-def drain_task(**keywords: Any) -> Task:
-    """Return the task that drains requests, after which gateways send none until `return_tasks`.
+def free_memory_tasks(**drain_keywords: Any) -> Iterator[Task]:
+    """Yield the tasks that unload Ollama's models and drain requests, after which gateways send none until `return_tasks`.
 
-    Clients are neither served by an arm nor disturb its measurement.
+    Clients are neither served by an arm nor disturb its measurement. drain_keywords: keywords of the task that drains.
     """
+    yield task("Unload Ollama's models", "ollama_unload", {"mode": "{{ ollama }}"}, register="ollama_had")
     args = {**NAME_ARGUMENTS, "drain_s": "{{ drain_s }}", "gateways": "{{ host.gateways }}"}
-    return task("Drain requests", "drain", args, **keywords)
+    yield task("Drain requests", "drain", args, **drain_keywords)
 
 
 def return_tasks(when: str = "host.gateways") -> Iterator[Task]:
