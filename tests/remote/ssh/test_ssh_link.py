@@ -15,7 +15,7 @@ from sparkwright.errors import Refused, Unreachable
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task
 from sparkwright.remote import runtime
-from sparkwright.remote.ssh import login, ssh_config
+from sparkwright.remote.ssh import connection, ssh_config
 from sparkwright.remote.ssh import ssh_link as ssh
 from sparkwright.remote.ssh.ssh_link import SshLink
 from sparkwright.secret import Secret
@@ -59,7 +59,7 @@ def connection_error(lab: SshLab, **host: Any) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def short_waits() -> Any:
     patch = pytest.MonkeyPatch()
-    for module in (ssh, login):
+    for module in (ssh, connection):
         for name in ("CONNECT_TIMEOUT_S", "CHANNEL_TIMEOUT_S", "SILENCE_TIMEOUT_S"):
             patch.setattr(module, name, 4.0, raising=hasattr(module, name))
     yield
