@@ -99,7 +99,7 @@ def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spar
         while abs(available() - wanted) >= 1 and time.monotonic() < deadline_s:
             time.sleep(0.02)
 
-    free, held = (TOTAL_BYTES - SYSTEM_BYTES - LARGE.held) / GIB, 0.6 * 119.7 + HOST_SIDE_BYTES / GIB
+    free, held = (TOTAL_BYTES - SYSTEM_BYTES - LARGE.loaded_bytes) / GIB, 0.6 * 119.7 + HOST_SIDE_BYTES / GIB
     wait_until(free)  # what an earlier test's container held is released
     create_container(engine, "one", model)
     engine.api.start("one")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 FAULTS: dict[str, str] = {
-    "slow": "the engine gives 5.7 tokens a second instead of 47",
-    "slow-at-depth": "behind 4,096 tokens and more the engine gives a fifth of its rate, as with another attention kernel",
-    "stale-cache": "what an earlier start compiled is no good: a start that finds it gives 5.7 tokens a second",
-    "wedge": "no token ever comes, and /health answers 200 (SGLang: 503, its health is a token)",
-    "slow-start": "the engine exits, is restarted, and its load does not come to an end",
-    "power": "the GPU stays at few watts and a low clock however busy it is, and gives 5.7 tokens a second",
+    "slow": "the engine generates 5.7 tokens a second instead of 47",
+    "slow-at-depth": "from 4,096 tokens of context on, generation has a fifth of its rate, as with another attention kernel",
+    "stale-cache": "the compile cache of an earlier start is bad: a start that loads it generates 5.7 tokens a second",
+    "wedge": "the engine generates no tokens, and /health returns 200 (503 on SGLang, whose health check generates a token)",
+    "slow-start": "the engine exits, is restarted, and does not finish loading",
+    "power": "the GPU stays at low power and a low clock under load, and generates 5.7 tokens a second",
     "hot": "the GPU is at 96 C",
     "oom": "the engine finds too little memory at its start, although enough was free",
-    "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and gives 2.9 tokens a second",
+    "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and generates 2.9 tokens a second",
     "weight-only": "the engine starts with another kernel for its experts: Marlin, weight-only, which costs no decode rate",
     "bad-drafts": "the engine starts with a drafter that does not fit: 15 % of its first tokens are accepted instead of 85 %",
     "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
@@ -42,7 +42,7 @@ FAULTS: dict[str, str] = {
 #: faults of a cluster member: sandbox1 and sandbox2
 MEMBER_FAULTS: dict[str, str] = {
     "rank-killed": "the member's rank is killed: idle, the head learns it from the next request; a stream ends with an error",
-    "worker-never-joins": "a worker that is started never reaches the head, and says nothing more",
+    "worker-never-joins": "a worker that is started never reaches the head, and logs nothing more",
     "sockets": "NCCL finds no adapter at the next start and falls back to sockets",
     "other-digest": "the member's container is from an image of another digest, as started by hand",
     "leftover-member": "a rank of an earlier start still runs under another name",

@@ -370,7 +370,7 @@ def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
 
 def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
     given = json.loads((DRAFTED / "speculative-config.json").read_text())
-    drafts = parse_drafts({**given, "method": "mtp", "model": None}, given["model"], Path, good=True)
+    drafts = parse_drafts({**given, "method": "mtp", "model": None}, given["model"], Path, is_good=True)
     assert drafts is not None and not drafts.log_line(time.monotonic() + 60)
     for _ in range(100):
         drafts.step()

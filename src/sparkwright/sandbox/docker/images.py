@@ -1,4 +1,4 @@
-"""The images of the simulated registry, each with the program that its containers run, and those on the simulated host."""
+"""The images of the simulated registry with their programs, and the images on the simulated host."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from sparkwright.sandbox.vllm.command_line import PrintedOutput, ServeCommand
 from sparkwright.sandbox.vllm.engine import Engine
 
 LLAMA_SERVER = "/app/llama-server"
-#: entry point of NVIDIA's CUDA images: it runs its arguments, or a shell
+#: entry point of NVIDIA's CUDA images, which runs its arguments or else a shell
 NVIDIA_ENTRYPOINT = "/opt/nvidia/nvidia_entrypoint.sh"
 
 
 @dataclass(frozen=True)
 class ServingProgram:
-    """A program that serves: its process, its HTTP handler and its arguments."""
+    """A server program: its process, HTTP handler and arguments."""
 
     process: type[Process]
     api: type[Handler]
     argv: tuple[str, ...]
 
 
-#: returns the outcome of a whole command line in a version, or None if the image has no such program
+#: returns the outcome of a command line in a version, or None if the image does not contain the program
 Program = Callable[[Sequence[str], str], PrintedOutput | ServingProgram | None]
 
 
 @dataclass(frozen=True)
 class Repository:
-    """The images of one name, with the program that they run."""
+    """A repository of images, and the program in them."""
 
     #: engine version by tag
     tags: dict[str, str]
     program: Program
     entrypoint: tuple[str, ...]
     working_dir: str
-    #: process names as the host lists them; the last one holds the GPU
+    #: names of the processes on the host; the last one uses the GPU
     processes: tuple[str, ...]
-    #: environment variable that holds the engine's version; empty for none
+    #: environment variable with the engine's version; empty if the image sets none
     version: str = ""
     env: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
 
     def config(self, tag: str) -> dict[str, Any]:
-        """Return the Config of an image."""
+        """Return the `Config` of `docker image inspect`."""
         version = [f"{self.version}={self.tags[tag]}"] if self.version else []
         return {
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *version, *self.env],
@@ -107,7 +107,7 @@ def _haproxy_program(argv: Sequence[str], version: str) -> PrintedOutput | Servi
 
 
 REPOSITORIES = {
-    # the nightly stopped moving in April 2026
+    # cu130-nightly has not changed since April 2026
     "vllm/vllm-openai": Repository(
         {"cu130-nightly": "0.19.2rc1.dev134+gsandbox", "v0.32.0": "0.32.0", "latest": "0.32.0", "nightly": "0.32.0"},
         _vllm_program,
@@ -135,7 +135,7 @@ REPOSITORIES = {
         {"2.6": "2.6.12"}, _haproxy_program, ("haproxy",), "/var/lib/haproxy", ("haproxy", "haproxy")
     ),
 }
-#: repository of each tag; no tag is in two
+#: repository of each tag; tags are unique across repositories
 REPOSITORY_OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for tag in repository.tags}
 
 
@@ -145,7 +145,7 @@ _ARCHIVE_MEMBER = "image.json"
 
 
 def digest_of(tag: str, *, moved: bool = False) -> str:
-    """Return the digest that a tag has in the registry."""
+    """Return a tag's digest in the registry, or its new digest if the tag has `moved`."""
     return "sha256:" + hashlib.sha256(f"sandbox {tag} {'moved' if moved else ''}".encode()).hexdigest()
 
 
@@ -165,7 +165,7 @@ class Images:
         self.tags: dict[str, str] = {}  # "repository:tag" -> digest
 
     def resolve(self, reference: str) -> tuple[str, str] | None:
-        """Return (tag, digest) of a registry reference, or None if the registry does not have it."""
+        """Return tag and digest of a reference, or None if it is not in the registry."""
         name, _, digest = reference.partition("@")
         repository, _, tag = name.rpartition(":") if ":" in name.rsplit("/", 1)[-1] else (name, "", "")
         repository = repository.removeprefix("docker.io/")
@@ -180,19 +180,19 @@ class Images:
         return tag or "latest", digest_of(tag or "latest", moved=self._fault() == "moved-tag")
 
     def distribution(self, reference: str) -> dict[str, Any] | None:
-        """Return the registry's distribution information of a reference, or None if it is unknown."""
+        """Return the body of /distribution/REFERENCE/json, or None if the reference is not in the registry."""
         resolved = self.resolve(reference)
         if resolved is None:
             return None
         architectures = ["amd64"] if self._fault() == "wrong-arch" else ["amd64", "arm64"]
-        kind = "application/vnd.oci.image.index.v1+json"
+        media_type = "application/vnd.oci.image.index.v1+json"
         return {
-            "Descriptor": {"mediaType": kind, "digest": resolved[1], "size": 1609},
+            "Descriptor": {"mediaType": media_type, "digest": resolved[1], "size": 1609},
             "Platforms": [{"architecture": architecture, "os": "linux"} for architecture in architectures],
         }
 
     def pull(self, reference: str) -> Iterator[dict[str, Any]]:
-        """Yield the progress of a pull. The image is on the host after the last line."""
+        """Pull an image, and yield the progress. The reference must be in the registry."""
         resolved = self.resolve(reference)
         assert resolved is not None
         tag, digest = resolved
@@ -201,15 +201,15 @@ class Images:
             ids = [hashlib.sha256(f"{digest}{n}".encode()).hexdigest()[:12] for n in range(len(LAYER_SIZES))]
             steps = 1 if self._instant else 20
             for step in range(1, steps + 1):
-                for name, size in zip(ids, LAYER_SIZES, strict=True):
+                for layer, size in zip(ids, LAYER_SIZES, strict=True):
                     detail = {"current": size * step // steps, "total": size}
-                    yield {"status": "Downloading", "progressDetail": detail, "id": name}
+                    yield {"status": "Downloading", "progressDetail": detail, "id": layer}
                 if self._fault() == "no-space":
                     yield _error_line(f"failed to register layer: write /usr/lib/{ids[0]}: no space left on device")
                     return
                 time.sleep(0 if self._instant else PULL_DURATION_S / steps)
-            for name in ids:
-                yield {"status": "Pull complete", "progressDetail": {}, "id": name}
+            for layer in ids:
+                yield {"status": "Pull complete", "progressDetail": {}, "id": layer}
         with self._mutex:
             self.local[digest] = tag
             if "@" not in reference:
@@ -218,19 +218,16 @@ class Images:
         yield {"status": f"Status: Downloaded newer image for {reference}"}
 
     def save_archive(self, digest: str) -> Iterator[bytes]:
-        """Yield the archive of a local image: a tar that names the image but holds no layers."""
-        data, info, out = (
-            json.dumps({"digest": digest, "tag": self.local[digest]}).encode(),
-            tarfile.TarInfo(_ARCHIVE_MEMBER),
-            io.BytesIO(),
-        )
+        """Yield the tar archive of a local image, with its digest and tag but no layers."""
+        data = json.dumps({"digest": digest, "tag": self.local[digest]}).encode()
+        info, out = tarfile.TarInfo(_ARCHIVE_MEMBER), io.BytesIO()
         info.size = len(data)
         with tarfile.open(fileobj=out, mode="w") as archive:
             archive.addfile(info, io.BytesIO(data))
         yield out.getvalue()
 
     def load(self, archive: bytes) -> Iterator[dict[str, Any]]:
-        """Yield the progress of a load. The image is on the host after the last line."""
+        """Load an archive of `save_archive`, and yield the progress."""
         try:
             with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
                 metadata = json.load(tar.extractfile(_ARCHIVE_MEMBER) or io.BytesIO())
@@ -247,7 +244,7 @@ class Images:
         yield {"stream": f"Loaded image ID: {image_id(digest)}\n"}
 
     def find(self, reference: str) -> str | None:
-        """Return the digest of a local image by repository@digest, repository:tag or id."""
+        """Return the digest of a local image by repository@digest, repository:tag, digest or id, or None."""
         with self._mutex:
             for digest in self.local:
                 if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):
@@ -255,25 +252,25 @@ class Images:
             return self.tags.get(_with_tag(reference)) if "@" not in reference else None
 
     def untag(self, name: str) -> list[dict[str, str]]:
-        """Remove one name of an image."""
+        """Remove a name of an image. Return the lines of `docker rmi`."""
         with self._mutex:
             self.tags.pop(name)
         return [{"Untagged": name}]
 
     def delete(self, digest: str) -> list[dict[str, str]]:
-        """Remove an image with all its names."""
+        """Remove an image with all its names. Return the lines of `docker rmi`."""
         names = [name for name, target in self.tags.items() if target == digest]
-        rows = [row for name in names for row in self.untag(name)]
+        untagged = [line for name in names for line in self.untag(name)]
         with self._mutex:
             tag = self.local.pop(digest)
-        return [*rows, {"Untagged": f"{REPOSITORY_OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
+        return [*untagged, {"Untagged": f"{REPOSITORY_OF_TAG[tag]}@{digest}"}, {"Deleted": image_id(digest)}]
 
     def repository(self, digest: str) -> Repository:
         """Return the repository of a local image."""
         return REPOSITORIES[REPOSITORY_OF_TAG[self.local[digest]]]
 
     def inspect(self, digest: str) -> dict[str, Any]:
-        """Return a local image as `docker image inspect` shows it."""
+        """Return the output of `docker image inspect` for a local image."""
         tag = self.local[digest]
         names = [name for name, target in self.tags.items() if target == digest]
         return {
@@ -289,12 +286,12 @@ class Images:
 
 
 def image_id(digest: str) -> str:
-    """Return an id that differs from the digest, as in the overlay2 store."""
+    """Return an image's id, which differs from its digest, as in the overlay2 store."""
     return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
 
 
 def _with_tag(reference: str) -> str:
-    """Return a name with its tag, as an engine stores it."""
+    """Return a reference in the form in which Docker stores it, with a tag."""
     name = reference.removeprefix("docker.io/")
     return name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
 

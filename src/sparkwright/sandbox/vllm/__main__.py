@@ -1,4 +1,4 @@
-"""Run the engine: python3 -m sparkwright.sandbox.vllm serve --model /models/x ... (the stand-in image's entry point)."""
+"""Run the simulated vLLM: python3 -m sparkwright.sandbox.vllm serve /models/x ... (entry point of the stand-in image)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_VERSION = "0.32.0"
 
 
 def main() -> int:
-    """Print at once, or run one engine in the foreground."""
+    """Print the output of a command, or run a server in the foreground. Return the exit code."""
     version = os.environ.get("VLLM_VERSION", DEFAULT_VERSION)
     outcome = resolve_command(sys.argv[1:], version)
     if isinstance(outcome, PrintedOutput):

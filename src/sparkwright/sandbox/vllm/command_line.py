@@ -1,4 +1,4 @@
-"""The `vllm` command: its options by version, parsed and refused as by argparse, also those of a `--config` file."""
+"""The `vllm` command: its options by version, parsed from the command line and a `--config` file, with argparse's errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from sparkwright.sandbox.serving.process import StartError
 
 Release = tuple[int, int, int]
 
+VLLM_USAGE = """usage: vllm [-h] [-v]
+            {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
+            ..."""
 USAGE = "usage: vllm serve [model_tag] [options]"
+DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
+INTEGER_OPTIONS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "port")
+FLOAT_OPTIONS = ("gpu_memory_utilization",)
+CONFIG_OPTION = "--config"
+API_SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+HELP_OPTIONS = ("-h", "--help")
 OPTIONS_PATH = Path(__file__).parent / "options-0.32.0.txt"
 SWITCH, VALUE, OPTIONAL, LIST, CHOICES, JSON = "switch", "value", "optional", "list", "choices", "json"
 
-#: options of older versions, and the first version without each
+#: removed options: names, kind, first version without it
 REMOVED_OPTIONS: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--calculate-kv-scales", "--no-calculate-kv-scales"), SWITCH, (0, 28, 0)),
     (("--swap-space",), VALUE, (0, 18, 0)),
@@ -33,7 +42,7 @@ ADDED_OPTIONS: dict[str, Release] = {
     "--mamba-cache-mode": (0, 15, 0),
     "--prefix-match-unit": (0, 26, 0),
 }
-#: from here on --enable-x pairs with --disable-x; --no-enable-x is hidden and works
+#: since this version --enable-x is negated by --disable-x; --no-enable-x works but is not in the help
 ENABLE_DISABLE: Release = (0, 33, 0)
 
 
@@ -41,28 +50,28 @@ ENABLE_DISABLE: Release = (0, 33, 0)
 class Option:
     """A command-line option."""
 
-    #: the long name first
+    #: names in the help, beginning with the long one
     names: tuple[str, ...]
     kind: str
-    #: the value as the help shows it; {a,b} if only these values are accepted
-    following: str = ""
+    #: the value's name in the help, or {a,b} if only these values are accepted
+    metavar: str = ""
     hidden: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """The option's name among the settings, such as max_num_seqs."""
+        """The option's name in `Arguments.values`, such as max_num_seqs."""
         return next(name for name in self.names if name.startswith("--"))[2:].replace("-", "_")
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The accepted values; empty for any."""
-        braced = self.following.startswith("{") and self.following.endswith("}")
-        return tuple(self.following[1:-1].split(",")) if braced else ()
+        """Accepted values; empty if the option accepts any value."""
+        is_list = self.metavar.startswith("{") and self.metavar.endswith("}")
+        return tuple(self.metavar[1:-1].split(",")) if is_list else ()
 
     def header(self) -> str:
-        """The option's line of the help."""
-        shape = {SWITCH: "", LIST: f" {self.following} [{self.following} ...]", OPTIONAL: f" [{self.following}]"}
-        return ", ".join(name + shape.get(self.kind, f" {self.following}") for name in self.names)
+        """Return the option's names and value in the help."""
+        values = {SWITCH: "", LIST: f" {self.metavar} [{self.metavar} ...]", OPTIONAL: f" [{self.metavar}]"}
+        return ", ".join(name + values.get(self.kind, f" {self.metavar}") for name in self.names)
 
 
 def parse_release(version: str) -> Release:
@@ -84,14 +93,14 @@ def list_options(version: str) -> tuple[Option, ...]:
 
 
 def help_text(version: str) -> str:
-    """Return the output of `vllm serve --help=all`, without the descriptions."""
+    """Return the output of `vllm serve --help=all` without the descriptions."""
     lines = [USAGE, "", "positional arguments:", "  model_tag", "", "options:"]
     return "\n".join([*lines, *(f"  {option.header()}" for option in list_options(version))])
 
 
 def _adapt_to_release(option: Option, current: Release) -> Option:
     if option.names[0] == "--mamba-cache-mode" and current < (0, 32, 0):
-        return replace(option, following="{align,all,none}")
+        return replace(option, metavar="{align,all,none}")
     if current >= ENABLE_DISABLE and option.names[0].startswith("--enable-") and len(option.names) > 1:
         enable, negation, *rest = option.names
         return replace(option, names=(enable, enable.replace("--enable-", "--disable-", 1), *rest), hidden=(negation,))
@@ -104,16 +113,8 @@ def _load_options() -> tuple[Option, ...]:
     return tuple(Option(tuple(names.split()), kind, "".join(rest)) for names, kind, *rest in rows)
 
 
-VLLM_USAGE = """usage: vllm [-h] [-v]
-            {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
-            ..."""
-DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
-INTEGER_OPTIONS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "port")
-FLOAT_OPTIONS = ("gpu_memory_utilization",)
-
-
 def crash_error(message: str) -> StartError:
-    """Return an uncaught exception: the end of its traceback, and exit code 1."""
+    """Return the error of an uncaught exception: its last traceback lines, and exit code 1."""
     return StartError("Traceback (most recent call last):", message)
 
 
@@ -121,24 +122,21 @@ def crash_error(message: str) -> StartError:
 class Arguments:
     """The parsed arguments of `vllm serve`."""
 
-    #: the model to serve
     model: str = DEFAULT_MODEL
-    #: the model was the positional argument
-    tag: bool = False
+    #: the model is the positional argument
+    has_model_tag: bool = False
     #: option values by name, such as max_num_seqs
     values: dict[str, Any] = field(default_factory=dict)
 
     def text(self, key: str, default: str = "") -> str:
-        """Return the value of an option; the first of several."""
+        """Return the value of an option, or its first value if it is a list."""
         value = self.values.get(key, default)
         return str(value[0] if isinstance(value, list) else value)
 
     def number(self, key: str, default: int) -> int:
-        """Return the value of an option as an integer."""
         return int(self.values.get(key, default))
 
     def switch(self, key: str, default: bool) -> bool:
-        """Return the value of a switch."""
         return bool(self.values.get(key, default))
 
     def non_default(self, version: str) -> dict[str, Any]:
@@ -146,12 +144,12 @@ class Arguments:
         values = dict(self.values)
         if "api_key" in values and parse_release(version) >= (0, 32, 0):
             values["api_key"] = "***"
-        model = {"model_tag": self.model} if self.tag else {}
+        model = {"model_tag": self.model} if self.has_model_tag else {}
         return {**model, "model": self.model, **values}
 
 
 def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
-    """Return the arguments. Raises StartError with argparse's message."""
+    """Parse the arguments of `vllm serve`. Raises StartError with argparse's message."""
     arguments, words, unknown = Arguments(), [_normalize_word(word) for word in argv], list[str]()
     while words:
         word = words.pop(0)
@@ -179,7 +177,7 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
 
 
 def _normalize_word(word: str) -> str:
-    """Return a word with underscores and -O3 spelled as vLLM's parser does before it parses."""
+    """Replace -O3 by its long form, and underscores in an option's name by hyphens, as vLLM's parser does first."""
     if re.fullmatch(r"-O=?\d", word):
         return f"--optimization-level={word[-1]}"
     name, equals, value = word.partition("=")
@@ -187,14 +185,14 @@ def _normalize_word(word: str) -> str:
 
 
 def _set_model(arguments: Arguments, unknown: list[str], word: str) -> None:
-    if arguments.tag or "model" in arguments.values:
+    if arguments.has_model_tag or "model" in arguments.values:
         unknown.append(word)
     else:
-        arguments.model, arguments.tag = word, True
+        arguments.model, arguments.has_model_tag = word, True
 
 
 def _expand_abbreviation(name: str, version: str) -> str:
-    """Return the option that this abbreviates. Raises StartError if it abbreviates several."""
+    """Return the full name of an abbreviated option. Raises StartError if it is ambiguous."""
     by_name = _options_by_name(version)
     if name in by_name or not name.startswith("--"):
         return name
@@ -206,7 +204,7 @@ def _expand_abbreviation(name: str, version: str) -> str:
 
 
 def _take_values(words: list[str]) -> list[str]:
-    """Return the words up to the next option."""
+    """Remove the words up to the next option, and return them."""
     values = []
     while words and not _is_option(words[0]):
         values.append(words.pop(0))
@@ -250,7 +248,7 @@ def _set_values(arguments: Arguments, option: Option, words: list[str], inner: l
 
 
 def _merge_json(arguments: Arguments, option: Option, word: str, inner: list[str]) -> None:
-    """Merge a dotted option: --compilation-config '{"mode": 3}' and --compilation-config.mode 3 are equal."""
+    """Set a JSON option, or a key of it: --compilation-config.mode 3 means --compilation-config '{"mode": 3}'."""
     try:
         value = json.loads(word)
     except ValueError:
@@ -259,23 +257,23 @@ def _merge_json(arguments: Arguments, option: Option, word: str, inner: list[str
         value = word
     for key in reversed(inner):
         value = {key.replace("-", "_"): value}
-    before = arguments.values.get(option.key)
-    arguments.values[option.key] = {**before, **value} if isinstance(before, dict) and inner else value
+    previous = arguments.values.get(option.key)
+    arguments.values[option.key] = {**previous, **value} if isinstance(previous, dict) and inner else value
 
 
 def _convert_value(option: Option, word: str) -> Any:
-    known = option_values.known_options().get(option.key.replace("_", "-"))
-    kinds: dict[str, type[Any]] = {**dict.fromkeys(INTEGER_OPTIONS, int), **dict.fromkeys(FLOAT_OPTIONS, float)}
-    kind = kinds.get(option.key) or {"int": int, "float": float}.get(known.kind if known else "")
-    if kind is None:
+    value_option = option_values.known_options().get(option.key.replace("_", "-"))
+    types: dict[str, type[Any]] = {**dict.fromkeys(INTEGER_OPTIONS, int), **dict.fromkeys(FLOAT_OPTIONS, float)}
+    value_type = types.get(option.key) or {"int": int, "float": float}.get(value_option.kind if value_option else "")
+    if value_type is None:
         return int(word) if re.fullmatch(r"-?\d+", word) else word
     scale = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
-    if kind is int and re.fullmatch(r"\d+[kKmM]", word):
+    if value_type is int and re.fullmatch(r"\d+[kKmM]", word):
         return int(word[:-1]) * scale[word[-1]]
     try:
-        return kind(word)
+        return value_type(word)
     except ValueError:
-        raise _option_error(option, f"invalid {kind.__name__} value: {word!r}") from None
+        raise _option_error(option, f"invalid {value_type.__name__} value: {word!r}") from None
 
 
 def _option_error(option: Option, message: str) -> StartError:
@@ -288,17 +286,12 @@ def _options_by_name(version: str) -> dict[str, Option]:
     return {name: option for option in available for name in (*option.names, *option.hidden)}
 
 
-# `vllm serve --config FILE`: the file's options are put before the others, so that the command line takes precedence.
-#
-# Of YAML it reads lines with a key and a value that is JSON or a plain word: the simulated engine also runs where
-# there is only Python.
-
-
-CONFIG_OPTION = "--config"
-
-
 def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
-    """Return the arguments with --config replaced by the file's, as in 0.32.0. Raises StartError with the real engine's message."""
+    """Return the arguments with --config replaced by the file's options, as in 0.32.0. Raises StartError.
+
+    The file's options come before the others, so that the command line takes precedence. Only the YAML of plain files is
+    supported, `key: value` with JSON or a plain word as value: the image of the simulated engine has no YAML library.
+    """
     words = _model_first(list(argv))
     if CONFIG_OPTION not in words:
         return words
@@ -318,7 +311,7 @@ def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) ->
 
 
 def _model_first(words: list[str]) -> list[str]:
-    """Return the arguments with the value of --model as the first one."""
+    """Return the arguments with the value of --model moved to the beginning, if there is a --config."""
     if "--model" not in words[:-1] or CONFIG_OPTION not in words:
         return words
     position = words.index("--model")
@@ -352,13 +345,9 @@ def _format_flag(key: str, value: Any) -> list[str]:
     return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
-API_SERVER_MODULE = "vllm.entrypoints.openai.api_server"
-HELP_OPTIONS = ("-h", "--help")
-
-
 @dataclass(frozen=True)
 class PrintedOutput:
-    """Output without an engine: text and exit code."""
+    """The output of a command that starts no server."""
 
     text: str
     code: int
@@ -366,21 +355,21 @@ class PrintedOutput:
 
 @dataclass(frozen=True)
 class ServeCommand:
-    """A server to start with these arguments."""
+    """A command that starts a server; `argv` are the words after `vllm serve`."""
 
     argv: tuple[str, ...]
 
 
 def resolve_command(words: Sequence[str], version: str) -> PrintedOutput | ServeCommand:
-    """Return the outcome of `vllm WORDS`: printed text, or a server to start."""
+    """Return the outcome of `vllm WORDS`."""
     match list(words):
         case [("-v" | "--version"), *_]:
             return PrintedOutput(version, 0)
         case [("-h" | "--help"), *_]:
             return PrintedOutput(VLLM_USAGE, 0)
         case ["serve", *rest]:
-            asks = any(word in HELP_OPTIONS or word.startswith("--help=") for word in rest)
-            return PrintedOutput(help_text(version), 0) if asks else ServeCommand(tuple(rest))
+            wants_help = any(word in HELP_OPTIONS or word.startswith("--help=") for word in rest)
+            return PrintedOutput(help_text(version), 0) if wants_help else ServeCommand(tuple(rest))
         case [other, *_]:
             message = f"argument {{chat,complete,serve,launch,bench,collect-env}}: invalid choice: {other!r}"
             return PrintedOutput(f"{VLLM_USAGE}\nvllm: error: {message}", 2)
@@ -389,7 +378,7 @@ def resolve_command(words: Sequence[str], version: str) -> PrintedOutput | Serve
 
 
 def resolve_program(argv: Sequence[str], version: str) -> PrintedOutput | ServeCommand | None:
-    """Return the outcome of a container's whole command line, or None if the image has no such program."""
+    """Return the outcome of a container's command line, or None if the image does not contain the program."""
     match list(argv):
         case ["vllm", *words]:
             return resolve_command(words, version)

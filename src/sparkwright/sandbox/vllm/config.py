@@ -1,4 +1,4 @@
-"""Derive the engine's settings from arguments and the model's folder, or refuse them as the real engine does."""
+"""The settings of the simulated engine, derived from arguments and the model's folder, and vLLM's errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from sparkwright.trust import bounds
 
 DEFAULT_BATCHED_TOKENS = 2048  # on a GB10, in every version
 DEFAULT_MAX_SEQS = 256
-MIN_SHARD_BYTES = 1_000_000  # bytes; the simulated hub's shards have two and a half times as many
-CACHE_TOKENS = 1_450_000  # of Qwen3.5-35B-A3B in all of a GB10's memory
+MIN_SHARD_BYTES = 1_000_000  # smaller files are incomplete: the shards of the simulated hub have 2.5 MB
+CACHE_TOKENS = 1_450_000  # KV cache of Qwen3.5-35B-A3B in a GB10's whole memory
 
 OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
-PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # of a hybrid
-ALIGN_SINCE: Release = (0, 15, 0)  # before, a gated delta net has no prefix caching
-PREFIX_ON_SINCE: Release = (0, 28, 0)  # default for hybrid models
+PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # no prefix caching for hybrid models
+ALIGN_SINCE: Release = (0, 15, 0)  # prefix caching for gated delta nets
+PREFIX_ON_SINCE: Release = (0, 28, 0)  # prefix caching is the default for hybrid models
 MODE_IGNORED_SINCE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
-LARGER_SHARE_SINCE: Release = (0, 20, 0)
-#: settings that the log repeats as given; the attention backend in a line of its own
+LARGER_SHARE_SINCE: Release = (0, 20, 0)  # default GPU memory utilization 0.92 instead of 0.9
+#: options whose values the log repeats; the attention backend has its own line
 ECHOED_OPTIONS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
     *("trust_remote_code", "tokenizer_mode", "disable_custom_all_reduce", "attention_backend"),
@@ -65,7 +65,7 @@ class Config:
     mamba_cache_mode: str
     kv_cache_dtype: str
     quantization: str | None
-    #: share of the memory that it takes
+    #: share of the host's memory for the engine
     utilization: float
     block_tokens: int
     padding_percent: float
@@ -80,28 +80,28 @@ class Config:
     tool_parser: str = ""
     accepts_pictures: bool = False
     hidden: int = 128
-    #: size of its files, bytes
+    #: size of the weights, bytes
     weights: int = 0
-    #: drafts of speculative decoding; None without it
+    #: speculative decoding, or None
     drafts: Drafts | None = None
     #: LoRA adapters by name
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
-    #: options that the config dump repeats as given
+    #: values of ECHOED_OPTIONS
     echoed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def cache_blocks(self) -> int:
-        """The number of blocks of the KV cache."""
+        """Number of blocks in the KV cache."""
         return max(1, int(self.utilization * CACHE_TOKENS) // self.block_tokens)
 
     @property
     def cache_tokens(self) -> int:
-        """The tokens that the KV cache holds."""
+        """Capacity of the KV cache, tokens."""
         return self.cache_blocks * self.block_tokens
 
 
 def read_model_config(name: str, folder: Path) -> dict[str, Any]:
-    """Return a model's config.json."""
+    """Return a model's config.json. Raises StartError if it is missing or invalid."""
     path = folder / "config.json"
     if not path.is_file():
         message = (
@@ -120,7 +120,7 @@ def read_model_config(name: str, folder: Path) -> dict[str, Any]:
 
 
 def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
-    """Return the settings. Raises StartError with the last lines of a real traceback."""
+    """Return the settings. Raises StartError with the last lines of vLLM's traceback."""
     version_numbers, hybrid, architecture = parse_release(version), is_hybrid(model), str(model["architectures"][0])
     _check_ranges(arguments, version_numbers)
     text = text_config(model)
@@ -168,7 +168,7 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
 
 
 def _check_ranges(arguments: Arguments, now: Release) -> None:
-    """Raise StartError, with Pydantic's message, for numbers that the real config classes refuse."""
+    """Raise StartError, with Pydantic's message, for a number that vLLM's config classes reject."""
     for key, value in arguments.values.items():
         violation = (
             option_values.find_broken_limit(key.replace("_", "-"), value, now)
@@ -197,14 +197,14 @@ def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, no
     return arguments.switch("enable_prefix_caching", now >= PREFIX_ON_SINCE)
 
 
-def _mamba_mode(arguments: Arguments, caches: bool, architecture: str, now: Release) -> str:
-    """Return the Mamba cache mode: `all` states, those at the end of a block (`align`), or `none`."""
-    if not caches:
+def _mamba_mode(arguments: Arguments, caches_states: bool, architecture: str, now: Release) -> str:
+    """Return the Mamba cache mode: `all` states are cached, those at the end of a block (`align`), or `none`."""
+    if not caches_states:
         return "none"
-    takes_all = supports_all_mode(architecture) and now < PREFIX_ON_SINCE
     if now < ALIGN_SINCE:
         return "all"
-    mode = arguments.text("mamba_cache_mode", "all" if takes_all else "align")
+    default = "all" if supports_all_mode(architecture) and now < PREFIX_ON_SINCE else "align"
+    mode = arguments.text("mamba_cache_mode", default)
     return "all" if mode == "all" and supports_all_mode(architecture) and now < MODE_IGNORED_SINCE else "align"
 
 
@@ -216,7 +216,7 @@ def _quantization(model: Mapping[str, Any]) -> str | None:
 
 def _model_length(arguments: Arguments, max_length: int) -> int:
     length = arguments.number("max_model_len", max_length)
-    length = max_length if length == -1 else length  # the model's maximum
+    length = max_length if length == -1 else length
     if length > max_length:
         message = (
             f"User-specified max_model_len ({length}) is greater than the derived max_model_len (max_position_embeddings={max_length}.0"
@@ -230,7 +230,7 @@ def _model_length(arguments: Arguments, max_length: int) -> int:
 
 
 def _count_shards(folder: Path) -> int:
-    """Return the number of weight files. Raises StartError if a file of the index is missing."""
+    """Return the number of weight files. Raises StartError if a file in the index is missing or incomplete."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return len(list(folder.glob("*.safetensors")))
@@ -257,17 +257,18 @@ def _weight_map(index: Path) -> dict[str, str]:
 def validation_error(
     config_class: str, message: str, kind: str, *, field: str = "", value: object = None
 ) -> StartError:
-    """Return Pydantic's refusal of a config, below the end of the traceback.
+    """Return the error for a config that Pydantic rejects, with the end of the traceback.
 
     Args:
-        config_class: the config class.
-        message: the error.
+        config_class: name of the config class.
+        message: the error message.
         kind: Pydantic's error type.
-        field: the refused field, if it is a single one.
-        value: its value.
+        field: the invalid field; empty if the config as a whole is invalid.
+        value: value of the field.
     """
     shown_input = "ArgsKwargs((), {'model': ...}), input_type=ArgsKwargs"
-    shown_input = f"{value!r}, input_type={type(value).__name__}" if field else shown_input
+    if field:
+        shown_input = f"{value!r}, input_type={type(value).__name__}"
     lines = (
         "Traceback (most recent call last):",
         '  File "/usr/local/bin/vllm", line 8, in <module>',
@@ -281,12 +282,12 @@ def validation_error(
 
 
 BLOCK_CHECK_SINCE: Release = (0, 17, 0)
-BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # the block size is known only after the attention backend
+BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # checked by the engine core, after the choice of the attention backend
 BLOCK_CHECK_UNTIL: Release = (0, 27, 0)
 
 
 def check_before_weights(config: Config, version: str) -> None:
-    """Raise StartError for settings that the API server refuses."""
+    """Raise StartError for settings that the API server rejects."""
     now = parse_release(version)
     if config.budget < config.max_num_seqs:
         message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
@@ -308,7 +309,7 @@ def check_before_weights(config: Config, version: str) -> None:
 
 
 def check_after_weights(config: Config, version: str) -> None:
-    """Raise StartError for settings that the engine's own process refuses."""
+    """Raise StartError for settings that the engine core rejects."""
     if BLOCK_CHECK_LATE_SINCE <= parse_release(version) < BLOCK_CHECK_UNTIL and _block_too_large(config):
         raise _core_error(f"AssertionError: {_block_too_large(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
@@ -317,7 +318,7 @@ def check_after_weights(config: Config, version: str) -> None:
 
 
 def _block_too_large(config: Config) -> str:
-    """Return the message for a block that is too large, or an empty string."""
+    """Return the error message for a block size that is too large, or an empty string."""
     if config.mamba_cache_mode != "align" or config.block_tokens <= config.budget:
         return ""
     return f"In Mamba cache align mode, block_size ({config.block_tokens}) must be <= max_num_batched_tokens ({config.budget})."

@@ -1,4 +1,4 @@
-"""One run of the simulated engine, from its arguments to its exit code, alone or as a rank of a group."""
+"""One run of the simulated vLLM, from its arguments to its exit code, as a single server or a rank of a group."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ MAX_MESSAGE_BYTES = 64
 
 @dataclass
 class Group:
-    """The ranks that serve a model together."""
+    """The group of ranks that serve a model together, as seen by one of them."""
 
     rank: int
     world: int
     #: number of ranks that split each layer
-    tensor: int
+    tensor_parallel_size: int
     address: str
     port: int
     timeout_s: float
@@ -55,38 +55,38 @@ class Group:
 
     @classmethod
     def from_arguments(cls, arguments: Arguments) -> Group:
-        """Return the group of the arguments; a single server is a group of one rank."""
+        """Return the group in the arguments. A single server is a group of one rank."""
         world = arguments.number("nnodes", 1)
         timeout_s = arguments.number("distributed_timeout_seconds", DEFAULT_TIMEOUT_S)
         address, port = arguments.text("master_addr", "127.0.0.1"), arguments.number("master_port", DEFAULT_PORT)
-        tensor = arguments.number("tensor_parallel_size", 1)
-        return cls(arguments.number("node_rank", 0), world, tensor, address, port, timeout_s)
+        tensor_parallel_size = arguments.number("tensor_parallel_size", 1)
+        return cls(arguments.number("node_rank", 0), world, tensor_parallel_size, address, port, timeout_s)
 
     @property
     def broken(self) -> bool:
-        """True if another member is gone, as the next collective operation would find."""
+        """True if another member has closed its connection."""
         return any(link.recv(1, socket.MSG_PEEK) == b"" for link in wait_for_readable(self.links))
 
     def join_lines(self, version: str) -> Iterator[str]:
-        """Yield the log lines of a rank that is about to join. They do not prove that it did."""
+        """Yield the log lines of a rank before it joins the group."""
         if self.rank:
             yield (
                 f"[serve.py:224] Launching vLLM (v{version}) headless multiproc executor, with head node address "
                 f"{self.address}:{self.port} for torch.distributed process group."
             )
-        at = f"tcp://{self.address}:{self.port}"
-        yield f"[parallel_state.py:1906] world_size={self.world} rank={self.rank} local_rank=0 distributed_init_method={at} backend=nccl"
+        url = f"tcp://{self.address}:{self.port}"
+        yield f"[parallel_state.py:1906] world_size={self.world} rank={self.rank} local_rank=0 distributed_init_method={url} backend=nccl"
 
     def assignment_line(self) -> str:
-        """Return the log line that proves the group."""
-        tensor, pipeline = self.rank % self.tensor, self.rank // self.tensor
+        """Return the log line of a rank that has joined the group."""
+        pipeline, tensor = divmod(self.rank, self.tensor_parallel_size)
         return (
             f"[parallel_state.py:2350] rank {self.rank} in world size {self.world} is assigned as DP rank 0, PP rank {pipeline}, "
             f"PCP rank 0, TP rank {tensor}, ETP rank {tensor}, EP rank N/A, EPLB rank N/A"
         )
 
     def wait_for_members(self, stopped: threading.Event) -> None:
-        """Wait until all members have joined, or until stopped. Raises StartError with the log lines of real ones."""
+        """Wait until all members have joined or `stopped` is set. Raises StartError after the timeout."""
         until_s = time.monotonic() + self.timeout_s
         if self.world == 1:
             return
@@ -100,7 +100,7 @@ class Group:
 
     def _accept_members(self, stopped: threading.Event, until_s: float) -> None:
         try:
-            # on all interfaces, as in vLLM, unless it is a loopback address
+            # as in vLLM, on all interfaces unless the address is a loopback address
             listen_address = self.address if self.address.startswith("127.") else ""
             listener = socket.create_server((listen_address, self.port), backlog=self.world)
         except OSError as error:
@@ -126,7 +126,7 @@ class Group:
             return
         self.links.append(link)
         link.settimeout(POLL_S)
-        while not stopped.is_set():  # forever if another program has the port, as observed with the real one
+        while not stopped.is_set():  # vLLM, too, waits forever if another program listens on the port (observed)
             with contextlib.suppress(TimeoutError):
                 if link.recv(MAX_MESSAGE_BYTES):
                     return
@@ -163,6 +163,7 @@ class Engine(Process):
     model: Mapping[str, Any]
     metrics: Metrics
     group: Group | None = None
+    #: a compile cache of an earlier start was found
     warm = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -184,17 +185,17 @@ class Engine(Process):
 
     @property
     def stores_responses(self) -> bool:
-        """True if it stores responses, so that they can be retrieved later."""
+        """True if responses are stored, so that clients can retrieve them later."""
         return self.env.get(responses.STORE_VARIABLE) == "1"
 
     def store_response(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Return a response, and store it if that is enabled."""
+        """Store a response, if that is enabled, and return it."""
         if self.stores_responses and len(self.stored_responses) < responses.MAX_STORED:
             self.stored_responses[response["id"]] = response
         return response
 
     def kill_rank(self) -> None:
-        """Kill the process of its own rank: a worker exits with code 0, a head like an engine that has failed."""
+        """Kill this member's rank process. A worker then exits with code 0, a head as after a failed request."""
         if self.group is None or self.group.world == 1:
             return
         self.write_last_lines(startup.lost_rank_lines(self.group.rank), 0)
@@ -216,29 +217,29 @@ class Engine(Process):
             arguments.values.get("speculative_config"),
             arguments.model,
             self._folder_of,
-            good=self.fault() != "bad-drafts",
+            is_good=self.fault() != "bad-drafts",
         )
         self.config = self.limits = replace(build_config(arguments, model, folder, self.version), drafts=drafts)
         self.write_log(startup.settings_lines(self.config, arguments, self.version))
         check_before_weights(self.config, self.version)
         self.crash_if_looping()
         if not self.take_memory(int(self.config.utilization * TOTAL_BYTES)):
-            free = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
-            return self.write_last_lines(startup.no_memory_lines(self.config, free, TOTAL_BYTES / GIB), 1)
+            free_gib = 41.3 if self.fault() == "oom" else self.free_bytes / GIB
+            return self.write_last_lines(startup.no_memory_lines(self.config, free_gib, TOTAL_BYTES / GIB), 1)
         self.adjust_memory(HOST_SIDE_BYTES)
         self._join_group(self.group)
         return self._load_and_serve(server)
 
     def _compile_and_cache(self) -> None:
-        """Compile, which takes memory for a while, then allocate the cache."""
-        peak = 0 if self.warm or self.config.eager else COMPILE_PEAK_BYTES
-        self.adjust_memory(peak)
+        """Compile, which needs memory temporarily, and allocate the KV cache."""
+        peak_bytes = 0 if self.warm or self.config.eager else COMPILE_PEAK_BYTES
+        self.adjust_memory(peak_bytes)
         self.write_log(startup.cache_lines(self.config, self.version, self.device, has_compile_cache=self.warm))
-        self.adjust_memory(-peak)
+        self.adjust_memory(-peak_bytes)
 
     @property
     def experts(self) -> str:
-        """The backend of a mixture of experts."""
+        """Kernel backend of a mixture of experts."""
         return "MARLIN" if self.fault() == "weight-only" else "FLASHINFER_CUTLASS"
 
     @property
@@ -248,28 +249,25 @@ class Engine(Process):
 
     @property
     def headless(self) -> bool:
-        """True if it is a worker of a group, without a port of its own."""
+        """True for a worker of a group, which has no HTTP API."""
         return self.group is not None and self.group.rank > 0
 
     @property
     def peer_lost(self) -> bool:
-        """True if a member of its group is gone."""
+        """True if another member of the group has disconnected."""
         return self.group is not None and self.group.broken
 
     def _join_group(self, group: Group) -> None:
-        """Log the group to join, join the other ranks, and log that they met."""
+        """Join the group, with the log lines before and after."""
         self.write_log(startup.member_lines(group.join_lines(self.version)))
         if group.rank and self.fault() == "worker-never-joins":
             self.stopped.wait()
         group.wait_for_members(self.stopped)
         if self.stopped.is_set():
             return
-        sockets = self.fault() == "sockets"
-        self.write_log((0, line) for line in nccl_lines(group.rank, group.world, self.env, sockets=sockets))
+        lines = nccl_lines(group.rank, group.world, self.env, uses_sockets=self.fault() == "sockets")
+        self.write_log((0, line) for line in lines)
         self.write_log(startup.member_lines([group.assignment_line()]))
-
-    def _log_drafts(self, statistics: str) -> None:
-        self.log(startup.speculation_line(statistics))
 
     def _load_and_serve(self, server: Server | None) -> int:
         """Load the model, open the port and serve until stopped."""
@@ -284,12 +282,15 @@ class Engine(Process):
         save_compile_cache(compiled)
         if self.wait_while_start_hangs():
             return self._code or SIGTERM_EXIT_CODE
-        cache = PrefixCache(self.config)
-        self.cache, self.metrics = (
-            cache,
-            Metrics(self.config, self.version, cache, self.config.drafts, self._log_drafts),
+        prefix_cache = PrefixCache(self.config)
+        self.cache = prefix_cache
+        self.counters = self.metrics = Metrics(
+            self.config,
+            self.version,
+            prefix_cache,
+            self.config.drafts,
+            lambda statistics: self.log(startup.speculation_line(statistics)),
         )
-        self.counters = self.metrics
         adapters = load_adapters(self.arguments, self.model, self._folder_of)
         self.config = replace(self.config, adapters={adapter.name: adapter for adapter in adapters})
         self.write_log(startup.adapter_lines(adapters))
@@ -304,19 +305,19 @@ class Engine(Process):
 
 
 CACHE_VARIABLE = "VLLM_CACHE_ROOT"
-#: file below it, as named by vLLM 0.32.0
+#: path of a compiled graph below the cache folder in vLLM 0.32.0
 COMPILED_FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
 
 
 def compile_cache_file(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | None:
-    """Return the file that a start leaves behind, or None if nothing outlives the container."""
+    """Return the path of the compiled graph, or None if the cache folder is not on the host."""
     root = env.get(CACHE_VARIABLE)
     folder = folder_of(root) if root else None
     return folder / COMPILED_FILE if folder is not None and folder.parent.is_dir() else None
 
 
 def save_compile_cache(file: Path | None) -> None:
-    """Store what was compiled for the next start."""
+    """Write the compiled graph for the next start."""
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"compiled\n" * 1000)
@@ -325,16 +326,16 @@ def save_compile_cache(file: Path | None) -> None:
 NCCL_LABEL = "spark:141:141 [0] NCCL INFO"
 
 
-def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) -> Iterator[str]:
-    """Yield the NCCL log lines of one member after it has joined the others.
+def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, uses_sockets: bool) -> Iterator[str]:
+    """Yield the NCCL log lines of one member after it has joined the group.
 
-    Yields nothing if the container has no adapter: the transport is then unproven.
+    Yields nothing unless NCCL_DEBUG is INFO and the container has an adapter.
 
     Args:
         rank: the member's rank.
         world: number of ranks.
-        env: environment variables of its container.
-        sockets: no adapter is usable, so NCCL falls back to sockets.
+        env: environment variables of the container.
+        uses_sockets: NCCL finds no usable adapter and falls back to sockets.
     """
     adapters = [name for name in env.get("NCCL_IB_HCA", "").split(",") if name]
     if env.get("NCCL_DEBUG") != "INFO" or not adapters:
@@ -344,12 +345,12 @@ def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, sockets: bool) 
     used = " ".join(f"[{n}]{name}:1/RoCE" for n, name in enumerate(adapters))
     yield (
         f"{NCCL_LABEL} NET/IB : No device found."
-        if sockets
+        if uses_sockets
         else f"{NCCL_LABEL} NET/IB : Using {used} [RO]; OOB {interface}:{address}<0>"
     )
-    network = "Socket" if sockets else "IB"
+    network = "Socket" if uses_sockets else "IB"
     yield f"{NCCL_LABEL} Using network {network}"
     other = (rank + 1) % world
-    for n in range(1 if sockets else len(adapters)):
+    for n in range(1 if uses_sockets else len(adapters)):
         yield f"{NCCL_LABEL} Channel {n:02d}/0 : {rank}[0] -> {other}[0] [send] via NET/{network}/{n}"
     yield f"{NCCL_LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API in the shape of 0.32.0: requests are converted to chats, answers to content blocks."""
+"""Anthropic's Messages API in the format of 0.32.0: requests are converted to chats, answers to content blocks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ STREAM_ERROR = "Error in message stream converter."
 
 
 def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request in the format of a chat."""
+    """Convert a request to a chat request."""
     chat = {name: value for name, value in body.items() if name not in ("system", "tools", "tool_choice", "thinking")}
     system = _join_text(body.get("system"))
     messages = [{"role": "system", "content": system}] if system else []
-    rows = body.get("messages")
-    for message in rows if isinstance(rows, list) else ():
+    for message in body["messages"] if isinstance(body.get("messages"), list) else ():
         messages += _to_chat_messages(message) if isinstance(message, dict) else ()
     chat["messages"] = messages
     if isinstance(body.get("tools"), list):
@@ -44,7 +43,7 @@ def _join_text(content: Any) -> str:
 
 
 def _to_chat_messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a message as messages of a chat: tool results become messages of their own."""
+    """Convert a message to chat messages. Each tool result becomes a separate message."""
     content = message.get("content")
     blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     if not blocks:
@@ -90,25 +89,20 @@ def _to_tool_choice(choice: Any) -> Any:
 
 
 def token_count_response(tokens: int) -> dict[str, Any]:
-    """Return the answer to a request that counts tokens."""
+    """Return the answer of /v1/messages/count_tokens."""
     return {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
 
 
 @dataclass(frozen=True)
 class MessageAnswer:
-    """The answer to one request."""
+    """The answer to a request of the Messages API."""
 
     model: str
     #: number of prompt tokens
     prompt: int
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the JSON of an answer that is not streamed.
-
-        Args:
-            tokens: of the answer.
-            calls: tool calls, which replace the tokens' text.
-        """
+        """Return the JSON of an answer that is not streamed. Tool calls replace the tokens' text."""
         blocks: list[dict[str, Any]] = []
         for kind in ("reasoning", "content"):
             text = "".join(token.text for token in tokens if token.kind == kind)
@@ -150,7 +144,7 @@ class MessageAnswer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last events of a stream whose engine is gone."""
+        """Yield the last event of a stream after the engine core's end."""
         yield _encode_event("error", error={"type": "internal_error", "message": STREAM_ERROR})
 
     def _opening(self) -> dict[str, Any]:

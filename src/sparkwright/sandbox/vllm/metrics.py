@@ -1,4 +1,4 @@
-"""The prefix cache, and the /metrics page with the names and labels of 0.32.0, in Prometheus' text format."""
+"""The prefix cache, and the /metrics page with the names and labels of 0.32.0."""
 
 from __future__ import annotations
 
@@ -16,42 +16,40 @@ from sparkwright.sandbox.vllm.model import Drafts
 
 
 class PrefixCache:
-    """The prefix cache of an engine. It counts in tokens, as the engine's metrics do."""
+    """The prefix cache of an engine. `queries` and `hits` are tokens, as in the engine's metrics."""
 
     def __init__(self, config: Config) -> None:
         self._block = config.block_tokens
         aligned = max(1, config.budget // self._block) * self._block
         self._step = aligned if config.mamba_cache_mode == "align" else self._block
-        self._room = config.cache_blocks
-        self._on = config.prefix_caching
-        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._max_blocks = config.cache_blocks
+        self._is_enabled = config.prefix_caching
+        self._cached_keys: OrderedDict[int, None] = OrderedDict()
         self._mutex = threading.Lock()
         self.queries = 0
         self.hits = 0
 
     def lookup(self, prompt: Sequence[int]) -> int:
         """Return the number of a prompt's leading tokens that are cached, then cache the prompt."""
-        if not self._on:
+        if not self._is_enabled:
             return 0
         with self._mutex:
             hit = max(
-                (end for end, key in self._block_ends(prompt) if key in self._kept and end < len(prompt)), default=0
+                (end for end, key in self._block_ends(prompt) if key in self._cached_keys and end < len(prompt)),
+                default=0,
             )
             for end, key in self._block_ends(prompt):
-                if self._is_kept(end, len(prompt)):
-                    self._kept[key] = None
-                    self._kept.move_to_end(key)
-            while len(self._kept) > self._room:
-                self._kept.popitem(last=False)
+                if end % self._step == 0 or end + self._block > len(prompt):  # at a step's end, and the last full block
+                    self._cached_keys[key] = None
+                    self._cached_keys.move_to_end(key)
+            while len(self._cached_keys) > self._max_blocks:
+                self._cached_keys.popitem(last=False)
             self.queries += len(prompt)
             self.hits += hit
         return hit
 
-    def _is_kept(self, end: int, length: int) -> bool:
-        return end % self._step == 0 or end + self._block > length
-
     def _block_ends(self, prompt: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield the end of each full block, with a key of everything before it."""
+        """Yield the end of each full block, and a hash of all tokens before it."""
         key = 0
         for start in range(0, len(prompt) - self._block + 1, self._block):
             key = hash((key, tuple(prompt[start : start + self._block])))
@@ -59,7 +57,7 @@ class PrefixCache:
 
 
 POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-# a hybrid's block_size is shown with its initial value
+#: first version whose metrics contain the initial block_size of a hybrid model, and first version with the actual one
 STALE_BLOCK_RELEASES: tuple[Release, Release] = (0, 18, 0), (0, 23, 0)
 FIRST_TOKEN_BOUNDS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
@@ -75,25 +73,24 @@ REQUEST_BOUNDS_S = (
 
 @dataclass
 class Histogram:
-    """A histogram of /metrics."""
+    """A Prometheus histogram."""
 
     name: str
-    about: str
-    #: upper bounds of its buckets
+    description: str
+    #: upper bounds of the buckets
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
     sum: float = 0.0
 
     def add(self, value: float) -> None:
-        """Add a value."""
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def rows(self, labels: dict[str, str]) -> Iterator[str]:
-        """Yield its lines of the page."""
+        """Yield the histogram's lines of the /metrics page."""
         counts, below = self.counts or [0] * (len(self.bounds) + 1), 0
-        yield from _header_lines(self.name, "histogram", self.about)
+        yield from _header_lines(self.name, "histogram", self.description)
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
             below += count
             yield f"{self.name}_bucket{_format_labels({**labels, 'le': bound})} {float(below)}"
@@ -117,7 +114,7 @@ class Metrics(Counters):
         self.first_token = Histogram(
             "vllm:time_to_first_token_seconds", "From arrival to the first token.", FIRST_TOKEN_BOUNDS_S
         )
-        self.between = Histogram("vllm:inter_token_latency_seconds", "From token to token.", INTER_TOKEN_BOUNDS_S)
+        self.inter_token = Histogram("vllm:inter_token_latency_seconds", "From token to token.", INTER_TOKEN_BOUNDS_S)
         self.end_to_end = Histogram(
             "vllm:e2e_request_latency_seconds", "From arrival to the last token.", REQUEST_BOUNDS_S
         )
@@ -136,7 +133,7 @@ class Metrics(Counters):
     def count_token(self, count: int, after_s: float) -> None:
         super().count_token(count, after_s)
         with self.mutex:
-            (self.first_token if count == 1 else self.between).add(after_s)
+            (self.first_token if count == 1 else self.inter_token).add(after_s)
 
     def count_request(self, finish_reason: str, tokens: int, seconds: float) -> None:
         super().count_request(finish_reason, tokens, seconds)
@@ -149,7 +146,6 @@ class Metrics(Counters):
             self._log(line)
 
     def text(self) -> bytes:
-        """Return the /metrics page."""
         with self.mutex:
             return ("\n".join(self._rows()) + "\n").encode()
 
@@ -173,13 +169,13 @@ class Metrics(Counters):
         for reason, count in self.finished.items():
             yield f"vllm:request_success_total{_format_labels({**labels, 'finished_reason': reason})} {float(count)}"
         yield from self._speculation_rows(labels)
-        for histogram in (self.first_token, self.between, self.end_to_end):
+        for histogram in (self.first_token, self.inter_token, self.end_to_end):
             yield from histogram.rows(labels)
         yield from _header_lines("vllm:cache_config_info", "gauge", "The cache's settings.")
         yield f"vllm:cache_config_info{_format_labels(self._info)} 1.0"
 
     def _speculation_rows(self, labels: dict[str, str]) -> Iterator[str]:
-        """Yield the counters of speculative decoding; none without it."""
+        """Yield the lines of speculative decoding's counters, or nothing without speculative decoding."""
         if self._drafts is None:
             return
         for name, (about, value) in self._drafts.counters().items():

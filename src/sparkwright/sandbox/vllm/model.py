@@ -1,4 +1,4 @@
-"""The files of a model that the simulated engine reads: its layers and their cache blocks, LoRA adapters and drafters."""
+"""A model's files as the simulated engine reads them: cache block sizes, LoRA adapters, and speculative decoding."""
 
 from __future__ import annotations
 
@@ -15,20 +15,12 @@ from sparkwright.sandbox.vllm.command_line import Arguments, crash_error
 from sparkwright.trust import bounds
 from sparkwright.trust.bounds import count_or_none
 
-_RECURRENT_LAYERS = (
-    "linear_attention",
-    "mamba",
-    "mamba2",
-    "conv",
-    "short_conv",
-    "recurrent",
-    "hybrid",
-    "hybrid_sliding",
+RECURRENT_LAYERS = frozenset(
+    ("linear_attention", "mamba", "mamba2", "conv", "short_conv", "recurrent", "hybrid", "hybrid_sliding", "kda")
 )
-RECURRENT_LAYERS = frozenset((*_RECURRENT_LAYERS, "kda"))
 RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "conv_L_cache", "linear_attn_config")
 
-#: classes of which every state can be cached (mamba cache mode "all", 0.15 to 0.27)
+#: architectures that support mamba cache mode "all" (0.15 to 0.27)
 ALL_MODE_ARCHITECTURES = (
     "Bamba",
     "FalconH1",
@@ -41,13 +33,27 @@ ALL_MODE_ARCHITECTURES = (
 )
 ATTENTION_FREE_ARCHITECTURES = ("MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM")
 DENSE_BLOCK_TOKENS = 16
-MAX_SIZE = 2**24  # upper bound of heads and their widths
-KERNEL_ALIGNMENT_TOKENS = 16  # tokens
-GENERIC_BLOCK_TOKENS = 528  # for a hybrid whose config does not give the size of its state
+MAX_SIZE = 2**24  # maximum number and width of heads
+KERNEL_ALIGNMENT_TOKENS = 16
+GENERIC_BLOCK_TOKENS = 528  # for a hybrid model if its config lacks the size of its state
+
+DEFAULT_MAX_RANK = 16
+MAX_HEADER_BYTES = 1 << 20
+
+#: share of drafts whose first token is accepted: by a good and by a bad drafter
+GOOD_ACCEPTANCE, BAD_ACCEPTANCE = 0.85, 0.15
+#: share of accepted tokens whose successor is accepted too
+FURTHER_ACCEPTANCE = 0.8
+#: duration of a step with drafts, relative to a step without
+STEP_COST = 1.25
+#: seconds between two log lines with statistics
+LOG_INTERVAL_S = 10.0
+#: its multiples modulo 1 are evenly distributed
+GOLDEN_RATIO = 0.618034
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the language model's part of a config."""
+    """Return the config of the language model, without those of a vision or audio part."""
     text = config.get("text_config")
     return text if isinstance(text, Mapping) else config
 
@@ -62,20 +68,17 @@ def is_hybrid(config: Mapping[str, Any]) -> bool:
 
 
 def is_attention_free(architecture: str) -> bool:
-    """Return True if the model has no attention layers. Its prefix caching is off by default."""
+    """Return True if the model has no attention layers. Prefix caching is then off by default."""
     return architecture in ATTENTION_FREE_ARCHITECTURES
 
 
 def supports_all_mode(architecture: str) -> bool:
-    """Return True if prefix caching stores every state of this architecture."""
+    """Return True if the architecture supports mamba cache mode "all", which caches every state."""
     return architecture.startswith(ALL_MODE_ARCHITECTURES)
 
 
 def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
-    """Return the tokens of a block.
-
-    For a hybrid model they make an attention page at least as large as the state of a recurrent layer.
-    """
+    """Return the block size. In a hybrid model, a block's attention page is at least as large as a recurrent layer's state."""
     if not is_hybrid(config):
         return DENSE_BLOCK_TOKENS
     state, token = state_bytes(text_config(config)), token_bytes(text_config(config), kv_cache_dtype)
@@ -85,7 +88,7 @@ def block_tokens(config: Mapping[str, Any], kv_cache_dtype: str) -> int:
 
 
 def state_bytes(text: Mapping[str, Any]) -> int:
-    """Return the size of one gated delta net layer's convolution and state, or 0 if the config does not say."""
+    """Return the size of one gated delta net layer's convolution and state, or 0 if the config lacks a size."""
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
     key_heads, key_dim, value_heads, value_dim = (_read_size(text, name) for name in names)
     if not (key_heads and key_dim and value_heads and value_dim):
@@ -102,29 +105,19 @@ def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
 
 
 def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
-    """Return by how many percent the page of a state is larger than the state."""
+    """Return the padding of a state's page, as a percentage of the state's size."""
     text = text_config(config)
     state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
     return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0
 
 
 def _read_size(text: Mapping[str, Any], name: str) -> int:
-    """Return a size of the config, or 0 if it is not a valid one."""
     return count_or_none(text.get(name), MAX_SIZE) or 0
-
-
-# LoRA adapters of the simulated engine: loaded after the model, and refused as vLLM 0.32.0 refuses them.
-#
-# Source: vllm/lora/peft_helper.py, lora_model.py and entrypoints/openai/models/serving.py, and real starts.
-
-
-DEFAULT_MAX_RANK = 16
-MAX_HEADER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A loaded adapter."""
+    """A loaded LoRA adapter."""
 
     name: str
     path: str
@@ -133,10 +126,12 @@ class Adapter:
 def load_adapters(
     arguments: Arguments, model: Mapping[str, Any], folder_of: Callable[[str], Path]
 ) -> tuple[Adapter, ...]:
-    """Return the adapters of --lora-modules. Raises StartError for one that the real engine does not load.
+    """Return the adapters of --lora-modules. Raises StartError for an adapter that vLLM 0.32.0 can't load.
+
+    Source: vllm/lora/peft_helper.py, lora_model.py and entrypoints/openai/models/serving.py, and real starts.
 
     Args:
-        arguments: the engine's.
+        arguments: arguments of the engine.
         model: the model's config.json.
         folder_of: returns the host path of a path in the container.
     """
@@ -161,7 +156,7 @@ def _parse_adapters(entries: Any) -> Iterator[Adapter]:
 
 
 def _adapter_problem(adapter: Adapter, folder: Path, text: Mapping[str, Any], max_rank: int) -> str:
-    """Return the reason for which an adapter is not loaded, or an empty string."""
+    """Return the error message for an adapter that can't be loaded, or an empty string."""
     try:
         config = bounds.read_config(folder / "adapter_config.json")
         with (folder / "adapter_model.safetensors").open("rb") as file:
@@ -175,42 +170,31 @@ def _adapter_problem(adapter: Adapter, folder: Path, text: Mapping[str, Any], ma
         return "Call to add_lora method failed: vLLM does not yet support DoRA."
     if rank > max_rank:
         return f"Call to add_lora method failed: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
-    # one of a smaller model is loaded, as 0.32.0 does
+    # like 0.32.0, this loads an adapter of a smaller model
     hidden = bounds.count_or_none(text.get("hidden_size"))
-    for name, about in header.items():
-        if hidden and name.endswith("q_proj.lora_A.weight") and about["shape"][1] > hidden:
-            shape = about["shape"]
+    for name, tensor in header.items():
+        if hidden and name.endswith("q_proj.lora_A.weight") and tensor["shape"][1] > hidden:
             return (
                 "Call to add_lora method failed: The size of tensor a "
-                f"({hidden}) must match the size of tensor b ({shape[1]}) at non-singleton dimension 1"
+                f"({hidden}) must match the size of tensor b ({tensor['shape'][1]}) at non-singleton dimension 1"
             )
     return ""
 
 
-# Speculative decoding of the simulated engine: drafts, counters and their log line.
-#
-# Names and words are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
-
-#: share of drafts whose first token is accepted, and share of these at each further position
-GOOD_ACCEPTANCE, BAD_ACCEPTANCE, FURTHER_ACCEPTANCE = 0.85, 0.15, 0.8
-#: time of a step with drafts, relative to one without
-STEP_COST = 1.25
-#: interval of the log's statistics, seconds
-LOG_INTERVAL_S = 10.0
-#: step size that covers [0, 1) evenly
-GOLDEN_RATIO = 0.618034
-
-
 @dataclass
 class Drafts:
-    """The drafts of speculative decoding, and how many of their tokens were accepted."""
+    """The statistics of speculative decoding.
+
+    Metric names and log line are those of vllm/v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0.
+    """
 
     method: str
-    model: str | None  #: of the drafter; None for one without
-    depth: int  #: tokens of a draft
-    good: bool = True  #: most first tokens are accepted
+    model: str | None  #: the drafter's model
+    depth: int  #: tokens per draft
+    is_good: bool = True  #: most first tokens are accepted
     drafts: int = 0
     positions: list[int] = field(default_factory=list)  #: accepted tokens by position
+    #: time, drafts and positions at the last log line
     _logged: tuple[float, int, list[int]] = (0.0, 0, [])
 
     def __post_init__(self) -> None:
@@ -223,12 +207,12 @@ class Drafts:
 
     @property
     def gain(self) -> float:
-        """The rate of steps with drafts, as a share of the rate without."""
+        """Factor on the rate of steps."""
         return 1 / STEP_COST
 
     def step(self) -> int:
-        """Count a draft. Return the tokens of its step: the accepted ones and the model's own."""
-        spread, share = self.drafts * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.good else BAD_ACCEPTANCE
+        """Count a draft. Return the number of tokens of its step: the accepted ones and one of the model."""
+        spread, share = self.drafts * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.is_good else BAD_ACCEPTANCE
         self.drafts += 1
         accepted = 0
         while accepted < self.depth and spread < share * FURTHER_ACCEPTANCE**accepted:
@@ -237,7 +221,7 @@ class Drafts:
         return accepted + 1
 
     def counters(self) -> dict[str, tuple[str, int]]:
-        """Return its counters except those by position, each with its description and value."""
+        """Return description and value of each counter, by metric name. `positions` are not included."""
         accepted = sum(self.positions)
         return {
             "vllm:spec_decode_num_drafts_total": ("Number of spec decoding drafts.", self.drafts),
@@ -246,7 +230,7 @@ class Drafts:
         }
 
     def log_line(self, now_s: float) -> str:
-        """Return the log line for the time since the last one; empty if that is too short or nothing was drafted."""
+        """Return the log line with statistics, or an empty string before the next interval and if nothing was drafted."""
         since_s, drafts, positions = self._logged
         drafted, seconds = self.drafts - drafts, now_s - since_s
         if seconds < LOG_INTERVAL_S or not drafted:
@@ -263,14 +247,16 @@ class Drafts:
         )
 
 
-def parse_drafts(speculative_config: Any, model: str, folder_of: Callable[[str], Path], *, good: bool) -> Drafts | None:
-    """Return the drafts of a --speculative-config, or None if there is none. Raises StartError if the drafter is missing.
+def parse_drafts(
+    speculative_config: Any, model: str, folder_of: Callable[[str], Path], *, is_good: bool
+) -> Drafts | None:
+    """Return the drafts of --speculative-config, or None if it is not set. Raises StartError.
 
     Args:
-        speculative_config: value of the flag.
+        speculative_config: value of the option.
         model: the served model.
         folder_of: returns the host path of a path in the container.
-        good: most first tokens are accepted; else few are.
+        is_good: most first tokens are accepted.
     """
     if not isinstance(speculative_config, Mapping):
         return None
@@ -287,4 +273,4 @@ def parse_drafts(speculative_config: Any, model: str, folder_of: Callable[[str],
             f"OSError: Can't load the configuration of '{drafter}'. If you were trying to load it from 'https://huggingface.co/models',"
             " make sure you don't have a local directory with the same name."
         )
-    return Drafts(method, drafter if isinstance(drafter, str) else model, min(depth, 32), good)
+    return Drafts(method, drafter if isinstance(drafter, str) else model, min(depth, 32), is_good)

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API in the shape of 0.32.0: requests are converted to chats, answers to items."""
+"""OpenAI's Responses API in the format of 0.32.0: requests are converted to chats, answers to items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.sandbox.serving.generation import Token
 
-#: environment variable that enables stored responses, and how many of them this server stores
+#: environment variable that enables stored responses, and their maximum number
 STORE_VARIABLE, MAX_STORED = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
 NO_STORE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
@@ -24,14 +24,14 @@ TRAILING_NULLS = ("kv_transfer_params", "ec_transfer_params", "input_messages", 
 
 
 def to_chat(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request in the format of a chat."""
+    """Convert a request to a chat request."""
     chat = {name: body[name] for name in ("model", "stream", "temperature", "chat_template_kwargs") if name in body}
     content = body.get("input")
     items = content if isinstance(content, list) else [{"role": "user", "content": content}]
     messages = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     chat["messages"] = messages + [_to_message(item) for item in items if isinstance(item, dict)]
     tools = body.get("tools")
-    # Codex sends tools of OpenAI's own, such as web_search, beside functions
+    # Codex also sends built-in tools of OpenAI, such as web_search
     functions = [tool for tool in tools if _is_function(tool)] if isinstance(tools, list) else []
     if functions:
         chat["tools"] = [{"type": "function", "function": tool} for tool in functions]
@@ -77,22 +77,17 @@ class ResponseAnswer:
     model: str
     #: number of prompt tokens
     prompt: int
-    #: the request
+    #: JSON of the request
     request_body: Mapping[str, Any]
-    #: called with a complete answer; stores it where that is enabled
+    #: stores the complete response, if that is enabled, and returns it
     store_response: Callable[[dict[str, Any]], dict[str, Any]]
-    #: the id of the response
+    #: id of the response
     name: str = field(default_factory=lambda: _new_id("resp"))
     #: seconds since the epoch
     created: int = field(default_factory=lambda: int(time.time()))
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the JSON of an answer that is not streamed.
-
-        Args:
-            tokens: of the answer.
-            calls: tool calls, which replace the tokens' text.
-        """
+        """Return the JSON of an answer that is not streamed. Tool calls replace the tokens' text."""
         items = [] if calls else [_build_item(kind, text) for kind, text in _texts_by_kind(tokens)]
         return self.store_response(
             self._final_response([*items, *(_build_call(call, "completed") for call in calls)], tokens)
@@ -115,19 +110,19 @@ class ResponseAnswer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Close the connection without further events: the end of a stream whose engine is gone."""
+        """Close the connection without further events, as vLLM does after the engine core's end."""
         raise ConnectionResetError
 
     def pending_response(self, status: str) -> dict[str, Any]:
-        """Return the response before its first token."""
+        """Return a response without output, in a status such as queued or in_progress."""
         return self._response_body([], status, None, cut=False)
 
     def _final_response(self, items: list[dict[str, Any]], tokens: Sequence[Token]) -> dict[str, Any]:
         is_cut = bool(tokens) and tokens[-1].finish_reason == "length"
-        thought = sum(token.kind == "reasoning" for token in tokens)
+        reasoning_tokens = sum(token.kind == "reasoning" for token in tokens)
         per_turn: list[int] = []
         input_details = {"cached_tokens": 0, "cache_write_tokens": 0}
-        output_details = {"reasoning_tokens": thought, "tool_output_tokens": 0}
+        output_details = {"reasoning_tokens": reasoning_tokens, "tool_output_tokens": 0}
         usage = {
             "input_tokens": self.prompt,
             "input_tokens_details": {
@@ -197,7 +192,7 @@ def _texts_by_kind(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
 
 
 def _build_item(kind: str, text: str, *, name: str = "", status: str | None = None) -> dict[str, Any]:
-    """Return a finished item. A status of None stands for the default one."""
+    """Return a finished item. `status` is ignored for a message, which is always completed."""
     if kind == "reasoning":
         fields: dict[str, Any] = {"id": name or _new_id("rs"), "summary": [], "type": "reasoning"}
         content = [{"text": text, "type": "reasoning_text"}]
@@ -218,7 +213,7 @@ def _build_call(call: Mapping[str, Any], status: str, *, name: str = "") -> dict
 def _text_item_events(
     numbers: Iterator[int], kind: str, pieces: Iterable[Token], generated: list[Token], items: list[dict[str, Any]]
 ) -> Iterator[bytes]:
-    """Yield the events of an item of text or thinking, and append its tokens to `generated` and itself to `items`."""
+    """Yield the events of an item of text or thinking. Append its tokens to `generated` and the item to `items`."""
     thinking, index = kind == "reasoning", len(items)
     name = _new_id("rs" if thinking else "msg")
     position: dict[str, Any] = {"content_index": 0, "item_id": name, "output_index": index}
