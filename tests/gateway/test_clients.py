@@ -162,7 +162,7 @@ def test_a_key_whose_time_is_over_is_refused_before_the_body(lab: RunningGateway
 def test_so_many_requests_a_minute_and_no_more_are_taken_and_counted(lab: RunningGateway) -> None:
     answers = [chat_as(lab, "few") for _ in range(5)]
     assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
-    assert answers[-1].headers["retry-after"] == "5" and "in a minute" in answers[-1].json["error"]["message"]
+    assert answers[-1].headers["retry-after"] == "5" and "limit of requests per minute" in answers[-1].json["error"]["message"]
     wait_for_counts(lab, "few", requests=3, refused=2, running=0)
     assert chat_as(lab, "alice").status == 200, "one client's limit is no other's"
 
@@ -223,7 +223,7 @@ def test_a_client_has_so_many_tokens_a_day_and_a_reload_or_a_crash_gives_no_more
         assert chat_as(counting, "alice", usage=token_usage(40, 10)).status == 200
     wait_for_counts(counting, "alice", requests=2)
     answer = chat_as(counting, "alice")
-    assert error_of(answer) == QUOTA_SPENT and "tokens today" in answer.json["error"]["message"]
+    assert error_of(answer) == QUOTA_SPENT and "token limit for today" in answer.json["error"]["message"]
     assert "retry-after" not in answer.headers, "an agent would wait for the rest of the day"
     assert chat_as(counting, "bob").status == 200
     wait_for_file(counting, "alice", prompt_tokens=80, generated_tokens=20, refused=1, estimated=0)

@@ -250,7 +250,7 @@ def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(benc
     bench.keep(str(result.data["digest"]))
     assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
     assert not bench.running().changed
-    with pytest.raises(Refused, match="earlier sparkwright"):
+    with pytest.raises(Refused, match="deployed by sparkwright 0.1"):
         GatewayLastGood().run(GatewayLastGood.Args(bench.name), bench.context)
 
 
