@@ -37,7 +37,7 @@ def test_a_new_server_tells_its_clients_and_others_only_when_asked(project: Sand
     assert config["provider"]["spark"]["models"]["qwen3.5-35b"]["limit"] == {"context": 4000, "output": 2000}
     assert "an agent needs a context of 65536 tokens or more; this server has 4000" in opencode.out
     both = project.run("client", "--host", "sandbox", "--for", "opencode", "--json")
-    assert (both.code, "leave out one of --for and --json" in both.err + both.out) == (5, True)
+    assert (both.code, "--for: can't be combined with --json" in both.err + both.out) == (5, True)
     wrote = project.run(
         "client", "--host", "sandbox", "--for", "opencode", "--write", "--file", "opencode.json", "--check"
     )

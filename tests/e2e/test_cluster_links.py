@@ -75,7 +75,7 @@ def test_a_pair_in_order_is_fit(pair: LinkedPair) -> None:
         ({"mtu": 1500}, ("", "MTU", "bad", "spark1 9000, spark2 1500: large transfers fail")),
         ({"over": "enP7s7"}, ("spark2", "path", "bad", "192.168.100.1 is reached over enP7s7, not over the fabric")),
         ({"ping": "exit 1"}, ("spark2", "path", "bad", "a frame of 9000 bytes does not reach 192.168.100.1 over enp1s0f1np1")),
-        ({"firmware": "28.45.1020"}, ("", "NIC firmware", "warning", "spark1 28.45.4028, spark2 28.45.1020: an update of one host")),
+        ({"firmware": "28.45.1020"}, ("", "NIC firmware", "warning", "spark1 28.45.4028, spark2 28.45.1020: updating only one host")),
         ({"driver": "590.11"}, ("", "NVIDIA driver", "warning", "spark1 580.95.05, spark2 590.11: all members should have the same driver")),
         ({"kernel": "6.17.0-1008-nvidia"}, ("", "kernel", "warning", "spark1 6.14.0-1015-nvidia, spark2 6.17.0-1008-nvidia")),
     ],

@@ -17,7 +17,7 @@ def test_an_error_stops_a_deploy_with_the_recipes_line_and_nothing_is_pulled(pro
     assert "Gather facts" not in result.out
     assert project.containers() == []
     planned = project.run("plan", "--host", "sandbox")
-    assert planned.code == 5 and "Give up prefix caching" in planned.out
+    assert planned.code == 5 and "Turn prefix caching off" in planned.out
 
 
 def test_an_option_the_image_does_not_list_is_refused_while_the_old_server_serves(project: SandboxProject) -> None:

@@ -150,7 +150,7 @@ def test_the_laptop_refuses_what_two_cannot_share(both: SandboxProject) -> None:
         text.replace(
             "serves:", "recipe: qwen3.5-35b\nserves:"
         ): "hosts/sandbox.yml:3: `recipe` and `serves` are both set.",
-        text.replace("serves:", "serve_port: 8001\nserves:"): "hosts/sandbox.yml:3: `serve_port` cannot tell",
+        text.replace("serves:", "serve_port: 8001\nserves:"): "hosts/sandbox.yml:3: `serve_port` is ambiguous",
         text.replace(
             f"recipe: {VECTORS}", f"recipe: {CHAT}"
         ): "hosts/sandbox.yml:5: the recipe qwen3.5-35b is listed twice.",

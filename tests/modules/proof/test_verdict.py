@@ -57,6 +57,6 @@ def test_the_table_stays_within_the_terminal(tmp_path: Path) -> None:
 
 
 def test_what_the_recipe_does_not_ask_for_is_no_finding(tmp_path: Path) -> None:
-    aside = Result(msg="not checked: the recipe asks for no GPU", data={"verdict": "not asked for"}).registered()
+    aside = Result(msg="not checked: the recipe requests no GPU", data={"verdict": "not asked for"}).registered()
     result = run_verdict(tmp_path, a=GOOD, GPU=aside)
     assert ([row["check"] for row in result.data["rows"]], result.msg) == (["a"], "1 proved")

@@ -212,7 +212,7 @@ def test_it_is_skipped_in_check_mode_and_in_a_plan_of_no_cluster(tmp_path: Path)
     with running_group(tmp_path) as pair:
         checking = pair.begin(0, barrier_task("prepared"), check=True)
         assert checking.recap()["exit"] == 0
-        assert checking.outcome("Meet at prepared") == ("skipped", "check mode: members do not wait for each other")
+        assert checking.outcome("Meet at prepared") == ("skipped", "members do not wait for each other in check mode")
     with running_group(tmp_path / "other") as pair:
         value = pair.members[0].start(replace(pair.plan(0, barrier_task("prepared")), cluster=None))
         assert value.recap()["exit"] == 0
