@@ -162,7 +162,10 @@ def test_a_key_whose_time_is_over_is_refused_before_the_body(lab: RunningGateway
 def test_so_many_requests_a_minute_and_no_more_are_taken_and_counted(lab: RunningGateway) -> None:
     answers = [chat_as(lab, "few") for _ in range(5)]
     assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
-    assert answers[-1].headers["retry-after"] == "5" and "limit of requests per minute" in answers[-1].json["error"]["message"]
+    assert (
+        answers[-1].headers["retry-after"] == "5"
+        and "limit of requests per minute" in answers[-1].json["error"]["message"]
+    )
     wait_for_counts(lab, "few", requests=3, refused=2, running=0)
     assert chat_as(lab, "alice").status == 200, "one client's limit is no other's"
 

@@ -47,7 +47,7 @@ CASES = {
             "responses": (
                 "disproved",
                 "the tool call came as text in the content: '<tool_call>",
-                "--tool-call-parser is not",
+                "--tool-call-parser is for another model",
             ),
             "reasoning": ("disproved", "the thinking is in the content: '<think>", "--reasoning-parser is missing"),
             "json_schema": ("proved", "the content is JSON of the schema", ""),
@@ -59,7 +59,7 @@ CASES = {
             "tool_call": (
                 "disproved",
                 "the tool call came as text in the content: '<tool_call>",
-                "--tool-call-parser is not",
+                "--tool-call-parser is for another model",
             )
         },
     ),
@@ -74,7 +74,7 @@ CASES = {
             "json_schema": (
                 "disproved",
                 "content is null instead of JSON",
-                "--reasoning-parser or --tool-call-parser is not",
+                "--reasoning-parser or --tool-call-parser is for another model",
             ),
         },
     ),
