@@ -42,7 +42,7 @@ def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) ->
         "The larger number is 9.9.",
         "9.90 is more than 9.11.",
     )
-    assert cut.cut and not thought.cut
+    assert cut.is_truncated and not thought.is_truncated
     assert read_recorded(f"{api}-tool{stream}")["usage"] == {"prompt_tokens": 10, "completion_tokens": 4}
 
 
@@ -95,4 +95,4 @@ def test_a_count_that_differs_from_the_usage_is_disproved() -> None:
         for body in ({"counted": 9, "prompt": 10}, {}, {"counted": 3, "prompt": 3})
     ]
     assert [item.verdict for item in judged] == ["disproved", "disproved", "proved"]
-    assert "counts 9 tokens where the answer's usage has 10" in judged[0].evidence
+    assert "counts 9 tokens, but the answer's usage has 10" in judged[0].evidence

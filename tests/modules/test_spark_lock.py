@@ -66,7 +66,7 @@ def test_shards_and_what_stands_beside_the_model_come_with_it(context: Recording
 
 
 def test_twelve_quantisations_and_none_chosen_is_a_sentence_with_each_and_its_size(context: RecordingContext) -> None:
-    with pytest.raises(Refused, match=f"{MODEL} has 12 models that .* matches: name one of ") as excinfo:
+    with pytest.raises(Refused, match=f"{MODEL} has 12 models that match .*: name one of ") as excinfo:
         lock_model(context, file="*m-*.gguf")
     assert all(f"m-{name}.gguf (0.0 GiB)" in str(excinfo.value) for name in QUANTISATIONS)
     assert "2 files)" in str(excinfo.value)
