@@ -1,5 +1,6 @@
 """`recipe.export`: what another tool is given is pinned, holds no key, and comes back as the same recipe."""
 
+import dataclasses
 import json
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from sparkwright.project import export_formats, recipe, starter
+from sparkwright.protocol.container import DOCKER_OPTIONS
 from tests import commands
 from tests.project.importing.forms import import_recipe
 
@@ -63,6 +65,81 @@ def test_a_shell_reads_the_docker_line_as_it_is_meant(exported: export_formats.E
         and "A=it's $5" in words
         and '{"enable_thinking":false}' in words
     )
+
+
+#: another value than the exported recipe's for each option of a container
+OTHER_VALUES: dict[str, object] = {
+    "gpus": "all",
+    "ipc": "private",
+    "shm_size": "8gb",
+    "ports": ("9000:8000",),
+    "volumes": ("/m:/m:ro", "/a:/b"),
+    "env": {"B": "1"},
+    "ulimits": {"nofile": "9"},
+    "labels": {"a": "b"},
+    "network": "name=lab,alias=m",
+    "networks": ("name=lab,alias=m", "other"),
+    "hostname": "h",
+    "extra_hosts": ("a:1.2.3.4",),
+    "dns": ("1.1.1.1",),
+    "user": "1000",
+    "group_add": ("44",),
+    "privileged": True,
+    "cap_add": ("SYS_PTRACE",),
+    "cap_drop": ("ALL",),
+    "security_opt": ("no-new-privileges",),
+    "devices": ("/dev/x",),
+    "pid": "host",
+    "init": True,
+    "working_dir": "/w",
+    "stop_signal": "SIGINT",
+    "healthcheck": {"test": "true", "retries": "3"},
+    "tmpfs": ("/tmp",),
+    "sysctls": {"net.core.somaxconn": "1024"},
+    "memory": "9gb",
+    "memory_swap": "9gb",
+    "cpus": 2.0,
+    "cpuset_cpus": "0-3",
+    "oom_score_adj": 9,
+    "log_driver": "local",
+    "log_options": {"max-size": "9m"},
+}
+
+
+#: sparkrun gets the variables of the recipe, not of the container
+@pytest.mark.parametrize(
+    ("option", "form"), [(o, f) for o in DOCKER_OPTIONS for f in WRITERS if (o, f) != ("env", "sparkrun")]
+)
+def test_no_option_of_a_container_is_left_out_silently(option: str, form: str, exported: export_formats.Export) -> None:
+    render = WRITERS[form]
+    plain = dataclasses.replace(exported, notes=[])
+    changed = dataclasses.replace(exported.spec, **{option: OTHER_VALUES[option]})
+    export = dataclasses.replace(exported, spec=changed, notes=[])
+    is_written = render(export) != render(plain)
+    assert is_written or export.notes != plain.notes or option in export.notes[-1], (
+        f"{option} is neither written nor noted"
+    )
+
+
+def test_compose_gets_networks_health_check_and_log_options(exported: export_formats.Export) -> None:
+    spec = dataclasses.replace(
+        exported.spec,
+        networks=("name=lab,alias=m",),
+        healthcheck={"test": "curl -f $URL", "retries": "3"},
+        log_driver="local",
+        log_options={"max-size": "9m"},
+    )
+    document = yaml.safe_load(export_formats.render_compose(dataclasses.replace(exported, spec=spec)))
+    service = document["services"]["tiny"]
+    assert service["networks"] == {"default": None, "lab": {"aliases": ["m"]}} and "network_mode" not in service
+    assert document["networks"] == {"lab": {"external": True}}
+    assert service["healthcheck"] == {"test": "curl -f $$URL", "retries": 3}
+    assert service["logging"] == {"driver": "local", "options": {"max-size": "9m"}}
+    disabled = dataclasses.replace(
+        exported, spec=dataclasses.replace(spec, healthcheck={"test": "NONE"}, network="lab")
+    )
+    document = yaml.safe_load(export_formats.render_compose(disabled))
+    assert document["services"]["tiny"]["healthcheck"] == {"disable": True}
 
 
 def test_a_cluster_goes_to_sparkrun_with_its_number_of_hosts_and_nowhere_else(tmp_path: Path) -> None:

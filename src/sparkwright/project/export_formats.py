@@ -18,6 +18,7 @@ from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.shell import join, quote
 from sparkwright.trust.image_name import ImageReference, with_digest
+from sparkwright.trust.process_option_rules import HEALTHCHECK_OFF, parse_network
 
 #: home folder of the user who starts the container; expanded by the shell or compose
 HOME = "~"
@@ -84,6 +85,10 @@ def render_docker_run(export: Export) -> str:
     refuse_cluster(export)
     add_model_note(export)
     spec = export.spec
+    for words in spec.further_networks():
+        export.notes.append(
+            f"then join its further network: `{join(['docker', 'network', 'connect', *words, spec.name])}`"
+        )
     rows = [["docker", "run", "-d", "--name", spec.name, "--restart", spec.restart]]
     rows += [[flag, value] if value else [flag] for flag, value in spec.docker_options()]
     entrypoint = spec.entrypoint or ()
@@ -111,7 +116,7 @@ def _group_options(words: list[str]) -> list[list[str]]:
 
 
 #: keys of a service for which `render_compose` has its own code
-SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart")
+SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart", "network_mode")
 #: keys of a service with the same value as an option of a recipe's container, by option
 COMPOSE_KEYS = {
     docker_command.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
@@ -139,7 +144,33 @@ def render_compose(export: Export) -> str:
         ids = spec.gpus.removeprefix("device=").split(",") if spec.gpus.startswith("device=") else None
         device = {"driver": "nvidia", **({"device_ids": ids} if ids else {"count": "all"}), "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
-    return yaml.safe_dump({"services": {spec.name: service}}, sort_keys=False, width=120)
+    if spec.healthcheck:
+        service["healthcheck"] = _compose_healthcheck(spec.healthcheck)
+    if spec.log_driver or spec.log_options:
+        logging = {"driver": spec.log_driver, "options": spec.log_options}
+        service["logging"] = {key: _escape_dollars(value) for key, value in logging.items() if value}
+    network_settings, external_networks = _compose_networks(spec)
+    document = {"services": {spec.name: {**service, **network_settings}}, **external_networks}
+    return yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def _compose_healthcheck(check: Mapping[str, str]) -> dict[str, Any]:
+    if check.get("test") == HEALTHCHECK_OFF:
+        return {"disable": True}
+    return {key: int(text) if key == "retries" else _escape_dollars(text) for key, text in check.items()}
+
+
+def _compose_networks(spec: ContainerSpec) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the service's network settings, and the section of the networks, which exist already.
+
+    A container of a single network without aliases keeps its `network_mode`. Compose's own default network takes the place of
+    Docker's default bridge for a container that joins further networks.
+    """
+    networks = dict(map(parse_network, (spec.network, *spec.networks)))
+    if list(networks) == [spec.network]:
+        return ({"network_mode": spec.network} if spec.network else {}), {}
+    service = {name or "default": {"aliases": aliases} if aliases else None for name, aliases in networks.items()}
+    return {"networks": service}, {"networks": {name: {"external": True} for name in networks if name}}
 
 
 def _escape_dollars(value: Any) -> Any:
@@ -191,8 +222,18 @@ def render_sparkrun(export: Export) -> str:
         "defaults": defaults,
         **({"env": dict(file.container.env)} if file.container.env else {}),
     }
+    if unsupported := _options_outside_sparkrun(export.spec):
+        export.notes.append(f"sparkrun sets the container's other options itself; left out: {', '.join(unsupported)}")
     command = f"{' '.join(words)} {join(engine.flags.argv(flags)).replace('{', '{{').replace('}', '}}')}"
     return yaml.safe_dump({**data, "command": command}, sort_keys=False, width=120)
+
+
+def _options_outside_sparkrun(spec: ContainerSpec) -> list[str]:
+    """Return the options that the recipe sets and the format does not contain; the model's own volume is not one of them."""
+    defaults = ContainerSpec("", "")
+    names = DOCKER_OPTIONS.keys() - {"ports", "volumes", "env"}
+    changed = {name for name in names if getattr(spec, name) != getattr(defaults, name)}
+    return sorted(changed | ({"volumes"} if len(spec.volumes) > 1 else set()))
 
 
 def _published_port(export: Export) -> str:
