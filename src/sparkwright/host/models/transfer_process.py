@@ -84,10 +84,10 @@ def choose_mode(
     total_bytes = sum(file.size_bytes for file in files)
     if total_bytes < SMALL_BYTES:
         return ModeChoice("plain", f"{units.format_size(total_bytes)} is too little to measure")
-    measure_xet = measure_xet or (lambda: measure_xet_rate(source, files) if measure is None else 0.0)
-    measure = measure or (lambda connections: measure_rate(source, files, connections))
+    rate_of = measure or (lambda connections: measure_rate(source, files, connections))
+    rate_of_xet = measure_xet or (lambda: measure_xet_rate(source, files) if measure is None else 0.0)
     few_connections = min(parallel_files, sum(file.size_bytes * 50 > total_bytes for file in files)) or 1
-    rates = {"plain": measure(few_connections), "hf_transfer": measure(MANY_CONNECTIONS), "xet": measure_xet()}
+    rates = {"plain": rate_of(few_connections), "hf_transfer": rate_of(MANY_CONNECTIONS), "xet": rate_of_xet()}
     if not any(rates.values()):
         return ModeChoice("plain", "no data received")
     best = max(rates, key=lambda mode: rates[mode])
