@@ -149,3 +149,12 @@ def test_what_the_log_of_llama_cpp_tells_of_its_slowness_is_found() -> None:
         ("its K and V caches have different types", "", "the same type for cache-type-k and cache-type-v"),
         ("flash attention is off", "", "flash-attn: true"),
     ]
+
+
+@pytest.mark.parametrize("offloaded", ["49/49", "50/49"])
+def test_a_log_with_all_layers_on_the_gpu_excludes_layers_on_the_cpu(offloaded: str) -> None:
+    engine = engines.get_engine("llama_cpp")
+    log = read_log(LLAMA_LOG.replace("20/49", offloaded), engine.log).to_json()
+    causes = find_causes(SlownessEvidence(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))
+    layer_causes = [(cause.name, cause.verdict) for cause in causes if "layers" in cause.name]
+    assert layer_causes == [("layers on the CPU", "excluded")]

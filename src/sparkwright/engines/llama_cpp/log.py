@@ -312,7 +312,7 @@ def detect_layers_on_cpu(evidence: SlownessEvidence) -> Iterator[Cause]:
     if not offloaded:
         return
     on_gpu, layers = (int(number) for number in str(offloaded).split(" of "))
-    if on_gpu == layers:
+    if on_gpu >= layers:
         yield Cause("layers on the CPU", "excluded", line)
         return
     sizes = [evidence.find_in_log(name)[0] for name in ("cpu_weights_mib", "gpu_weights_mib")]
