@@ -50,3 +50,11 @@ def test_the_images_own_list_decides() -> None:
         for build, text in ((flags.OLDEST_BUILD, OLD), (flags.NEWEST_BUILD, NEW))
     }
     assert severities == {flags.OLDEST_BUILD: [], flags.NEWEST_BUILD: ["error"]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "takes"),
+    [("--switch \n    turns it on", 0), ("--switch", 0), ("--pair A B", 2), ("--choice <a b>   one of them", 1)],
+)
+def test_the_values_of_an_option_are_its_placeholders(entry: str, takes: int) -> None:
+    assert [option.takes for option in image.parse_help(entry).values()] == [takes]

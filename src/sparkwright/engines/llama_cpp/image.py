@@ -75,8 +75,8 @@ def _split_head(head: str) -> tuple[list[str], list[str]]:
     count = 0
     while count < len(words) and _WORD.fullmatch(words[count].rstrip(",")):
         count += 1
-    rest = " ".join(words[count:])
-    placeholders = [rest] if rest[:1] in tuple("<[{") else words[count:]
+    rest = " ".join(words[count:]).strip()
+    placeholders = [rest] if rest.startswith(("<", "[", "{")) else rest.split()
     return [word.rstrip(",") for word in words[:count]], placeholders
 
 
