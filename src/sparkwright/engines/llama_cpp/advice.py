@@ -97,7 +97,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     header = Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
     needs = estimate_memory(file_sizes, flags, header)
     tokens = cache_tokens(header, flags) if header and needs.kv else None
-    cache = f"{tokens} tokens, by the model's header" if tokens else "size unknown from the model's header"
+    cache = f"{tokens} tokens, by the model's header" if tokens else "the model's header does not give its size"
     return Memory(
         bytes=needs.total,
         weights_bytes=needs.weights,

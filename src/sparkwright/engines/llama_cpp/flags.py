@@ -42,7 +42,7 @@ def exists(name: str, build: int | None) -> bool | None:
 
 
 def format_word(option: Option, value: Any) -> str:
-    """Return the word for a single value; a boolean becomes `on` or `off`, which YAML reads as booleans."""
+    """Return the word for a single value; for kind "on", a boolean becomes `on` or `off`, since YAML reads these as booleans."""
     if option.kind == "on" and isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple) and option.kind != "json":

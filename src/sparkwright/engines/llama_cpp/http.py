@@ -16,7 +16,7 @@ from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usag
 from sparkwright.trust.bounds import count_or_none
 
 PORT = 8080
-#: flag and variable with the key itself, readable by every user of the host
+#: flag and variable with the key itself; every user of the host can read the flag
 KEY_FLAG = "api-key"
 KEY_VARIABLE = "LLAMA_API_KEY"
 

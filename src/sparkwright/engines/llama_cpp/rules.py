@@ -99,7 +99,7 @@ DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-ur
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that llama-server downloads at startup is not pinned.
-    -hf and similar flags fetch the current file at every start; its hash is not checked against spark.lock, nor its memory planned.
+    -hf and similar flags fetch the current file at every start. Neither its hash in spark.lock nor the memory that it needs is checked.
     """
     names = case.request.flags
     presets = [name for name in names if name.endswith("-default") and name != "spec-default"]

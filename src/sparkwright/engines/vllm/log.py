@@ -127,7 +127,7 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 
 
 def _read_vllm_line(state: EngineState, line: str) -> bool:
-    """Store the readings of a config dump; and chunked prefill from its separate line, unless another line reported it."""
+    """Store the readings of a config dump, and chunked prefill from its own line unless an earlier line reported it."""
     dump = log_lines.CONFIG_DUMP.match(line)
     if dump:
         _read_config_dump(state, line, dump)

@@ -126,8 +126,8 @@ FIXED: tuple[tuple[str, Line, bool], ...] = (
     ("prefix_caching", line("Disabling prefix caching: model has non-causal"), False),
 )
 
-#: printed only if it is on, and not always: it is in the source of 0.17 to 0.33, but in no real log of 0.32.0. Without the line,
-#: chunked prefill is unknown
+#: printed only if it is on, and not always: it is in the source of 0.17 to 0.33, but in no real log of 0.32.0. A missing line does
+#: not mean that chunked prefill is off
 CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_tokens=")
 
 # -- stages ----------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ FILE = Path(__file__).with_suffix(".json")
 
 
 @cache
-@cache
 def _load_tables() -> Mapping[str, Any]:
     tables: Mapping[str, Any] = json.loads(FILE.read_bytes())
     return tables

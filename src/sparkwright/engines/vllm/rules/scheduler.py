@@ -23,7 +23,7 @@ SAFE_MEMORY_SHARE = 0.85
 def memory_utilization(case: Case) -> Iterator[Finding]:
     """The default of gpu-memory-utilization is too high for memory that CPU and GPU share.
     On a GB10 the engine, the system, the page cache and all other processes share 119.7 GiB. The default is 0.92 (0.9 before 0.20),
-    which a Spark can rarely provide. The host may run out of memory, and even sshd be killed. 0.80 to 0.85 works; the rule
+    which a Spark can rarely provide. The host may run out of memory, and even sshd may be killed. 0.80 to 0.85 works; the rule
     `memory-budget` reports a share that is too high.
     """
     if case.request.platform != "gb10" or case.flag(flags.KV_BYTES) is not None:
@@ -185,7 +185,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     sources=(
         "#55041: `all` deprecated; the help of 0.32.0: choices align and none",
         "source of 0.33.0: the option has no effect",
-        "source of 0.17.1: `all` falls back to `align` if the model's class does not support it, as Gated DeltaNet",
+        "source of 0.17.1: `all` falls back to `align` if the model's class does not support it, which is true of all Gated DeltaNet models",
         "0.28.0, its parser: `all` still has an effect if set explicitly for a Mamba2 model",
     ),
     example=Example({"mamba-cache-mode": "all"}, model=HYBRID_MODEL),
