@@ -200,6 +200,48 @@ def test_ctrl_c_stops_the_run_that_this_command_began_and_no_other() -> None:
     assert [item["run"] for item in stopped] == ["run-of-this-command"]
 
 
+def test_ctrl_c_stops_a_run_that_begins_while_the_user_is_asked() -> None:
+    """Two servers of a machine run one after the other: the second run begins when the first ends."""
+    stopped: list[str] = []
+    is_asked, has_begun, is_stopped = threading.Event(), threading.Event(), threading.Event()
+
+    class Link(PretendLink):
+        def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
+            if header["verb"] == "stop":
+                stopped.append(header["run"])
+                if header["run"] == "run-of-two":
+                    is_stopped.set()
+                return
+            if header["plan"]["run_id"] == "run-of-one":
+                yield event("note", task="", text="at work")
+                assert is_asked.wait(20)
+            else:
+                has_begun.set()
+                assert is_stopped.wait(5), "the second run was not stopped"
+            yield from super().request(header, secrets)
+
+    class User(Recorder):
+        def on(self, event: Event) -> None:
+            if event["event"] == "note":
+                raise KeyboardInterrupt
+
+    def answer(hosts: str) -> bool:
+        is_asked.set()
+        assert has_begun.wait(20)
+        return True
+
+    hosts = [Host(f"spark1/{name}", "spark1", on="spark1", server=name) for name in ("one", "two")]
+    servers = [Member(host, link=Link(host, 1, [])) for host in hosts]
+    fleet = Fleet(servers, [User()], ask_stop=answer)
+
+    def run(member: Member) -> None:
+        plan = Plan(f"run-of-{member.host.server}", member.host.name, "Test", ()).to_json()
+        fleet.request(member, {"verb": "run", "plan": plan})
+
+    fleet.each(servers, run)
+    assert "run-of-two" in stopped
+
+
 @pytest.mark.parametrize("detail", [False, True])
 def test_a_note_of_the_laptop_is_an_event_as_published(detail: bool) -> None:
     recorder = Recorder()

@@ -330,10 +330,10 @@ class Fleet:
 
     def _handle_interrupt(self, running: Sequence[Member]) -> None:
         """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end when the link is closed."""
-        with_runs = [member for member in running if member.run_id]
-        hosts = ",".join(member.host.name for member in with_runs)
+        hosts = ",".join(member.host.name for member in running if member.run_id)
         if hosts and self.ask_stop(hosts):
-            for member in with_runs:
+            # selected again, because further runs may have started while the user was asked
+            for member in (member for member in running if member.run_id):
                 threading.Thread(target=here.bind_folder(self._stop), args=(member,), daemon=True).start()
             return
         for member in running:
