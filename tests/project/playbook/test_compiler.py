@@ -133,6 +133,8 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("    - facts:\n      notify: reload\n", "book.yml:5: no handler named 'reload'."),
         ("    - template: {src: mtd.j2, dest: x}\n", "book.yml:4: no template 'mtd.j2'. Did you mean `motd.j2`?"),
         ("    - name: nothing\n", "book.yml:4: this task has no module."),
+        ("    - {facts: , rescue: text}\n", "book.yml:4: unknown key `rescue`."),
+        ("    - {facts: , always: {a: 1}}\n", "book.yml:4: unknown key `always`."),
         ("    - {facts: , fail: {msg: x}}\n", "book.yml:4: this task has more than one module"),
         ("- hosts: all\n  serial: fast\n", "book.yml:2: `0.serial`: invalid batch size 'fast'"),
         ("- hosts: all\n  serial: 200%\n", "book.yml:2: `0.serial`: a batch size must be 1% to 100% of the hosts, got 200%."),
@@ -253,6 +255,13 @@ def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) ->
         *("Both (all)", "  one  [p]", "  facts  [p]", "  Swap:", "    two  [p, a, b, c]", "    rescue:"),
         *("  handlers:", "    h"),
     ]
+
+
+def test_a_task_without_keys_is_listed_too(tmp_path: Path) -> None:
+    path = tmp_path / "book.yml"
+    path.write_text("- hosts: all\n  tasks:\n    - {}\n")
+    plays = playbook.list_tasks(playbook.load(path, tmp_path), Options())
+    assert plays[0]["tasks"] == [{"name": "task", "module": "", "tags": []}]
 
 
 # Signatures of modules are cached on the laptop, and used only while the modules are unchanged.

@@ -298,11 +298,12 @@ def _find_names(value: Any, key: str = "") -> set[str]:
 
 
 def walk_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield tasks and blocks at every depth."""
+    """Yield tasks and blocks at every depth. A key of a task that is not a list, such as `rescue: text`, is not followed."""
     for step in steps:
         yield step
         for key in ("block", "rescue", "always"):
-            yield from walk_steps(step.get(key) or ())
+            if isinstance(step.get(key), list):
+                yield from walk_steps(step[key])
 
 
 SECRET_FILE_FIX = "Put it into a file on the host with mode 0600, and name that file."

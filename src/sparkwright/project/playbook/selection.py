@@ -120,8 +120,8 @@ def _list_steps(steps: list[dict[str, Any]], outer_tags: tuple[str, ...], option
             }
             yield {"block": step.get("name") or "block", "tags": list(tags), **lists}
         elif is_selected(tags, options):
-            module = next((key for key in step if key in registry.NAMES), next(iter(step)))
-            yield {"name": step.get("name") or module, "module": module, "tags": list(tags)}
+            module = next((key for key in step if key in registry.NAMES), next(iter(step), ""))
+            yield {"name": step.get("name") or module or "task", "module": module, "tags": list(tags)}
 
 
 def _format_steps(steps: list[dict[str, Any]], depth: int) -> Iterator[str]:
