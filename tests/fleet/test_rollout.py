@@ -109,8 +109,12 @@ def test_another_run_does_not_go_on_and_the_sentence_says_what_is_other() -> Non
         refuse_changed_run(
             unfinished_record(), {"tags": []}, lambda name: {**FINGERPRINT, "templates/new.j2": "2"}, now_s=2000
         )
-    with pytest.raises(Refused, match="with different tags"):
+    with pytest.raises(Refused, match="was started with a different `--tags`"):
         refuse_changed_run(unfinished_record(), {"tags": ["image"]}, lambda name: FINGERPRINT, now_s=2000)
+    with pytest.raises(Refused, match="was started with a different `--start-at-task`"):
+        refuse_changed_run(unfinished_record(), {"start_at_task": "x"}, lambda name: FINGERPRINT, now_s=2000)
+    with pytest.raises(Refused, match="was started with different options"):
+        refuse_changed_run(unfinished_record(), {"extra": {"rollback": False}}, lambda name: FINGERPRINT, now_s=2000)
     with pytest.raises(Refused, match="10 days ago"):
         refuse_changed_run(unfinished_record(), {"tags": []}, lambda name: FINGERPRINT, now_s=1000 + 10 * 86400)
     with pytest.raises(Refused, match="is for s1, s2, s3, not for s1, s4"):

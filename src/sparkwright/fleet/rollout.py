@@ -138,7 +138,8 @@ def refuse_changed_run(
         raise Refused(f"the unfinished {record.playbook} started {age_s / 86400:.0f} days ago.", fix=fix)
     for name, value in options.items():
         if record.options.get(name) != value:
-            raise Refused(f"the unfinished {record.playbook} was started with different {name}.", fix=fix)
+            difference = "different options" if name == "extra" else f"a different `--{name.replace('_', '-')}`"
+            raise Refused(f"the unfinished {record.playbook} was started with {difference}.", fix=fix)
     for host, before in record.done.items():
         current = fingerprints(host)
         changed_input = next(
