@@ -23,7 +23,7 @@ from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.inventory.models import ClientFile
-from sparkwright.project.inventory.rules import Mistake
+from sparkwright.project.inventory.rules import Mistake, refuse_first
 from sparkwright.project.recipe.rules import is_loopback, published_addresses
 from sparkwright.units import MIB, format_gib
 
@@ -38,8 +38,7 @@ def build_routes(project: Path, inventory: Inventory, gateway: Gateway) -> tuple
     Raises Refused with file and line for the first mistake.
     """
     servers = load_servers(project, inventory, gateway)
-    for message, where, fix in _find_mistakes(inventory, gateway, servers):
-        raise Refused(message, where=where, fix=fix)
+    refuse_first(_find_mistakes(inventory, gateway, servers))
     gateway_certificate.check(project, gateway)
     configuration = _build_gateway(project, inventory, gateway, servers)
     memory_bytes = render.max_memory_bytes(configuration)
@@ -59,9 +58,8 @@ def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, depl
     for server in (server for server in servers if server.host.name in deployed):
         names = set(server.recipe.served_names)
         group = [server, *(other for other in servers if other is not server and names & {*other.recipe.served_names})]
-        for rule, affected in ((_check_same_name, group), (_check_shared_names, group), (_check_ports, [server])):
-            for message, where, fix in rule(inventory, gateway, affected):
-                raise Refused(message, where=where, fix=fix)
+        checks = ((_check_same_name, group), (_check_shared_names, group), (_check_ports, [server]))
+        refuse_first(*(check(inventory, gateway, affected) for check, affected in checks))
 
 
 def load_readable_servers(project: Path, inventory: Inventory, gateway: Gateway) -> Iterator[Server]:

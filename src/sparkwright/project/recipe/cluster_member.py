@@ -10,6 +10,7 @@ from sparkwright.engines.parallel import ClusterMember, MemberSettings, Split
 from sparkwright.errors import Refused
 from sparkwright.project.inventory.groups import Cluster
 from sparkwright.project.inventory.host import Host
+from sparkwright.project.inventory.rules import Mistake, refuse_first
 from sparkwright.project.recipe.recipe import Recipe
 
 
@@ -56,8 +57,7 @@ def refuse_mismatch(recipe: Recipe, cluster: Cluster) -> None:
             message = f"{name} has no `fabric`: the other members of {cluster.name} cannot reach it."
             fix = f"`{program.name()} cluster.inspect --host {cluster.name}` proposes one from the hosts' links."
             raise Refused(message, where=f"hosts/{name}.yml", fix=fix)
-    for message, where, fix in _find_mistakes(recipe, cluster, split, cluster.port or parallel.MASTER_PORT):
-        raise Refused(message, where=where, fix=fix)
+    refuse_first(_find_mistakes(recipe, cluster, split, cluster.port or parallel.MASTER_PORT))
 
 
 def _refuse_single_host(recipe: Recipe, host: Host) -> NoReturn:
@@ -68,7 +68,7 @@ def _refuse_single_host(recipe: Recipe, host: Host) -> NoReturn:
     raise Refused(message, where=where, fix=f"Define a cluster in hosts/groups.yml: `pair: {example}`.")
 
 
-def _find_mistakes(recipe: Recipe, cluster: Cluster, split: Split, port: int) -> Iterator[tuple[str, str, str]]:
+def _find_mistakes(recipe: Recipe, cluster: Cluster, split: Split, port: int) -> Iterator[Mistake]:
     count = len(cluster.members)
     if split.hosts != count:
         message = f"the recipe {recipe.name} is for {split.hosts} hosts (`parallel`), but the cluster {cluster.name} has {count}."

@@ -357,7 +357,7 @@ def _merge_option(value: Any, addition: Any) -> Any:
 
 def _list_ports(recipe: Recipe, host: Host) -> list[str]:
     """Return the ports at which the server answers; empty for a worker of a cluster."""
-    if host.cluster is not None and host.name != host.cluster.head:
+    if host.is_worker:
         return []
     if not is_on_host_network(recipe.file):
         return _published_ports(recipe.file, host)
