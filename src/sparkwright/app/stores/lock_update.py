@@ -263,7 +263,7 @@ def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
     rows += [EntryDifference(f"- {file['path']}", _format_size(file["size_bytes"]), "absent") for file in removed]
     rows += [EntryDifference(f"~ {a['path']}", _format_content(a), _format_content(b)) for a, b in changed]
     download_bytes = sum(file["size_bytes"] for file in [*added, *(new_file for _, new_file in changed)])
-    return [*rows, EntryDifference("download", "0 B", units.format_size(download_bytes))] if added or changed else rows
+    return [*rows, EntryDifference("to load", "0 B", units.format_size(download_bytes))] if added or changed else rows
 
 
 def format_differences(rows: list[EntryDifference]) -> Iterator[str]:
