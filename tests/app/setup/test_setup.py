@@ -183,6 +183,19 @@ def test_a_recipe_for_a_cluster_is_refused_by_init_and_hosts_add(
     assert not Path("hosts/spark9.yml").exists()
 
 
+def test_a_recipe_in_a_subfolder_is_taken_by_init_and_hosts_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, project = "examples/qwen3.5-35b-frozen", tmp_path / "project"
+    assert dialog.create_from_options(project, NewHost("spark1", "10.0.0.8"), recipe_name=name, offline=True) == 0
+    monkeypatch.chdir(project)
+    dialog.add_host(NewHost("spark2", "10.0.0.9"), recipe_name=name, interactive=False, offline=True, json=False)
+    assert {host.name: host.recipe for host in Inventory.load(project).hosts.values() if host.recipe == name} == {
+        "spark1": name,
+        "spark2": name,
+    }
+
+
 def test_every_recipe_that_fits_can_be_chosen_by_number_or_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,11 +86,19 @@ def _refuse_cluster_recipe(folder: Path, name: str) -> None:
         )
 
 
+def _load_recipes(folder: Path, recipe_name: str) -> list[Recipe]:
+    """Load the recipes in a folder's recipes/, and the named one, which may be in a subfolder (`examples/NAME`)."""
+    names = recipe.names(folder)
+    if recipe_name and recipe_name not in names:
+        names.append(recipe_name)
+    return [replace(recipe.load(folder, name), name=name) for name in names]
+
+
 def _survey_with_shipped_recipes(host: NewHost, *, recipe_name: str, interactive: bool, offline: bool) -> SurveyedHost:
     folder = shipped_files.shipped_folder()
     return survey_and_choose(
         host,
-        [recipe.load(folder, name) for name in recipe.names(folder)],
+        _load_recipes(folder, recipe_name),
         reserve_gib=defaults.RESERVE_GIB,
         recipe_name=recipe_name,
         interactive=interactive,
@@ -378,7 +386,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
         _refuse_cluster_recipe(project.root, recipe_name)
     surveyed = survey_and_choose(
         host,
-        [recipe.load(project.root, name) for name in recipe.names(project.root)],
+        _load_recipes(project.root, recipe_name),
         reserve_gib=_max_reserve_gib(inventory),
         recipe_name=recipe_name,
         interactive=interactive,
