@@ -437,9 +437,9 @@ def test_the_command_says_it_with_its_exit_code(ward: CheckedHost) -> None:
     [
         (("--every", "often"), "--every: invalid duration 'often'"),
         (("--every", "1s"), "too short"),
-        (("--heal", "reboot"), "There are: none, restart"),
+        (("--heal", "reboot"), "--heal must be one of none, restart, got 'reboot'"),
         (("--webhook", "https://hooks.slack.com/services/T/B/x"), "--webhook-file"),
-        (("--webhook", "https://u:p@example.com/"), "holds a secret"),
+        (("--webhook", "https://u:p@example.com/"), "contains a secret"),
         (("--verify-models", "1h"), "too short"),
         (("--quiet-hours", "02:00-05:00"), "--quiet-hours needs --verify-models"),
         (("--verify-models", "7d", "--quiet-hours", "2-5"), "Write it as 02:00-05:00"),
