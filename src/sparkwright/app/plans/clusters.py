@@ -22,7 +22,7 @@ FOLDER = "cluster"
 
 
 def find_cluster(selection: Selection) -> Cluster | None:
-    """Return the first selected host's cluster; None if no selected host is in a cluster."""
+    """Return the cluster of the first selected host that is in one, or None."""
     return next((host.cluster for host in selection.hosts if host.cluster), None)
 
 

@@ -182,7 +182,7 @@ class Peers:
         return parse_peer_urls(answer, source)
 
     def close(self) -> None:
-        """Disconnect from the hosts, which then stop sharing models."""
+        """Disconnect from the hosts. They share a model until all readers are done, or nobody reads it for a while."""
         close_links(self._members.values())
 
     def _add_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
