@@ -217,7 +217,7 @@ CONNECT_TIMEOUT_S = 15.0
 RETRY_S = 0.3
 #: time that perftest leaves out at the beginning and at the end
 MARGIN_S = 1
-#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; a timed run has its average in the third column)
+#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the peak of a timed run is 0.00)
 RATE_ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
 CONNECT_FAILED_TEXT = "Couldn't connect"
 

@@ -114,7 +114,10 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         spec: dict[str, Any] = arg("the gateway's container")
         digest: str = arg("the digest of its files, as `gateway_running` returns it")
         models: list[str] = arg("names of the models that it routes")
-        proof: dict[str, Any] = arg("arguments of `gateway_proof` after a rollback to this state", default_factory=dict)
+        proof: dict[str, Any] = arg(
+            "values for `gateway_proof` after a rollback to this state: name, port, keyed, tls, models",
+            default_factory=dict,
+        )
         changed: list[Any] = arg("differences from the previous gateway, for the history", default_factory=list)
         rolled_back: bool = arg("true after a rollback: drop the states that were verified later", default=False)
 
@@ -172,7 +175,7 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
 
     The host has its files, but only a hash of the clients' key, so the current key must be the one that it was deployed with.
 
-    Returns: spec, digest (of its files), models, proof (the arguments of `gateway_proof`). Refused if there is none, if its
+    Returns: spec, digest (of its files), models, proof (values for `gateway_proof`). Refused if there is none, if its
     files are missing, or if it had another key.
     """
 

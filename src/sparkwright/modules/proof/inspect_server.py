@@ -48,13 +48,14 @@ class InspectServer(Module["InspectServer.Args"]):
 
     Image, flags, address and model folder are the container's own. The expected values are the recipe's if the container
     matches it, otherwise those of its verified state; a container that was never verified has none, and its throughput is
-    not compared. A server key is only compared if the run has it. A worker of a cluster has no API and is not queried.
+    not compared. If the run does not have the server key, only its presence is compared. A worker of a cluster has no API and
+    is not queried.
 
     Returns: name, id, start (for `same_server`), image, flags, base_url, port, loopback (reachable from the host only),
     model_dir, models (context length of each name, null if unknown), server_key (whether clients need one), verified,
     expected (served_name, tok_per_s, baseline_key, probes, depths, adapters, log), drift (fields), checks (for `verdict`).
 
-    Fails, with the end of its log, if the container does not exist, has exited, keeps exiting or does not answer.
+    Fails if there is no such container, or, with the end of its log, if it has exited, keeps exiting or does not answer.
     Inconclusive, with duration and stage, if its log shows that it is still starting.
     """
 

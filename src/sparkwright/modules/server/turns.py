@@ -48,7 +48,7 @@ class Turn(Module["Turn.Args"]):
         others = [server for server in args.servers if server["name"] in running and server["name"] != args.name]
         if len(others) > 1:
             names = " and ".join(other["name"] for other in others)
-            raise Failed(f"{names} are both running, but should take turns.", fix="Stop one with `docker stop`.")
+            raise Failed(f"{names} are running, but should take turns.", fix="Stop one with `docker stop`.")
         others = others or [server for server in args.servers if server["name"] == awake != args.name]
         container, good = inspected[args.name], verified_states.load_last(context.state)
         data = {
@@ -270,8 +270,8 @@ class InterimServes(Module["InterimServes.Args"]):
 class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
     """Drain, stop and remove the interim server. See `interim_fits`.
 
-    It is kept if the new server is not up at a gateway. It is then removed by the next run, or by a health check that
-    finds the verified server healthy.
+    It is kept while it is up at a gateway at which the server itself is not. It is then removed by the next run, or by a
+    health check that finds the verified server healthy.
 
     Returns: gone.
     """

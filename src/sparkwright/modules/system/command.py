@@ -63,13 +63,13 @@ class EndHost(Module["EndHost.Args"]):
 class Fail(Module["Fail.Args"]):
     """Fail with a message, for example at the end of a rescue that repaired the host after a failure.
 
-    With `refused` the run exits with code 5; use it only if nothing was changed.
+    With `refused` the run exits with code 5, or with code 1 if it has changed something.
     """
 
     @dataclass(frozen=True)
     class Args:
         msg: str = arg("the error message of the run")
-        refused: bool = arg("exit with code 5 (refused)", default=False)
+        refused: bool = arg("exit with code 5 (refused) if the run has changed nothing", default=False)
 
     def run(self, args: Args, context: Context) -> Result:
         del context
