@@ -223,7 +223,9 @@ def render_sparkrun(export: Export) -> str:
         **({"env": dict(file.container.env)} if file.container.env else {}),
     }
     if unsupported := _options_outside_sparkrun(export.spec):
-        export.notes.append(f"left out, because the format has no key for them: {', '.join(unsupported)} of the container")
+        export.notes.append(
+            f"left out, because the format has no key for them: {', '.join(unsupported)} of the container"
+        )
     command = f"{' '.join(words)} {join(engine.flags.argv(flags)).replace('{', '{{').replace('}', '}}')}"
     return yaml.safe_dump({**data, "command": command}, sort_keys=False, width=120)
 
