@@ -244,7 +244,7 @@ def pin_recipe(imported: ImportedRecipe, host: str) -> None:
 
 def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[ReportRow]:
     if entry.error is not None:
-        fix = "Retry with `invoke lock` on a host that serves it."
+        fix = "Retry with `invoke lock --host NAME`, NAME being a host that serves it."
         return [ReportRow("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
     lock_name = (
         "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
