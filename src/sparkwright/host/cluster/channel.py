@@ -320,9 +320,8 @@ class Channel:
         for line in connection.read():
             assert connection.session is not None
             event = validate_message(connection.session.unseal(line), EVENTS)
-            if (
-                event["kind"] == "joined" and event["rank"] == self.cluster.rank
-            ):  # the head sent it between these two times
+            if event["kind"] == "joined" and event["rank"] == self.cluster.rank:
+                # the head sent it between this member's join and now
                 self.clock_offset_s = (self._sent_s - event["now_s"], time.time() - event["now_s"])
             if event["kind"] != "alive":
                 with self._changed:

@@ -1,4 +1,4 @@
-"""Folders on the host for the engines' compile caches, one per key; see engines/prefix_cache.py.
+"""Folders on the host for the engines' compile caches, one per key; see engines/compile_caches.py.
 
 ~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain root's files
                                              /frozen/FOLDER       the copy made when a server was verified
@@ -34,8 +34,8 @@ from sparkwright.trust.names import PATH_COMPONENT, require_match
 
 RECORDS = "compile_caches"
 FROZEN, ASIDE = "frozen", "aside"
-#: folders of earlier versions, below the user's home
-OLD_FOLDER, OLD_FILES = ".local/share/sparkwright/caches", "files"
+#: folder of earlier versions, below the user's home
+OLD_FOLDER = ".local/share/sparkwright/caches"
 KEY = re.compile(r"[0-9a-f]{32}")
 OPEN_MODE = 0o777
 #: disk space that a copy must leave free

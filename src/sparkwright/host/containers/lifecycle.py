@@ -33,7 +33,7 @@ def create(context: Context, config: Mapping[str, Any], role: str, *, server: st
 
     Args:
         config: the body of Docker's `POST /containers/create`.
-        role: the container's role, see `container_labels`.
+        role: the container's role, see `ownership`.
         server: the container name of the server; empty for a helper.
         name: the container's name; if empty, Docker chooses one.
     """

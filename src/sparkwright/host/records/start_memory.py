@@ -46,7 +46,7 @@ class StartMemory:
     after_bytes: int
     #: memory for the GPU, from `gpu_source`; None if unknown
     gpu_bytes: int | None = None
-    #: "log": figures in the engine's log; "share": utilization x MemTotal
+    #: "log": figures in the engine's log; "flags": the size that its flags imply; empty if unknown
     gpu_source: str = ""
     #: memory beyond gpu_bytes, at least 0; None if unknown
     host_bytes: int | None = None
