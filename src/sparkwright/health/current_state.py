@@ -39,7 +39,7 @@ def evaluate_snapshot(
         stopped_loop, stopping_run, awake_server, wake_message: see `Observation`.
 
     Returns:
-        The state (up, starting, crash-looping, down or unknown) and the reason.
+        The state and the reason. "up" replaces "ok": a snapshot does not prove that the server generates.
     """
     container = current.container
     if container.status == "running" and current.health_status is None and not current.error and not rank.rank:

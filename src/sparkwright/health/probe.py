@@ -115,9 +115,7 @@ class Prober:
             rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
         except SparkwrightError as error:
             return {}, replace(observation, engine_error=error.message, container=Container(name))
-        except (
-            Exception
-        ) as error:  # an exception of requests or docker: the Docker Engine hangs or its answer is invalid
+        except Exception as error:  # of requests or docker: the Docker Engine hangs or its answer is invalid
             return {}, replace(
                 observation, engine_error=engine_socket.no_answer_message(error), container=Container(name)
             )

@@ -224,7 +224,7 @@ class Record:
     serves: Serves = field(default_factory=Serves)
     #: fields in which the running container differs from the last verified state, including "image" and "model FILE"
     drift: tuple[str, ...] = ()
-    #: outcome of a restart, or the reason why the check did not restart the server; empty if a restart would not help
+    #: outcome of a restart, or the reason why there was none; empty if a restart would not help or healing is disabled
     healed: str = ""
     #: interval of the scheduled checks; 0 for a check on demand
     every_s: float = 0.0

@@ -34,7 +34,7 @@ class ProgramExit:
 def relay(source: Channel, target: Channel, progress: Callable[[int], None]) -> ProgramExit:
     """Copy the output of the source's program to the target's, and wait for both.
 
-    Raises Failed if either fails. Then the target's input is not closed properly, so that it can't take it for complete.
+    Raises Failed if either fails. The target's program then gets a truncated input, and must detect that itself.
 
     Args:
         progress: called with the number of bytes copied so far.

@@ -71,7 +71,7 @@ def network_settings(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
-    """Return the published ports in a list of containers.
+    """Return a container's `Ports` in a list of containers.
 
     Args:
         body: request that created the container.
@@ -264,7 +264,7 @@ class Container:
         return tuple((self._first_pid + n, name) for n, name in enumerate(names))
 
     def ports(self) -> list[dict[str, Any]]:
-        """Return the published ports in a list of containers."""
+        """Return the container's `Ports` in a list of containers."""
         return published_ports(self.body, self._port() if self.running else 0)
 
     def to_json(self) -> dict[str, Any]:

@@ -25,11 +25,7 @@ COMPILE_S, WARM_COMPILE_S = 0.8, 0.1
 API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141)"
 
 LOGO_SINCE: Release = (0, 15, 0)
-NEW_LABEL_SINCE: Release = (
-    0,
-    11,
-    1,
-)  # the config dump contains enable_chunked_prefill; before, chunked_prefill_enabled
+NEW_LABEL_SINCE: Release = (0, 11, 1)  # "enable_chunked_prefill" in the config dump; before, "chunked_prefill_enabled"
 OFF_WARNED_SINCE: Release = (0, 12, 0)
 LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size; new wording of the server's line
 DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # before, "GPU KV cache size", also on a CPU
