@@ -86,7 +86,8 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
     ]
     if others:
         names = f"{', '.join([server.name, *others[:-1]])} and {others[-1]}"
-        return f"{names} do not fit together: {format_gib(budget.need_bytes)} of {format_gib(budget.total_bytes)} GiB needed."
+        need, total = format_gib(budget.need_bytes), format_gib(budget.total_bytes)
+        return f"{names} do not fit together: {need} GiB needed, but the host has {total} GiB."
     needs = memory_fit.describe_need(server, budget)
     if held.unknown or budget.of("server") > budget.total_bytes:
         return f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
