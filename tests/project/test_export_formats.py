@@ -106,19 +106,50 @@ OTHER_VALUES: dict[str, object] = {
 }
 
 
+#: values that are easily taken for an unset option, or written in part
+TRICKY_VALUES: list[tuple[str, object]] = [
+    ("init", False),
+    ("ports", ("127.0.0.1:8001:8000",)),
+    ("ports", ("8001:8000", "9001:9000")),
+]
+
+
 #: sparkrun gets the variables of the recipe, not of the container
 @pytest.mark.parametrize(
-    ("option", "form"), [(o, f) for o in DOCKER_OPTIONS for f in WRITERS if (o, f) != ("env", "sparkrun")]
+    ("option", "value", "form"),
+    [
+        (option, value, form)
+        for option, value in [*((option, OTHER_VALUES[option]) for option in DOCKER_OPTIONS), *TRICKY_VALUES]
+        for form in WRITERS
+        if (option, form) != ("env", "sparkrun")
+    ],
 )
-def test_no_option_of_a_container_is_left_out_silently(option: str, form: str, exported: export_formats.Export) -> None:
+def test_no_option_of_a_container_is_left_out_silently(
+    option: str, value: object, form: str, exported: export_formats.Export
+) -> None:
     render = WRITERS[form]
     plain = dataclasses.replace(exported, notes=[])
-    changed = dataclasses.replace(exported.spec, **{option: OTHER_VALUES[option]})
+    changed = dataclasses.replace(exported.spec, **{option: value})
     export = dataclasses.replace(exported, spec=changed, notes=[])
     is_written = render(export) != render(plain)
     assert is_written or export.notes != plain.notes or option in export.notes[-1], (
         f"{option} is neither written nor noted"
     )
+
+
+def test_sparkrun_gets_no_entrypoint_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/tiny.yml").write_text(RECIPE.replace("name: tiny,", "name: tiny, entrypoint: [/run.sh],"))
+    export = export_formats.build_export(recipe.load(tmp_path, "tiny"), {})
+    export_formats.render_sparkrun(export)
+    assert export.notes[-1].endswith(": entrypoint, gpus, shm_size, ulimits of the container")
+
+
+def test_compose_gets_a_number_of_gpus(exported: export_formats.Export) -> None:
+    export = dataclasses.replace(exported, spec=dataclasses.replace(exported.spec, gpus="2", init=False))
+    service = yaml.safe_load(export_formats.render_compose(export))["services"]["tiny"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+    assert service["init"] is False and "privileged" not in service
 
 
 def test_compose_gets_networks_health_check_and_log_options(exported: export_formats.Export) -> None:

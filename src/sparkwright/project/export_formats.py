@@ -134,7 +134,7 @@ def render_compose(export: Export) -> str:
     service["command"] = _escape_dollars(spec.command)
     for name in DOCKER_OPTIONS:
         value = getattr(spec, name)
-        if name in COMPOSE_KEYS and value not in (None, "", (), {}, False, 0):
+        if name in COMPOSE_KEYS and (value or (name == "init" and value is False)):
             service[COMPOSE_KEYS[name]] = _escape_dollars(value)
     if spec.env:
         service["environment"] = _escape_dollars(spec.env)
@@ -142,7 +142,8 @@ def render_compose(export: Export) -> str:
         service["ulimits"] = {name: _format_ulimit(value) for name, value in spec.ulimits.items()}
     if spec.gpus:
         ids = spec.gpus.removeprefix("device=").split(",") if spec.gpus.startswith("device=") else None
-        device = {"driver": "nvidia", **({"device_ids": ids} if ids else {"count": "all"}), "capabilities": ["gpu"]}
+        count = int(spec.gpus) if spec.gpus.isdecimal() else "all"
+        device = {"driver": "nvidia", **({"device_ids": ids} if ids else {"count": count}), "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     if spec.healthcheck:
         service["healthcheck"] = _compose_healthcheck(spec.healthcheck)
@@ -222,7 +223,7 @@ def render_sparkrun(export: Export) -> str:
         "defaults": defaults,
         **({"env": dict(file.container.env)} if file.container.env else {}),
     }
-    if unsupported := _options_outside_sparkrun(export.spec):
+    if unsupported := _options_outside_sparkrun(export):
         export.notes.append(
             f"left out, because the format has no key for them: {', '.join(unsupported)} of the container"
         )
@@ -230,12 +231,18 @@ def render_sparkrun(export: Export) -> str:
     return yaml.safe_dump({**data, "command": command}, sort_keys=False, width=120)
 
 
-def _options_outside_sparkrun(spec: ContainerSpec) -> list[str]:
-    """Return the options that the recipe sets and the format does not contain; the model's own volume is not one of them."""
-    defaults = ContainerSpec("", "")
+def _options_outside_sparkrun(export: Export) -> list[str]:
+    """Return the options that the recipe sets and the format does not contain.
+
+    The format contains the first port, for all addresses of the host. The model's own volume is not an option of the recipe.
+    """
+    spec, defaults = export.spec, ContainerSpec("", "")
     names = DOCKER_OPTIONS.keys() - {"ports", "volumes", "env"}
-    changed = {name for name in names if getattr(spec, name) != getattr(defaults, name)}
-    return sorted(changed | ({"volumes"} if len(spec.volumes) > 1 else set()))
+    left_out = [name for name in names if getattr(spec, name) != getattr(defaults, name)]
+    left_out += ["ports"] if len(spec.ports) > 1 or any(port.count(":") > 1 for port in spec.ports) else []
+    left_out += ["volumes"] if len(spec.volumes) > 1 else []
+    left_out += ["entrypoint"] if export.recipe.file.container.entrypoint is not None else []
+    return sorted(left_out)
 
 
 def _published_port(export: Export) -> str:
