@@ -46,7 +46,8 @@ def test_the_csv_has_a_row_a_cell_with_the_same_figures() -> None:
     [
         ("{", "is not JSON"),
         ('{"kind": "other"}', "not a results file"),
-        ('{"kind": "sparkwright bench", "schema": 99}', "has schema 99"),
+        ('{"kind": "sparkwright bench", "schema": 99}', "has schema 99; this sparkwright reads schema 1"),
+        ('{"kind": "sparkwright bench", "schema": "one"}', "has schema one; this sparkwright reads schema 1"),
         ('{"kind": "sparkwright bench", "schema": 1, "name": "x", "experiment": "ab", "cells": [{}]}', "cells.0.key"),
     ],
 )

@@ -309,7 +309,7 @@ def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, in
     if not rows:
         raise Refused(
             f"{path} contains no usable prompt.",
-            fix=f"Prompts and answers must have {MIN_LENGTH} to {MAX_LENGTH} tokens.",
+            fix=f"In ShareGPT's JSON, a prompt and its answer must have {MIN_LENGTH} to {MAX_LENGTH} tokens each.",
         )
     random.Random(seed).shuffle(rows)
     return rows[:count]

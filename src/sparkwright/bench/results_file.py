@@ -286,8 +286,8 @@ def read_results(path: Path) -> Results:
     schema = data.get("schema", 0)
     if not isinstance(schema, int) or schema > SCHEMA:
         raise Refused(
-            f"{path} has schema {one_line(str(schema), max_chars=40)}, newer than this sparkwright's ({SCHEMA}).",
-            fix="Upgrade sparkwright.",
+            f"{path} has schema {one_line(str(schema), max_chars=40)}; this sparkwright reads schema {SCHEMA}.",
+            fix="Upgrade sparkwright if the file is from a newer release.",
         )
     try:
         return Results.model_validate(data)

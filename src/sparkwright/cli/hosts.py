@@ -50,7 +50,7 @@ def add(
 
     interactive = prompts.can_prompt() and not (yes or json)
     if not (name or address or interactive):
-        raise Refused("no host was named: pass hosts.add NAME --address ADDRESS.")
+        raise Refused("no host was named: pass NAME, --address ADDRESS, or both.")
     host = None
     if name or address:
         host = dialog.host_from_options(address or str(name), name=name or "", groups=tuple(parse_list(groups)))

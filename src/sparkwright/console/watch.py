@@ -64,7 +64,7 @@ class Traffic:
     running: float | None = None
     #: number of waiting requests
     waiting: float | None = None
-    #: throughput of all streams since the previous frame
+    #: throughput of all streams since the host's previous answer
     tok_per_s: float | None = None
     #: temperature of the GPU, now or at the last check
     temperature_c: float | None = None

@@ -257,7 +257,7 @@ def _throughput_charts(results: Results) -> Iterator[Chart]:
 
 #: charts by depth: key, title, name of the figure, unit, divisor and description
 DEPTH_CHARTS = (
-    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of each stream."),
+    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of a stream."),
     ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
     ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The host's lowest MemAvailable during the load."),
 )
