@@ -18,13 +18,13 @@ HERE = Path()
     ("order", "result"),
     [
         (BenchOptions("ab"), "nothing to compare was named"),
-        (BenchOptions("ab", a="one"), "must be given together"),
+        (BenchOptions("ab", a="one"), "-a and -b must be given together"),
         (BenchOptions("ab", a="one", b="two", flag="x"), "choose one"),
         (BenchOptions("sweep"), "nothing to sweep was named"),
         (BenchOptions("sweep", sizes=(1,), axes=(Axis("x", (1,)),)), "choose one"),
         (BenchOptions("ab", axes=(Axis("x", (1, 2, 3)),)), "one flag with two values"),
         (BenchOptions("ab", a="one", b="two", axes=(Axis("x", (1, 2)),)), "choose one"),
-        (BenchOptions("serve", rates=(1.0,), concurrency=(1,)), "combined"),
+        (BenchOptions("serve", rates=(1.0,), concurrency=(1,)), "--rate and --concurrency can't be combined"),
         (BenchOptions("ab", flag="x", loads=("serv",)), "unknown load 'serv'"),
         (BenchOptions("serve", temperatures=(2.5,)), "between 0 and 2"),
         (BenchOptions("serve", concurrency=(0,)), "above 0"),
@@ -43,7 +43,7 @@ def test_what_cannot_be_meant_is_refused(order: BenchOptions, result: str) -> No
         (LoadLimits(512, 131072), 4096, None),
         (LoadLimits(None, None), 4096, None),
         (LoadLimits(2048, 8192), 8192 - 256 - 256, "less than 4 steps"),
-        (LoadLimits(8192, 8192), 8192 - 256 - 256, "can't make a difference"),
+        (LoadLimits(8192, 8192), 8192 - 256 - 256, "chunked prefill can't make a difference"),
     ],
 )
 def test_a_long_prompt_is_four_steps_as_far_as_the_context_holds_it(

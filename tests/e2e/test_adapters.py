@@ -84,9 +84,9 @@ def query_model(project: SandboxProject, model: str) -> dict[str, Any]:
 
 
 BAD = {
-    "another base model": ("llama-3.1-8b-lora", "its o_proj has 4096 outputs, and the model's 2048"),
-    "too wide": ("qwen3.5-35b-wide-lora", "rank 64, and max-lora-rank is 16"),
-    "DoRA": ("qwen3.5-35b-dora", "has use_dora in its adapter_config.json"),
+    "another base model": ("llama-3.1-8b-lora", "its o_proj has 4096 outputs, the model's has 2048"),
+    "too wide": ("qwen3.5-35b-wide-lora", "rank 64, but max-lora-rank is 16"),
+    "DoRA": ("qwen3.5-35b-dora", "sets use_dora in adapter_config.json, which vLLM does not support"),
 }
 
 
@@ -132,7 +132,7 @@ def test_llama_cpp_serves_one_as_the_whole_server_and_refuses_another_architectu
     without_adapters.edit(recipe, r"(?m)^container:\n", row)
     without_adapters.edit("hosts/sandbox.yml", "recipe: .*", "recipe: gpt-oss-120b-gguf")
     refused = without_adapters.deploy()
-    assert refused.code == 5 and "its architecture is llama, and the model's gpt-oss" in refused.out, refused.out
+    assert refused.code == 5 and "its architecture is llama, the model's is gpt-oss" in refused.out, refused.out
     without_adapters.edit(recipe, "llama-8b-sql-lora-GGUF", "gpt-oss-120b-sql-lora-GGUF")
     deployed = without_adapters.deploy()
     assert deployed.code == 0, deployed.err + deployed.out[-3000:]

@@ -112,7 +112,7 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
     finally:
         alone.project.run("sandbox.fault", "none")
     assert result.code == 1, result.out[-3000:]
-    assert "is still serving" in result.out
+    assert f"beside {CONTAINER}, which was not touched and is still serving" in result.out
     assert not steady.wrong
     now = alone.project.docker().api.inspect_container(CONTAINER)
     assert (now["Id"], now["State"]["StartedAt"]) == (before, since)

@@ -72,7 +72,7 @@ def test_history_and_doctor_tell_what_was_measured(served: SandboxProject) -> No
     assert "GiB available during the start (cold)" in text and "survives 2048 x 2: " in text
     doctor = served.run("doctor", "--host", "sandbox", "--json").events()[0]
     finding = next(finding for finding in doctor["findings"] if finding["check"] == "memory budget")
-    assert finding["verdict"] == "ok" and "takes 107.2 GiB on both sides" in finding["evidence"]
+    assert finding["verdict"] == "ok" and "needs 107.2 GiB; " in finding["evidence"]
     assert not host_side_row(doctor["budget"])["assumed"]
 
 

@@ -238,7 +238,7 @@ def test_one_that_is_always_on_from_now_starts_beside_the_other(turns: TurnsProj
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("on_demand: [qwen3.5-35b]\n", "`on_demand` has only one recipe"),
+        ("on_demand: [qwen3.5-35b]\n", "`on_demand` has only one recipe: it needs at least two to take turns."),
         ("recipe: qwen3.5-35b\non_demand: [qwen3.5-35b, qwen3-1.7b]\n", "`recipe` and `on_demand` are both set."),
         ("serves: [qwen3-1.7b]\non_demand: [qwen3.5-35b, qwen3-1.7b]\n", "the recipe qwen3-1.7b is listed twice."),
     ],

@@ -108,7 +108,7 @@ REFUSED = {
     "switched off": ("vllm: {enable-lora: false}\n" + ONE, "`adapters` has no effect with `enable-lora: False`"),
     "a file": (VLLM + ONE.replace("name: sql", "name: sql, file: x.gguf"), "`adapters.sql.file` cannot be used with vLLM"),
     "one folder": (VLLM + ONE.replace("name: sql", "name: sql, dir: ~/models/b"), "`adapters.sql.dir` and `model.dir` overlap"),
-    "a colon": (SGLANG.replace("qwen", "'qwen:8b'") + ONE, "takes what follows a colon in a request's model"),
+    "a colon": (SGLANG.replace("qwen", "'qwen:8b'") + ONE, "takes what follows a colon in a request's model for the name of an adapter"),
     "described": ("engine: openai\nopenai: {served_name: x, command: []}\n" + ONE, "`adapters` cannot be used with"),
 }  # fmt: skip
 
@@ -123,7 +123,7 @@ def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, w
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (LLAMA.replace("alias: sql", "alias: qwen") + GGUF, "llama.cpp cannot select adapters by name"),
+        (LLAMA.replace("alias: sql", "alias: qwen") + GGUF, "llama.cpp cannot select adapters by name and applies this one to every request"),
         (LLAMA.replace("sql}", "sql, lora-scaled: /x}") + GGUF, "`llama_cpp.lora-scaled` and `adapters` both name"),
         (LLAMA + ONE, "`adapters.sql.file` is required with llama.cpp"),
     ],

