@@ -279,6 +279,10 @@ def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path
     assert [item.sentence for item in findings if item.severity != "info"] == []
 
 
+def test_a_section_without_content_has_no_flags(tmp_path: Path) -> None:
+    assert load_recipe(tmp_path, "engine: sglang\nsglang:\n").file.flags == {}
+
+
 # Probes in a recipe: what no server for the task can answer, or not without a flag that is missing, is refused with its line.
 
 

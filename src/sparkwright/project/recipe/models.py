@@ -329,9 +329,8 @@ class RecipeFile(Strict):
 
     @property
     def flags(self) -> dict[str, Any]:
-        """Flags in the section of its engine."""
-        flags: dict[str, Any] = getattr(self, self.engine)
-        return flags
+        """Flags in the section of its engine; empty for a section without content."""
+        return getattr(self, self.engine) or {}
 
     def with_flags(self, flags: Mapping[str, Any], **changes: Any) -> RecipeFile:
         """Return a copy with other flags, and with `changes` to other keys."""
