@@ -294,6 +294,7 @@ TOOLS = "vllm: {enable-auto-tool-choice: true, tool-call-parser: hermes}\n"
     [
         ("expect:\n  probes: [tools]\n", "10: `expect.probes.0`: must be one of tool_call, reasoning"),
         ("expect:\n  probes:\n    - language: xx\n", "`language` must be one of en, de"),
+        ("expect:\n  probes:\n    - language: [de]\n", "`language` must be one of en, de"),
         ("expect:\n  probes:\n    - reasoning\n    - tool_call\n", "12: `expect.probes`: tool_call cannot pass without `vllm.enable-auto-tool-choice`."),
         ("task: embed\nexpect:\n  probes: [reasoning]\n", "11: `expect.probes`: reasoning does not apply to `task: embed`."),
         ("expect:\n  probes: [{embedding_dimension: 5}]\n", "10: `expect.probes`: embedding_dimension does not apply to `task: generate`."),

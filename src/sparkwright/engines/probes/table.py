@@ -108,7 +108,8 @@ def check_probe(entry: Any) -> str:
         return f"must be one of {_list_choices()}."
     name, value = next(iter(entry.items()))
     if name == LANGUAGE:
-        return "" if value in content.LANGUAGES else f"`{LANGUAGE}` must be one of {', '.join(content.LANGUAGES)}."
+        is_language = isinstance(value, str) and value in content.LANGUAGES
+        return "" if is_language else f"`{LANGUAGE}` must be one of {', '.join(content.LANGUAGES)}."
     if type(value) is not int or not 0 < value <= MAX_DIMENSION:
         return f"`{DIMENSION}` must be a whole number from 1 to {MAX_DIMENSION}."
     return ""
