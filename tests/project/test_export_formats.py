@@ -173,6 +173,16 @@ def test_compose_gets_networks_health_check_and_log_options(exported: export_for
     assert document["services"]["tiny"]["healthcheck"] == {"disable": True}
 
 
+@pytest.mark.parametrize(("first", "further"), [("bridge", "lab"), ("lab", "bridge")])
+def test_dockers_default_bridge_becomes_composes_default_network(
+    exported: export_formats.Export, first: str, further: str
+) -> None:
+    spec = dataclasses.replace(exported.spec, network=first, networks=(further,))
+    document = yaml.safe_load(export_formats.render_compose(dataclasses.replace(exported, spec=spec)))
+    assert document["services"]["tiny"]["networks"] == {"default": None, "lab": None}
+    assert document["networks"] == {"lab": {"external": True}}
+
+
 def test_a_cluster_goes_to_sparkrun_with_its_number_of_hosts_and_nowhere_else(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     text = RECIPE.replace(', ports: ["8001:8000"]', "").replace("server_key: {env: SPARK_KEY}", "parallel: {tensor: 2}")

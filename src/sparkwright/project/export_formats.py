@@ -18,7 +18,7 @@ from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.shell import join, quote
 from sparkwright.trust.image_name import ImageReference, with_digest
-from sparkwright.trust.process_option_rules import HEALTHCHECK_OFF, parse_network
+from sparkwright.trust.process_option_rules import BRIDGE, HEALTHCHECK_OFF, parse_network
 
 #: home folder of the user who starts the container; expanded by the shell or compose
 HOME = "~"
@@ -164,14 +164,15 @@ def _compose_healthcheck(check: Mapping[str, str]) -> dict[str, Any]:
 def _compose_networks(spec: ContainerSpec) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the service's network settings, and the section of the networks, which exist already.
 
-    A container of a single network without aliases keeps its `network_mode`. Compose's own default network takes the place of
-    Docker's default bridge for a container that joins further networks.
+    A container of a single network without aliases keeps its `network_mode`. For a container that joins further networks,
+    Compose's own default network replaces Docker's default bridge, on which the alias that Compose sets is not allowed.
     """
     networks = dict(map(parse_network, (spec.network, *spec.networks)))
     if list(networks) == [spec.network]:
         return ({"network_mode": spec.network} if spec.network else {}), {}
-    service = {name or "default": {"aliases": aliases} if aliases else None for name, aliases in networks.items()}
-    return {"networks": service}, {"networks": {name: {"external": True} for name in networks if name}}
+    by_name = {"default" if name in ("", BRIDGE) else name: aliases for name, aliases in networks.items()}
+    service = {name: {"aliases": aliases} if aliases else None for name, aliases in by_name.items()}
+    return {"networks": service}, {"networks": {name: {"external": True} for name in by_name if name != "default"}}
 
 
 def _escape_dollars(value: Any) -> Any:
