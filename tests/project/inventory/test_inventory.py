@@ -69,6 +69,10 @@ def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
         ("address: [\n", "hosts/spark1.yml:2: not YAML"),
         ("- address\n", "hosts/spark1.yml:1: must be a mapping, got a list."),
         ("secrets: {T: {env: A, file: b}}\n", "hosts/spark1.yml:1: `secrets.T`: set exactly one of"),
+        (
+            "secrets:\n  VLLM_API_KEY: {env: A}\n",
+            "hosts/spark1.yml:2: `secrets.VLLM_API_KEY`: a server key belongs in the recipe.",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_line(project: Path, text: str, result: str) -> None:
@@ -76,6 +80,11 @@ def test_a_mistake_is_named_with_its_line(project: Path, text: str, result: str)
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
     assert result in str(excinfo.value)
+
+
+def test_a_secret_with_an_empty_name_is_not_taken_for_a_server_key(project: Path) -> None:
+    (project / "hosts/spark1.yml").write_text('secrets: {"": {env: A}}\n')
+    assert list(Inventory.load(project).hosts["spark1"].secret_sources) == [""]
 
 
 def test_secrets_come_from_the_environment_a_file_or_a_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,11 +31,10 @@ def refuse_secrets(file: Shared, source: Document, section: Place = ()) -> None:
     if file.secrets:
         for engine_name in engine.TITLES:
             key = engine.get_engine(engine_name).key
-            name = key.variable if key else ""
-            if name in file.secrets:
-                message = f"`secrets.{name}`: a server key belongs in the recipe."
+            if key is not None and key.variable in file.secrets:
+                message = f"`secrets.{key.variable}`: a server key belongs in the recipe."
                 fix = "Name its source in the recipe: `server_key: {env: SPARK_KEY}`. The checks then use it."
-                raise Refused(message, where=source.where(*section, "secrets", name), fix=fix)
+                raise Refused(message, where=source.where(*section, "secrets", key.variable), fix=fix)
     values = {"env": file.env, "vars": file.vars}
     for place in find_plain_secrets(values):
         value: Any = values
