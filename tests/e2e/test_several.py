@@ -141,7 +141,8 @@ def test_what_all_else_on_the_host_holds_counts_too(both: SandboxProject) -> Non
         hosts.write_text(text)
     assert result.code == 5
     assert (
-        re.search(r"do not fit together: [\d.]+ of [\d.]+ GiB needed\.", result.out) and "the host itself" in result.out
+        re.search(r"do not fit together: [\d.]+ GiB needed, but the host has [\d.]+ GiB\.", result.out)
+        and "the host itself" in result.out
     )
     assert start_times(both) == before
 

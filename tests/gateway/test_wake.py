@@ -134,6 +134,6 @@ def test_a_request_that_waited_in_vain_is_told_the_measured_time_too(tmp_path: P
 def test_a_gateway_that_wakes_nothing_says_so_to_the_host(tmp_path: Path, server: StreamServer) -> None:
     with (
         run_gateway(tmp_path, build_gateway(build_model("org/qwen", server))) as running_gateway,
-        pytest.raises(GatewayError, match="answered with status"),
+        pytest.raises(GatewayError, match="answered with status 403"),
     ):
         report_wake_time(running_gateway, 240)
