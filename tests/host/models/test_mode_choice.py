@@ -1,0 +1,24 @@
+"""The choice of a transfer mode, with the real clients and a loopback hub; which mode is fastest there, test_transfer.py measures."""
+
+import pytest
+
+from sparkwright.host.models import transfer_process
+from sparkwright.host.models.hub import Source
+from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+
+BIG = "model.safetensors"
+FILES = {BIG: bytes(range(256)) * (8 * 2**20 // 256)}
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+def test_auto_reads_from_the_chunk_store_if_the_hub_has_one(
+    hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, has_store: bool
+) -> None:
+    if has_store:
+        hub.add_store()
+    monkeypatch.setattr(transfer_process, "SMALL_BYTES", 0)
+    monkeypatch.setattr(transfer_process, "WINDOW_S", 0.1)
+    monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
+    sample = transfer_process.SampleFile(BIG, len(FILES[BIG]))
+    choice = transfer_process.choose_mode(Source(hub.url, MODEL, COMMIT), [sample], 8)
+    assert "16 connections" in choice.why and (", xet " in choice.why) == has_store
