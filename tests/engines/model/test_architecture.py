@@ -193,6 +193,7 @@ READ_KEYS = st.sampled_from(tuple(KEPT_KEYS))
 
 @settings(max_examples=200, deadline=None)
 @example({"auto_map": None})
+@example({"architectures": ["BambaForCausalLM"], "layer_types": [["attention"]]})
 @given(st.dictionaries(READ_KEYS | st.just("text_config"), ANYTHING, max_size=8))
 def test_a_config_of_wrong_types_is_classified_all_the_same(held: dict[str, Any]) -> None:
     assert classify(held).kind in ("recurrent", "attention_free", "dense", "unknown")

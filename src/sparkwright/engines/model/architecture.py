@@ -427,7 +427,7 @@ def apply_registry(config: Mapping[str, Any], classification: Classification) ->
 def _has_attention_everywhere(config: Mapping[str, Any]) -> bool:
     """Return True if a layer list at the top level has only attention."""
     lists = (ConfigPart("", config).items(key) for key in tables.LAYER_LIST_KEYS)
-    return any(layer_types and ATTENTION_ONLY_TYPES.issuperset(layer_types) for layer_types in lists)
+    return any(layer_types and ATTENTION_ONLY_TYPES.issuperset(map(str, layer_types)) for layer_types in lists)
 
 
 RECURRENT_SUBSTRINGS = ("mamba", "ssm", "deltanet", "state_space", "recurrent")
