@@ -116,6 +116,12 @@ def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
     }
 
 
+def test_a_template_whose_name_is_no_text_is_passed_over() -> None:
+    rows = [{"name": "default", "template": ON}, {"name": ["default"], "template": PLAIN}, {"name": {}}, 3]
+    assert chat_template_tree.find_tokenizer_template({"chat_template": rows}) == ON
+    assert chat_template_tree.find_tokenizer_template({"chat_template": rows[1:]}) == ""
+
+
 def test_a_model_whose_prompts_are_made_by_code_is_told_as_such() -> None:
     assert dict(chat_template.fact_lines({"template": None, "sampling": {}}))["template"].startswith(
         "not in the model's files: code or a flag builds its prompts"

@@ -262,8 +262,8 @@ def find_tokenizer_template(config: Any) -> str:
     """Return the default chat template in a parsed tokenizer_config.json; "" if there is none."""
     template = config.get("chat_template") if isinstance(config, Mapping) else None
     if isinstance(template, list):
-        templates = {row.get("name"): row.get("template") for row in template if isinstance(row, Mapping)}
-        template = templates.get("default")
+        rows = (row for row in reversed(template) if isinstance(row, Mapping) and row.get("name") == "default")
+        template = next(rows, {}).get("template")
     return template if isinstance(template, str) else ""
 
 
