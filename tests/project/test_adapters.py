@@ -167,6 +167,14 @@ def test_of_a_model_that_the_lock_does_not_know_nothing_is_claimed(tmp_path: Pat
     assert find_adapter_findings(tmp_path, VLLM + ONE, adapter_lock({}, sizes={"q_proj": [64, 64]}, layers=200)) == []
 
 
+@pytest.mark.parametrize("architectures", [7, True, {"a": 1}, [["Qwen3ForCausalLM"]]], ids=repr)
+def test_an_architecture_that_is_no_name_decides_nothing(tmp_path: Path, architectures: Any) -> None:
+    entries = adapter_lock(
+        {**CONFIG, "architectures": architectures}, base="Qwen/Qwen3-8B", sizes={"v_proj": [4096, 64]}
+    )
+    assert "error" not in [severity for severity, _, _ in find_adapter_findings(tmp_path, VLLM + ONE, entries)]
+
+
 LIMITS = {
     "a rank above the default": (VLLM, {"rank": 64}, "error", "rank 64, but max-lora-rank is 16"),
     "a rank above the flag": ("vllm: {max-lora-rank: 32}\n", {"rank": 33}, "error", "rank 33, but max-lora-rank is 32"),

@@ -202,7 +202,7 @@ def _list_attention_sizes(
 ) -> dict[str, tuple[int, int]]:
     """Return (inputs, outputs) of the attention matrices, 0 for an unknown size; empty unless the attention is plain."""
     heads = part.number("num_attention_heads")
-    if not heads or not hidden_size or (config.get("architectures") or [""])[0] not in PLAIN_ATTENTION_ARCHITECTURES:
+    if not heads or not hidden_size or config_parts.architecture_name(config) not in PLAIN_ATTENTION_ARCHITECTURES:
         return {}
     head_size = part.number("head_dim") or hidden_size // heads
     kv_size = (part.number("num_key_value_heads") or heads) * head_size
