@@ -251,12 +251,6 @@ def format_kernel_path(path: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(f"{kind} {' and '.join(names)}" for kind, names in path.items())
 
 
-def weight_only_kernels(path: Mapping[str, Sequence[str]], log_format: LogFormat) -> list[str]:
-    """Return the kernels that read quantized weights but compute in 16 bits."""
-    pattern, _ = log_format.weight_only
-    return [f"{kind} {name}" for kind, names in path.items() for name in names if pattern.search(name)]
-
-
 def describe_kernel_changes(
     previous: Mapping[str, Sequence[str]], current: Mapping[str, Sequence[str]], log_format: LogFormat
 ) -> list[str]:
