@@ -91,7 +91,7 @@ MISTAKES = {
     "vllm:\n  api-key: spk-1234\n": "10: `vllm.api-key`: a key in the flags is not secret",
     "engine: openai\nopenai: {}\n": "10: `openai` needs `served_name`. Add it.",
     "engine: openai\nopenai:\n  served_name: m\n  max-model-len: 4\n": "12: `openai.max-model-len` is unknown; known keys: command",
-    "engine: openai\nopenai:\n  served_name: m\n  health: health\n": "12: `openai.health` must be a path, as /health, got 'health'.",
+    "engine: openai\nopenai:\n  served_name: m\n  health: health\n": "12: `openai.health` must be a path, such as /health, got 'health'.",
     "engine: openai\nopenai:\n  served_name: m\n  health: //other.host/x\n": "12: `openai.health` must be a path",
     "engine: openai\nopenai:\n  served_name: m\n  port: 0\n": "12: `openai.port` must be at least 1, got 0.",
     "engine: openai\nopenai:\n  served_name: m\n  memory_gib: much\n": "12: `openai.memory_gib` must be a number, got 'much'.",

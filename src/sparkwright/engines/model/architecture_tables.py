@@ -131,7 +131,7 @@ HYBRID_ARCHITECTURES: dict[str, str] = invert_rows(
     }
 )
 
-#: mechanism of further hybrids, which vLLM does not support
+#: mechanism of further hybrids, whose classes in vLLM, if any, are not IsHybrid
 OTHER_HYBRID_ARCHITECTURES: dict[str, str] = {
     "BailingMoeLinearV2ForCausalLM": LIGHTNING,
     "MiniMaxVL01ForConditionalGeneration": LIGHTNING,

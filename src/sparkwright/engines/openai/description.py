@@ -96,14 +96,14 @@ def _check_any_text(value: Any) -> Iterator[Mistake]:
         yield (), f"must be text (quote a number), got {_format_value(value)}"
 
 
-_check_path = _text_check(_PATH, "a path, as /health")
+_check_path = _text_check(_PATH, "a path, such as /health")
 _check_served_path = _text_check(
     re.compile(f"(?!{'|'.join(map(re.escape, GATEWAY_PATHS))}$){_PATH.pattern}"),
-    "a path of the server's API, as /v1/audio/speech",
+    "a path of the server's API, such as /v1/audio/speech",
 )
-_check_optional_path = _text_check(re.compile(f"(?:{_PATH.pattern})?"), "a path, as /version, or empty")
-_check_metric = _text_check(_METRIC, 'the name of a metric, as requests_running or steps_total{mode="decode"}')
-_check_field = _text_check(_FIELD, "a key of the answer, as max_seq_len or config.max_seq_len")
+_check_optional_path = _text_check(re.compile(f"(?:{_PATH.pattern})?"), "a path, such as /version, or empty")
+_check_metric = _text_check(_METRIC, 'the name of a metric, such as requests_running or steps_total{mode="decode"}')
+_check_field = _text_check(_FIELD, "a key of the answer, such as max_seq_len or config.max_seq_len")
 
 
 def _check_added_path(value: Any) -> Iterator[Mistake]:
@@ -138,7 +138,7 @@ LABEL_CHECKS: Mapping[str, Check] = {
 SECTION_CHECKS: Mapping[str, Check] = {
     "served_name": _text_check(_NAME, "a name without spaces"),
     "command": _list_check(_check_any_text, "words", MAX_COMMAND_WORDS),
-    "host": _text_check(_ADDRESS, "an address, as 0.0.0.0"),
+    "host": _text_check(_ADDRESS, "an address, such as 0.0.0.0"),
     "context": _number_check(1, 1 << 31, integer=True),
     "memory_gib": _number_check(0.1, 1 << 16, integer=False),
     **LABEL_CHECKS,

@@ -94,26 +94,42 @@ def properties() -> dict[str, Any]:
     """Return the keys of the section as the properties of a JSON Schema."""
     name_mapping = {"type": "object", "additionalProperties": {"type": "string"}, "required": ["path"]}
     return {
-        "served_name": {"type": "string", "description": "the model's name in requests, as the server calls it"},
-        "command": {**_LIST_SCHEMA, "description": "the words after the image, as they are; empty: the image's own"},
-        "port": {"type": "integer", "description": f"where it listens in its container ({DEFAULT_PORT})"},
-        "host": {"type": "string", "description": "the address that it listens on, where its command does not say"},
-        "health": {**_PATH_SCHEMA, "description": "answers 200 once it serves (/health)"},
-        "loading": {"type": "array", "items": {"type": "integer"}, "description": "statuses that mean not yet (503)"},
-        "models": {**_PATH_SCHEMA, "description": "lists the served names (/v1/models)"},
+        "served_name": {"type": "string", "description": "the model's name in requests to the server"},
+        "command": {
+            **_LIST_SCHEMA,
+            "description": "the arguments after the image, passed unchanged; empty for the image's own command",
+        },
+        "port": {
+            "type": "integer",
+            "description": f"port on which the server listens in its container (default {DEFAULT_PORT})",
+        },
+        "host": {
+            "type": "string",
+            "description": "address on which the server listens, for a command that does not contain it",
+        },
+        "health": {**_PATH_SCHEMA, "description": "path that answers 200 once the server is ready (default /health)"},
+        "loading": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "statuses of `health` while the server is loading (default 503)",
+        },
+        "models": {**_PATH_SCHEMA, "description": "path that lists the served models (default /v1/models)"},
         "version": {
             "type": "string",
-            "description": "answers with JSON whose `version` is the engine's; empty: unknown",
+            "description": "path whose JSON answer has the engine's version under `version`; empty if there is none",
         },
         "settings": {
             **name_mapping,
-            "description": "path, and for each setting the key of that JSON answer which holds it",
+            "description": "path with a JSON answer, and for each setting the answer's key with its value",
         },
-        "metrics": {**name_mapping, "description": "path of Prometheus text, and the metric's name for each role"},
-        "public": {**_LIST_SCHEMA, "description": "paths that it answers without its key, in addition to health"},
-        "key": {"type": "object", "description": "how it takes `server_key`: {env: NAME} or {file_flag: NAME}"},
-        "context": {"type": "integer", "description": "its longest sequence in tokens, for clients"},
-        "memory_gib": {"type": "number", "description": "what it takes of the host's memory; unknown without it"},
+        "metrics": {
+            **name_mapping,
+            "description": "path of the Prometheus metrics, and the metric's name for each role",
+        },
+        "public": {**_LIST_SCHEMA, "description": "paths that need no API key, in addition to `health`"},
+        "key": {"type": "object", "description": "how the server gets `server_key`: {env: NAME} or {file_flag: NAME}"},
+        "context": {"type": "integer", "description": "context length in tokens, for clients"},
+        "memory_gib": {"type": "number", "description": "the server's memory use in GiB; unknown if not set"},
     }
 
 
