@@ -7,6 +7,7 @@ import pytest
 
 from sparkwright.engines import engine, http
 from sparkwright.engines.engine import DESCRIPTION_LABEL, ENGINE_LABEL
+from sparkwright.engines.openai.description import SECTION_CHECKS
 from tests.engines.openai.pretend import DESCRIBED, SECTION
 
 DEFAULT_HTTP = engine.get_engine("openai").http
@@ -17,6 +18,10 @@ def parse_label(**changes: Any) -> engine.Engine:
     return engine.from_labels(
         {ENGINE_LABEL: "openai", DESCRIPTION_LABEL: json.dumps({**DESCRIBED.description, **changes})}
     )
+
+
+def test_the_schema_for_editors_has_every_key_of_a_section() -> None:
+    assert set(DESCRIBED.flags.properties()) == set(SECTION_CHECKS)
 
 
 def test_the_labels_of_a_container_tell_the_engine_that_the_recipe_described() -> None:

@@ -127,6 +127,21 @@ def properties() -> dict[str, Any]:
             "description": "path of the Prometheus metrics, and the metric's name for each role",
         },
         "public": {**_LIST_SCHEMA, "description": "paths that need no API key, in addition to `health`"},
+        "paths": {
+            "type": "array",
+            "items": {
+                "anyOf": [
+                    _PATH_SCHEMA,
+                    {
+                        "type": "object",
+                        "properties": {"path": _PATH_SCHEMA, "model": {"enum": ["json", "form"]}},
+                        "required": ["path"],
+                        "additionalProperties": False,
+                    },
+                ]
+            },
+            "description": "additional API paths for clients, which a gateway routes",
+        },
         "key": {"type": "object", "description": "how the server gets `server_key`: {env: NAME} or {file_flag: NAME}"},
         "context": {"type": "integer", "description": "context length in tokens, for clients"},
         "memory_gib": {"type": "number", "description": "the server's memory use in GiB; unknown if not set"},
