@@ -1,8 +1,8 @@
 """Waking models on request: the gateway records when a sleeping model was last requested, and the model's host wakes it.
 
-A host reports its sleeping server over the control port, with the number of seconds that waking it takes; the answer contains the
-seconds since the last request for the model. Reports expire: without a current one, requests are rejected as for any model that
-is down.
+A host reports its sleeping server over the control port, with the number of seconds until a request would have woken it; the
+answer contains the seconds since the last request for the model. Reports expire: without a current one, requests are rejected as
+for any model that is down.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: the report's operation on the control port, and its header with the number of seconds that waking takes
+#: the report's operation on the control port, and its header with the number of seconds until the server would be awake
 ASLEEP, SECONDS_HEADER = "asleep", "x-wake-seconds"
 #: field of the answer with the seconds since the last request for the model; decades if there was none
 ASKED_FIELD = "asked_s"
@@ -21,12 +21,12 @@ VARIABLES = ("asked", "heard", "needs")
 #: maximum number of seconds in a report
 MAX_WAKE_S = 99_999
 REPORT_VALIDITY_S = 30
-#: Retry-After if the duration of waking is unknown
+#: Retry-After if no start of the server was measured
 DEFAULT_RETRY_S = 60
 ERROR_CODE = "model_asleep"
 _ASLEEP_MESSAGE = "This model is asleep. Its host wakes it as soon as possible."
-MEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s, which is how long its last start took."
-UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s; the duration of its start is unknown."
+MEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s, estimated from its last start."
+UNMEASURED_MESSAGE = f"{_ASLEEP_MESSAGE} Try again in %[var(txn.wake)] s; no start of it was measured yet."
 LATE_MESSAGE = "All servers of this model are busy, asleep or down. Try again in %[var(txn.wake,5)] s."
 
 

@@ -92,7 +92,7 @@ def report_asleep(gateway: Gateway, key: str, server: RoutedServer, wake_s: int)
     """Report to a gateway that a server is asleep.
 
     Args:
-        wake_s: seconds that waking it takes; 0 if unknown.
+        wake_s: seconds until a request would have woken it; 0 if unknown.
 
     Returns:
         Seconds since the last request for its model; None if there was none within MAX_REQUEST_AGE_S.
