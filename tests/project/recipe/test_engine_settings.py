@@ -297,6 +297,7 @@ TOOLS = "vllm: {enable-auto-tool-choice: true, tool-call-parser: hermes}\n"
         ("expect:\n  probes:\n    - language: [de]\n", "`language` must be one of en, de"),
         ("expect:\n  probes:\n    - reasoning\n    - tool_call\n", "12: `expect.probes`: tool_call cannot pass without `vllm.enable-auto-tool-choice`."),
         ("task: embed\nexpect:\n  probes: [reasoning]\n", "11: `expect.probes`: reasoning does not apply to `task: embed`."),
+        ("engine: openai\nopenai: {served_name: m}\nexpect:\n  probes: [messages]\n", "is not known to serve /v1/messages. Add the path to `openai.paths`, or remove the probe."),
         ("expect:\n  probes: [{embedding_dimension: 5}]\n", "10: `expect.probes`: embedding_dimension does not apply to `task: generate`."),
     ],
 )  # fmt: skip

@@ -159,8 +159,11 @@ def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
             yield f"`expect.probes`: {name} does not apply to `task: {task}`.", place, "Remove it."
         dialect = dialects.OTHER_DIALECTS.get(name)
         if dialect is not None and dialect.path not in api_paths.list_paths(recipe_engine.http.paths):
-            message = f"`expect.probes`: {name} cannot pass: {recipe_engine.title} does not serve {dialect.path}."
-            yield message, place, "Remove the probe."
+            message = (
+                f"`expect.probes`: {name} cannot pass: {recipe_engine.title} is not known to serve {dialect.path}."
+            )
+            add_path = f"Add the path to `{file.engine}.paths`, or remove"
+            yield message, place, f"{add_path if recipe_engine.needs_description else 'Remove'} the probe."
         for flag in recipe_engine.probe_flags.needs.get(name, ()):
             if flags.get(flag) in (None, False):
                 message = f"`expect.probes`: {name} cannot pass without `{file.engine}.{flag}`."
