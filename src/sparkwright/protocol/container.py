@@ -117,7 +117,7 @@ class ContainerSpec:
         "--network",
         key="NetworkMode",
         about='"host", the name of an existing Docker network, or name=NETWORK,alias=NAME; empty: Docker\'s default bridge. '
-        "With `host` the server listens on the host's addresses at its engine's port, and `ports` is ignored",
+        "With `host` the server listens on the host's addresses at its engine's port, and `ports` must not be set",
         why_not=process_option_rules.check_network,
         to_engine=lambda value: process_option_rules.parse_network(value)[0],
         why="decides which clients can reach the server, and what the server can reach",
