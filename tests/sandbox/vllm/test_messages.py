@@ -138,3 +138,18 @@ def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_m
         assert spoken["status"] == "completed" and item_types(spoken)[-1] == "message"
         arguments = called["output"][-1]["arguments"]
     assert arguments == '{"seconds": 1}', "some agents read a number of seconds as a whole one"
+
+
+@pytest.mark.parametrize("parameters", [{}, None, {"properties": {}}])
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_tool_without_a_schema_is_called_without_arguments(
+    servers: dict[bool, RunningServer], bare: bool, parameters: dict[str, Any] | None
+) -> None:
+    tool = {"type": "function", "name": "stop_all", "parameters": parameters}
+    status, answer = servers[bare].json("POST", "/v1/responses", {"input": "Call stop_all.", "tools": [tool]})
+    assert status == 200, answer
+    item = answer["output"][-1]
+    if bare:
+        assert "<function=stop_all>\n</function>" in item["content"][0]["text"]
+    else:
+        assert (item["type"], item["arguments"]) == ("function_call", "{}")

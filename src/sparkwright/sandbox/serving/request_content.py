@@ -110,7 +110,8 @@ def requested_call(body: Mapping[str, Any]) -> tuple[str, Any] | None:
         name = name or tools[0]["name"]
     if not name:
         return None
-    arguments = example_value(next((tool.get("parameters") or {} for tool in tools if tool["name"] == name), {}))
+    schema = next((tool.get("parameters") or {} for tool in tools if tool["name"] == name), {})
+    arguments = example_value({"type": "object", **schema})  # arguments are an object, even without a schema
     city = CITY_NAME.search(text)
     if isinstance(arguments, dict) and "city" in arguments and city:
         arguments["city"] = city[1]
