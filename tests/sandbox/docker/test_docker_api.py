@@ -16,6 +16,8 @@ import pytest
 from docker.errors import APIError, ImageNotFound
 
 from sparkwright.sandbox import control
+from sparkwright.sandbox.docker.container import STDOUT
+from sparkwright.sandbox.docker.docker_api import log_frames
 from tests.remote.sshd import free_port
 from tests.sandbox.test_parts import IMAGE
 from tests.waiting import wait_until
@@ -158,6 +160,28 @@ def test_following_ends_with_the_container(engine: docker.DockerClient, model: P
     follower.join(timeout=5)
     assert not follower.is_alive()
     assert b"Application shutdown complete." in b"".join(seen)
+
+
+class GrowingLogs(list[tuple[float, str, int]]):
+    """Log lines of a program that logs again whenever a reader has just read them."""
+
+    def __getitem__(self, key: Any) -> Any:
+        rows = super().__getitem__(key)
+        if len(self) < 6:
+            self.append((time.time(), f"line {len(self)}", STDOUT))
+        return rows
+
+
+def test_a_follower_gets_each_line_once_also_those_that_are_logged_while_it_reads() -> None:
+    class Busy:
+        logs = GrowingLogs([(time.time(), "line 0", STDOUT)])
+
+        @property
+        def running(self) -> bool:
+            return len(self.logs) < 6
+
+    frames = log_frames(Busy(), {"stdout": "1", "follow": "1"})  # type: ignore[arg-type]
+    assert [frame[8:].decode() for frame in frames] == [f"line {n}\n" for n in range(6)]
 
 
 @pytest.mark.parametrize(

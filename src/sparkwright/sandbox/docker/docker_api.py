@@ -282,18 +282,18 @@ def log_frames(container: Container, query: dict[str, str]) -> Iterator[bytes]:
 def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -> Iterator[tuple[float, str, int]]:
     since_s, until_s = float(query.get("since") or 0), float(query.get("until") or 0)
 
-    def select_from(start: int) -> list[tuple[float, str, int]]:
-        rows = container.logs[start:]
+    def select_lines(start: int, end: int) -> list[tuple[float, str, int]]:
+        rows = container.logs[start:end]
         return [row for row in rows if row[0] >= since_s and (not until_s or row[0] <= until_s) and row[2] in streams]
 
     line_count, tail = len(container.logs), query.get("tail", "all")
-    rows = select_from(0)
+    rows = select_lines(0, line_count)
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
         ended = not container.running  # read before the lines, so that the last ones are not missed
-        new_rows, line_count = select_from(line_count), len(container.logs)
-        yield from new_rows
+        start, line_count = line_count, len(container.logs)  # counted once: the program may log meanwhile
+        yield from select_lines(start, line_count)
         time.sleep(0 if ended else LOG_POLL_S)
 
 
