@@ -61,7 +61,7 @@ def test_resume_refuses_another_playbook_other_hosts_and_other_options(tmp_path:
     (project.home("s2") / "broken").touch()
     project.roll("--host", "lab")
     assert "not for s1." in project.roll("--resume", "--host", "s1").err
-    assert "different skip_tags" in project.roll("--resume", "--skip-tags", "all").err
+    assert "different `--skip-tags`" in project.roll("--resume", "--skip-tags", "all").err
     project.playbook("roll", "  serial: 1\n  tasks: [{facts: }]")
     result = project.roll("--resume")
     assert result.code == 5
