@@ -22,7 +22,7 @@ TOP = Path(__file__).parent.parent
 sys.path.insert(0, str(TOP))
 
 from tests.e2e.conftest import CommandResult
-from tests.e2e.pair.desk import HOSTS, NAME, PairProject, pair_project
+from tests.e2e.pair.project import HOSTS, NAME, PairProject, pair_project
 
 from benchmarks.restart import LINGERS_S, Client
 
