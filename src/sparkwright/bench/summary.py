@@ -40,7 +40,7 @@ DERIVED_TITLES: dict[str, str] = {
     "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
     "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",
     "short_ttft_ratio": "shorts behind it / alone",
-    "accepted_per_draft": "tokens accepted a draft",
+    "accepted_per_draft": "tokens accepted per draft",
     "accepted_first": "of the first position, share",
 }
 

@@ -1,4 +1,4 @@
-"""The prefix cache of an engine: what it reports about it, and the verdict of the prefix-cache test. Counters are in tokens."""
+"""The prefix cache of an engine: the engine's reports about it, and the verdict of the prefix-cache test. Counters are in tokens."""
 
 from __future__ import annotations
 
