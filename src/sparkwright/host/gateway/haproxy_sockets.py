@@ -102,7 +102,7 @@ class Endpoint:
     """The endpoint at which a gateway on this host accepts requests."""
 
     port: int
-    tls: bool = False  #: the certificate is not verified
+    tls: bool = False  #: it uses HTTPS; the certificate is not verified
     sockets: Path | None = None  #: the folder of its sockets
 
 
