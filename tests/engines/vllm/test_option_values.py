@@ -210,6 +210,18 @@ def test_values_become_words_that_the_real_parser_takes(given: dict[str, Any], w
     assert flags.argv(given) == words
 
 
+def test_a_list_of_one_value_is_that_value() -> None:
+    written = {"gpu-memory-utilization": [0.5], "max_model_len": ["32k"], "served-model-name": ["a"], "port": [[1]]}
+    normalized = flags.normalize(written)
+    assert normalized == {
+        "gpu-memory-utilization": 0.5,
+        "max-model-len": "32k",
+        "served-model-name": ["a"],
+        "port": [[1]],
+    }
+    assert flags.memory_share(normalized) == 0.5 and flags.argv(written)[:2] == ("--gpu-memory-utilization", "0.5")
+
+
 @pytest.mark.parametrize(("given", "port"), [([8001], 8001), ([], 8000), ([[1]], 8000), ({"a": 1}, 8000), (None, 8000)])
 def test_a_port_of_any_shape_is_read_or_left_to_its_refusal(given: Any, port: int) -> None:
     assert flags.port({"port": given}) == port

@@ -68,9 +68,11 @@ def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags under their full names, in order. If a flag occurs in two spellings, the last one wins.
 
     Full names have dashes, but no leading ones. An alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and
-    `no-x: true` becomes `x: false`. An unknown name only gets dashes; anything after a dot is kept.
+    `no-x: true` becomes `x: false`. An unknown name only gets dashes; anything after a dot is kept. A list of one value becomes
+    that value if the option takes only one: vLLM reads the same command line.
     """
-    return dict(_normalize_flag(name, setting) for name, setting in written.items())
+    names_and_values = (_normalize_flag(name, setting) for name, setting in written.items())
+    return {name: _unpack_single(name, setting) for name, setting in names_and_values}
 
 
 def canonical(written: str) -> str:
@@ -178,6 +180,13 @@ def _normalize_flag(spelling: str, setting: Any) -> tuple[str, Any]:
     ):
         return switch, not setting
     return _complete_name(head) + dot + rest, setting
+
+
+def _unpack_single(name: str, setting: Any) -> Any:
+    option = option_values.known_options().get(name)
+    takes_list = option is None or option.takes_many or option.kind.rstrip("?") == "json"
+    is_single = isinstance(setting, list | tuple) and len(setting) == 1 and isinstance(setting[0], str | int | float)
+    return setting[0] if is_single and not takes_list and not isinstance(setting[0], bool) else setting
 
 
 def _is_switch(name: str) -> bool:
