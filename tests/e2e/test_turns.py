@@ -266,7 +266,9 @@ def test_a_gateway_refuses_the_sleeping_model_and_is_not_degraded_by_it(turns: T
     assert turns.chat(LARGE).status == 200
     refused = turns.chat(SMALL)
     assert (refused.status, json.loads(refused.read())["error"]["code"]) == (503, "model_not_up")
-    result = json.loads(turns.project.run("gateway.status", "--host", "box", "--json").out)
+    status = turns.project.run("gateway.status", "--host", "box", "--json")
+    assert status.code == 0, "as in `status`: a sleeping model is no failure"
+    result = json.loads(status.out)
     assert {model["model"]: model["on_demand"] for model in result["models"]} == {LARGE: True, SMALL: True}
     assert {model["model"]: model["errors"] for model in result["models"]}[SMALL] == 1, (
         "the client's, and none of the proof"

@@ -31,7 +31,7 @@ MODEL_COLUMNS = grid.columns(
 
 
 def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
-    """Show a gateway and return the exit code: FAILED if it is not running or a model has no server that is up.
+    """Show a gateway and return the exit code: FAILED if it is not running or lacks a server (`find_unserved_models`).
 
     Args:
         name: name of the gateway's group.
@@ -42,9 +42,7 @@ def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
     selection = connect_hosts(gateway.host)
     member = selection.fleet.members[0]
     state = query_module(selection.fleet, member, "gateway_state", {})
-    is_serving = state["running"] and all(
-        any(row["state"] == "up" for row in model["servers"]) for model in state["models"]
-    )
+    is_serving = state["running"] and not find_unserved_models(state)
     if json:
         print_json_line({"gateway": gateway.name, "host": gateway.host, **{key: state[key] for key in JSON_KEYS}})
     else:
@@ -103,9 +101,7 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
     ]
     if not state["running"]:
         return GatewayRow(name, port, "down", "HAProxy is not running", exit=int(Exit.FAILED))
-    always_on = [model for model in models if not model.on_demand]
-    unserved = [model.model for model in always_on if not any(server.state == "up" for server in model.servers)]
-    if unserved:
+    if unserved := find_unserved_models(state):
         return GatewayRow(
             name, port, "degraded", f"no server is up: {join_first(unserved, 3)}", models, int(Exit.FAILED)
         )
@@ -114,6 +110,15 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
         why = changed or "its configuration was not verified"
         return GatewayRow(name, port, "degraded", why, models, int(Exit.CHANGES))
     return GatewayRow(name, port, "up", _describe_restart(state), models)
+
+
+def find_unserved_models(state: Mapping[str, Any]) -> list[str]:
+    """Return the models without a server that is up, except on-demand models, whose servers may be asleep."""
+    return [
+        model["model"]
+        for model in state["models"]
+        if not model["on_demand"] and not any(server["state"] == "up" for server in model["servers"])
+    ]
 
 
 def _describe_restart(state: Mapping[str, Any]) -> str:
