@@ -174,7 +174,8 @@ class Drain(Module["Drain.Args"]):
     Each gateway in front of the server sends it no new requests until `gateway_return`; a gateway that does not answer is
     reported, and the run continues. Engines cannot refuse requests, so without a gateway a busy server may never become
     idle. After drain_s the run continues and reports the number of aborted requests; behind a gateway the history records it
-    too. If the server's metrics do not report its requests, the module does not wait, and the message says so.
+    too. If the server's metrics do not report its requests, the module waits only for those that the gateways count; the
+    message then says "at least", or that the number is unknown.
 
     In check mode it reports the cost of a restart: the requests running now and the duration of the last start.
 
@@ -207,16 +208,18 @@ class Drain(Module["Drain.Args"]):
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
         started_s, count_at_server = time.monotonic(), _request_counter(container, context)
         while True:
-            running = _max_requests(count_at_server(), gateways, context)
+            at_server = count_at_server()
+            running = _max_requests(at_server, gateways, context)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
             context.progress(0, running, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
             time.sleep(min(DRAIN_POLL_S, max(0.0, args.drain_s - waited_s)))
         _pause_checks(gateways, context)
+        message = _describe_drain(running, waited_s, is_minimum=at_server is None)
         if running and gateways:
-            history.append(context, "requests cut", why=_describe_drain(running, waited_s))
-        return Result(msg=_describe_drain(running, waited_s), data={"running": running, "waited_s": round(waited_s, 1)})
+            history.append(context, "requests cut", why=message)
+        return Result(msg=message, data={"running": running, "waited_s": round(waited_s, 1)})
 
 
 def _drain_gateways(rows: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
@@ -260,12 +263,13 @@ def _request_counter(container: dict[str, Any], context: Context) -> Callable[[]
     return count_requests
 
 
-def _describe_drain(running: int | None, waited_s: float) -> str:
+def _describe_drain(running: int | None, waited_s: float, *, is_minimum: bool) -> str:
+    """Describe the end of a drain. is_minimum: only gateways counted the requests; others may run too."""
     if running is None:
         return "number of running requests unknown; they are aborted"
     if running == 0:
         return "no requests running" + (f", after {waited_s:.1f} s" if waited_s >= 0.5 else "")
-    return f"{format_count(running, 'request')} aborted after {waited_s:.0f} s"
+    return f"{'at least ' if is_minimum else ''}{format_count(running, 'request')} aborted after {waited_s:.0f} s"
 
 
 def _describe_cost(running: int | None, context: Context, interim: str) -> str:
