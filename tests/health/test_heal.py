@@ -145,10 +145,10 @@ def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> 
 
 
 def test_plans_of_states_that_nobody_goes_back_to_are_dropped(state: StateFolder) -> None:
-    for n in range(verified_states.MAX_KEPT + 3):
+    for n in range(verified_states.MAX_EARLIER_STATES + 3):
         save_verified(state, image=f"vllm@sha256:{n}")
         save_plan(state, make_plan({**SPEC, "image": f"vllm@sha256:{n}"}))
-    assert len(list((state.path / restart_plans.FOLDER).iterdir())) == verified_states.MAX_KEPT + 1
+    assert len(list((state.path / restart_plans.FOLDER).iterdir())) == verified_states.MAX_EARLIER_STATES + 1
 
 
 def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:

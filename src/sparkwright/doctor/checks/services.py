@@ -16,6 +16,7 @@ from sparkwright.host import ollama, root_runtime
 from sparkwright.host.containers import containers, mount_sources, ownership
 from sparkwright.host.containers.inspection import is_ours
 from sparkwright.host.images.image_names import machine_platform
+from sparkwright.host.records.own_folders import OWN_FILE_MARK
 from sparkwright.host.runs.context import SocketDenied
 from sparkwright.shell import quote
 from sparkwright.trust import bounds
@@ -234,8 +235,6 @@ START_COMMAND = re.compile(
     r"|\bllama-server\b|\bsglang\.launch_server\b|^\s*image:|^Image=",
     re.MULTILINE,
 )
-#: comment in files that sparkwright wrote
-OWN_FILE_MARK = "Written by sparkwright"
 
 
 @register_check(STARTS_NAME)

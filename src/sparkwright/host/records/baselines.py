@@ -24,7 +24,11 @@ from sparkwright.protocol.container import group_options
 from sparkwright.trust.image_name import digest_of
 
 FOLDER = "baselines"
-#: field of a cluster's key: throughput depends on the members, reference texts do not
+REFERENCES_FOLDER = "references"
+#: results of the lab, ~/.local/state/sparkwright/bench/SERIES/KEY.json; a series is one experiment
+CELLS_FOLDER = "bench"
+MAX_SERIES = 20
+#: key field with the members of a cluster; throughput depends on them, reference texts do not
 MEMBERS = "members"
 
 
@@ -68,11 +72,11 @@ class Baselines:
             self.state.write(record_name(FOLDER, key), {**record, "about": {**(record.get("about") or {}), **about}})
 
     def remove(self, key: Mapping[str, Any]) -> None:
-        """Remove a baseline, as for a server that turned out to generate nonsense."""
+        """Remove a baseline, for example after its server turned out to generate nonsense."""
         self.state.remove(record_name(FOLDER, key))
 
     def find_nearest(self, key: Mapping[str, Any]) -> NearestBaseline | None:
-        """Return the baseline of the same model with the fewest differing fields, at least one; None if there is none."""
+        """Return the baseline of the same model whose key differs in the fewest fields, at least one; None if there is none."""
         candidates: list[NearestBaseline] = []
         for path in sorted((self.state.path / FOLDER).glob("*.json")):
             record = self.state.read(f"{FOLDER}/{path.stem}") or {}
@@ -121,12 +125,7 @@ def _canonicalize(value: Any) -> Any:
     return sorted(group_options(value)) if isinstance(value, list | tuple) else value
 
 
-# Results of the lab, one file per cell (a configuration of an experiment), so that an interrupted experiment can be continued.
-#
-# ~/.local/state/sparkwright/bench/SERIES/KEY.json, where a series is one experiment.
-
-CELLS_FOLDER = "bench"
-MAX_SERIES = 20
+# -- results of the lab: one file per cell (a configuration of an experiment), so that an experiment can be resumed ----
 
 
 def read_cell(state: StateFolder, series: str, key: str) -> dict[str, Any] | None:
@@ -142,12 +141,12 @@ def write_cell(state: StateFolder, series: str, key: str, cell: dict[str, Any]) 
 
 
 def read_cells(state: StateFolder, series: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the results of the measured cells among these, by key."""
+    """Return the results by key, without the cells that were not measured."""
     cells = {key: read_cell(state, series, key) for key in keys}
     return {key: cell for key, cell in cells.items() if cell is not None}
 
 
-REFERENCES_FOLDER = "references"
+# -- reference texts ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ class Reference:
 
 
 def read_reference(state: StateFolder, key: Mapping[str, Any]) -> Reference | None:
-    """Return the reference with this key; None if there is none for the present set of prompts."""
+    """Return the reference texts with this key; None if there are none for the current set of prompts."""
     record = state.read(record_name(REFERENCES_FOLDER, key)) or {}
     if record.get("prompts") != reference.PROMPT_SET or len(record.get("texts") or ()) < len(reference.PROMPTS):
         return None

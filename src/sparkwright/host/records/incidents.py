@@ -39,7 +39,7 @@ _JSON_FILES = ("about.json", "inspect.json", "plan.json", "events.jsonl")
 def save(context: Context, name: str, why: str) -> Path:
     """Save the diagnostics of container `name` and return their folder. Keeps the newest MAX_INCIDENTS.
 
-    If a file's content is unavailable, it contains the reason. A write error only ends the collection, with a note.
+    If the content of a file is unavailable, the file contains the reason. A write error ends the collection, with a note.
     """
     folder = context.state.folder(FOLDER, context.run_id)
     run_secrets = (secret.reveal() for secret in context.secrets.values())
@@ -128,7 +128,7 @@ def _read_dmesg(context: Context) -> str:
 
 
 def _mask_lines(text: str) -> str:
-    """Mask secrets in lines of JSON; an invalid line, as one truncated by a full disk, is masked as text."""
+    """Mask secrets in lines of JSON; an invalid line, such as one truncated by a full disk, is masked as text."""
     return "".join(f"{_mask_line(line)}\n" for line in text.splitlines())
 
 
@@ -145,6 +145,6 @@ def _format_containers(context: Context) -> str:
 
 
 def redact_inspect(inspected: dict[str, Any]) -> dict[str, Any]:
-    """Return Docker's inspection of a container with values masked that are named or formatted like a secret."""
+    """Return Docker's inspect of a container, with all values masked that are named or formatted like a secret."""
     masked: dict[str, Any] = secret_patterns.mask_value(inspected)
     return masked

@@ -17,10 +17,12 @@ from sparkwright.host.module import Context
 from sparkwright.host.records import server_keys
 from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
-from sparkwright.trust.model_files import RECIPE_FILES_FOLDER as FILES_FOLDER
+from sparkwright.trust.model_files import RECIPE_FILES_FOLDER
 
 SHARE_FOLDER = ".local/share/sparkwright"
-#: counting stops there, since a container may have created any number of files
+#: text in a comment of the scripts that sparkwright writes; others are never removed
+OWN_FILE_MARK = "Written by sparkwright"
+#: maximum number of files to count in a folder, because a container may have created any number
 MAX_ENTRIES = 500_000
 #: folders that a gateway mounts, below the state folder (host/gateway/gateway_folders.py)
 GATEWAY_FOLDERS = ("gateway/files", "gateway/sockets", "gateway/config")
@@ -29,7 +31,7 @@ UNKNOWN_USE = "Docker does not answer: a container may have it mounted"
 
 
 def share_and_state(home: Path) -> tuple[Path, Path]:
-    """Return the paths of both folders, which may not exist."""
+    """Return the paths of sparkwright's share folder and state folder, which may not exist."""
     return home / SHARE_FOLDER, StateFolder.in_home(home).path
 
 
@@ -56,7 +58,7 @@ def disk_bytes(path: Path) -> int:
 
 
 def iter_mounts(context: Context, *, exclude: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
-    """Yield (container's name, path on the host) for each mount of all containers, also of stopped ones.
+    """Yield (container's name, path on the host) for each mount of all containers, including stopped ones.
 
     Args:
         exclude: names of containers to leave out.
@@ -82,7 +84,7 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
     """
     state = share_and_state(context.machine.home)[1]
     gateway = (state / folder for folder in GATEWAY_FOLDERS if (state / folder).is_dir())
-    candidates = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / FILES_FOLDER).glob("*"), *gateway)
+    candidates = (*(state / server_keys.FOLDER).glob("*-*.*"), *(state / RECIPE_FILES_FOLDER).glob("*"), *gateway)
     files = [path for path in candidates if not path.is_symlink()]
     if not files:
         return {}
@@ -94,7 +96,7 @@ def files_in_use(context: Context, *, exclude: Collection[str] = ()) -> dict[Pat
 
 
 def remove_all(home: Path, keep: Collection[Path] = ()) -> None:
-    """Remove both folders, except the files in `keep`, and their parents if these are empty.
+    """Remove the share folder and the state folder, except the files in `keep`, and then the parents that are empty.
 
     Each folder is renamed first: a process that starts meanwhile creates a new one instead of reading a partly removed one.
     """

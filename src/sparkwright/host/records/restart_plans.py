@@ -25,7 +25,7 @@ FOLDER = "restart_plans"
 #: variable in a plan with the reason for the restart: {"why": the health check's message}
 CHECK_RESULT = "health_check"
 PLAN_FIX = (
-    "`invoke health.install --heal restart` sends one if the recipe is unchanged since; otherwise `invoke deploy`."
+    "`invoke health.install --heal restart` sends one if the recipe has not changed since; otherwise, `invoke deploy`."
 )
 
 
@@ -48,9 +48,9 @@ def save(state: StateFolder, record: Mapping[str, Any], redactor: Redactor) -> N
     if redactor.has_secret(json.dumps(record, ensure_ascii=False).encode(errors="replace")):
         raise Refused("the restart plan contains a secret, so it was not stored.", fix="Check playbooks/restart.yml.")
     state.write(_record_name(verified), dict(record))
-    needed = {_record_name(kept) for kept in (verified, *verified_states.load_earlier(state))}
+    needed_names = {_record_name(row) for row in (verified, *verified_states.load_earlier(state))}
     for path in (state.records_folder / FOLDER).glob("*.json"):
-        if f"{FOLDER}/{path.stem}" not in needed:
+        if f"{FOLDER}/{path.stem}" not in needed_names:
             path.unlink(missing_ok=True)
 
 
@@ -80,7 +80,7 @@ def load_usable_switch(state: StateFolder, runtime: str) -> Plan:
     verified = verified_states.load_last(state)
     record = state.read(_record_name(verified)) or {}
     if "wake" not in record:
-        raise Refused("no plan is stored for switching to it.", fix=PLAN_FIX)
+        raise Refused("no plan is stored for a switch to the last verified server.", fix=PLAN_FIX)
     return _validate_plan(record, record["wake"], verified, runtime)
 
 

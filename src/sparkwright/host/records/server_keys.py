@@ -26,6 +26,12 @@ SALT = "salt"
 SALT_BYTES = 32
 FINGERPRINT_DIGITS = 16
 
+HEAL_TOKEN_RECORD = "heal-token"
+#: name of the secret in a request
+HEAL_TOKEN_SECRET = "HEAL_TOKEN"
+#: 32 random bytes
+HEAL_TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
+
 
 def has_keys(state: StateFolder) -> bool:
     """Return True if a key was ever stored on this host."""
@@ -41,7 +47,7 @@ def key_path(state: StateFolder, name: str, fingerprint: str, key_format: Server
     """Return the path of the file for the key with this fingerprint.
 
     Args:
-        key_format: the engine's format; None for the default engine's.
+        key_format: the format of the engine's key file; None for the default engine.
     """
     return state.path / FOLDER / f"{name}-{fingerprint}{(key_format or _key_formats()['']).suffix}"
 
@@ -56,7 +62,7 @@ def read_key(path: Path) -> str:
 
 
 def fingerprint(state: StateFolder, key: str) -> str:
-    """Return a salted hash that names a key on this host; empty if there is no salt, because no key was stored yet."""
+    """Return a salted hash that identifies a key on this host; empty if there is no salt, because no key was stored yet."""
     try:
         salt = (state.path / FOLDER / SALT).read_bytes()
     except FileNotFoundError:
@@ -70,7 +76,8 @@ def save_key(
     """Write a key to its file and return the path.
 
     Args:
-        world_readable: make it readable for every user in the container; the folder's mode excludes other users of the host.
+        world_readable: make the file readable for every user in the container; the folder's mode excludes other users of the
+            host.
     """
     folder = state.path / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,7 +95,7 @@ def save_key(
 
 
 def update_link(path: Path, name: str) -> None:
-    """Point the link NAME, which has the same suffix, to a key file."""
+    """Point the link NAME.SUFFIX in the folder of a key file to that file, which has the same suffix."""
     temporary = path.with_name(f"{name}.new")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
@@ -109,21 +116,15 @@ def _iter_files(state: StateFolder, name: str) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=1)
 def _key_formats() -> dict[str, ServerKey]:
-    """Return the engines' formats of key files, by file suffix; the default engine's also as ""."""
-    keys = {name: key for name in engine.TITLES if (key := engine.get_engine(name).key) is not None}
-    return {key.suffix: key for key in keys.values()} | {"": keys[engine.DEFAULT_ENGINE]}
+    """Return the engines' formats of key files, by file suffix; the default engine's also under ""."""
+    by_engine = {name: key for name in engine.TITLES if (key := engine.get_engine(name).key) is not None}
+    return {key.suffix: key for key in by_engine.values()} | {"": by_engine[engine.DEFAULT_ENGINE]}
 
 
 # heal-token.json: the secret with which the health checks of a cluster's members authenticate to each other before a restart.
 #
 # Each `health.install` generates a new one on the laptop, for all members of a cluster. Only this user can read the file. The
 # checks do not send the token itself, but values derived from it.
-
-HEAL_TOKEN_RECORD = "heal-token"
-#: name of the secret in a request
-HEAL_TOKEN_SECRET = "HEAL_TOKEN"
-#: 32 random bytes
-HEAL_TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 def save_heal_token(state: StateFolder, token: Secret) -> None:

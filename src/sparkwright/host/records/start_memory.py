@@ -90,8 +90,8 @@ def parse_starts(rows: Any) -> list[StartMemory]:
     ]
 
 
-def learned_figures(matched_start: tuple[StartMemory, Match] | None) -> MeasuredStart | None:
-    """Return the figures for a memory budget from the result of `find_last`."""
+def measured_figures(matched_start: tuple[StartMemory, Match] | None) -> MeasuredStart | None:
+    """Return the figures for a memory budget, given the result of `find_last`."""
     if matched_start is None:
         return None
     start, match = matched_start
@@ -107,7 +107,7 @@ def learned_figures(matched_start: tuple[StartMemory, Match] | None) -> Measured
 
 
 def add(state: StateFolder, start: StartMemory) -> None:
-    """Record a verified start in place of the last one with the same key. At most MAX_STARTS are kept."""
+    """Record a verified start, replacing the one with the same key. Keeps the newest MAX_STARTS."""
     others = [recorded for recorded in read_starts(state) if recorded.key != start.key]
     starts = [recorded.to_json() for recorded in (start, *others)][:MAX_STARTS]
     state.write(FILE, {"version": VERSION, "starts": starts})
@@ -121,7 +121,7 @@ def find_last(
     Args:
         starts: recorded starts, newest first.
         identity: image (its digest), model (its commit) and arguments of the new start.
-        cold: True to select cold starts only, False warm ones only, None both.
+        cold: True for cold starts only, False for warm starts only, None for both.
     """
     if not identity.get("image"):
         return None

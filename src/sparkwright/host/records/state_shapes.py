@@ -97,18 +97,21 @@ _SPEED = Partial(
     strict=True,
 )
 _EMPTY_OBJECT = Partial(strict=True)
+#: a health check's record of the server's counters
 _COUNTED = Partial(
     {"time_s": number, "start": text, "token": text}
     | dict.fromkeys(("running", "generated", "heartbeat"), (None, number)),
     ("time_s",),
     strict=True,
 )
+#: how to wake a server on demand, in its restart plan
 _WAKE = Partial(
     {"on_request": bool, "gateways": [{text: writable}], "plan": {text: object}}
     | dict.fromkeys(("sleep_after_s", "stay_awake_s"), number),
     ("on_request", "sleep_after_s", "stay_awake_s", "gateways", "plan"),
     strict=True,
 )
+#: a health check's record of the place of this rank in its group
 _JOINED = Partial(
     {"start": text, "rank": integer, "world": integer, "transport": text},
     ("start", "rank", "world", "transport"),
@@ -195,7 +198,7 @@ _SETTINGS = Partial(
     }
 )
 
-#: shapes by file name; for many files of one kind, by the name of their folder or the part of their names before the first hyphen
+#: shapes by file name; if there are many files of a kind, by their folder, or by the part of their names before the first hyphen
 SHAPES: dict[str, Partial] = {
     "verified": VERIFIED_STATE,
     "verified_before": Partial({"states": [{}]}),

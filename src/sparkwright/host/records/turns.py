@@ -19,7 +19,8 @@ from sparkwright.host.state import StateFolder
 from sparkwright.trust import private
 from sparkwright.trust.shapes import build_dataclass
 
-RECORD_NAME = "turns"
+RECORD_NAME, WAKE_RECORD, LOCK = "turns", "wake", "wake.lock"
+START_FIX = "`invoke health.install` starts the service that wakes servers on request."
 
 
 def awake_server(state: StateFolder) -> str:
@@ -45,12 +46,12 @@ def refuse_asleep(state: StateFolder) -> None:
 
 
 def set_awake(state: StateFolder, name: str, servers: Sequence[str], run: str) -> None:
-    """Record that it is now the turn of server `name`, of all `servers` that take turns."""
+    """Record which servers take turns, and that it is now the turn of server `name`."""
     state.write(RECORD_NAME, {"awake": name, "servers": list(servers), "since": time.time(), "run": run})
 
 
 def remove_server(state: StateFolder, server: str) -> None:
-    """Record that a server no longer takes turns. With fewer than two servers left, or if it was its turn, no server does."""
+    """Record that a server no longer takes turns. If fewer than two others do, or it was its turn, remove the record."""
     remaining = [name for name in list_servers(state) if name != server]
     if len(remaining) == len(list_servers(state)):
         return
@@ -63,9 +64,6 @@ def remove_server(state: StateFolder, server: str) -> None:
 # wake.json contains the state of the service that wakes servers on request. The service locks wake.lock while it runs.
 #
 # There is one of each per machine. Only the service writes them; status and doctor read them.
-
-WAKE_RECORD, LOCK = "wake", "wake.lock"
-START_FIX = "`invoke health.install` starts the service that wakes servers on request."
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from sparkwright.host.records.state_shapes import VERIFIED_STATE
 from sparkwright.host.state import SERVER_RECORDS, SERVERS_FOLDER, StateFolder
 from sparkwright.trust.shapes import select_valid
 
-MAX_KEPT = 5
+MAX_EARLIER_STATES = 5
 #: fields of a spec that do not affect what is served
 IGNORED_SPEC_FIELDS = ("image_ids", "caches")
 
@@ -48,20 +48,19 @@ def _validate(state: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def save_verified(state: StateFolder, new_state: dict[str, Any], *, rolled_back: bool = False) -> None:
-    """Record the last verified state. With `rolled_back`, drop the states that were verified after it the first time."""
+    """Record the last verified state. With `rolled_back`, drop the states that were verified after its first verification."""
     previous, older = load_last(state), load_earlier(state)
-    script = next(
-        (kept["script"] for kept in (previous, *older) if kept.get("script") and is_same(kept, new_state)), ""
-    )
+    same_states = (earlier for earlier in (previous, *older) if is_same(earlier, new_state))
+    script = next((earlier["script"] for earlier in same_states if earlier.get("script")), "")
     new_state = {"script": script, **new_state} if script else new_state
     if previous.get("generation") and previous.get("container_id") == new_state.get("container_id"):
         new_state["generation"] = previous["generation"]  # a restart: the other members' containers are the same
-    match_index = next((n for n, kept in enumerate(older) if is_same(kept, new_state)), None)
+    match_index = next((n for n, earlier in enumerate(older) if is_same(earlier, new_state)), None)
     if match_index is not None and rolled_back:
         older = older[match_index + 1 :]
     elif previous and not is_same(previous, new_state):
-        older = [previous, *(kept for kept in older if not is_same(kept, new_state))]
-    state.write("verified_before", {"states": older[:MAX_KEPT]})
+        older = [previous, *(earlier for earlier in older if not is_same(earlier, new_state))]
+    state.write("verified_before", {"states": older[:MAX_EARLIER_STATES]})
     state.write("verified", new_state)
 
 

@@ -23,6 +23,7 @@ from sparkwright.host.gateway import gateway_folders
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, incidents, verified_states
+from sparkwright.host.records.own_folders import OWN_FILE_MARK
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.container_option_rules import port_bindings
@@ -137,8 +138,6 @@ class Incident(Module["Incident.Args"]):
 
 RUN_SCRIPT_FOLDER = ".local/share/sparkwright/run"
 SCRIPT_MODE = "0755"
-#: scripts without this text are never removed
-SCRIPT_MARK = "Written by sparkwright"
 
 
 class RunScript(StateModule["RunScript.Args", files.FileState]):
@@ -202,7 +201,7 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
         path
         for path in sorted((context.machine.home / RUN_SCRIPT_FOLDER).glob("*.sh"))
         if path.stem not in verified_names - {replaced_name} | {name}
-        and SCRIPT_MARK in (files.FileState.read(path).content or "")
+        and OWN_FILE_MARK in (files.FileState.read(path).content or "")
         and (path.stem == replaced_name or containers.inspect(context.docker(), path.stem) is None)
     ]
 
@@ -219,17 +218,17 @@ def _find_verified_folder(name: str, context: Context) -> StateFolder | None:
 
 
 class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, Any]]):
-    """Restore the restart policy of the previous server, after it was restored and verified again.
+    """Set the restart policy that the previous server had, after the server was restored and verified again.
 
-    Returns: container_id. Fails if it is not running.
+    Returns: container_id. Fails if the container is not running.
     """
 
     @dataclass(frozen=True)
     class Args:
         name: str = arg("the container's name")
         restart: str = arg("the policy that `restore_previous` returned", default="no")
-        why: str = arg("why it was restored, for the history", default="")
-        what: str = arg("name of this event in the history", default="restored")
+        why: str = arg("why the server was restored, for the history", default="")
+        what: str = arg("the action to record in the history", default="restored")
 
     def read(self, args: Args, context: Context) -> dict[str, Any]:
         return replacement.find_current(context, args.name)
