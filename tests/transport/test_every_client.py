@@ -134,16 +134,16 @@ CLIENTS: dict[str, Client] = {
         lambda server, _: model_config.load_config("org/model"), (SparkwrightError,), ((model_config, "TIMEOUT_S"),)
     ),
     "a hub": Client(
-        lambda server, _: hub.read_answer(hub.Source(server.url.rstrip("/"), "org/model", "c" * 40), f"{server.url}x"),
+        lambda server, _: hub.fetch_bytes(hub.Source(server.url.rstrip("/"), "org/model", "c" * 40), f"{server.url}x"),
         (SparkwrightError,),
-        ((hub, "MAX_SILENCE_S"), (hub, "ANSWER_S")),
+        ((hub, "MAX_SILENCE_S"), (hub, "RESPONSE_TIMEOUT_S")),
     ),
     "a registry": Client(
         lambda server, _: registry_client.RegistryHttp(
             ImageReference.parse(f"127.0.0.1:{server.port}/x:1"), insecure=True
         ).get("manifests/1", accept="*/*", max_bytes=10_000),
         (SparkwrightError,),
-        ((registry_client, "ANSWER_S"),),
+        ((registry_client, "DOCUMENT_TIMEOUT_S"),),
     ),
 }
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -261,7 +261,7 @@ def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
 
 
 def _download_beginning(source: Source, path: str, max_bytes: int) -> bytes:
-    return hub.read_answer(source, source.address(path), first_bytes=max_bytes)
+    return hub.fetch_bytes(source, source.file_url(path), first_bytes=max_bytes)
 
 
 def _config_of_beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ def test_both_find_a_file_at_the_same_place(loopback: LoopbackHub, path: str, st
         loopback.add_store()
     source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(path)
     ours = hub.locate_file(source, row)
-    official = huggingface_hub.get_hf_file_metadata(source.address(path), token=False, endpoint=loopback.url)
+    official = huggingface_hub.get_hf_file_metadata(source.file_url(path), token=False, endpoint=loopback.url)
     assert ours.url == official.location
     assert (official.size, official.etag) == (row["size_bytes"], row["sha256"] or row["blob_id"])
     assert ours.xet_hash == (official.xet_file_data.file_hash if official.xet_file_data else "")
@@ -103,6 +103,6 @@ def test_both_take_a_refusal_for_the_same(loopback: LoopbackHub, code: str, stat
     source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE)
     loopback.faults.status, loopback.faults.headers[""] = status, {"X-Error-Code": code}
     with pytest.raises(wanted[0]):
-        huggingface_hub.get_hf_file_metadata(source.address(LARGE), token=False, endpoint=loopback.url)
+        huggingface_hub.get_hf_file_metadata(source.file_url(LARGE), token=False, endpoint=loopback.url)
     with pytest.raises(Failed, match=wanted[1]):
         hub.locate_file(source, row)

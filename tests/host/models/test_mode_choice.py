@@ -18,7 +18,7 @@ def test_auto_reads_from_the_chunk_store_if_the_hub_has_one(
         hub.add_store()
     monkeypatch.setattr(transfer_process, "SMALL_BYTES", 0)
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.1)
-    monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
+    monkeypatch.setattr(transfer_process, "MAX_SILENCE_S", 60.0)
     sample = transfer_process.SampleFile(BIG, len(FILES[BIG]))
     choice = transfer_process.choose_mode(Source(hub.url, MODEL, COMMIT), [sample], 8)
     assert "16 connections" in choice.why and (", xet " in choice.why) == has_store

@@ -412,7 +412,7 @@ def test_auto_takes_the_chunk_store_where_that_brings_most(xet: float, chosen: s
 def test_the_chunk_store_is_measured_with_its_own_client(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     source, samples = Source(hub.url, MODEL, COMMIT), [transfer_process.SampleFile(BIG, len(FILES[BIG]))]
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
-    monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
+    monkeypatch.setattr(transfer_process, "MAX_SILENCE_S", 60.0)
     assert transfer_process.measure_xet_rate(source, samples) == 0.0, "the hub names no store"
     store = hub.add_store()
     assert transfer_process.measure_xet_rate(source, samples) > 0
@@ -427,7 +427,7 @@ def test_a_whole_measurement_takes_the_chunk_store_of_a_hub_that_throttles(
     hub.add_store()
     hub.faults.rate = MIB
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
-    monkeypatch.setattr(transfer_process, "ANSWER_S", 60.0)
+    monkeypatch.setattr(transfer_process, "MAX_SILENCE_S", 60.0)
     monkeypatch.setattr(transfer_process, "SMALL_BYTES", MIB)
     source = Source(hub.url, MODEL, COMMIT)
     choice = transfer_process.choose_mode(source, [transfer_process.SampleFile(BIG, len(FILES[BIG]))], 8)

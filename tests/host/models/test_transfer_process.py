@@ -200,7 +200,7 @@ def test_a_hub_that_never_ends_its_answer_is_left(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.faults.silent = True
-    monkeypatch.setattr(hub_client, "ANSWER_S", 0.5)
+    monkeypatch.setattr(hub_client, "RESPONSE_TIMEOUT_S", 0.5)
     with pytest.raises(Failed, match="does not answer"):
         lock_model(context)
 

@@ -4,8 +4,8 @@ An archive (`docker save`) is a tar of layers. Each layer is a tar, possibly com
 a sparse file, can fill the disk before the image can be compared with the lock. So the parser counts all unpacked bytes up to
 a limit, and refuses sparse files, which no image builder writes.
 
-Run as a program (by `images.copy` on the receiving host), it passes standard input to `docker load`, and kills that if the
-archive is refused.
+As a program, which `images.copy` runs on the receiving host, this module passes standard input to `docker load`, and kills that
+process if the archive is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparkwright.errors import Failed
 from sparkwright.shell import join
 
 BLOCK = 512
-#: maximum of a long file name or of extended attributes (Linux allows 64 KiB of attributes)
+#: maximum size of a long file name or of extended attributes (Linux allows 64 KiB of attributes)
 MAX_HEADER_BYTES = 2**20
 PIECE_BYTES = 2**20
 #: memory of the xz dictionary
@@ -189,18 +189,18 @@ class _FileParser:
 
     def __init__(self, budget: _Budget) -> None:
         self._budget = budget
-        self._begin: bytes | None = b""  #: the first bytes, until they show the file's type; then None
+        self._first_bytes: bytes | None = b""  #: None once the file's type is known
         self._decompressor: _Decompressor | None = None
         self._tar: _TarParser | None = None  #: the layer; None for text
 
     def feed(self, data: bytes) -> None:
-        if self._begin is not None:
-            self._begin += data
-            data = self._begin
+        if self._first_bytes is not None:
+            self._first_bytes += data
+            data = self._first_bytes
             self._decompressor = _find_decompressor(data)
             if self._decompressor is None and len(data) < BLOCK:
                 return
-            self._begin = None
+            self._first_bytes = None
             if self._decompressor is not None or _is_header(data[:BLOCK]):
                 self._tar = _TarParser(self._budget, nested=False)
         if self._tar is None:
@@ -217,7 +217,7 @@ class _FileParser:
 
 
 class _GzipDecompressor:
-    """A gzip decompressor with the interface of bz2's and lzma's."""
+    """A gzip decompressor with the interface of those in bz2 and lzma."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(31)
@@ -300,7 +300,7 @@ def _parse_number(field: bytes) -> int:
 
 
 def installed_tools() -> list[str]:
-    """Return which of the programs needed for a copy are installed on this host."""
+    """Return the names of the programs for a copy that are installed on this host."""
     return [name for name in (*PACKERS, "ssh", "docker") if shutil.which(name)]
 
 
@@ -312,7 +312,7 @@ def select_packer(source: list[str], target: list[str]) -> str:
 
 
 def load_command(packer: str, receiver: str) -> str:
-    """Return the shell command that decompresses the stream for `receiver`, the target's `receive_command`."""
+    """Return the shell command that decompresses the stream and pipes it to `receiver`, the target's `receive_command`."""
     return f"{' '.join(PACKERS[packer][1])} | {receiver}"
 
 

@@ -32,7 +32,7 @@ from sparkwright.trust import shapes
 from sparkwright.trust.image_name import ImageReference
 from sparkwright.visible import one_line
 
-#: events of a user or a program that names an image, in contrast to a load
+#: Docker's events when a user or a program names an image; a load causes none of them
 USER_EVENTS = ("pull", "tag", "import", "build")
 
 MAX_TRIES = 2
@@ -122,6 +122,7 @@ def _remove_name(api: Any, name: str, image_id: str, why: str) -> str:
 
 
 def _find_user_names(api: Any, since: str) -> set[str]:
+    """Return the names and Ids of the images that users and other programs named since then."""
     names = set()
     for event in _iter_events(api, since, USER_EVENTS):
         actor = event["Actor"]
@@ -154,7 +155,7 @@ def copy(
         locked_bytes: the image's download size, from the lock, which limits the unpacked size; None if unknown.
 
     Raises:
-        Failed: everything that the archive brought has been removed again.
+        Failed: The copy failed, and everything that the archive brought was removed again.
     """
     api: Any = context.docker().api
     if not offer:
@@ -177,13 +178,13 @@ def copy(
             except StreamBroken as error:
                 if attempt + 1 == MAX_TRIES:
                     raise
-                next_url = urls[(attempt + 1) % len(urls)]  # the other half of the port, if it has an address
+                next_url = urls[(attempt + 1) % len(urls)]  # the port's other interface, if it has an address
                 context.note(f"{peer}: {error.message} Retrying{f' at {next_url}' if len(urls) > 1 else ''}.")
     raise AssertionError
 
 
 def has_containerd_store(info: Mapping[str, Any]) -> bool:
-    """Return True if an engine, given its system information, uses containerd's image store, where Ids are manifest hashes."""
+    """Return True if an engine (given its `info`) uses containerd's image store, where Ids are hashes of manifests."""
     return any(
         name == "driver-type" and str(driver).startswith("io.containerd.snapshotter")
         for name, driver, *_ in info.get("DriverStatus") or ()
@@ -191,7 +192,7 @@ def has_containerd_store(info: Mapping[str, Any]) -> bool:
 
 
 def free_bytes(machine: Machine, info: Mapping[str, Any]) -> int | None:
-    """Return the free bytes where an engine, given its system information, stores images; None if unknown or in the sandbox."""
+    """Return the free bytes where an engine (given its `info`) stores images; None if unknown or in the sandbox."""
     folder = "" if machine.sandbox else str(info.get("DockerRootDir") or "")
     for path in (Path(folder), *Path(folder).parents) if folder else ():
         try:
@@ -271,7 +272,7 @@ def _stream_pieces(context: Context, url: str, peer: str, size_bytes: int) -> It
 
 
 def _open_stream(context: Context, url: str, peer: str) -> http.Stream:
-    """Return the member's stream, after waiting for its other hosts. Raises Failed and TransportError."""
+    """Return the member's stream, after waiting while it serves other hosts. Raises Failed and TransportError."""
     headers = peers.auth_headers(peers.find_token(context.secrets, COPY_PURPOSE))
     deadline_s = time.monotonic() + WAIT_S
     route = http.Route(keep_alive=True)

@@ -104,7 +104,7 @@ def remove_name(api: Any, name: str, image_id: str) -> bool:
 
 
 def tag_verified(api: Any, image_id: str, reference: ImageReference) -> None:
-    """Give a verified image the tag that records its digest, and the reference's tag if it has one."""
+    """Tag a verified image with the tag that records its digest, and with the reference's tag if it has one."""
     repository, _, tag = reference.verified_tag.rpartition(":")
     api.tag(image_id, repository, tag, force=True)
     if reference.tag:

@@ -1,7 +1,7 @@
 """A registry client for the parts of an image that Docker does not return: manifests, configs, sizes.
 
-Only GET requests, limited in bytes, time and redirects. The login is sent to the registry and its own realm only. The
-credentials are docker's: this user's config.json with its credential helpers.
+Only GET requests, limited in bytes, time and redirects. The login is sent only to the registry, and to a token server (realm) of
+the same owner. The credentials are docker's: this user's config.json with its credential helpers.
 
 Source: the OCI distribution specification 1.1, and Docker's registry token authentication.
 """
@@ -30,11 +30,12 @@ from sparkwright.trust.redact import Redactor
 from sparkwright.trust.shapes import optional, validate_or_fail
 from sparkwright.visible import one_line
 
-#: limit for one document, including login and redirects
-ANSWER_S = 60.0
-#: limit for the first request to an insecure registry, which shows whether it supports TLS
+#: time limit for one document, including login and redirects
+DOCUMENT_TIMEOUT_S = 60.0
+#: time limit for the first request to an insecure registry, which shows whether it supports TLS
 TLS_PROBE_S = 20.0
-CREDENTIAL_HELPER_S = 30.0  # the user's program, which may wait for a PIN
+#: time limit for docker's credential helper, which may wait for a PIN
+CREDENTIAL_HELPER_S = 30.0
 MAX_REDIRECTS = 5
 HUB_HOST = "registry-1.docker.io"
 HUB_LOGIN = "https://index.docker.io/v1/"
@@ -62,11 +63,11 @@ class RegistryHttp:
     _secrets: list[str] = field(default_factory=list)
 
     def get(self, path: str, *, accept: str, max_bytes: int) -> bytes:
-        """Return the body of at most max_bytes at a path below the image's repository, within ANSWER_S.
+        """Return the document, of at most max_bytes, at a path below the image's repository, within DOCUMENT_TIMEOUT_S.
 
         Raises RegistryDown, NotInRegistry or Failed.
         """
-        deadline = Deadline(ANSWER_S)
+        deadline = Deadline(DOCUMENT_TIMEOUT_S)
         try:
             url = f"{self._find_base_url(deadline)}/v2/{self.name.path}/{path}"
             answer = self._send(url, accept, max_bytes, deadline)
@@ -128,13 +129,17 @@ class RegistryHttp:
             route=route,
         )
 
-    def _refuse_plain_http(self, url: str, what: str) -> None:
-        """Raise Failed unless the URL is https, or on the registry itself if that may use plain HTTP."""
+    def _refuse_plain_http(self, url: str, verb: str) -> None:
+        """Raise Failed unless the URL is https, or on the registry itself if that may use plain HTTP.
+
+        Args:
+            verb: between the registry's name and the URL in the message.
+        """
         parts = urlsplit(url)
         if parts.scheme == "https" and parts.hostname:
             return
         if not (self.insecure and parts.scheme == "http" and parts.netloc == self.name.registry):
-            raise Failed(f"the registry {self.name.registry} {what} {one_line(url, max_chars=80)}, which is not https.")
+            raise Failed(f"the registry {self.name.registry} {verb} {one_line(url, max_chars=80)}, which is not https.")
 
     def _build_error(self, answer: Response) -> Exception:
         message = f"{answer.status} {_REASONS.get(answer.status, '')} {parse_errors(answer.body)}"
@@ -195,16 +200,16 @@ def is_same_owner(registry: str, realm: str) -> bool:
     return realm == domain or realm.endswith(f".{domain}")
 
 
-def parse_token(raw: bytes, what: str) -> str:
+def parse_token(raw: bytes, label: str) -> str:
     """Return the token in a token server's answer. Raises Failed if it is missing or not valid in a header."""
     try:
         data = bounds.parse_bounded_json(raw)
     except ValueError:
         data = None
-    answer = validate_or_fail(data, {"token": optional(str), "access_token": optional(str)}, what)
+    answer = validate_or_fail(data, {"token": optional(str), "access_token": optional(str)}, label)
     token = str(answer.get("token") or answer.get("access_token") or "")
     if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise Failed(f"{what} is empty or invalid.")
+        raise Failed(f"{label} is empty or invalid.")
     return token
 
 
@@ -221,7 +226,7 @@ def parse_errors(raw: bytes) -> str:
 
 
 def find_credentials(registry: str) -> tuple[str, str] | None:
-    """Return docker's user and password for a registry, or None.
+    """Return docker's user and password for a registry, or None if it has none.
 
     Raises Failed if docker's credential helper fails or hangs.
     """
@@ -306,8 +311,8 @@ class Registry:
         raw = self.http.get(f"blobs/{digest}", accept="*/*", max_bytes=MAX_CONFIG_BYTES)
         if registry_documents.compute_digest(raw) != digest:
             raise Failed(f"the registry {self.name.registry} returned wrong content for {digest}.")
-        what = f"{self.name.pull_reference}: the config {digest}"
-        return registry_documents.parse_config(registry_documents.parse_object(raw, what), what)
+        label = f"{self.name.pull_reference}: the config {digest}"
+        return registry_documents.parse_config(registry_documents.parse_object(raw, label), label)
 
     def _index_entries(self, index: Document) -> list[dict[str, Any]]:
         digests = registry_documents.parse_index(index.data, f"{self.name.pull_reference}: {index.digest}")

@@ -81,23 +81,23 @@ def compute_digest(raw: bytes) -> str:
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
-def parse_object(raw: bytes, what: str) -> dict[str, Any]:
+def parse_object(raw: bytes, label: str) -> dict[str, Any]:
     """Parse a JSON object. Raises Failed if it is anything else, or nested too deeply."""
     try:
         data = bounds.parse_bounded_json(raw)
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        raise Failed(f"{what} is not a JSON object.")
+        raise Failed(f"{label} is not a JSON object.")
     return data
 
 
-def parse_distribution(answer: Any, what: str) -> dict[str, Any]:
+def parse_distribution(answer: Any, label: str) -> dict[str, Any]:
     """Return digest and platforms (may be empty) from Docker's distribution inspect of an image in a registry."""
-    description = validate_or_fail(answer, _DISTRIBUTION, what)
+    description = validate_or_fail(answer, _DISTRIBUTION, label)
     platforms = {f"{platform['os']}/{platform['architecture']}" for platform in description.get("Platforms") or ()}
     return {
-        "digest": require_match(DIGEST, description["Descriptor"]["digest"], f"the digest in {what}"),
+        "digest": require_match(DIGEST, description["Descriptor"]["digest"], f"the digest in {label}"),
         "platforms": sorted(name for name in platforms if PLATFORM.fullmatch(name) and "unknown" not in name),
     }
 
@@ -107,44 +107,44 @@ def is_index(document: dict[str, Any]) -> bool:
     return "manifests" in document
 
 
-def parse_index(index: dict[str, Any], what: str) -> dict[str, str]:
+def parse_index(index: dict[str, Any], label: str) -> dict[str, str]:
     """Return the digest of the first manifest for each platform, such as linux/arm64.
 
     Raises Failed for anything but an image index. Entries without a platform (attestations) are left out.
     """
     digests: dict[str, str] = {}
-    manifests = validate_or_fail(index, _INDEX, what)["manifests"]
+    manifests = validate_or_fail(index, _INDEX, label)["manifests"]
     if index.get("mediaType") not in (None, *INDEXES) or len(manifests) > MAX_PLATFORMS:
-        raise Failed(f"{what} is not an image index, or has more than {MAX_PLATFORMS} entries.")
+        raise Failed(f"{label} is not an image index, or has more than {MAX_PLATFORMS} entries.")
     for manifest in manifests:
         fields = manifest.get("platform") or {}
         platform = f"{fields.get('os')}/{fields.get('architecture')}"
         if platform not in digests and PLATFORM.fullmatch(platform) and "unknown" not in platform:
-            digests[platform] = require_match(DIGEST, manifest["digest"], f"a digest in {what}")
+            digests[platform] = require_match(DIGEST, manifest["digest"], f"a digest in {label}")
     return digests
 
 
-def parse_manifest(manifest: dict[str, Any], what: str) -> dict[str, Any]:
+def parse_manifest(manifest: dict[str, Any], label: str) -> dict[str, Any]:
     """Return config (its digest) and size_bytes (the download size) of a manifest. Raises Failed if it is not an image's."""
-    validate_or_fail(manifest, _MANIFEST, what)
+    validate_or_fail(manifest, _MANIFEST, label)
     config, layers = manifest["config"], manifest["layers"]
     is_image = manifest.get("mediaType") in (None, *MANIFESTS) and config.get("mediaType") in (None, *CONFIGS)
     sizes = [config["size"], *(layer["size"] for layer in layers)]
     if not is_image or len(layers) > MAX_LAYERS or min(sizes) < 0 or sum(sizes) > MAX_IMAGE_BYTES:
-        raise Failed(f"{what} is not an image manifest.")
+        raise Failed(f"{label} is not an image manifest.")
     return {
-        "config": require_match(DIGEST, config["digest"], f"the config's digest in {what}"),
+        "config": require_match(DIGEST, config["digest"], f"the config's digest in {label}"),
         "size_bytes": sum(sizes),
     }
 
 
-def parse_config(document: dict[str, Any], what: str) -> dict[str, Any]:
+def parse_config(document: dict[str, Any], label: str) -> dict[str, Any]:
     """Return platform, created (None if it is not a timestamp) and config of an image. Raises Failed if invalid."""
-    data = validate_or_fail(document, _CONFIG, what)
+    data = validate_or_fail(document, _CONFIG, label)
     platform = f"{data.get('os') or 'linux'}/{data.get('architecture') or ''}"
     created = data.get("created") or ""
     return {
-        "platform": require_match(PLATFORM, platform, f"the platform in {what}"),
+        "platform": require_match(PLATFORM, platform, f"the platform in {label}"),
         "created": created if TIMESTAMP.fullmatch(created) else None,
         "config": data.get("config") or {},
     }

@@ -57,6 +57,10 @@ _XET_SETTINGS = {
 #: a store token is renewed this long before it expires
 RENEW_BEFORE_S = 60.0
 
+_access_lock = threading.Lock()
+#: access to the chunk store, by source
+_access_by_source: dict[Source, StoreAccess] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class TransferSettings:
@@ -96,7 +100,7 @@ def download_file(
 
     Raises:
         HubDown: A retry may help.
-        Failed: A retry will not help; for example, the hub has the file in another size.
+        Failed: A retry will not help; for example, the file has another size on the hub.
     """
     partial, target = partial_path(folder, file), folder / file["path"]
     if discard_partial:
@@ -256,10 +260,6 @@ class StoreAccess:
     expires_s: int  #: seconds since 1970
 
 
-_access_lock = threading.Lock()
-_access_by_source: dict[Source, StoreAccess] = {}
-
-
 def stream_content(
     source: Source, xet_hash: str, size_bytes: int, start: int, end: int | None = None
 ) -> Iterator[bytes]:
@@ -278,7 +278,7 @@ def stream_content(
         endpoint=access.url,
         token=access.token,
         token_expiry_unix_secs=access.expires_s,
-        token_refresh_url=_refresh_url(source),  # the hub's: only the hub receives these headers
+        token_refresh_url=_refresh_url(source),  # on the hub, so that only the hub receives these headers
         token_refresh_headers=source.headers(),
     )
     stream = connection.download_stream(hf_xet.XetFileInfo(xet_hash, size_bytes), start, end or size_bytes)
@@ -305,7 +305,7 @@ def _get_access(source: Source) -> StoreAccess:
     with _access_lock:
         access = _access_by_source.get(source)
         if access is None or access.expires_s < time.time() + RENEW_BEFORE_S:
-            access = _access_by_source[source] = _parse_access(hub.read_answer(source, _refresh_url(source)), source)
+            access = _access_by_source[source] = _parse_access(hub.fetch_bytes(source, _refresh_url(source)), source)
         return access
 
 

@@ -38,13 +38,14 @@ from sparkwright.visible import one_line
 #: maximum size of a response read into memory; the metadata of a model with 20,000 files is 8 MB
 MAX_ANSWER_BYTES = 16 * 2**20
 MAX_REDIRECTS = 10
-MAX_SILENCE_S, ANSWER_S = 30.0, 120.0
+#: time limits: without data, and for a complete response read into memory
+MAX_SILENCE_S, RESPONSE_TIMEOUT_S = 30.0, 120.0
 #: statuses after which a retry may help
 BUSY_STATUSES = frozenset((429, 500, 502, 503, 504))
 RETRY_PAUSE_S, ANSWER_RETRIES = 0.5, 2
 ROUTE = Route(proxies=True)
 CONFIG = "config.json"
-#: headers of every download, because the length of the answer must be the file's
+#: headers of every download, because the length of the response must be that of the file
 IDENTITY_HEADERS = {"Accept-Encoding": "identity"}
 _ETAG = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -52,7 +53,7 @@ REDIRECT_LOOP = "redirects in a loop, or to a URL that is not http(s)"
 OTHER_HUB_FIX = "Use another hub (HF_ENDPOINT), or check for a proxy in between."
 UPDATE_LOCK_FIX = "`invoke lock --update` reads the branch again; HF_ENDPOINT selects another hub."
 _NETWORK_FIX = "Check the host's network."
-_TOO_LONG = "a file is larger than its size in spark.lock."
+_FILE_TOO_LARGE = "a file is larger than its size in spark.lock."
 _DISK_FULL = "the disk is full."
 _DISK_FULL_FIX = "Free some space; complete files are kept."
 
@@ -86,7 +87,7 @@ class Source:
         remaining = [address for address in (self.url, *self.other_urls) if address != url] or [self.url]
         return replace(self, url=remaining[0], other_urls=tuple(remaining[1:]))
 
-    def address(self, path: str) -> str:
+    def file_url(self, path: str) -> str:
         """Return the URL of one of the model's files."""
         return f"{self.url}/{self.id}/resolve/{self.commit}/{quote(path)}"
 
@@ -110,15 +111,15 @@ def open_stream(
     Retries after 0.5, 1, 2 ... s; Retry-After is ignored.
 
     Args:
-        headers: a token in these is sent to the URL's own origin only.
+        headers: headers of the request; a token in them is sent only to the URL's own origin.
         retries: number of retries after a status of BUSY_STATUSES.
-        connect_retries: number of retries after a failed connection; None for `retries`.
-        redirects: number of redirects to follow; with 0, a redirect is returned as the answer.
+        connect_retries: number of retries after a failed connection; None for the same as `retries`.
+        redirects: maximum number of redirects; with 0, a redirect is returned as the response.
         silence_s: maximum wait for the headers, and for each byte of the body; None for MAX_SILENCE_S.
 
     Raises:
-        TransportError: no valid answer.
-        Failed: too many redirects.
+        TransportError: There was no valid response.
+        Failed: There were too many redirects.
     """
     max_connect_retries = retries if connect_retries is None else connect_retries
     silence_s = MAX_SILENCE_S if silence_s is None else silence_s
@@ -147,8 +148,8 @@ def open_stream(
     raise AssertionError
 
 
-def read_answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
-    """Return the body of a short answer. Raises Failed, or HubDown if a retry may help.
+def fetch_bytes(source: Source, url: str, *, first_bytes: int = 0) -> bytes:
+    """Return the body of a response of at most MAX_ANSWER_BYTES. Raises Failed, or HubDown if a retry may help.
 
     Args:
         first_bytes: number of bytes to read from the beginning of a file; 0 for all.
@@ -156,10 +157,10 @@ def read_answer(source: Source, address: str, *, first_bytes: int = 0) -> bytes:
     headers = {**source.headers(), **({"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {})}
     with (
         explain_errors(source),
-        open_stream("GET", address, headers, retries=ANSWER_RETRIES, connect_retries=0) as stream,
+        open_stream("GET", url, headers, retries=ANSWER_RETRIES, connect_retries=0) as stream,
     ):
-        raise_for_status(stream, source, address)
-        stream.connection.clock = Deadline(ANSWER_S)  # the minimum rate alone accepts one byte now and then
+        raise_for_status(stream, source, url)
+        stream.connection.clock = Deadline(RESPONSE_TIMEOUT_S)  # the minimum rate alone accepts one byte now and then
         return stream.read(MAX_ANSWER_BYTES)
 
 
@@ -185,13 +186,13 @@ def locate_file(source: Source, file: Mapping[str, Any], *, retries: int = 0) ->
         Failed: The file's size differs from the lock, or the hub redirects in a loop or to another scheme.
         HubDown: A retry may help.
     """
-    url = source.address(file["path"])
+    url = source.file_url(file["path"])
     with explain_errors(source):
         for _ in range(MAX_REDIRECTS):
             headers = {**source.headers(), **IDENTITY_HEADERS}
             with open_stream("HEAD", url, headers, retries=retries, redirects=0) as stream:
                 raise_for_status(stream, source, url)
-                _refuse_other_file(stream, file)
+                _check_file_headers(stream, file)
                 xet_hash = stream.headers.get("X-Xet-Hash", "")
                 xet_hash = xet_hash if SHA256.fullmatch(xet_hash) else ""
             if not _is_redirect(stream):
@@ -214,7 +215,7 @@ def origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _refuse_other_file(answer: http.Stream, file: Mapping[str, Any]) -> None:
+def _check_file_headers(answer: http.Stream, file: Mapping[str, Any]) -> None:
     """Raise Failed if the size differs from the lock or the ETag is malformed; both headers are optional."""
     headers = answer.headers
     size = headers.get("X-Linked-Size") or (None if _is_redirect(answer) else headers.get("Content-Length"))
@@ -227,25 +228,25 @@ def _refuse_other_file(answer: http.Stream, file: Mapping[str, Any]) -> None:
         raise Failed(f"{file['path']} has {sizes}.", fix=UPDATE_LOCK_FIX)
 
 
-def raise_for_status(answer: http.Stream, source: Source, address: str) -> None:
+def raise_for_status(answer: http.Stream, source: Source, url: str) -> None:
     """Raise the error for an answer with an error status. The hub documents the codes in X-Error-Code."""
     if answer.status < 400:
         return
-    code, id_, url = answer.headers.get("X-Error-Code", ""), source.id, source.url
+    code, id_, hub_url = answer.headers.get("X-Error-Code", ""), source.id, source.url
     if code == "GatedRepo":
-        fix = f"Accept its license at {url}/{id_}, then set a token (hosts/groups.yml, `secrets`)."
+        fix = f"Accept its license at {hub_url}/{id_}, then set a token (hosts/groups.yml, `secrets`)."
         raise Failed(f"{id_} is gated.", fix=fix)
     if code == "RevisionNotFound":
         raise Failed(f"{id_} has no revision {source.commit!r}.", fix="Check `model.revision` in the recipe.")
     if code == "EntryNotFound":
-        path = one_line(urlsplit(address).path.rpartition("/resolve/")[2], max_chars=300)
+        path = one_line(urlsplit(url).path.rpartition("/resolve/")[2], max_chars=300)
         message = f"a file of {id_} in spark.lock no longer exists: {path}."
         raise Failed(message, fix="Remove its entry from spark.lock.")
     if code == "RepoNotFound" or answer.status == 401:
         fix = "Check `model.id` in the recipe; a private model needs a token in `secrets`."
-        raise Failed(f"the hub {url} has no model {id_}.", fix=fix)
+        raise Failed(f"the hub {hub_url} has no model {id_}.", fix=fix)
     message = one_line(answer.headers.get("X-Error-Message", ""), max_chars=300)
-    raise HubDown(f"the hub {url} returned {answer.status} {message}".rstrip() + ".")
+    raise HubDown(f"the hub {hub_url} returned {answer.status} {message}".rstrip() + ".")
 
 
 @contextmanager
@@ -275,14 +276,14 @@ def explain_errors(source: Source) -> Iterator[None]:
         if error.errno == errno.ENOSPC:
             raise DiskFull(_DISK_FULL, fix=_DISK_FULL_FIX) from None
         if error.errno == errno.EFBIG:
-            raise Failed(_TOO_LONG, fix=OTHER_HUB_FIX) from None
+            raise Failed(_FILE_TOO_LARGE, fix=OTHER_HUB_FIX) from None
         raise HubDown(f"the transfer from {url} was interrupted: {_shorten_error(error)}.") from None
     except Exception as error:
         causes = f"{error} {error.__cause__}"
         if "os error 28" in causes or "No space left" in causes:
             raise DiskFull(_DISK_FULL, fix=_DISK_FULL_FIX) from None
         if "os error 27" in causes:
-            raise Failed(_TOO_LONG, fix=OTHER_HUB_FIX) from None
+            raise Failed(_FILE_TOO_LARGE, fix=OTHER_HUB_FIX) from None
         if type(error).__module__.startswith(("hf_transfer", "hf_xet", "builtins", "http")):
             raise HubDown(f"the transfer from {url} was interrupted: {_shorten_error(error)}.") from None
         raise

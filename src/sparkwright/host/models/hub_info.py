@@ -29,8 +29,8 @@ def fetch_lock_entry(source: Source, is_selected: Callable[[str], bool]) -> dict
 
     `source.commit` may be a branch, a tag or a commit. Raises Failed if the answer is malformed.
     """
-    address = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
-    return parse_lock_entry(parse_answer(hub.read_answer(source, address), source), source, is_selected)
+    url = f"{source.url}/api/models/{source.id}/revision/{quote(source.commit, safe='')}?blobs=true"
+    return parse_lock_entry(parse_answer(hub.fetch_bytes(source, url), source), source, is_selected)
 
 
 def parse_lock_entry(data: object, source: Source, is_selected: Callable[[str], bool]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def fetch_config(source: Source, file: Mapping[str, Any]) -> dict[str, Any]:
     if file["size_bytes"] > bounds.MAX_CONFIG_BYTES:
         return {}
     try:
-        data = bounds.parse_bounded_json(hub.read_answer(source, source.address(CONFIG)))
+        data = bounds.parse_bounded_json(hub.fetch_bytes(source, source.file_url(CONFIG)))
     except ValueError:
         return {}
     return data if isinstance(data, dict) else {}
@@ -71,7 +71,7 @@ def fetch_chat_files(source: Source, files: Sequence[Mapping[str, Any]]) -> dict
             return None
         if sizes[path] > bounds.MAX_CONFIG_BYTES:
             return ""
-        return hub.read_answer(source, source.address(path)).decode(errors="replace")
+        return hub.fetch_bytes(source, source.file_url(path)).decode(errors="replace")
 
     return chat_template_tree.read_chat_files(read_text)
 
@@ -112,7 +112,7 @@ def fetch_chat_settings(
     size_bytes = next((int(file["size_bytes"]) for file in files if file["path"] == model), 0)
     for first_bytes in dict.fromkeys((engine_files.BEGINNING_BYTES, min(engine_files.HEADER_BYTES, MAX_ANSWER_BYTES))):
         try:
-            beginning = hub.read_answer(source, source.address(model), first_bytes=min(first_bytes, size_bytes))
+            beginning = hub.fetch_bytes(source, source.file_url(model), first_bytes=min(first_bytes, size_bytes))
         except Failed:  # the hub does not support ranges
             return None
         if settings := _parse_header(engine_files, beginning):

@@ -15,7 +15,7 @@ from sparkwright.trust import bounds
 from sparkwright.trust.model_files import check_model_file
 
 CHUNK_BYTES = 2**20
-#: maximum of a file's data in the page cache while it is hashed with `drop`
+#: maximum size of a file's data in the page cache while it is hashed with `drop`
 DROP_EVERY_BYTES = 256 * 2**20
 INDEX_SUFFIX = ".safetensors.index.json"
 RECORD_PREFIX = "model-"
@@ -98,7 +98,7 @@ class Manifest:
         self.rows = {path: row for path, row in self.rows.items() if path in paths or read_stamp(self.folder / path)}
 
     def keep_saved(self, *, first: bool) -> None:
-        """Keep a manifest for a rollback: with `first` the saved one, else the older one that was kept before."""
+        """Keep a manifest for a rollback: the saved one, or, unless `first`, the older one that is already kept."""
         saved = Manifest.load(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 

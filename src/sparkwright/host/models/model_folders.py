@@ -31,7 +31,7 @@ from sparkwright.trust.names import COMMIT, is_outside, resolve_entry
 
 STAGING_FOLDER = ".cache/sparkwright"
 TRANSFER_FOLDERS = (STAGING_FOLDER, ".cache/huggingface")
-#: files of the previous revision, and the record of their commit and of the files that are new in the other revision
+#: the files of the previous revision, and a record of its commit and of the files that only the new revision has
 KEPT_FOLDER = ".before"
 KEPT_RECORD = ".about.json"
 #: usual folders of models
@@ -102,7 +102,7 @@ class Staging:
 
 
 def keep_files(folder: Path, paths: Iterable[str], commit: str) -> None:
-    """Keep the current state of these files for a rollback, as hard links. Files kept before are older, and stay.
+    """Keep the current state of these files for a rollback, as hard links. Files already kept are older, so they stay.
 
     Args:
         commit: the commit of the current files.
@@ -130,7 +130,7 @@ def kept_commit(folder: Path) -> str:
 
 
 def restore_kept(folder: Path) -> int:
-    """Move the kept files back, and remove those that only the other revision has. Returns the number of changed files."""
+    """Move the kept files back, and remove those that only the new revision has. Returns the number of changed files."""
     kept_folder = folder / KEPT_FOLDER
     if kept_folder.is_symlink():
         kept_folder.unlink()
@@ -148,11 +148,11 @@ def restore_kept(folder: Path) -> int:
 
 
 def forget_kept(folder: Path) -> None:
-    """Remove the kept files, once the other revision is verified."""
+    """Remove the kept files, once the new revision is verified."""
     shutil.rmtree(folder / KEPT_FOLDER, ignore_errors=True)
 
 
-def restore_kept_and_record(context: Context, folder: Path) -> int:
+def restore_kept_with_manifest(context: Context, folder: Path) -> int:
     """Restore the kept files, and their manifest. Returns the number of changed files."""
     kept_paths = [str(path.relative_to(folder / KEPT_FOLDER)) for path in _list_kept(folder)]
     changed = restore_kept(folder)
@@ -160,8 +160,8 @@ def restore_kept_and_record(context: Context, folder: Path) -> int:
     return changed
 
 
-def forget_kept_and_record(context: Context, folder: Path) -> None:
-    """Remove the kept files and their manifest, once the other revision is verified."""
+def forget_kept_with_manifest(context: Context, folder: Path) -> None:
+    """Remove the kept files and their manifest, once the new revision is verified."""
     forget_kept(folder)
     Manifest.load(context.state, folder).forget_kept()
 
@@ -182,7 +182,7 @@ def _list_kept(folder: Path) -> list[Path]:
 
 
 def _list_new(folder: Path) -> list[str]:
-    """Return the files that only the other revision has. Names are validated, because other users may write the record."""
+    """Return the files that only the new revision has. Names are validated, because other users may write the record."""
     paths = _read_kept_record(folder).get("new")
     if not isinstance(paths, list):
         return []
@@ -274,9 +274,9 @@ class ModelOnDisk:
 
 
 def find_on_disk(machine: Machine, ids: Sequence[str], dirs: Sequence[str]) -> list[ModelOnDisk]:
-    """Return where these models are on the disk, with weights.
+    """Return the folders on the disk that contain these models, with weights.
 
-    A folder matches a model if it is the recipe's, or has the model's name, with or without its owner.
+    A folder matches a model if it is the recipe's folder, or is named after the model, with or without the model's owner.
 
     Args:
         ids: the models' ids on the hub.

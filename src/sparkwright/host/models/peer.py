@@ -91,7 +91,7 @@ class _ModelHandler(peers.PeerHandler):
 
 
 def _open_without_links(path: str, flags: int) -> int:
-    """Open a path that has no symlinks. Raises OSError if one was created since the file was verified."""
+    """Open a path without symlinks. Raises OSError if a symlink was created in it since the file was verified."""
     if os.path.realpath(path) != path:
         raise PermissionError(f"{path} was replaced by a symlink")
     return os.open(path, flags | os.O_NOFOLLOW)

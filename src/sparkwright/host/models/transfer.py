@@ -32,13 +32,13 @@ from sparkwright.host.models.model_folders import Staging
 from sparkwright.host.module import Context
 from sparkwright.visible import join_first
 
-#: Throughput is averaged over this time
+#: the throughput is averaged over this time
 WINDOW_S = 5.0
 POLL_S = 0.25
 VERIFY_NICE = 15
-#: an attempt counts as progress if it kept at least this much more than the one before
+#: minimum increase of the bytes that need no further download, for an attempt to count as progress
 PROGRESS_BYTES = 64 * 2**20
-#: tries in a row without progress before a download fails
+#: consecutive tries without progress after which a download fails
 DEFAULT_TRIES = 6
 #: the mode to use after one that stalled
 NEXT_MODE = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer"}
@@ -48,7 +48,7 @@ NEXT_MODE = {"hf_transfer": "plain", "plain": "hf_transfer", "xet": "hf_transfer
 class RetryPolicy:
     """The number of tries of a transfer, and the pauses between them."""
 
-    #: give up after this many tries in a row without progress
+    #: consecutive tries without progress after which the transfer fails
     tries: int = DEFAULT_TRIES
     #: pauses before the second, third, ... try; the last one is repeated
     pauses_s: tuple[float, ...] = (1.0, 5.0, 15.0, 30.0, 60.0)
@@ -58,7 +58,7 @@ class RetryPolicy:
     hub_retries: int = 2
 
     def pause_s(self, failed_tries: int) -> float:
-        """Return the pause after this many tries in a row without progress."""
+        """Return the pause after this many consecutive tries without progress."""
         return self.pauses_s[min(max(failed_tries - 1, 0), len(self.pauses_s) - 1)]
 
 
@@ -87,10 +87,10 @@ def format_time_left(remaining_bytes: int, rate: float) -> str:
 
 @dataclass
 class Attempt:
-    """The outcome of one transfer process. After a success, nothing is set."""
+    """The outcome of one transfer process. After a success, all fields have their defaults."""
 
     stalled: bool = False
-    #: of a failure: down, full or refused
+    #: the kind of failure: down, full or refused
     kind: str = ""
     message: str = ""
     fix: str = ""
@@ -266,14 +266,14 @@ class Transfer:
 
     def _check_mismatches(self) -> None:
         """Raise Failed for files with a second hash mismatch, and note those with a first one."""
-        twice = sorted(path for path, times in self.mismatches.items() if times > 1)
-        if twice:
+        wrong_twice = sorted(path for path, times in self.mismatches.items() if times > 1)
+        if wrong_twice:
             self.staging.clean_up(self.files, disk_is_full=False)
             fix = "The hub's files do not match its hashes: try `transfer: plain`, or another HF_ENDPOINT."
-            raise Failed(f"hash mismatch twice: {join_first(twice, 3)}.", fix=fix)
-        once = sorted(path for path in self.mismatches if path in self.missing)
-        if once:
-            self.context.note(f"hash mismatch after download, retrying: {join_first(once, 3)}")
+            raise Failed(f"hash mismatch twice: {join_first(wrong_twice, 3)}.", fix=fix)
+        wrong_once = sorted(path for path in self.mismatches if path in self.missing)
+        if wrong_once:
+            self.context.note(f"hash mismatch after download, retrying: {join_first(wrong_once, 3)}")
 
     # -- between attempts ----------------------------------------------------------------------------------------
 

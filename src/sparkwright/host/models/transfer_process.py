@@ -5,7 +5,7 @@ input (the only place with the token); it ends with its parent. Each event is a 
 
     {"begin": path, "partial": file}
     {"done": path, "from": url}
-    {"lost": url, "message": why}                    another address is left
+    {"lost": url, "message": why}                    the transfer continues over the other addresses
     {"chose": mode, "why": reason}
     {"failed": path, "kind": "down", "full" or "refused", "message": ..., "fix": ...}
 """
@@ -38,8 +38,9 @@ from sparkwright.transport.connection import TransportError
 Measure = Callable[[int], float]
 MeasureXet = Callable[[], float]
 
-WINDOW_S = 1.0
-ANSWER_S = 5.0
+#: duration of a measurement, and the maximum wait for its data
+WINDOW_S, MAX_SILENCE_S = 1.0, 5.0
+#: connections that measure hf_transfer
 MANY_CONNECTIONS = 16
 XET_STREAMS = 8
 MIN_SPEEDUP = 1.25  # of hf_transfer and xet over plain: hf_transfer loses its partial files, and both cost CPU
@@ -79,7 +80,7 @@ def choose_mode(
     Args:
         parallel_files: number of files that `plain` would download at once.
         measure: returns bytes per second over a number of connections.
-        measure_xet: returns bytes per second from the chunk store, 0.0 if the files are not in it.
+        measure_xet: returns bytes per second from the chunk store; 0.0 if the files are not in it.
     """
     total_bytes = sum(file.size_bytes for file in files)
     if total_bytes < SMALL_BYTES:
@@ -114,19 +115,19 @@ def measure_xet_rate(source: Source, files: Sequence[SampleFile]) -> float:
     ranges = pairwise(n * largest.size_bytes // XET_STREAMS for n in range(XET_STREAMS + 1))
     with ThreadPoolExecutor(max_workers=XET_STREAMS) as pool:
         size_bytes = largest.size_bytes
-        jobs = [pool.submit(_read_xet, source, location.xet_hash, size_bytes, limits, window) for limits in ranges]
+        jobs = [pool.submit(_read_xet, source, location.xet_hash, size_bytes, span, window) for span in ranges]
         # without any data, the window never opens and the readers would wait forever
-        timer = threading.Timer(ANSWER_S, file_transfer.abort_transfers)
+        timer = threading.Timer(MAX_SILENCE_S, file_transfer.abort_transfers)
         timer.start()
         byte_counts = [job.result() for job in jobs]
         timer.cancel()
     return sum(byte_counts) / max(window.elapsed_s(), 1e-6)
 
 
-def _read_xet(source: Source, xet_hash: str, size_bytes: int, limits: tuple[int, int], window: _Window) -> int:
+def _read_xet(source: Source, xet_hash: str, size_bytes: int, byte_range: tuple[int, int], window: _Window) -> int:
     received_bytes = 0
     with contextlib.suppress(Exception):  # any error of hf_xet: a mode that fails here is not chosen
-        for piece in file_transfer.stream_content(source, xet_hash, size_bytes, *limits):
+        for piece in file_transfer.stream_content(source, xet_hash, size_bytes, *byte_range):
             if not window.is_open():
                 break
             received_bytes += len(piece)
@@ -174,7 +175,7 @@ def _read(source: Source, path: str, offset: int, window: _Window) -> int:
     headers = {**source.headers(), "Range": f"bytes={offset}-"}
     with (
         contextlib.suppress(Failed, TransportError),
-        hub.open_stream("GET", source.address(path), headers, silence_s=ANSWER_S) as answer,
+        hub.open_stream("GET", source.file_url(path), headers, silence_s=MAX_SILENCE_S) as answer,
     ):
         pieces = iter(answer if answer.status < 300 else ())
         while window.is_open() and (data := next(pieces, b"")):

@@ -129,7 +129,7 @@ class RestoreModelFiles(StateModule["RestoreModelFiles.Args", str]):
 
     def act(self, args: Args, observed: str, changes: list[Change], context: Context) -> dict[str, Any]:
         folders = model_folders.replaced_folders(context)
-        changed = sum(model_folders.restore_kept_and_record(context, folder) for folder in folders)
+        changed = sum(model_folders.restore_kept_with_manifest(context, folder) for folder in folders)
         commits = ", ".join(commit[:12] for commit in folders.values())
         return {"msg": f"{format_count(changed, 'model file')} restored to {commits}"}
 

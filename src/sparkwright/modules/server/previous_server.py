@@ -160,7 +160,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
             holders.record_stop(context, observed.current)
             lifecycle.remove(context, observed.current, 10)
         for folder, commit in model_folders.replaced_folders(context).items() if observed.kept_model else ():
-            restored_count = model_folders.restore_kept_and_record(context, folder)
+            restored_count = model_folders.restore_kept_with_manifest(context, folder)
             context.note(f"{format_count(restored_count, 'model file')} restored to {commit[:12]}.")
         if observed.previous:
             lifecycle.rename(context, observed.previous, _serving_name(args, observed))
@@ -272,7 +272,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         cache_removal.enforce_limit(context, args.caches_gib)
         for model in verified_states.models_of({"model": args.model}):
             if model.get("dir"):
-                model_folders.forget_kept_and_record(context, context.machine.expand(model["dir"]))
+                model_folders.forget_kept_with_manifest(context, context.machine.expand(model["dir"]))
         fields = {"image": args.spec["image"], "model": args.model.get("id"), "commit": args.model.get("commit")}
         fields |= {"arguments": fingerprint(args.spec), "container_id": observed.current["Id"]}
         fields |= {"changed": args.changed, "measured": measured}
