@@ -14,7 +14,7 @@ import pytest
 
 from sparkwright.engines.compile_caches import HOST_FOLDER
 from sparkwright.errors import Exit, Failed, Refused
-from sparkwright.host.containers import container_options, containers, ownership
+from sparkwright.host.containers import container_options, containers, option_reader, ownership
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.preflight import Preflight
 from sparkwright.modules.server.container import Container
@@ -76,6 +76,16 @@ class Bench:
 
     def drift(self, names: dict[str, Any]) -> list[str]:
         return [item["field"] for item in self.deploy(names, check=True).data["drift"]]
+
+    def drift_of_imported(self, names: dict[str, Any]) -> list[str]:
+        """Return what would change in the container if its recipe came from the container itself."""
+        inspected = self.client.api.inspect_container(self.name)
+        image = self.client.api.inspect_image(inspected["Image"])
+        separate = ("name", "image", "entrypoint", "command", "env", "ports", "volumes")
+        imported = {**option_reader.read_options(inspected, image), "network": option_reader.read_network(inspected)}
+        unchanged = {name: names["container"][name] for name in separate}
+        spec = ContainerSpec.from_json(json.loads(json.dumps({**unchanged, **imported})))
+        return [change.field for change in container_options.differences(spec, inspected, image)]
 
     def make(self, names: dict[str, Any], *, starts: bool = True) -> None:
         """Create the container as a deploy does."""
@@ -156,6 +166,7 @@ def test_an_option(bench: Bench, case: Case) -> None:
         assert not case.starts or not bench.deploy(one).changed
         if case.says is not None:
             assert bench.inspect_value(case.where) == case.says
+        assert bench.drift_of_imported(one) == []
         assert bench.drift(other) == [case.shown]
         if case.dropped:
             assert bench.drift(without) == [case.shown]

@@ -27,7 +27,7 @@ TERM = "SIGTERM"
 _NS_BY_UNIT = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _DURATION_PART = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ns|us|µs|ms|s|m|h)")
 #: keys of a health check in a recipe, and the Docker API's names for them
-_HEALTH_KEYS = {
+HEALTH_KEYS = {
     "test": "Test",
     "interval": "Interval",
     "timeout": "Timeout",
@@ -129,10 +129,16 @@ def parse_duration_ns(text: str) -> int:
     return sum(round(float(number) * _NS_BY_UNIT[unit]) for number, unit in parts)
 
 
+def format_duration(duration_ns: int) -> str:
+    """Format nanoseconds for `parse_duration_ns`, in the largest unit without a fraction up to seconds."""
+    unit = next(unit for unit in ("s", "ms", "us", "ns") if duration_ns % _NS_BY_UNIT[unit] == 0)
+    return f"{duration_ns // _NS_BY_UNIT[unit]}{unit}"
+
+
 def check_healthcheck(check: Mapping[str, str]) -> str:
     for key, text in check.items():
-        if key not in _HEALTH_KEYS:
-            return f"{quote_text(key)} is not a key of a health check: {', '.join(_HEALTH_KEYS)}."
+        if key not in HEALTH_KEYS:
+            return f"{quote_text(key)} is not a key of a health check: {', '.join(HEALTH_KEYS)}."
         if key == "test" and not text.strip():
             return f"`test` must be a command, or {HEALTHCHECK_OFF} to disable the image's health check."
         if key == "retries" and not re.fullmatch(r"[1-9][0-9]{0,5}", text):
@@ -158,13 +164,13 @@ def health_config(check: Mapping[str, str]) -> dict[str, Any]:
         if key == "test":
             config["Test"] = [HEALTHCHECK_OFF] if text == HEALTHCHECK_OFF else ["CMD-SHELL", text]
         else:
-            config[_HEALTH_KEYS[key]] = int(text) if key == "retries" else parse_duration_ns(text)
+            config[HEALTH_KEYS[key]] = int(text) if key == "retries" else parse_duration_ns(text)
     return config
 
 
 def normalize_health_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a health check from the Docker API without empty settings."""
-    normalized = {name: config[name] for name in _HEALTH_KEYS.values() if config and config.get(name)}
+    normalized = {name: config[name] for name in HEALTH_KEYS.values() if config and config.get(name)}
     return {"Test": [HEALTHCHECK_OFF]} if normalized.get("Test") == [HEALTHCHECK_OFF] else normalized
 
 

@@ -35,6 +35,17 @@ LINES = {
         "--network host --privileged --cap-add SYS_PTRACE --security-opt seccomp=unconfined --device /dev/null",
         ["ports"],
     ),
+    "with options that few use": (
+        "--hostname spark.lan --pid host --init --stop-signal SIGINT --tmpfs /scratch:size=64m --sysctl net.core.somaxconn=64 "
+        "--memory 512m --memory-swap 600m --cpus 1.5 --cpuset-cpus 0 --oom-score-adj 50 --log-opt max-size=10m "
+        "--health-cmd true --health-interval 90s --health-retries 4 --dns 10.0.0.1 --add-host hub:10.0.0.1 --group-add 44 "
+        "--cap-drop NET_RAW --device /dev/null:/dev/one:rw --workdir /srv",
+        [],
+    ),
+    "with a profile that a recipe cannot contain": (
+        "--security-opt seccomp={folder}/profile.json --security-opt no-new-privileges --no-healthcheck",
+        ["security-opt"],
+    ),
 }
 
 
@@ -60,7 +71,17 @@ def client() -> Iterator[Any]:
 @pytest.mark.parametrize(("line", "differs"), LINES.values(), ids=LINES)
 def test_its_recipe_differs_in_nothing(line: str, differs: list[str], client: Any, tmp_path: Path) -> None:
     _remove_container(client)
-    words = ["docker", "create", "--name", NAME, *line.split(), "-v", f"{tmp_path}/m:/models/tiny", IMAGE]
+    (tmp_path / "profile.json").write_text('{"defaultAction": "SCMP_ACT_ALLOW"}')
+    words = [
+        "docker",
+        "create",
+        "--name",
+        NAME,
+        *line.format(folder=tmp_path).split(),
+        "-v",
+        f"{tmp_path}/m:/models/tiny",
+        IMAGE,
+    ]
     result = subprocess.run(
         [*words, "--model", "/models/tiny", "--seed", "7"], capture_output=True, text=True, check=False, timeout=60
     )
@@ -123,4 +144,4 @@ def test_no_key_of_a_real_container_leaves_the_host_by_adoption_or_incident(clie
     imported = recipe_builder.build_recipe(convert_running(settings, "spark1", report), "", report, "spark1")
     redacted = json.dumps(report.to_json())
     assert "***" not in imported.text and KEY not in redacted
-    assert "label app.api-key" in redacted and "HF_TOKEN" in redacted
+    assert "label app.api-key" in redacted and "healthcheck test" in redacted and "HF_TOKEN" in redacted

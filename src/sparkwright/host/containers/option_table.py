@@ -102,7 +102,7 @@ def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in labels.items() if not name.startswith(OWN_LABELS) or name == ENGINE_LABEL}
 
 
-def _actual_networks(container: Inspect) -> tuple[str, list[str]]:
+def read_networks(container: Inspect) -> tuple[str, list[str]]:
     """Return the network that a container was created in, and further ones that it joined, with their aliases."""
     mode = str(container["HostConfig"].get("NetworkMode") or "default")
     first = process_option_rules.BRIDGE if mode == "default" else mode
@@ -125,15 +125,17 @@ def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) 
     return spec.hostname or (None if is_default or shared else "")
 
 
-def _actual_security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
-    """Return the container's security options, without label=disable if Docker added it.
+def shares_namespace(container: Inspect) -> bool:
+    """Return True if a container is privileged or shares the host's pid or ipc namespace: Docker adds label=disable then."""
+    host_config = container["HostConfig"]
+    return bool(host_config.get("Privileged")) or "host" in (host_config.get("IpcMode"), host_config.get("PidMode"))
 
-    Docker adds it to containers that are privileged or share the host's pid or ipc namespace.
-    """
-    host = container["HostConfig"]
-    options = security_option_rules.normalize_security_opts(host.get("SecurityOpt"))
-    shares = host.get("Privileged") or "host" in (host.get("IpcMode"), host.get("PidMode"))
-    added = {"label=disable"} - {*security_option_rules.normalize_security_opts(spec.security_opt)} if shares else set()
+
+def _actual_security_opts(spec: ContainerSpec, container: Inspect, image: Inspect) -> list[str]:
+    """Return the container's security options, without label=disable if Docker added it."""
+    options = security_option_rules.normalize_security_opts(container["HostConfig"].get("SecurityOpt"))
+    added = {"label=disable"} - {*security_option_rules.normalize_security_opts(spec.security_opt)}
+    added = added if shares_namespace(container) else set()
     return [option for option in options if option not in added]
 
 
@@ -182,13 +184,13 @@ def _actual_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> 
     return sorted(f"{bind}:ro" if f"{bind}:ro" in expected else bind for bind in volumes)
 
 
-def _log_config(container: Inspect) -> Mapping[str, Any]:
+def log_config(container: Inspect) -> Mapping[str, Any]:
     return container["HostConfig"].get("LogConfig") or {}
 
 
 def _actual_log_options(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, Any]:
     """Return the container's log options that the spec sets; Docker adds others."""
-    options = _log_config(container).get("Config") or {}
+    options = log_config(container).get("Config") or {}
     return {name: value for name, value in options.items() if name in spec.log_options}
 
 
@@ -204,11 +206,11 @@ _RULES: dict[str, dict[str, Any]] = {
     "labels": {"expected": lambda spec, container, image: _comparable_labels(spec.labels), "actual": _actual_labels},
     "network": {
         "expected": lambda spec, container, image: _normalize_network(spec.network or process_option_rules.BRIDGE),
-        "actual": lambda spec, container, image: _actual_networks(container)[0],
+        "actual": lambda spec, container, image: read_networks(container)[0],
     },
     "networks": {
         "expected": lambda spec, container, image: sorted(map(_normalize_network, spec.networks)),
-        "actual": lambda spec, container, image: _actual_networks(container)[1],
+        "actual": lambda spec, container, image: read_networks(container)[1],
     },
     "hostname": {"expected": _expected_hostname},
     "security_opt": {"actual": _actual_security_opts},
@@ -217,7 +219,7 @@ _RULES: dict[str, dict[str, Any]] = {
     "healthcheck": {"expected": _expected_health, "actual": _actual_health},
     "log_driver": {
         "expected": lambda spec, container, image: spec.log_driver or None,
-        "actual": lambda spec, container, image: _log_config(container).get("Type"),
+        "actual": lambda spec, container, image: log_config(container).get("Type"),
         "requested": _requested_log_config,
         "open": True,
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,18 +11,16 @@ from sparkwright.doctor.diagnosis.server_state import RecipeFacts
 from sparkwright.engines.compile_caches import CACHE_MOUNT, own_variables
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.health.check import DOCKER_TIMEOUT_S
-from sparkwright.host.containers import containers, inspection, server_key
+from sparkwright.host.containers import containers, inspection, option_reader, server_key
 from sparkwright.host.containers.running_server import RunningContainer
 from sparkwright.host.images.image_names import digests_of
 from sparkwright.host.module import Context, Module
 from sparkwright.host.records import verified_states
 from sparkwright.host.runs.context import DockerEngine
 from sparkwright.modules.proof.liveness import VerifyHealth
-from sparkwright.protocol.container import OWN_LABELS
 from sparkwright.protocol.result import Result, arg
 from sparkwright.trust import secret_patterns
 from sparkwright.trust.image_name import digest_of, with_digest, without_digest
-from sparkwright.units import GIB
 from sparkwright.visible import join_first
 
 
@@ -108,19 +106,6 @@ def _serving_result(why: str, *, serving: bool = False, verified: bool = False) 
 
 #: written in place of a secret
 MASK = "***"
-#: Docker's default
-DEFAULT_SHM_BYTES = 64 * 2**20
-#: key of HostConfig of each option in a recipe
-LIST_OPTIONS = {
-    "cap_add": "CapAdd",
-    "cap_drop": "CapDrop",
-    "security_opt": "SecurityOpt",
-    "group_add": "GroupAdd",
-    "extra_hosts": "ExtraHosts",
-    "dns": "Dns",
-}
-#: NetworkMode of a container that was created without `--network`
-DEFAULT_NETWORKS = ("", "default", "bridge")
 MAX_NAMES = 8
 
 
@@ -154,7 +139,6 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         variables = inspection.parse_env(config.get("Env"))
         cache_variables = own_variables(variables)
         env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in cache_variables}
-        network = str(host_config.get("NetworkMode") or "")
         entrypoint = config.get("Entrypoint") or []
         data = {
             "name": RunningContainer(inspected, image).name,
@@ -165,8 +149,8 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
             "env": env,
             "ports": _format_ports(host_config.get("PortBindings") or {}),
             "volumes": [bind for bind in host_config.get("Binds") or () if f":{CACHE_MOUNT}" not in bind],
-            "network": "" if network in DEFAULT_NETWORKS else network,
-            "options": _changed_options(host_config, config, image_config),
+            "network": option_reader.read_network(inspected),
+            "options": option_reader.read_options(inspected, image),
             "running": bool(inspected["State"]["Running"]),
         }
         return Result(msg=f"{data['name']}: {data['image']}", data=secret_patterns.mask_value(data, mask=MASK))
@@ -189,56 +173,3 @@ def _format_ports(bindings: Mapping[str, Any]) -> list[str]:
             prefix = f"[{address}]:" if ":" in address else f"{address}:" if address not in ("", "0.0.0.0") else ""
             ports.append(f"{prefix}{binding['HostPort']}:{container_port.removesuffix('/tcp')}")
     return ports
-
-
-def _changed_options(
-    host_config: Mapping[str, Any], config: Mapping[str, Any], image_config: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the options that differ from those of a plain `docker run`."""
-    options: dict[str, Any] = {
-        name: list(host_config[key]) for name, key in LIST_OPTIONS.items() if host_config.get(key)
-    }
-    options["restart"] = str((host_config.get("RestartPolicy") or {}).get("Name") or "no")
-    options["gpus"] = _format_gpus(host_config.get("DeviceRequests") or ())
-    options["ipc"] = str(host_config.get("IpcMode") or "")
-    if (size := host_config.get("ShmSize") or 0) not in (0, DEFAULT_SHM_BYTES):
-        options["shm_size"] = _format_size(size)
-    if ulimits := host_config.get("Ulimits"):
-        options["ulimits"] = {ulimit["Name"]: _format_ulimit(ulimit) for ulimit in ulimits}
-    if devices := host_config.get("Devices"):
-        options["devices"] = [_format_device(device) for device in devices]
-    if host_config.get("Privileged"):
-        options["privileged"] = True
-    if memory := host_config.get("Memory"):
-        options["memory"] = _format_size(memory)
-    for name, key in (("user", "User"), ("working_dir", "WorkingDir")):
-        if config.get(key) and config.get(key) != image_config.get(key):
-            options[name] = str(config[key])
-    labels = {k: v for k, v in (config.get("Labels") or {}).items() if (image_config.get("Labels") or {}).get(k) != v}
-    if user_labels := {k: v for k, v in labels.items() if not k.startswith(OWN_LABELS)}:
-        options["labels"] = user_labels
-    return options
-
-
-def _format_gpus(requests: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first device request as in `docker run --gpus`; empty if there is none."""
-    if not requests:
-        return ""
-    if ids := requests[0].get("DeviceIDs"):
-        return f"device={','.join(ids)}"
-    count = requests[0].get("Count") or -1
-    return "all" if count == -1 else str(count)
-
-
-def _format_size(size_bytes: int) -> str:
-    return f"{size_bytes // GIB}gb" if size_bytes % GIB == 0 else f"{size_bytes}b"
-
-
-def _format_ulimit(ulimit: Mapping[str, Any]) -> str:
-    soft, hard = ulimit["Soft"], ulimit["Hard"]
-    return str(soft) if soft == hard else f"{soft}:{hard}"
-
-
-def _format_device(device: Mapping[str, Any]) -> str:
-    source, target = str(device["PathOnHost"]), str(device["PathInContainer"])
-    return source if source == target else f"{source}:{target}"

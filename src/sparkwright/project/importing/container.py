@@ -9,6 +9,7 @@ from sparkwright.errors import Refused
 from sparkwright.project.importing.command import ServerCommand
 from sparkwright.project.importing.docker_command import find_variables, split_assignments, unwrap_shell
 from sparkwright.project.importing.foreign_recipe import DROP_ANSWER, ForeignRecipe, ImportReport, format_value
+from sparkwright.protocol.container import DOCKER_OPTIONS
 from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.trust.process_option_rules import HOST
 from sparkwright.trust.secret_names import is_secret, is_secret_name
@@ -81,15 +82,14 @@ def _select_entrypoint(foreign: ForeignRecipe, serving: ServerCommand) -> list[s
 
 
 def _running_container(foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport) -> dict[str, Any]:
-    """Return all options of a running container, including its name."""
+    """Return all options of a running container that a recipe supports, including its name."""
     container = dict(foreign.options)
     if foreign.network:
         container["network"] = foreign.network
-        if foreign.network == HOST and not foreign.ports:
-            reason = (
-                "the first deploy replaces the container, because one that sparkwright creates also records the port"
-            )
-            report.add("note", "network host", reason)
+    _drop_unsupported(container, report)
+    if foreign.network == HOST and not foreign.ports:
+        reason = "the first deploy replaces the container, because one that sparkwright creates also records the port"
+        report.add("note", "network host", reason)
     container["ports"] = foreign.ports
     if serving.program and list(serving.program) != foreign.starts:
         container["entrypoint"] = list(serving.program)
@@ -102,6 +102,24 @@ def _running_container(foreign: ForeignRecipe, serving: ServerCommand, report: I
     for name, value in container.items():
         report.add("kept", f"container.{name} {one_line(format_value(value), max_chars=60)}")
     return container
+
+
+def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
+    """Remove and report the options, or items of a list, that Docker accepts and a recipe does not.
+
+    Example: the network of another container.
+    """
+    for name in [name for name in container if name in DOCKER_OPTIONS]:
+        check, value = DOCKER_OPTIONS[name].why_not, container[name]
+        items = value if isinstance(value, list) else [value]
+        problems = [(item, problem) for item in items if (problem := check(item))]
+        for item, problem in problems:
+            report.add("dropped", f"{name} {one_line(format_value(item), max_chars=60)}", problem)
+        supported = [item for item in items if item not in [item for item, _ in problems]]
+        if not supported:
+            del container[name]
+        elif problems:
+            container[name] = supported
 
 
 def _published_port(
@@ -217,14 +235,18 @@ def convert_running(settings: Mapping[str, Any], host: str, report: ImportReport
 
 
 def _report_masked(foreign: ForeignRecipe, report: ImportReport) -> None:
-    """Remove and report labels with masked secrets, and report masked words of the command."""
+    """Remove and report options with masked secrets, and report masked words of the command."""
     reason = "not written: a recipe must not contain secrets"
-    labels = foreign.options.get("labels") or {}
-    for name in [name for name, value in labels.items() if MASK in str(value)]:
-        report.add("secret", f"label {name}", reason)
-        del labels[name]
+    for option, value in [*foreign.options.items()]:
+        if not isinstance(value, dict):
+            masked_names = [option] if MASK in str(value) else []
+        else:
+            masked_names = [f"{option.removesuffix('s')} {name}" for name in value if MASK in str(value[name])]
+            foreign.options[option] = {name: text for name, text in value.items() if MASK not in str(text)}
+        for name in masked_names:
+            report.add("secret", name, reason)
+        if masked_names and not (isinstance(value, dict) and foreign.options[option]):
+            del foreign.options[option]
     for word in foreign.words:
         if MASK in word and word != MASK and not word.startswith("--"):
             report.add("secret", word, "the secret was not written: pass it in a file, or with `server_key`")
-    if not labels:
-        foreign.options.pop("labels", None)
