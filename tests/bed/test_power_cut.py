@@ -15,7 +15,7 @@ from tests.bed.test_faults import FaultyHost
 
 pytestmark = pytest.mark.bed
 
-FREE_PORT_TASK = "Free a port that Docker holds for nobody"
+FREE_PORT_TASK = "Free a port that Docker occupies without a container"
 HOST = "sparkwright-bed-spark1"
 #: after the forwarder was started, seconds: the engine writes down in between that it has the port
 MOMENTS_S = (0.0, 0.2, 0.5)

@@ -1,4 +1,4 @@
-"""The table of a public registry's traps against this project: docs/traps.md, made of traps.yml and the names of tests.
+"""docs/traps.md, a table of a public registry's traps and how this project handles them, rendered from traps.yml.
 
 python -m tests.docs.traps        # writes the page (`make docs` does, too)
 """
@@ -15,9 +15,9 @@ import yaml
 TOP = Path(__file__).parents[2]
 PAGE = TOP / "docs" / "traps.md"
 DATA = Path(__file__).with_name("traps.yml")
-#: how many traps the registry numbers
+#: number of traps in the registry
 REGISTERED = 124
-#: in reach at least, and prevented or named of those
+#: minimum numbers of traps in scope, and of those that are prevented or named
 MIN_IN_REACH, FLOOR = 80, 64
 
 Answer = Literal["prevented", "named", "seen", "silent", "out"]
@@ -33,14 +33,14 @@ TITLES: Mapping[Answer, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """One trap of the registry, and the answer of this project to it."""
+    """A trap of the registry, and how this project handles it."""
 
     number: int
     trap: str
     answer: Answer
-    #: what prevents or tells it; the reason for one that is silent or out of reach
+    #: how it is prevented or detected; the reason if it is silent or out of scope
     how: str
-    tests: tuple[str, ...] = ()  # as pytest names them, without parameters
+    tests: tuple[str, ...] = ()  # pytest's names, without parameters
     rules: tuple[str, ...] = ()  # of lint
 
     @property
@@ -63,14 +63,14 @@ def load_traps() -> tuple[Trap, ...]:
 
 
 def is_missing(test: str) -> bool:
-    """Return whether a test does not exist."""
+    """Return True if a test does not exist."""
     path, _, name = test.partition("::")
     file = TOP / path
     return not file.is_file() or not re.search(rf"^(?:async )?def {re.escape(name)}\(", file.read_text(), re.MULTILINE)
 
 
 def traps_in_reach() -> list[Trap]:
-    """Return the traps that are a matter of this project."""
+    """Return the traps that are in scope for this project."""
     return [trap for trap in load_traps() if trap.answer != "out"]
 
 
@@ -81,7 +81,7 @@ def render_page() -> str:
     met = sum(counts[answer] for answer in MET)
     lines = [
         HEAD.format(registered=REGISTERED, reach=len(reachable), met=met, share=met / REGISTERED, **counts),
-        "| no. | trap | here | by | tests and rules |\n|---|---|---|---|---|",
+        "| no. | trap | result | how | tests and rules |\n|---|---|---|---|---|",
         *(trap.row for trap in load_traps()),
     ]
     return "\n".join(lines) + "\n"
@@ -101,22 +101,21 @@ diagnoses. Each is described here in our own words, with how sparkwright handles
 | silent | {silent} | in scope, but not detected |
 | out of reach | {out} | how benchmarks are written and scored, training data, other engines and other makers' GPUs, properties of a model |
 
-So {met} of the {reach} in reach are prevented or named ({share:.0%} of all {registered}). The answers, and what counts as out of reach, are
-this project's own judgement.
+So {met} of the {reach} in reach are prevented or named ({share:.0%} of all {registered}). The results, and what is out
+of reach, are this project's own judgement.
 
-Each entry has one answer, based on the registry's entry (as of August 2026) and the tests in the last
-column. *Prevented* and *named* need a test that fails without the feature, or a rule of lint (each is tested by its own
-example); a test compares this page with the existing tests. A trap with several forms counts by the form that a server on a GB10
-meets. Checks that a recipe must request (`expect.probes`, `expect.load`), and commands that describe a model
-(`model.inspect`, `client`), count too. Whether such a fault is found in a model that was never served here is more than tests can
-show.
+Each entry has one result, based on the registry's entry (as of August 2026) and the tests in the last
+column. *Prevented* and *named* need a test that fails without the feature, or a lint rule (each is tested by its own
+example); a test compares this page with the existing tests. If a trap has several forms, the one that affects a server on a GB10
+counts. Checks that a recipe must request (`expect.probes`, `expect.load`), and commands that describe a model
+(`model.inspect`, `client`), count too. Tests can't show whether such a fault is detected in models that were never served here.
 
 The page is written by `python -m tests.docs.traps` from `tests/docs/traps.yml`.
 """
 
 
 def find_mistakes() -> Iterator[str]:
-    """Yield what is wrong with the table, one sentence each."""
+    """Yield the mistakes in the table, one sentence each."""
     numbers = [trap.number for trap in load_traps()]
     if numbers != list(range(1, REGISTERED + 1)):
         yield f"numbers from 1 to {REGISTERED} are expected, each once."

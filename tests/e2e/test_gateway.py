@@ -126,7 +126,7 @@ def test_other_limits_are_read_without_cutting_a_stream(gate: GatewayProject) ->
     result = gate.deploy()
     assert result.code == 0, result.out
     assert (
-        result.task("Start the gateway, or have it read its configuration")["msg"]
+        result.task("Start the gateway, or reload its configuration")["msg"]
         == "reloaded without interrupting streams"
     )
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
@@ -150,7 +150,7 @@ def test_check_mode_shows_the_files_that_differ_and_touches_nothing(gate: Gatewa
     gate.deploy()
     gate.write(limits={"queue_s": 9})
     result = gate.deploy("--check", "--diff")
-    task = result.task("Start the gateway, or have it read its configuration")
+    task = result.task("Start the gateway, or reload its configuration")
     assert result.code == 2
     assert [item["field"] for item in task["diff"]] == ["file haproxy.cfg"]
     gate.write()
@@ -276,7 +276,7 @@ def test_a_rollback_goes_to_the_gateway_before_and_no_stream_is_cut(gate: Gatewa
     assert gate.deploy().code == 0
     checked = gate.rollback("--check", "--diff")
     assert checked.code == 2
-    assert [item["field"] for item in checked.task("Start the gateway, or have it read its configuration")["diff"]] == [
+    assert [item["field"] for item in checked.task("Start the gateway, or reload its configuration")["diff"]] == [
         "file haproxy.cfg"
     ]
     stream = gate.request(stream=True, max_tokens=150, ignore_eos=True)
@@ -429,7 +429,7 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     result = gate.deploy()
     assert result.code == 0, result.out
     assert (
-        result.task("Start the gateway, or have it read its configuration")["msg"]
+        result.task("Start the gateway, or reload its configuration")["msg"]
         == "reloaded without interrupting streams"
     )
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
