@@ -126,8 +126,7 @@ def test_other_limits_are_read_without_cutting_a_stream(gate: GatewayProject) ->
     result = gate.deploy()
     assert result.code == 0, result.out
     assert (
-        result.task("Start the gateway, or reload its configuration")["msg"]
-        == "reloaded without interrupting streams"
+        result.task("Start the gateway, or reload its configuration")["msg"] == "reloaded without interrupting streams"
     )
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
     assert gate.container()["Id"] == before["Id"]
@@ -429,8 +428,7 @@ def test_clients_get_keys_of_their_own_without_a_cut_and_are_counted(
     result = gate.deploy()
     assert result.code == 0, result.out
     assert (
-        result.task("Start the gateway, or reload its configuration")["msg"]
-        == "reloaded without interrupting streams"
+        result.task("Start the gateway, or reload its configuration")["msg"] == "reloaded without interrupting streams"
     )
     assert (first + stream.read()).endswith(b"data: [DONE]\n\n")
     answers = [gate.request(key=secret) for _ in range(3)]
