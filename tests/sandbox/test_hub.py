@@ -61,13 +61,23 @@ def test_a_tree_lists_sizes_and_sha256(running_hub: RunningHub) -> None:
         ("bytes=10-19", 206, (10, 20)),
         ("bytes=2499990-", 206, (2_499_990, None)),
         ("bytes=-5", 206, (-5, None)),
+        ("bytes=10-9999999", 206, (10, None)),
+        ("bytes=-9999999", 206, (0, None)),
         ("bytes=2500000-", 416, (0, 0)),
+        ("bytes=-0", 416, (0, 0)),
     ],
 )
 def test_a_range_is_served(running_hub: RunningHub, given: str, status: int, span: tuple[int, int | None]) -> None:
     answer, headers, data = running_hub.ask(f"/{MODEL}/resolve/main/{SHARD}", Range=given)
     assert (answer, data) == (status, hub.file_content(MODEL, SHARD)[slice(*span)])
     assert headers["content-range"].endswith("/2500000")
+
+
+@pytest.mark.parametrize("header", ["bytes=abc", "bytes=", "bytes=-", "bytes=19-10", "bytes=0-1,5-6", "lines=1-2"])
+def test_an_invalid_range_is_ignored(running_hub: RunningHub, header: str) -> None:
+    status, headers, data = running_hub.ask(f"/{MODEL}/resolve/main/config.json", Range=header)
+    assert (status, data) == (200, hub.file_content(MODEL, "config.json"))
+    assert "content-range" not in headers
 
 
 def test_what_is_refused_has_its_code(running_hub: RunningHub) -> None:

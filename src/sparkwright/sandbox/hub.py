@@ -9,6 +9,7 @@ import argparse
 import functools
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ SHARDS = 14
 SHARD_BYTES = 2_500_000
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-#: part of the configs of Qwen3.5 and Qwen3-Next: gated delta nets, and attention in every fourth layer
-LAYERS = {
+#: common part of the configs of Qwen3.5 and Qwen3-Next: gated delta nets, and attention in every fourth layer
+HYBRID_LAYERS = {
     "full_attention_interval": 4,
     "num_attention_heads": 16,
     "num_key_value_heads": 2,
@@ -44,20 +45,20 @@ QWEN35_CONFIG = {
         "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 10,
         "mamba_ssm_dtype": "float32",
         "mtp_num_hidden_layers": 1,
-        **LAYERS,
+        **HYBRID_LAYERS,
     },
 }
-#: a dense model with these layers, in bfloat16
+#: a dense model with the same kinds of layers, in bfloat16
 QWEN38_CONFIG = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
     "model_type": "qwen3_5",
-    "text_config": {"model_type": "qwen3_5_text", "hidden_size": 5120, "num_hidden_layers": 64, **LAYERS},
+    "text_config": {"model_type": "qwen3_5_text", "hidden_size": 5120, "num_hidden_layers": 64, **HYBRID_LAYERS},
 }
 NEXT_CONFIG = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
     "quantization_config": FP8,
-    **LAYERS,
+    **HYBRID_LAYERS,
 }
 
 
@@ -84,7 +85,21 @@ GGUF: dict[str, tuple[str, ...]] = {
         f"Qwen3-Coder-30B-A3B-Instruct-{kind}.gguf" for kind in ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0")
     ),
 }
+#: architecture of the base model, by repository of a LoRA adapter as GGUF file
+GGUF_ADAPTERS = {"sandbox-org/gpt-oss-120b-sql-lora-GGUF": "gpt-oss", "sandbox-org/llama-8b-sql-lora-GGUF": "llama"}
+GGUF |= {name: (f"{name.rpartition('/')[2].removesuffix('-GGUF')}-f16.gguf",) for name in GGUF_ADAPTERS}
 GGUF_BYTES = 9_000_000
+
+#: chat template with thinking on unless a request turns it off
+CHAT_TEMPLATE = (
+    "{%- if tools %}{%- for tool in tools %}{{ tool | tojson }}{%- endfor %}{%- endif %}"
+    "{%- for message in messages %}{{ message.role }}: {{ message.content }}{%- endfor %}"
+    "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}<think></think>{%- endif %}"
+)
+#: chat template with thinking off unless a request turns it on
+CHAT_TEMPLATE_WITHOUT_THINKING = CHAT_TEMPLATE.replace(
+    "enable_thinking is defined and enable_thinking is false", "not (enable_thinking is defined and enable_thinking)"
+)
 #: metadata that llama.cpp reads before a model's weights
 GGUF_VALUES: dict[str, int | str] = {
     "general.architecture": "gpt-oss",
@@ -95,7 +110,17 @@ GGUF_VALUES: dict[str, int | str] = {
     "gpt-oss.attention.head_count_kv": 8,
     "gpt-oss.attention.key_length": 64,
     "gpt-oss.attention.value_length": 64,
+    "tokenizer.chat_template": CHAT_TEMPLATE_WITHOUT_THINKING,
 }
+
+STRANGER_TOKEN = "hf_stranger"  # token of a user without access to the gated models
+#: files changed by the second commit, which turns thinking off in the chat template
+MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors", "tokenizer_config.json")
+QWEN35_BASE = "Qwen/Qwen3.5-35B-A3B"
+#: high bytes of small bfloat16 numbers, half of them negative
+SMALL_HIGH_BYTES = bytes(0xBC if byte & 1 else 0x3C for byte in range(256))
+#: Range header with a single range
+BYTE_RANGE = re.compile(r"bytes=(?:(?P<first>[0-9]{1,19})-(?P<last>[0-9]{0,19})|-(?P<suffix>[0-9]{1,19}))")
 
 
 @dataclass(frozen=True)
@@ -132,7 +157,6 @@ class Lora:
         return shapes
 
 
-QWEN35_BASE = "Qwen/Qwen3.5-35B-A3B"
 ADAPTERS: dict[str, Lora] = {
     "sandbox-org/qwen3.5-35b-sql-lora": Lora(QWEN35_BASE, 2048, (3, 7, 39)),
     "sandbox-org/qwen3.5-35b-law-lora": Lora(QWEN35_BASE, 2048, (3, 39), rank=8),
@@ -142,40 +166,15 @@ ADAPTERS: dict[str, Lora] = {
     "sandbox-org/llama-3.1-8b-lora": Lora("meta-llama/Llama-3.1-8B-Instruct", 4096, (0, 31)),
 }
 
-#: base model's architecture of each repository with a LoRA adapter as GGUF file
-GGUF_ADAPTERS = {"sandbox-org/gpt-oss-120b-sql-lora-GGUF": "gpt-oss", "sandbox-org/llama-8b-sql-lora-GGUF": "llama"}
-GGUF |= {name: (f"{name.rpartition('/')[2].removesuffix('-GGUF')}-f16.gguf",) for name in GGUF_ADAPTERS}
-
-STRANGER_TOKEN = "hf_stranger"  # token of a user without access to the gated models
-#: files changed by the second commit, which turns thinking off in the chat template
-MOVED_PATHS = ("README.md", "model-00001-of-00014.safetensors", "tokenizer_config.json")
-
-
-#: chat template with thinking on unless a request turns it off
-CHAT_TEMPLATE = (
-    "{%- if tools %}{%- for tool in tools %}{{ tool | tojson }}{%- endfor %}{%- endif %}"
-    "{%- for message in messages %}{{ message.role }}: {{ message.content }}{%- endfor %}"
-    "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}<think></think>{%- endif %}"
-)
-#: chat template with thinking off unless a request turns it on
-CHAT_TEMPLATE_WITHOUT_THINKING = CHAT_TEMPLATE.replace(
-    "enable_thinking is defined and enable_thinking is false", "not (enable_thinking is defined and enable_thinking)"
-)
-GGUF_VALUES["tokenizer.chat_template"] = CHAT_TEMPLATE_WITHOUT_THINKING
-
-
-#: high bytes of small bfloat16 numbers, half of them negative
-SMALL_HIGH_BYTES = bytes(0xBC if byte & 1 else 0x3C for byte in range(256))
-
 
 @functools.lru_cache(maxsize=64)
 def file_content(model: str, path: str, *, moved: bool = False) -> bytes:
-    """Return the content of a file, which is the same at every call.
+    """Return the content of a file. It is the same at every call.
 
     Args:
         model: name of the repository.
         path: path in the repository.
-        moved: return the content at the second commit.
+        moved: return the content at the second commit instead of the first.
     """
     if path == "adapter_config.json":
         return json.dumps(ADAPTERS[model].config, indent=2).encode()
@@ -211,7 +210,7 @@ def list_files(model: str) -> list[str]:
     """Return the paths of a repository's files."""
     if model in GGUF:
         return ["README.md", *GGUF[model]]
-    if model in ADAPTERS:  # with typical leftovers of a training
+    if model in ADAPTERS:  # with typical leftovers of training
         return ["README.md", "adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "tokenizer.json"]
     small = ["README.md", "config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"]
     return small + [_shard_name(n) for n in range(1, SHARDS + 1)]
@@ -244,7 +243,8 @@ def gguf_header(values: Mapping[str, int | float | str | list[str]]) -> bytes:
     """Return the header of a GGUF file without tensors: magic, version 3, counts, metadata. Source: ggml/docs/gguf.md."""
 
     def encode_text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
+        data = value.encode()
+        return struct.pack("<Q", len(data)) + data
 
     def encode_value(value: int | float | str | list[str]) -> bytes:
         if isinstance(value, list):
@@ -270,6 +270,21 @@ def safetensors(shapes: Mapping[str, tuple[int, int]], seed: str) -> bytes:
     return struct.pack("<Q", len(text)) + text + bytes(data)
 
 
+def parse_range(header: str, size: int) -> range | None:
+    """Return the bytes that a Range header requests, empty if none of them exists, or None for the whole file.
+
+    The whole file is requested without a header, and with an invalid one, which HTTP servers ignore (RFC 9110, section 14.2).
+    Several ranges are not supported, and ignored as well.
+    """
+    match = BYTE_RANGE.fullmatch(header)
+    if match is None:
+        return None
+    if match["suffix"]:
+        return range(max(0, size - int(match["suffix"])), size)
+    first, last = int(match["first"]), int(match["last"] or size)
+    return None if match["last"] and last < first else range(first, min(last + 1, size))
+
+
 def _shard_name(n: int) -> str:
     return f"model-{n:05d}-of-{SHARDS:05d}.safetensors"
 
@@ -282,8 +297,8 @@ class Hub:
     """The state of the simulated Hugging Face hub.
 
     Args:
-        cut: returns True while downloads of large files break off after half their bytes.
-        moved: returns True once the main branch is at the second commit.
+        cut: returns True if downloads of large files break off after half of their bytes.
+        moved: returns True if the main branch is at the second commit.
     """
 
     def __init__(self, cut: Callable[[], bool] = lambda: False, moved: Callable[[], bool] = lambda: False) -> None:
@@ -362,18 +377,18 @@ class HubApi(Handler):
             return
         data = file_content(model, path, moved=moved)
         headers = self._file_headers(sibling_entry(model, path, moved=moved), commit(model, moved=moved))
-        byte_range = self._range(len(data))
-        if byte_range is None:
+        requested = parse_range(self.headers.get("Range", ""), len(data))
+        if requested is not None and not requested:
             self.reply(416, b"", {"Content-Range": f"bytes */{len(data)}"})
             return
-        body = data[byte_range[0] : byte_range[1] + 1]
+        body = data if requested is None else data[requested.start : requested.stop]
         headers["Content-Length"] = str(len(body))
-        if "Range" in self.headers:
-            headers["Content-Range"] = f"bytes {byte_range[0]}-{byte_range[1]}/{len(data)}"
+        if requested is not None:
+            headers["Content-Range"] = f"bytes {requested.start}-{requested.stop - 1}/{len(data)}"
         if self.hub.cut() and self.command == "GET" and len(data) > 100_000:
             self.close_connection = True
             body = body[: len(body) // 2]
-        self.reply(206 if "Range" in self.headers else 200, body, headers)
+        self.reply(200 if requested is None else 206, body, headers)
 
     @staticmethod
     def _file_headers(entry: dict[str, Any], sha: str) -> dict[str, str]:
@@ -381,16 +396,6 @@ class HubApi(Handler):
         etag = f'"{entry["lfs"]["sha256"] if "lfs" in entry else entry["blobId"]}"'
         linked = {"X-Linked-Etag": etag, "X-Linked-Size": str(entry["size"])} if "lfs" in entry else {}
         return {"ETag": etag, "X-Repo-Commit": sha, "Accept-Ranges": "bytes", **linked}
-
-    def _range(self, size: int) -> tuple[int, int] | None:
-        """Return the first and last byte of the requested range, or None if it begins after the end."""
-        header = self.headers.get("Range", "")
-        if not header.startswith("bytes="):
-            return 0, size - 1
-        first, _, last = header[6:].partition("-")
-        if not first:
-            return max(0, size - int(last)), size - 1
-        return None if int(first) >= size else (int(first), min(int(last), size - 1) if last else size - 1)
 
     def _error(self, status: int, code: str, message: str) -> None:
         self.reply(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})
