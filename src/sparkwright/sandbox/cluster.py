@@ -18,18 +18,23 @@ from sparkwright.sandbox.docker.images import digest_of
 from sparkwright.sandbox.vllm.engine import Engine
 from sparkwright.trust import private
 
-#: adapter, interface and third byte of the subnet of each half of the port
+#: the halves of the port: adapter, interface, and third byte of the IPv4 address
 FABRIC_HALVES = (("rocep1s0f1", "enp1s0f1np1", 0), ("roceP2p1s0f1", "enP2p1s0f1np1", 1))
 INTERFACES = tuple(interface for _, interface, _ in FABRIC_HALVES)
 MAPPED_GID = "0000:0000:0000:0000:0000:ffff:7f00:{:02x}{:02x}"
 MTU = 9000
 #: link rate with the fault link-degraded
 DEGRADED_RATE = "100 Gb/sec (2X HDR)"
+#: tag of the image for the fault other-digest, and name of the container for leftover-member
+OTHER_TAG, LEFTOVER_NAME = "latest", "left-behind"
+#: paths below the folder of a simulated Spark
+LOCK_PATH = "home/.local/state/sparkwright/lock"
+GUARDS_PATH = "home/.local/state/sparkwright/guard"
 
 
 def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
     """Write the files and programs of the fabric link below a root folder."""
-    for n, (adapter, interface, subnet) in enumerate(FABRIC_HALVES):
+    for n, (adapter, interface, address_byte) in enumerate(FABRIC_HALVES):
         is_up = not (degraded and n)
         adapter_path, interface_path = root / f"sys/class/infiniband/{adapter}", root / f"sys/class/net/{interface}"
         texts = {
@@ -39,7 +44,7 @@ def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
             adapter_path / f"device/net/{interface}/mtu": str(MTU),
             adapter_path / "ports/1/gids/0": "fe80:0000:0000:0000:4ebb:47ff:fe00:0001",
             adapter_path / "ports/1/gid_attrs/types/0": "RoCE v2",
-            adapter_path / "ports/1/gids/3": MAPPED_GID.format(subnet, host_number),
+            adapter_path / "ports/1/gids/3": MAPPED_GID.format(address_byte, host_number),
             adapter_path / "ports/1/gid_attrs/types/3": "RoCE v2",
             interface_path / "mtu": str(MTU),
             interface_path / "carrier": str(int(is_up)),
@@ -55,20 +60,14 @@ def write_fabric_files(root: Path, host_number: int, *, degraded: bool) -> None:
 
 def _fabric_programs(host_number: int) -> dict[str, str]:
     interfaces = [
-        {"ifname": interface, "addr_info": [{"local": f"127.0.{subnet}.{host_number}", "prefixlen": 24}]}
-        for _, interface, subnet in FABRIC_HALVES
+        {"ifname": interface, "addr_info": [{"local": f"127.0.{address_byte}.{host_number}", "prefixlen": 24}]}
+        for _, interface, address_byte in FABRIC_HALVES
     ]
     route = json.dumps([{"dst": "sandbox", "dev": INTERFACES[0]}])
     return {
         "ip": f"""case "$*" in *" addr") echo '{json.dumps(interfaces)}' ;; *) echo '{route}' ;; esac""",
         "ping": "exit 0",
     }
-
-
-#: tag of the image for other-digest, and name of the container for leftover-member
-OTHER_TAG, LEFTOVER_NAME = "latest", "left-behind"
-LOCK_PATH = "home/.local/state/sparkwright/lock"
-GUARDS_PATH = "home/.local/state/sparkwright/guard"
 
 
 def apply_event(fault: str, containers: Containers, folder: Path) -> None:
@@ -90,18 +89,18 @@ def _kill_rank(containers: Containers, folder: Path) -> None:
 
 
 def _replace_image(containers: Containers, folder: Path) -> None:
-    """Replace the running containers by containers of another image, with the same names and arguments."""
+    """Replace the running containers with containers of another image that have the same names and arguments."""
     del folder
-    other = digest_of(OTHER_TAG)
-    containers.add_image(other, OTHER_TAG)
+    digest = digest_of(OTHER_TAG)
+    containers.add_image(digest, OTHER_TAG)
     for container in _running_containers(containers):
         _renew_id(containers, container)
-        container.image = other
+        container.image = digest
     containers.save()
 
 
 def _leave_container(containers: Containers, folder: Path) -> None:
-    """Replace the running containers by unverified containers with another name."""
+    """Replace the running containers with unverified containers that have another name."""
     del folder
     for container in _running_containers(containers):
         _renew_id(containers, container)
@@ -109,21 +108,21 @@ def _leave_container(containers: Containers, folder: Path) -> None:
 
 
 def _renew_id(containers: Containers, container: Container) -> None:
-    """Set a new id, so that the container counts as a new one that was never verified."""
+    """Give a container a new id, as if it were a new container, which was never verified."""
     del containers.all[container.id]
     container.id = secrets.token_hex(32)
     containers.all[container.id] = container
 
 
 def _reboot(containers: Containers, folder: Path) -> None:
-    """End all processes of the host at once, then restart the containers with a restart policy."""
+    """Kill all processes of the host, then restart the containers with a restart policy."""
     for container in power_off(containers, folder):
         containers.restart_by_policy(container)
-    system.new_boot(folder / "root")
+    system.set_new_boot_id(folder / "root")
 
 
 def power_off(containers: Containers, folder: Path) -> list[Container]:
-    """End all processes of the host at once: a deploy, the guards and the containers. Return the containers that were running."""
+    """Kill all processes of the host: a deploy, the guards and the containers. Return the containers that were running."""
     lock = folder / LOCK_PATH
     if private.is_locked(lock):
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -133,12 +132,12 @@ def power_off(containers: Containers, folder: Path) -> list[Container]:
             header, _ = rings.read(str(ring))
             if header["state"] == "guarding":
                 os.kill(int(header["pid"]), signal.SIGKILL)
-    were_running = _running_containers(containers)
-    for container in were_running:
+    stopped = _running_containers(containers)
+    for container in stopped:
         stop_was_requested, container.stop_requested = container.stop_requested, True  # no restart before the boot
         container.power_off()
         container.stop_requested = stop_was_requested
-    return were_running
+    return stopped
 
 
 EVENTS: dict[str, Callable[[Containers, Path], None]] = {

@@ -17,12 +17,12 @@ from sparkwright.sandbox.docker.container import SharedState
 from sparkwright.sandbox.docker.containers import Containers
 from sparkwright.sandbox.docker.docker_api import DockerApi, DockerEngine
 from sparkwright.sandbox.docker.images import Images
-from sparkwright.sandbox.faults import START_FAULTS
+from sparkwright.sandbox.faults import GPU_FAULTS, START_FAULTS
 from sparkwright.sandbox.http_server import HttpError, Server, UnixServer
 from sparkwright.sandbox.hub import Hub, HubApi
 from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.sandbox.ollama import LARGE, MODELS, Model, Ollama, OllamaApi
-from sparkwright.sandbox.system import Gpu
+from sparkwright.sandbox.system import DRIVER_VERSION, Gpu
 
 ALIVE_FILE, LOST_FILE = "alive", "lost"
 DEFAULT_PORT = 18471  # port of the server in hosts/sandbox.yml
@@ -35,8 +35,7 @@ case "$*" in
     fields=${1#--query-gpu=}; row=""; IFS=,
     for field in $fields; do
       case "$field" in
-        name) value="NVIDIA GB10" ;; driver_version) value=580.95.05 ;; temperature.gpu) value=47 ;;
-        power.draw) value=38.20 ;; clocks.sm | clocks.current.sm) value=2411 ;; utilization.gpu) value=3 ;;
+@CASES@
         *) value="[N/A]" ;;
       esac
       row="${row:+$row, }$value"
@@ -45,10 +44,15 @@ case "$*" in
   *) echo "NVIDIA-SMI 580.95.05   NVIDIA GB10   Memory-Usage: Not Supported   (sandbox)" ;;
 esac
 """
-#: replacements in the script by fault
-GPU_FAULTS: dict[str, dict[str, str]] = {
-    "power": {"value=38.20": "value=21.40", "value=2411": "value=712", "value=3 ": "value=96 "},
-    "hot": {"value=47": "value=96"},
+#: values of nvidia-smi without a fault, by field
+GPU_VALUES = {
+    "name": "NVIDIA GB10",
+    "driver_version": DRIVER_VERSION,
+    "temperature.gpu": "47",
+    "power.draw": "38.20",
+    "clocks.sm": "2411",
+    "clocks.current.sm": "2411",
+    "utilization.gpu": "3",
 }
 
 
@@ -103,8 +107,8 @@ class Spark:
 
     def serve(self) -> None:
         """Start all services, write their addresses to state.json, and serve until that file is removed."""
-        alive = (self.folder / ALIVE_FILE).open("w")
-        fcntl.flock(alive, fcntl.LOCK_EX)  # until this process exits; unlike a pid, a lock can't be reused
+        lock_file = (self.folder / ALIVE_FILE).open("w")
+        fcntl.flock(lock_file, fcntl.LOCK_EX)  # until this process exits; unlike a pid, a lock can't be reused
         docker = UnixServer(self.folder / "docker.sock", DockerApi, DockerEngine(self.images, self.containers))
         ollama = Server(0, OllamaApi, self.ollama)
         hub = Server(0, HubApi, Hub(lambda: self.fault() == "half-model", lambda: self.fault() == "moved-model"))
@@ -128,7 +132,7 @@ class Spark:
         while state.exists():
             current_order = read_fault_order(self.folder)
             if current_order != last_order:
-                self._apply(self.fault(), again=current_order == previously_applied)
+                self._apply(self.fault(), was_applied=current_order == previously_applied)
                 last_order, previously_applied = current_order, ""
                 applied.write_text(current_order)
             time.sleep(0.05)
@@ -143,27 +147,27 @@ class Spark:
 
     def _reboot(self) -> None:
         """Reboot a host that is down."""
-        system.new_boot(self.folder / "root")
+        system.set_new_boot_id(self.folder / "root")
         (self.folder / LOST_FILE).unlink()
         for container in self.containers.all.values():
             self.containers.restart_by_policy(container)
 
-    def _apply(self, fault: str, *, again: bool) -> None:
+    def _apply(self, fault: str, *, was_applied: bool) -> None:
         """Apply the immediate effects of a fault. Other effects appear at the next start or request.
 
         Args:
             fault: name of the fault, or an empty string.
-            again: an earlier daemon applied the fault, so the containers' saved state is kept.
+            was_applied: an earlier daemon has already applied the fault, so the containers keep their saved state.
         """
-        if (self.folder / LOST_FILE).exists() and not (again and fault):
+        if (self.folder / LOST_FILE).exists() and not (was_applied and fault):
             self._reboot()
-        for container in () if again else self.containers.all.values():
+        for container in () if was_applied else self.containers.all.values():
             container.has_fault = container.running or fault in START_FAULTS
             if fault in ("crash-loop", "slow-start") and container.running and container.engine is not None:
                 container.engine.crash()
-        if not again:
+        if not was_applied:
             cluster.apply_event(fault, self.containers, self.folder)
-        self._occupy_ports(fault == "port-taken")
+        self._set_ports_occupied(fault == "port-taken")
         self._write_nvidia_smi(fault)
         self._write_link_files(fault)
         disk_free = self.folder / "root/sandbox/disk_free"
@@ -182,18 +186,18 @@ class Spark:
             threading.Thread(target=self._load_ollama_model, kwargs=arguments, daemon=True).start()
 
     def _load_ollama_model(self, model: Model, *, slowly: bool) -> None:
-        """Load a model in Ollama, as a client's request does. It fails if too little memory is available."""
+        """Load a model in Ollama, as a request of a client does. This fails if too little memory is available."""
         try:
             self.ollama.load(model, slowly=slowly)
         except HttpError as error:
             print(f"Ollama could not load {model.name}: {error}", flush=True)
 
-    def _occupy_ports(self, is_active: bool) -> None:
-        """Occupy the server's port, if it is free, and the next one, in another process."""
+    def _set_ports_occupied(self, are_occupied: bool) -> None:
+        """Occupy the server's port, if it is free, and the next port in another process, or end that process."""
         if self._port_occupier is not None:
-            self._port_occupier.communicate()  # closes its standard input
+            self._port_occupier.communicate()  # closes its standard input, which ends it
             self._port_occupier = None
-        if not is_active:
+        if not are_occupied:
             return
         file = self.folder / "serve_port"
         port = int(file.read_text()) if file.exists() else DEFAULT_PORT
@@ -213,7 +217,7 @@ class Spark:
             cluster.write_fabric_files(self.folder / "root", number, degraded=fault == "link-degraded")
 
     def _write_nvidia_smi(self, fault: str) -> None:
-        text = NVIDIA_SMI
-        for before, after in GPU_FAULTS.get(fault, {}).items():
-            text = text.replace(before, after)
+        values = GPU_VALUES | GPU_FAULTS.get(fault, {})
+        cases = "\n".join(f'        {field}) value="{value}" ;;' for field, value in values.items())
+        text = NVIDIA_SMI.replace("@CASES@", cases)
         write_atomically(self.folder / "bin/nvidia-smi", text.encode(), mode=0o755)

@@ -1,10 +1,13 @@
-"""The faults of the sandbox. One is active at a time; it affects running containers and later starts."""
+"""The faults of the sandbox. One is active at a time; it affects running containers and later starts.
+
+Each fault is implemented by the code that it affects: search for its name. One-time events are functions in cluster.py.
+"""
 
 from __future__ import annotations
 
 FAULTS: dict[str, str] = {
     "slow": "the engine generates 5.7 tokens a second instead of 47",
-    "slow-at-depth": "from 4,096 tokens of context on, generation has a fifth of its rate, as with another attention kernel",
+    "slow-at-depth": "after 4,096 prompt tokens, the engine generates at a fifth of its rate, as with another attention kernel",
     "stale-cache": "the compile cache of an earlier start is bad: a start that loads it generates 5.7 tokens a second",
     "wedge": "the engine generates no tokens, and /health returns 200 (503 on SGLang, whose health check generates a token)",
     "slow-start": "the engine exits, is restarted, and does not finish loading",
@@ -12,42 +15,42 @@ FAULTS: dict[str, str] = {
     "hot": "the GPU is at 96 C",
     "oom": "the engine finds too little memory at its start, although enough was free",
     "cpu-only": "the engine starts without the GPU, as from an image without its kernels, and generates 2.9 tokens a second",
-    "weight-only": "the engine starts with another kernel for its experts: Marlin, weight-only, which costs no decode rate",
-    "bad-drafts": "the engine starts with a drafter that does not fit: 15 % of its first tokens are accepted instead of 85 %",
+    "weight-only": "the engine starts with another kernel for its experts: Marlin, weight-only, at the same decode rate",
+    "bad-drafts": "the engine starts with an unsuitable drafter: 15 % of its first tokens are accepted instead of 85 %",
     "other-text": "the engine starts with damaged weights: the same image and arguments generate another text",
-    "garbled": "the engine starts with a kernel that does not fit the GPU: it answers every prompt with the same few letters",
+    "garbled": "the engine starts with a kernel that is wrong for the GPU: it answers every prompt with the same few letters",
     "tool-text": "the tool call parser finds nothing: calls arrive as text in the content",
-    "tool-stream": "the tool call parser works without `stream` only: in a stream calls arrive as text in the content",
+    "tool-stream": "the tool call parser works only without `stream`: in a stream calls arrive as text in the content",
     "many-tools": "with more than 30 tools in a request the model's calls arrive as text in the content",
     "think-text": "the reasoning parser finds nothing: the thinking arrives in the content",
-    "content-null": "a parser takes all of the text: the content is null",
-    "port-taken": "something else listens on the server's port, if that is free, and on the next one",
+    "content-null": "the reasoning parser takes all of the text: the content is null",
+    "port-taken": "another program listens on the server's port, if it is free, and on the next port",
     "wrong-arch": "the registry's images have no linux/arm64",
-    "moved-tag": "the tag means another digest upstream; the pinned one is still there",
-    "moved-model": "the model's main branch means another commit upstream; the pinned one is still there",
-    "stubborn": "the engine does not end on SIGTERM",
-    "ollama-busy": "a request keeps Ollama's model in memory, if it fits beside the server",
-    "ollama-loads": "Ollama is loading a second model: what lists or unloads models waits for it",
+    "moved-tag": "the tag points to another digest in the registry; the pinned digest is still available",
+    "moved-model": "the model's main branch points to another commit on the hub; the pinned commit is still available",
+    "stubborn": "the engine ignores SIGTERM",
+    "ollama-busy": "a request keeps Ollama's model in memory, if there is room for it and the server",
+    "ollama-loads": "Ollama is loading a second model: requests that list or unload models wait for it",
     "ollama-returns": "a client loads Ollama's model again right after it was unloaded",
-    "engine-exits": "the engine ends with exit code 0 at the first request",
-    "crash-loop": "the engine exits by itself shortly after its start, every time, until it is stopped by hand",
-    "overshoot": "a start takes more than its share, 3 GiB a second, until nothing is left: then the host is lost",
-    "unkillable": "the same, of an engine that hangs in the driver: nothing ends it but the end of its host",
-    "other-program": "another program takes 3 GiB a second while a server starts: then the host is lost",
-    "leak": "a running server takes 0.5 GiB more each second until nothing is left: then the host is lost",
+    "engine-exits": "the engine exits with code 0 at the first request",
+    "crash-loop": "the engine exits shortly after every start, until its container is stopped manually",
+    "overshoot": "a start grows beyond its share by 3 GiB a second until the memory is exhausted: then the host is lost",
+    "unkillable": "as overshoot, and the engine hangs in the driver: it can't be killed and ends only with its host",
+    "other-program": "another program allocates 3 GiB a second while a server starts: then the host is lost",
+    "leak": "a running server allocates 0.5 GiB more each second until the memory is exhausted: then the host is lost",
     "no-space": "the disk is full",
-    "half-model": "the hub cuts every file after half its bytes, and one file on the disk is damaged",
+    "half-model": "the hub breaks off every large download after half of its bytes, and one file on the disk is damaged",
 }
 
 #: faults of a cluster member: sandbox1 and sandbox2
 MEMBER_FAULTS: dict[str, str] = {
-    "rank-killed": "the member's rank is killed: idle, the head learns it from the next request; a stream ends with an error",
-    "worker-never-joins": "a worker that is started never reaches the head, and logs nothing more",
+    "rank-killed": "the member's rank is killed: an idle head notices at the next request; a running stream ends with an error",
+    "worker-never-joins": "a worker that starts never reaches the head, and logs nothing more",
     "sockets": "NCCL finds no adapter at the next start and falls back to sockets",
-    "other-digest": "the member's container is from an image of another digest, as started by hand",
+    "other-digest": "the member's container is from an image of another digest, as if started manually",
     "leftover-member": "a rank of an earlier start still runs under another name",
-    "link-degraded": "one half of the port is down, and the other gives 100 Gb/s",
-    "reboot": "the host reboots: containers without a restart policy stay stopped, a deploy's run is cut off",
+    "link-degraded": "one half of the port is down, and the other runs at 100 Gb/s",
+    "reboot": "the host reboots: containers without a restart policy stay stopped, and a deploy's run is cut off",
 }
 
 #: faults of a start: a running server is affected only when it is started again
@@ -67,3 +70,13 @@ START_FAULTS = frozenset(
         "content-null",
     }
 )
+
+#: faults in which the memory is exhausted during a start: by the server, or by another program
+OTHER_PROGRAM = "other-program"
+GROWING_FAULTS = ("overshoot", OTHER_PROGRAM, "unkillable")
+
+#: values of nvidia-smi, by field, that differ under a fault of the GPU
+GPU_FAULTS: dict[str, dict[str, str]] = {
+    "power": {"power.draw": "21.40", "clocks.sm": "712", "clocks.current.sm": "712", "utilization.gpu": "96"},
+    "hot": {"temperature.gpu": "96"},
+}

@@ -44,17 +44,17 @@ PROGRAMS: dict[str, str] = {
 
 
 def write_files(root: Path) -> None:
-    """Write all files and programs below root. Programs are written to usr/bin, which is not in PATH."""
+    """Write all files and programs below a root folder. Its usr/bin, with the programs, is not in PATH."""
     for name, text in FILES.items():
         write_file(Path(f"{root}{name}"), text)
     for name, script in PROGRAMS.items():
         write_file(root / "usr/bin" / name, f"#!/bin/sh\n{script}\n").chmod(0o755)
 
     if not (root / BOOT_ID).exists():
-        new_boot(root)
+        set_new_boot_id(root)
 
 
-def new_boot(root: Path) -> None:
+def set_new_boot_id(root: Path) -> None:
     """Set a new boot id."""
     write_file(root / BOOT_ID, f"{uuid.uuid4()}\n")
 

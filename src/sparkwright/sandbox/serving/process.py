@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparkwright.sandbox.faults import GROWING_FAULTS, OTHER_PROGRAM
 from sparkwright.sandbox.http_server import Handler, Server
 from sparkwright.sandbox.memory import LEAK_BYTES_PER_S, LINGER_S, OVERSHOOT_BYTES_PER_S, TOTAL_BYTES, MemoryPool
 from sparkwright.units import GIB
@@ -147,9 +148,6 @@ HOST_SIDE_BYTES = int(5.5 * GIB)
 COMPILE_PEAK_BYTES = 2 * GIB
 SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
 POLL_S, LEAK_POLL_S = 0.05, 0.2
-#: faults in which a start, or another program during a start, exhausts the memory
-OTHER_PROGRAM = "other-program"
-GROWING_FAULTS = ("overshoot", OTHER_PROGRAM, "unkillable")
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
