@@ -1,7 +1,7 @@
 """The processes of the sandbox.
 
 python3 -m sparkwright.sandbox serve FOLDER: the daemon, started by control.up.
-python3 -m sparkwright.sandbox occupy PORT...: the other program of the fault port-taken.
+python3 -m sparkwright.sandbox occupy PORT...: the program that occupies ports under the fault port-taken.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import socket
 import sys
 from pathlib import Path
 
-#: name of the process that occupies ports, as the host's tools show it
+#: name of the process that occupies ports, as tools such as `ss` show it
 SQUATTER_NAME = "port-squatter"
 
 
 def occupy_ports(ports: list[str]) -> None:
-    """Listen on those ports that are free, until standard input is closed: the fault is cleared or the daemon has ended."""
+    """Listen on the free ports among these until the daemon clears the fault or ends, which closes standard input."""
     with contextlib.suppress(OSError):  # Linux only
         Path("/proc/self/comm").write_text(SQUATTER_NAME)
     listeners = [listener for port in ports if (listener := _listen(int(port))) is not None]

@@ -27,7 +27,7 @@ __all__ = ["FAULTS", "MEMBER_FAULTS", "default_folder", "down", "folder_of", "se
 START_TIMEOUT_S = 15.0
 INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 INHERITED_PREFIXES = ("PYTHON", "SPARKWRIGHT_")
-FAULT_TIMEOUT_S = 5.0  # until the daemon has applied a fault
+FAULT_TIMEOUT_S = 5.0  # for the daemon to apply a fault
 ENGINE_TIMEOUT_S = 3.0
 MAX_SOCKET_PATH_CHARS = 100
 #: subfolder of the sandbox with the folders of the linked hosts
@@ -35,7 +35,7 @@ HOSTS_FOLDER = "hosts"
 
 
 def link_number(host: str) -> int:
-    """Return the number of a host on the fabric link, the digits at the end of its name, or 0 if it has no link."""
+    """Return a host's number on the fabric link, which ends its name, or 0 if it has no link."""
     match = re.search(r"\d{1,2}$", host)
     return int(match[0]) if match else 0
 
@@ -46,7 +46,7 @@ def link_number_of(folder: Path) -> int:
 
 
 def default_folder() -> Path:
-    """Return the sandbox folder: SPARKWRIGHT_SANDBOX, or .sandbox in the project or else the current folder."""
+    """Return the sandbox folder: SPARKWRIGHT_SANDBOX, or else .sandbox in the project or, without a project, here."""
     configured = os.environ.get("SPARKWRIGHT_SANDBOX")
     if configured:
         return Path(configured)
@@ -71,7 +71,7 @@ def up(folder: Path) -> dict[str, str]:
     folder = folder.resolve()
     if state is not None or not folder.exists():  # keep the mode of a folder that another user prepared
         private.create_folder(folder)  # private: its sockets start programs
-    with (folder / "up.lock").open("w") as lock:  # two simultaneous commands start one daemon
+    with (folder / "up.lock").open("w") as lock:  # so that simultaneous commands start a single daemon
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = _read_state(folder)
         return dict(state["env"]) if state is not None and _is_running(folder) else _start(folder)
@@ -106,7 +106,7 @@ def _daemon_environment() -> dict[str, str]:
 
 
 def down(folder: Path) -> None:
-    """Stop the sandbox with its linked hosts, and remove its folder."""
+    """Stop the sandbox and its linked hosts, and remove its folder."""
     for state_file in folder.glob(f"{HOSTS_FOLDER}/*/state.json"):
         down(state_file.parent)
     state = _read_state(folder)
@@ -146,7 +146,7 @@ def _applied_fault(folder: Path) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Return the simulated Spark's containers, available memory and active fault, as text."""
+    """Return a description of the simulated Spark: containers, available memory and active fault."""
     state = _read_state(folder)
     if state is None or not _is_running(folder):
         return {"sandbox": "down"}
@@ -178,4 +178,6 @@ def _is_running(folder: Path) -> bool:
 def _check_socket_path(folder: Path) -> None:
     """Raise Failed if the path of the sockets is too long for the kernel."""
     if len(str(folder / "docker.sock")) > MAX_SOCKET_PATH_CHARS:
-        raise Failed(f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a short one.")
+        raise Failed(
+            f"the path {folder} is too long for a unix socket.", fix="Set SPARKWRIGHT_SANDBOX to a shorter path."
+        )

@@ -15,9 +15,9 @@ from sparkwright.sandbox.serving.process import SIGKILL_EXIT_CODE, Process, Star
 
 #: folder of the configuration files in the container
 CONFIG_FOLDER = "/etc/gateway/files"
-#: folders for daemons, which some users' PATH lacks
+#: folders of daemons, which are missing in some users' PATH
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
-#: kills HAProxy when the sandbox's daemon ends, which closes the pipe to the watcher's standard input
+#: program that kills HAProxy when the sandbox's daemon ends, which closes the watcher's standard input
 WATCHER = ("/bin/sh", "-c", 'read -r _; kill -KILL "$0"')
 
 
@@ -65,7 +65,7 @@ class Haproxy(Process):
                 self.log(line.rstrip())
             watcher.kill()
         self.stopped.set()
-        return SIGKILL_EXIT_CODE if self._code == SIGKILL_EXIT_CODE else max(0, process.returncode)
+        return SIGKILL_EXIT_CODE if self._exit_code == SIGKILL_EXIT_CODE else max(0, process.returncode)
 
     def bind_error_log(self, error: OSError) -> Sequence[str]:
         return [f"[ALERT] {error.strerror}"]
@@ -80,7 +80,7 @@ class Haproxy(Process):
         return ["[ALERT] (1) : Current worker was terminated by signal 11"]
 
     def _forward_stop(self, process: subprocess.Popen[str]) -> None:
-        """Wait until the container is stopped or killed, then send HAProxy the signal."""
+        """Wait until the container is stopped or killed, then stop or kill HAProxy."""
         self.stopped.wait()
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL if self._code else signal.SIGTERM)
+            process.send_signal(signal.SIGKILL if self._exit_code else signal.SIGTERM)

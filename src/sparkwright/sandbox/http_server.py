@@ -39,6 +39,7 @@ class Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def handle_method(self) -> None:
+        """Read the request, and answer it by `route`."""
         url = urlsplit(self.path)
         self.parts = [unquote(part) for part in url.path.split("/") if part]
         self.query = {name: values[-1] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
@@ -59,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline(32)
 
     def body(self) -> Any:
-        """Return the request's JSON, or None if there is none."""
+        """Return the JSON of the request, or None if it is missing or invalid."""
         try:
             return json.loads(self.raw) if self.raw else None
         except ValueError:
@@ -100,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """A TCP service. Its port is bound at once, and refuses connections until `start` or `run`."""
+    """A TCP service. Its port is bound immediately, but refuses connections until `start` or `run` is called."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -134,7 +135,7 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the error, except connection errors: a gateway resets thousands of idle connections under load."""
+        """Print the traceback, except for connection errors: a gateway under load resets thousands of idle connections."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

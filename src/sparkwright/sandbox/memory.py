@@ -11,8 +11,8 @@ from sparkwright.units import GIB
 TOTAL_BYTES = int(119.7 * GIB)  # as reported by a GB10 of 2025
 SYSTEM_BYTES = int(6.2 * GIB)  # DGX OS, its desktop and the driver
 CMA_BYTES = 32 * 2**20  # reserved for devices
-LINGER_S = 0.4  # a container's GPU memory is released with this delay
-#: unbounded growth: of a start, as measured on a GB10, and of a leak
+LINGER_S = 0.4  # delay until the memory of an exited container is released
+#: growth of a start that exceeds its share (measured on a GB10), and of a leak
 OVERSHOOT_BYTES_PER_S, LEAK_BYTES_PER_S = 3 * GIB, GIB // 2
 GROWTH_INTERVAL_S = 0.05
 
@@ -49,7 +49,7 @@ class MemoryPool:
         return True
 
     def grow(self, holder: str, per_s: int, stopped: threading.Event) -> None:
-        """Add memory to a holder until stopped or the memory is exhausted."""
+        """Add memory to a holder until `stopped` is set or the memory is exhausted."""
         while not stopped.wait(GROWTH_INTERVAL_S):
             if not self.add(holder, int(per_s * GROWTH_INTERVAL_S)):
                 return

@@ -1,6 +1,6 @@
 """A simulated Ollama: the API of v0.32, its asynchronous unload, and the memory of loaded models.
 
-python3 -m sparkwright.sandbox.ollama --port 11434      (ollama.service of the ssh test bed)
+python3 -m sparkwright.sandbox.ollama --port 11434      (runs as ollama.service in the ssh test bed)
 """
 
 from __future__ import annotations
@@ -24,6 +24,19 @@ from sparkwright.sandbox.memory import MemoryPool
 from sparkwright.units import GIB, format_gib
 
 CONTEXT_TOKENS = 262144  # Ollama's default with this much memory
+VERSION = "0.32.15"
+DEFAULT_KEEP_S = 300.0
+EXPIRY_POLL_S = 0.01
+FOREVER_S = 1e9
+UNLOAD_S = 0.6  # until the runner's process has ended
+UNLISTED_S = 0.3  # first phase of a load: /api/ps does not list the model yet, and an unload has no effect
+LOAD_S = 2.0  # second phase of a load: /api/ps and unloads wait for the runner's lock
+RELOAD_DELAY_S = 0.3
+SECONDS_PER_TOKEN = 0.02
+DEFAULT_TOKENS = 20
+ANSWER_WORDS = ("One ", "two ", "three ", "four ")
+DURATION = re.compile(r"(?<!\d)(-?\d{1,20}(?:\.\d{1,20})?)(ms|s|m|h)")
+SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -62,9 +75,9 @@ class Model:
     def show_response(self) -> dict[str, Any]:
         """Return the body of /api/show."""
         info = {"general.architecture": self.family, f"{self.family}.context_length": CONTEXT_TOKENS}
-        answer = {"license": "", "modelfile": f"FROM {self.name}\n", "template": "{{ .Prompt }}", "model_info": info}
+        fields = {"license": "", "modelfile": f"FROM {self.name}\n", "template": "{{ .Prompt }}", "model_info": info}
         tag = self.tag()
-        return {**answer, **{name: tag[name] for name in ("details", "capabilities", "modified_at")}}
+        return {**fields, **{name: tag[name] for name in ("details", "capabilities", "modified_at")}}
 
     def ps_entry(self, until_s: float) -> dict[str, Any]:
         """Return the model's entry in /api/ps."""
@@ -90,21 +103,6 @@ MODELS = {
 }
 
 
-VERSION = "0.32.15"
-DEFAULT_KEEP_S = 300.0
-EXPIRY_POLL_S = 0.01
-FOREVER_S = 1e9
-UNLOAD_S = 0.6  # until the runner's process has ended
-UNLISTED_S = 0.3  # start of a load: /api/ps does not list the model yet, and an unload has no effect
-LOAD_S = 2.0  # rest of a load: /api/ps and unloads wait for the runner's lock
-RELOAD_DELAY_S = 0.3
-SECONDS_PER_TOKEN = 0.02
-DEFAULT_TOKENS = 20
-ANSWER_WORDS = ("One ", "two ", "three ", "four ")
-DURATION = re.compile(r"(?<!\d)(-?\d{1,20}(?:\.\d{1,20})?)(ms|s|m|h)")
-SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
 @dataclass
 class Runner:
     """A loaded model."""
@@ -124,8 +122,8 @@ class Ollama:
 
     Args:
         pool: memory for the models.
-        is_busy: returns True while a client uses the loaded models, so that none is unloaded.
-        reloads: returns True if a client reloads each model after its unload.
+        is_busy: returns True while a client uses the loaded models, which prevents their unload.
+        reloads: returns True if a client loads each model again after its unload.
         loaded: start with the large model loaded.
     """
 
@@ -149,7 +147,7 @@ class Ollama:
         threading.Thread(target=self._expire, daemon=True).start()
 
     def load(self, model: Model, keep_s: float | None = None, *, slowly: bool | None = None) -> Runner:
-        """Load a model, or restart its time in memory.
+        """Load a model, or extend its time in memory.
 
         Args:
             model: the model.
@@ -179,14 +177,14 @@ class Ollama:
             return runner
 
     def unload(self, model: Model) -> None:
-        """Expire a loaded model, after waiting for its load: it is unloaded once no request uses it."""
+        """Mark a model as expired, after its load has finished. It is unloaded when no request uses it."""
         runner = self._runners.get(model.name)
         if runner is not None:
             with runner.lock:
                 runner.until_s = time.time()
 
     def generate(self, model: Model, tokens: int, keep_s: float | None) -> Iterator[str]:
-        """Yield the words of an answer. The model stays loaded until the last one."""
+        """Yield the words of an answer. The model remains loaded until the last word."""
         runner = self.load(model, keep_s)
         with self._mutex:
             runner.request_count += 1
@@ -201,7 +199,7 @@ class Ollama:
                     runner.until_s = time.time()
 
     def list_loaded(self) -> list[dict[str, Any]]:
-        """Return the models in /api/ps, last to expire first. Waits for a model that is being loaded."""
+        """Return the entries of /api/ps, the last to expire first. Waits for models that are being loaded."""
         with self._mutex:
             runners = sorted(self._runners.values(), key=lambda runner: -runner.until_s)
         entries = []
@@ -211,7 +209,7 @@ class Ollama:
         return entries
 
     def _extend(self, model: Model, keep_s: float | None) -> Runner | None:
-        """Return the runner of a loaded model with its time in memory restarted, or None."""
+        """Extend the time of a loaded model in memory, and return its runner. Return None if it is not loaded."""
         with self._mutex:
             runner = self._runners.get(model.name)
             if runner is not None:
@@ -231,7 +229,7 @@ class Ollama:
                 self._unload_runner(due[0])
 
     def _unload_runner(self, runner: Runner) -> None:
-        with self._loading:  # requests that arrive during the unload then load the model again
+        with self._loading:  # requests that arrive during the unload load the model again afterwards
             time.sleep(UNLOAD_S)
             if runner.request_count or runner.until_s > time.time():
                 return
@@ -323,13 +321,13 @@ class OllamaApi(Handler):
             if body.get("stream", True) is False:
                 self.reply(200, line("".join(pieces), "stop"))
                 return
-            first = next(pieces)  # before the stream begins, so that an error is a response of its own
+            first = next(pieces)  # before the stream begins, so that an error becomes an error response
             lines = itertools.chain([line(first)], map(line, pieces), [line("", "stop")])
             self.stream((json.dumps(data).encode() + b"\n" for data in lines), "application/x-ndjson")
 
 
 def parse_keep_alive(value: Any) -> float | None:
-    """Return the seconds of a number or Go duration: FOREVER_S if negative, None if unset. Raises HttpError."""
+    """Return the seconds of a number or Go duration; FOREVER_S if it is negative, None if it is unset. Raises HttpError."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):

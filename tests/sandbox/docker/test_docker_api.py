@@ -286,7 +286,7 @@ COMMANDS = [
     (("run", "-d", "--name", "detached", IMAGE, "--model", "no-such"), 0, ""),
     (("run", "--rm", IMAGE, "--model", "no-such"), 1, "HFValidationError"),
     (("exec", "ended", "ls"), 1, "the sandbox runs no real container, so it has no `exec`"),
-    (("volume", "ls"), 1, "of the sandbox; it answers ps, images"),
+    (("volume", "ls"), 1, "; it supports ps, images"),
 ]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 HELP = Path(__file__).parents[2] / "data" / "vllm-0.32.0" / "serve-help-all.txt"
 HEADER = """\
-# Options of `vllm serve` 0.32.0, from its own --help=all. Columns: the option's names, what follows it, how the help calls that.
-# switch: nothing; value: one word; optional: one word or none; list: words; choices: one of these; json: a mapping.
+# Options of `vllm serve` 0.32.0, from the output of --help=all. Columns: names, kind, metavar in the help.
+# Kinds: switch: no value; value: one word; optional: at most one word; list: words; choices: one of the metavar; json: a mapping.
 """
 SAYS_JSON = "valid JSON string"
 

@@ -20,6 +20,15 @@ from sparkwright.sandbox.serving.process import Process
 from sparkwright.sandbox.system import Gpu
 from sparkwright.sandbox.vllm.command_line import PrintedOutput
 
+#: networks that every Docker Engine has; the sandbox can't create others
+NETWORKS = ("bridge", "host", "none")
+FIRST_BACKOFF_S = 0.1
+STDOUT, STDERR = 1, 2
+IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # from the image unless the request sets them
+DEFAULT_STOP_TIMEOUT_S = 10  # seconds between SIGTERM and SIGKILL
+FIRST_PID = 4_200_000  # higher than any real pid on Linux
+NEVER_TIME = "0001-01-01T00:00:00Z"
+
 
 class SharedState:
     """The state that all containers share.
@@ -28,12 +37,12 @@ class SharedState:
         pool: the host's memory.
         gpu: the host's GPU.
         fault: returns the name of the active fault.
-        fault_since_s: returns the time at which it was set, in seconds since the epoch.
+        fault_since_s: returns the time at which the fault was set, in seconds since the epoch.
         home: folder with the files of the simulated user's home.
 
     Attributes:
         published: running containers by published port.
-        remove: removes a container with AutoRemove after its end.
+        remove: removes a container; called after the end of a container with AutoRemove.
     """
 
     def __init__(
@@ -48,15 +57,11 @@ class SharedState:
         self.remove: Callable[[Container], None] = lambda container: None
 
     def real_path(self, path: str) -> str:
-        """Return the real path for a path on the simulated host."""
+        """Return the real path of a path on the simulated host: its home folders are in `home`."""
         parts = Path(path).parts
         if len(parts) > 2 and parts[1] == "home":
             return str(self.home.joinpath(*parts[3:]))
         return str(self.home.joinpath(*parts[2:])) if parts[1:2] == ("root",) else path
-
-
-#: networks that every Docker Engine has; the sandbox can't create others
-NETWORKS = ("bridge", "host", "none")
 
 
 def network_mode(body: dict[str, Any]) -> str:
@@ -81,19 +86,8 @@ def published_ports(body: dict[str, Any], port: int) -> list[dict[str, Any]]:
     return [{"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": port, "Type": "tcp"}] if published else []
 
 
-FIRST_BACKOFF_S = 0.1
-STDOUT, STDERR = 1, 2
-IMAGE_DEFAULTS = ("User", "WorkingDir", "StopSignal", "Healthcheck")  # taken from the image if the request has none
-DEFAULT_STOP_TIMEOUT_S = 10  # seconds between SIGTERM and SIGKILL
-FIRST_PID = 4_200_000  # higher than any real pid on Linux
-NEVER_TIME = "0001-01-01T00:00:00Z"
-
-
 class Container:
-    """A container.
-
-    `body` is the request that created it.
-    """
+    """A container, created by the request `body`."""
 
     def __init__(self, name: str, body: dict[str, Any], image: str, images: Images, shared: SharedState) -> None:
         self.id = secrets.token_hex(32)
@@ -119,7 +113,7 @@ class Container:
     def fault(self) -> str:
         """Return the fault that affects this container, or an empty string.
 
-        A fault affects the containers that are running when it is set, until `_clear_fault`, and those created later.
+        A fault affects the containers that are running when it is set, until `_clear_fault`, and containers created later.
         """
         return self._shared.fault() if self.has_fault or self.created_s > self._shared.fault_since_s() else ""
 
@@ -182,7 +176,7 @@ class Container:
         self._stopping.set()
 
     def _clear_fault(self) -> None:
-        """Clear the fault, unless it is a fault of the start: that stays until the container is replaced."""
+        """Clear the fault, except a fault of the start, which persists until the container is replaced."""
         self.has_fault = self.has_fault and self._shared.fault() in START_FAULTS
 
     def labels(self) -> dict[str, str]:
@@ -259,7 +253,7 @@ class Container:
 
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """Ids and names of the processes while the container runs: the server, and the core that uses the GPU."""
+        """Ids and names of the processes of the running container; the last process uses the GPU."""
         names = self._images.repository(self.image).processes
         return tuple((self._first_pid + n, name) for n, name in enumerate(names))
 
@@ -279,22 +273,22 @@ class Container:
             return int(bindings[0]["HostPort"])
         return 0
 
-    def _folder(self, inside: str) -> Path:
+    def _host_path(self, path: str) -> Path:
         """Return the host path of a path in the container."""
         for bind in self.body["HostConfig"].get("Binds") or ():
             source, target = bind.split(":")[:2]
-            if inside == target or inside.startswith(f"{target}/"):
-                return Path(self._shared.real_path(source)) / inside[len(target) :].lstrip("/")
+            if path == target or path.startswith(f"{target}/"):
+                return Path(self._shared.real_path(source)) / path[len(target) :].lstrip("/")
         for mount in self.body["HostConfig"].get("Mounts") or ():
-            if inside == mount["Target"] or inside.startswith(f"{mount['Target']}/"):
-                return Path(mount["Source"]) / inside[len(mount["Target"]) :].lstrip("/")
-        return Path("/nonexistent") / inside.lstrip("/")
+            if path == mount["Target"] or path.startswith(f"{mount['Target']}/"):
+                return Path(mount["Source"]) / path[len(mount["Target"]) :].lstrip("/")
+        return Path("/nonexistent") / path.lstrip("/")
 
     @property
     def _version(self) -> str:
         environment = dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ())
         repository = self._images.repository(self.image)
-        return environment.get(repository.version) or repository.tags[self._images.local[self.image]]
+        return environment.get(repository.version_variable) or repository.tags[self._images.local[self.image]]
 
     def _program(self) -> PrintedOutput | ServingProgram | None:
         return self._images.repository(self.image).program(self.argv(), self._version)
@@ -315,7 +309,7 @@ class Container:
             api=program.api,
             version=self._version,
             log=lambda line: self.logs.append((time.time(), line, _stream_of(line))),
-            folder_of=self._folder,
+            folder_of=self._host_path,
             listen=("127.0.0.1", self._port()),
             on_host=network_mode(self.body) == "host",
             env=dict(pair.partition("=")[::2] for pair in self.body.get("Env") or ()),
@@ -326,7 +320,7 @@ class Container:
         )
 
     def _run(self) -> None:
-        """Run the program to its end, then release its port."""
+        """Run the program, with restarts, and then release its port."""
         self._supervise()
         if self._shared.published.get(self._port()) is self:
             del self._shared.published[self._port()]
@@ -334,7 +328,7 @@ class Container:
             self._shared.remove(self)
 
     def _supervise(self) -> None:
-        """Run the program, and restart it by the policy, with pauses that grow as in Docker."""
+        """Run the program, and restart it according to the policy, with growing pauses as in Docker."""
         pause_s = FIRST_BACKOFF_S
         while True:
             began_s = time.monotonic()
@@ -349,12 +343,12 @@ class Container:
             if self._stopping.wait(pause_s):
                 self.status = "exited"
                 return
-            self.exit_code = 0  # as in Docker, which resets it at the next start
+            self.exit_code = 0  # Docker resets it at the next start
             self._launch()
 
 
 def _stream_of(line: str) -> int:
-    """Return the stream of a log line: stdout for vLLM's loggers and access log, stderr for all else."""
+    """Return the stream of a log line: stdout for vLLM's loggers and access log, stderr for all others."""
     return STDOUT if line.startswith(("(", "INFO:     127.")) else STDERR
 
 

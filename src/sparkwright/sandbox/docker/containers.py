@@ -15,8 +15,9 @@ from sparkwright.sandbox.docker.container import Container, SharedState, network
 from sparkwright.sandbox.docker.images import Images
 from sparkwright.sandbox.http_server import HttpError
 
-PORT_RELEASE_TIMEOUT_S = 2.0  # a killed daemon's ports are released slightly after its lock
+PORT_RELEASE_TIMEOUT_S = 2.0  # the ports of a killed daemon are released slightly later than its lock
 CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
+STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")
 LOG_DRIVERS = ("awslogs", "fluentd", "gcplogs", "gelf", "journald", "json-file", "local", "none", "splunk", "syslog")
 
 
@@ -61,12 +62,12 @@ class Containers:
         with self._mutex:
             rows = [container.to_json() for container in self.all.values()]
             text = json.dumps({"containers": rows, "images": self._images.local, "tags": self._images.tags})
-            temporary = self._file.with_suffix(".new")  # no fsync: it is written often
+            temporary = self._file.with_suffix(".new")  # without fsync, because it is written often
             temporary.write_text(text)
             temporary.replace(self._file)
 
     def find(self, key: str) -> Container:
-        """Return a container by name, id or the beginning of its id. Raises HttpError if there is none."""
+        """Return a container by its name, its id or the beginning of its id. Raises HttpError if there is none."""
         with self._mutex:
             for container in self.all.values():
                 if container.name == key or container.id.startswith(key):
@@ -102,9 +103,9 @@ class Containers:
         self.save()
 
     def _check_name_free(self, name: str) -> None:
-        holder = next((container for container in self.all.values() if container.name == name), None)
-        if holder is not None:
-            message = f'Conflict. The container name "/{name}" is already in use by container "{holder.id}".'
+        owner = next((container for container in self.all.values() if container.name == name), None)
+        if owner is not None:
+            message = f'Conflict. The container name "/{name}" is already in use by container "{owner.id}".'
             advice = "You have to remove (or rename) that container to be able to reuse that name."
             raise HttpError(409, f"{message} {advice}")
 
@@ -134,7 +135,7 @@ def _check_log_driver(host_config: dict[str, Any]) -> None:
 
 
 def _retry_start(container: Container) -> None:
-    """Start a container, retrying while its port is taken. If it can't be started, it stays stopped, as in Docker."""
+    """Start a container, with retries because its port may still be taken. After a failure it stays stopped, as in Docker."""
     deadline_s = time.monotonic() + PORT_RELEASE_TIMEOUT_S
     while True:
         try:
@@ -145,9 +146,6 @@ def _retry_start(container: Container) -> None:
                 print(f"could not restart {container.name}: {error}", flush=True)
                 return
             time.sleep(0.02)
-
-
-STATUSES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")
 
 
 def filter_containers(containers: Iterable[Container], images: Images, query: dict[str, str]) -> list[Container]:
@@ -184,7 +182,7 @@ def _matches(container: Container, images: Images, filters: dict[str, list[str]]
     if not all(_has_label(container, expected) for expected in filters.get("label", ())):
         return False
     conditions = ((FILTERS[name], values) for name, values in filters.items() if name != "label")
-    return all(any(test(container, images, expected) for expected in values) for test, values in conditions)
+    return all(any(matches(container, images, expected) for expected in values) for matches, values in conditions)
 
 
 def _has_label(container: Container, expected: str) -> bool:

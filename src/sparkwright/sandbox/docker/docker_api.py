@@ -17,7 +17,7 @@ from sparkwright.sandbox.http_server import Handler, HttpError
 
 #: end of the error message for an unsupported request
 SUPPORTED_COMMANDS = (
-    "it answers ps, images, pull, create, run, start, stop, restart, kill, rename, update, wait, top, logs, inspect "
+    "it supports ps, images, pull, create, run, start, stop, restart, kill, rename, update, wait, top, logs, inspect "
     "and rm"
 )
 UPGRADE_RESPONSE = (
@@ -25,6 +25,7 @@ UPGRADE_RESPONSE = (
     b"Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 )
 API_VERSION = "1.43"
+LOG_POLL_S = 0.05
 COMM_CHARS = 15  # the kernel truncates process names to this length
 
 
@@ -57,11 +58,11 @@ class DockerApi(Handler):
             case _, ["_ping"]:
                 self.reply(200, b"OK", {"Api-Version": API_VERSION, "Content-Type": "text/plain"})
             case "GET", ["version"]:
-                about = {"Version": "24.0.9-sandbox", "ApiVersion": API_VERSION, "MinAPIVersion": "1.24"}
-                self.reply(200, {**about, "Os": "linux", "Arch": "arm64"})
+                engine = {"Version": "24.0.9-sandbox", "ApiVersion": API_VERSION, "MinAPIVersion": "1.24"}
+                self.reply(200, {**engine, "Os": "linux", "Arch": "arm64"})
             case "GET", ["info"]:
-                about = {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker"}
-                self.reply(200, {**about, "NCPU": 20})
+                engine = {"Name": "sandbox", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker"}
+                self.reply(200, {**engine, "NCPU": 20})
             case "GET", ["networks"]:
                 self.reply(200, [{"Name": name, "Id": name, "Driver": name} for name in NETWORKS])
             case "POST", ["images", "create"]:
@@ -73,9 +74,9 @@ class DockerApi(Handler):
             case "POST", ["images", "prune"]:
                 self._prune_images()
             case "GET", ["images", *name, "json"]:
-                self.reply(200, self.docker.images.inspect(self._local("/".join(name))))
+                self.reply(200, self.docker.images.inspect(self._find_digest("/".join(name))))
             case "GET", ["images", *name, "get"]:
-                self.stream(self.docker.images.save_archive(self._local("/".join(name))), "application/x-tar")
+                self.stream(self.docker.images.save_archive(self._find_digest("/".join(name))), "application/x-tar")
             case "POST", ["images", "load"]:
                 self._stream_progress(self.docker.images.load(self.raw))
             case "GET", ["events"]:
@@ -94,7 +95,9 @@ class DockerApi(Handler):
             case _, ["containers", key, *verb]:
                 self._container(self.docker.containers.find(key), verb[0] if verb else "")
             case _:
-                raise HttpError(404, f"page not found: {self.command} {self.path} of the sandbox; {SUPPORTED_COMMANDS}")
+                raise HttpError(
+                    404, f"page not found: the sandbox has no {self.command} {self.path}; {SUPPORTED_COMMANDS}"
+                )
 
     def _stream_progress(self, lines: Iterable[dict[str, Any]]) -> None:
         self.stream((json.dumps(line).encode() + b"\r\n" for line in lines), "application/json")
@@ -112,7 +115,7 @@ class DockerApi(Handler):
             raise HttpError(404, f"manifest for {reference} not found: manifest unknown: manifest unknown")
         return manifest
 
-    def _local(self, reference: str) -> str:
+    def _find_digest(self, reference: str) -> str:
         """Return the digest of an image on the host. Raises HttpError if there is none."""
         digest = self.docker.images.find(reference)
         if digest is None:
@@ -120,7 +123,7 @@ class DockerApi(Handler):
         return digest
 
     def _tag(self, reference: str) -> None:
-        digest = self._local(reference)
+        digest = self._find_digest(reference)
         self.docker.images.tags[f"{self.query['repo']}:{self.query.get('tag', 'latest')}"] = digest
         self.docker.containers.save()
         self.reply(201)
@@ -138,7 +141,7 @@ class DockerApi(Handler):
         )
 
     def _delete_image(self, reference: str) -> None:
-        images, force, digest = self.docker.images, is_true(self.query.get("force")), self._local(reference)
+        images, force, digest = self.docker.images, is_true(self.query.get("force")), self._find_digest(reference)
         tags = [tag for tag, target in images.tags.items() if target == digest]
         if reference in tags and len(tags) > 1:
             self.reply(200, images.untag(reference))
@@ -179,12 +182,12 @@ class DockerApi(Handler):
             case "POST", "stop":
                 was_running = container.running
                 if was_running:
-                    container.stop(self._stop_s())
+                    container.stop(self._stop_timeout_s())
                 self.docker.containers.save()
                 self.reply(204 if was_running else 304)
             case "POST", "restart":
                 if container.running:
-                    container.stop(self._stop_s())
+                    container.stop(self._stop_timeout_s())
                 container.start()
                 self.reply(204)
             case "POST", "kill":
@@ -210,7 +213,7 @@ class DockerApi(Handler):
             case _:
                 raise HttpError(404, "page not found")
 
-    def _stop_s(self) -> float:
+    def _stop_timeout_s(self) -> float:
         """Seconds between SIGTERM and SIGKILL."""
         return float(self.query.get("t") or DEFAULT_STOP_TIMEOUT_S)
 
@@ -235,7 +238,7 @@ class DockerApi(Handler):
         self.reply(204)
 
     def _wait(self, container: Container) -> None:
-        """Send the exit code after the container's end, its next run (condition=next-exit) or its removal (condition=removed).
+        """Send the exit code once the container has stopped, has run again (next-exit) or was removed (removed).
 
         The response headers are sent at once: `docker run` starts the container after it has received them.
         """
@@ -246,17 +249,21 @@ class DockerApi(Handler):
         """Upgrade the connection, and send the output of the current run or, if the container is stopped, of the next one."""
         self.close_connection = True
         self.wfile.write(UPGRADE_RESPONSE)
-        before, query = container.finished_at, {**self.query, "follow": "1", "since": str(time.time())}
-        while not container.running and container.finished_at == before and container.id in self.docker.containers.all:
+        previous_end, query = container.finished_at, {**self.query, "follow": "1", "since": str(time.time())}
+        while (
+            not container.running
+            and container.finished_at == previous_end
+            and container.id in self.docker.containers.all
+        ):
             time.sleep(0.02)
         for frame in log_frames(container, query):
             self.wfile.write(frame)
 
     def _wait_for_exit_code(self, container: Container, condition: str) -> Iterator[bytes]:
-        before = container.finished_at
+        previous_end = container.finished_at
         while (
             container.running
-            or (condition == "next-exit" and container.finished_at == before)
+            or (condition == "next-exit" and container.finished_at == previous_end)
             or (condition == "removed" and container.id in self.docker.containers.all)
         ):
             time.sleep(0.02)
@@ -268,11 +275,8 @@ def short_image_id(digest: str) -> str:
     return image_id(digest).removeprefix("sha256:")[:12]
 
 
-LOG_POLL_S = 0.05
-
-
 def log_frames(container: Container, query: dict[str, str]) -> Iterator[bytes]:
-    """Yield the requested log lines in frames; with follow=1, until the container ends. Raises HttpError without a stream."""
+    """Yield frames of the requested log lines, with follow=1 until the container ends. Raises HttpError for no streams."""
     streams = {number for name, number in (("stdout", STDOUT), ("stderr", STDERR)) if is_true(query.get(name))}
     if not streams:
         raise HttpError(400, "Bad parameters: you must choose at least one stream")
@@ -291,8 +295,11 @@ def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -
     yield from rows if not tail.isdigit() else rows[len(rows) - min(int(tail), len(rows)) :]
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
-        ended = not container.running  # read before the lines, so that the last ones are not missed
-        start, line_count = line_count, len(container.logs)  # counted once: the program may log meanwhile
+        ended = not container.running  # read before the lines, so that no last lines are missed
+        start, line_count = (
+            line_count,
+            len(container.logs),
+        )  # one count for both uses, because the program may be logging
         yield from select_lines(start, line_count)
         time.sleep(0 if ended else LOG_POLL_S)
 

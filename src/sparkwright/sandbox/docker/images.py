@@ -28,6 +28,10 @@ from sparkwright.sandbox.vllm.engine import Engine
 LLAMA_SERVER = "/app/llama-server"
 #: entry point of NVIDIA's CUDA images, which runs its arguments or else a shell
 NVIDIA_ENTRYPOINT = "/opt/nvidia/nvidia_entrypoint.sh"
+#: bytes of each layer
+LAYER_SIZES = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
+PULL_DURATION_S = 2.0
+ARCHIVE_MEMBER = "image.json"
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class ServingProgram:
     argv: tuple[str, ...]
 
 
-#: returns the outcome of a command line in a version, or None if the image does not contain the program
+#: function that runs a command line with an engine version; None if the image does not contain the program
 Program = Callable[[Sequence[str], str], PrintedOutput | ServingProgram | None]
 
 
@@ -55,13 +59,13 @@ class Repository:
     #: names of the processes on the host; the last one uses the GPU
     processes: tuple[str, ...]
     #: environment variable with the engine's version; empty if the image sets none
-    version: str = ""
+    version_variable: str = ""
     env: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
 
     def config(self, tag: str) -> dict[str, Any]:
         """Return the `Config` of `docker image inspect`."""
-        version = [f"{self.version}={self.tags[tag]}"] if self.version else []
+        version = [f"{self.version_variable}={self.tags[tag]}"] if self.version_variable else []
         return {
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *version, *self.env],
             "Entrypoint": list(self.entrypoint),
@@ -139,13 +143,8 @@ REPOSITORIES = {
 REPOSITORY_OF_TAG = {tag: name for name, repository in REPOSITORIES.items() for tag in repository.tags}
 
 
-LAYER_SIZES = (3_400_000_000, 2_900_000_000, 1_800_000_000, 900_000_000, 120_000_000, 31_000_000)
-PULL_DURATION_S = 2.0
-_ARCHIVE_MEMBER = "image.json"
-
-
 def digest_of(tag: str, *, moved: bool = False) -> str:
-    """Return a tag's digest in the registry, or its new digest if the tag has `moved`."""
+    """Return a tag's digest in the registry: the first one, or its new one if the tag has `moved`."""
     return "sha256:" + hashlib.sha256(f"sandbox {tag} {'moved' if moved else ''}".encode()).hexdigest()
 
 
@@ -220,17 +219,17 @@ class Images:
     def save_archive(self, digest: str) -> Iterator[bytes]:
         """Yield the tar archive of a local image, with its digest and tag but no layers."""
         data = json.dumps({"digest": digest, "tag": self.local[digest]}).encode()
-        info, out = tarfile.TarInfo(_ARCHIVE_MEMBER), io.BytesIO()
+        info, out = tarfile.TarInfo(ARCHIVE_MEMBER), io.BytesIO()
         info.size = len(data)
         with tarfile.open(fileobj=out, mode="w") as archive:
             archive.addfile(info, io.BytesIO(data))
         yield out.getvalue()
 
     def load(self, archive: bytes) -> Iterator[dict[str, Any]]:
-        """Load an archive of `save_archive`, and yield the progress."""
+        """Load an archive from `save_archive`, and yield the progress."""
         try:
             with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-                metadata = json.load(tar.extractfile(_ARCHIVE_MEMBER) or io.BytesIO())
+                metadata = json.load(tar.extractfile(ARCHIVE_MEMBER) or io.BytesIO())
             tag, digest = str(metadata["tag"]), str(metadata["digest"])
             REPOSITORY_OF_TAG[tag]
         except (ValueError, LookupError, TypeError, tarfile.TarError):
@@ -244,7 +243,7 @@ class Images:
         yield {"stream": f"Loaded image ID: {image_id(digest)}\n"}
 
     def find(self, reference: str) -> str | None:
-        """Return the digest of a local image by repository@digest, repository:tag, digest or id, or None."""
+        """Return the digest of a local image, or None. It is found by repository@digest, repository:tag, digest or id."""
         with self._mutex:
             for digest in self.local:
                 if reference.endswith(f"@{digest}") or reference in (digest, image_id(digest)):
@@ -286,12 +285,12 @@ class Images:
 
 
 def image_id(digest: str) -> str:
-    """Return an image's id, which differs from its digest, as in the overlay2 store."""
+    """Return an image's id, which is not its digest, as in the overlay2 store."""
     return "sha256:" + hashlib.sha256(digest.encode()).hexdigest()
 
 
 def _with_tag(reference: str) -> str:
-    """Return a reference in the form in which Docker stores it, with a tag."""
+    """Return a reference as Docker stores it: with a tag, and without docker.io/."""
     name = reference.removeprefix("docker.io/")
     return name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
 

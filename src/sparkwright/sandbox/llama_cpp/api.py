@@ -1,7 +1,7 @@
 """The HTTP API of the simulated llama-server, with the response formats of b11549.
 
-Error messages were observed on b11549. Tool calls and separate thinking follow its README, because the model with random weights
-that was observed generates neither.
+Error messages were observed on b11549. Tool calls and separate thinking follow its README, because the observed model has
+random weights and generates neither.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class LlamaApi(ModelApi):
             case _:
                 self._error(404, "File Not Found", "not_found_error")
 
-    def _error(self, status: int, message: str, kind: str, **more: Any) -> None:
-        self.reply(status, {"error": {"code": status, "message": message, "type": kind, **more}})
+    def _error(self, status: int, message: str, kind: str, **fields: Any) -> None:
+        self.reply(status, {"error": {"code": status, "message": message, "type": kind, **fields}})
 
     def _models(self) -> dict[str, Any]:
         config = self.engine.config
@@ -117,7 +117,7 @@ class LlamaApi(ModelApi):
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
             raise ConnectionResetError
-        if reason := self._refusal(body):
+        if reason := self._check_support(body):
             self._error(500, reason, "server_error")
             return
         token_limit -= len(prompt)
@@ -130,8 +130,8 @@ class LlamaApi(ModelApi):
         answer = LlamaAnswer(engine.config.alias, len(prompt), body, version=engine.version)
         self.write(answer, request, spec, streamed=bool(body.get("stream")))
 
-    def _refusal(self, body: Mapping[str, Any]) -> str:
-        """Return the error message for a picture or tools that the server does not support, or an empty string."""
+    def _check_support(self, body: Mapping[str, Any]) -> str:
+        """Return the error message if the request has a picture or tools that the server does not support, or an empty string."""
         config = self.engine.config
         if picture_url(body) and not config.accepts_pictures:
             return NO_PICTURES
@@ -173,4 +173,4 @@ class LlamaAnswer(ChatAnswer):
         seconds = time.monotonic() - self.began_s
         rate = tokens / seconds if seconds else 0.0
         predicted = {"predicted_n": tokens, "predicted_ms": seconds * 1000, "predicted_per_second": rate}
-        return {"timings": {"cache_n": 0, "prompt_n": self.prompt, **predicted}}
+        return {"timings": {"cache_n": 0, "prompt_n": self.prompt_tokens, **predicted}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sparkwright.engines.llama_cpp import flags
 from sparkwright.sandbox.serving.api import metrics_page
@@ -16,7 +15,7 @@ from sparkwright.units import MIB
 #: training context of the simulated models, tokens
 TRAINED_CONTEXT = 131072
 BATCH_TOKENS = 2048
-#: bytes of one token's keys and values as f16: 20 layers, 8 heads of 128
+#: bytes of one token's keys and values in f16: 20 layers, 8 heads of 128
 KV_BYTES_PER_TOKEN = 2 * 20 * 8 * 128 * 2
 #: size of a KV cache type relative to f16
 KV_SHARE = {
@@ -30,6 +29,10 @@ KV_SHARE = {
     "q5_1": 0.37,
     "iq4_nl": 0.28,
 }
+LOAD_S = 1.2
+GGUF_MAGIC = b"GGUF"
+CLEANUP_LINE = "srv    operator(): operator(): cleaning up before exit..."
+NOT_LOADED_LINE = "exiting due to model loading error"
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,10 @@ class Config:
     kv_types: tuple[str, str]
     keys: tuple[str, ...]
     metrics: bool
-    verbosity: int
+    #: maximum number of prompt tokens in one step
     budget: int = BATCH_TOKENS
     #: chat templates are rendered with tools
     jinja: bool = True
-    #: accepts pictures
     accepts_pictures: bool = False
     #: returns thinking in its own field
     parses_thinking: bool = True
@@ -68,7 +70,7 @@ class Config:
 
 
 def build_config(words: Sequence[str]) -> Config:
-    """Return the settings of a command line. Raises StartError for one that llama-server rejects."""
+    """Return the settings of a command line. Raises StartError if llama-server rejects it."""
     _check_words(words)
     command = flags.parse_command(words)
     options = command.flags
@@ -84,7 +86,7 @@ def build_config(words: Sequence[str]) -> Config:
     keys = tuple(key for key in str(options.get("api-key") or "").split(",") if key)
     return Config(
         model=command.model,
-        host=str(options.get(flags.HOST) or "0.0.0.0"),  # LLAMA_ARG_HOST of the image
+        host=str(options.get(flags.HOST) or "0.0.0.0"),  # set by the image: LLAMA_ARG_HOST
         port=flags.port(options),
         alias=flags.served_name(options, command.model),
         requested_context=context,
@@ -93,7 +95,6 @@ def build_config(words: Sequence[str]) -> Config:
         kv_types=kv_types,
         keys=keys,
         metrics=bool(options.get(flags.METRICS)),
-        verbosity=_parse_number(options.get(flags.VERBOSITY), 3),
         jinja=flags.is_on(options.get("jinja", True)) is not False,
         accepts_pictures=bool(options.get("mmproj")),
         parses_thinking=options.get("reasoning-format", "auto") != "none",
@@ -121,13 +122,8 @@ def _check_words(words: Sequence[str]) -> None:
             raise StartError(f'error while handling argument "{word}": {reason}', "", "usage:", f"{word} ...")
 
 
-def _parse_number(value: Any, default: int) -> int:
-    number = flags.parse_integer(value)
-    return default if number is None else number
-
-
 class LlamaCounters(Counters):
-    """The counters of a llama-server. b11549 adds tokens when a request ends and decodes at each step (observed)."""
+    """The counters of a llama-server. b11549 counts tokens at the end of a request, but steps at once (observed)."""
 
     counts_at_end = True
 
@@ -136,19 +132,13 @@ class LlamaCounters(Counters):
             rows = (
                 ("prompt_tokens_total", "counter", self.computed_tokens),
                 ("prompt_tokens_cached_total", "counter", self.cached_tokens),
-                ("tokens_predicted_total", "counter", self.generated),
-                ("tokens_predicted_seconds_total", "counter", round(self.seconds, 3)),
+                ("tokens_predicted_total", "counter", self.generated_tokens),
+                ("tokens_predicted_seconds_total", "counter", round(self.request_s, 3)),
                 ("n_decode_total", "counter", self.steps),
                 ("requests_processing", "gauge", self.running),
                 ("requests_deferred", "gauge", self.waiting),
             )
         return metrics_page("llamacpp", ((name, kind, "", value) for name, kind, value in rows))
-
-
-LOAD_S = 1.2
-GGUF_MAGIC = b"GGUF"
-CLEANUP_LINE = "srv    operator(): operator(): cleaning up before exit..."
-NOT_LOADED_LINE = "exiting due to model loading error"
 
 
 class LlamaServer(Process):
@@ -200,14 +190,14 @@ class LlamaServer(Process):
         self.write_log((wait_s, self._stamp_line("I", line)) for wait_s, line in self._loading_lines(size_bytes))
         self.set_gpu_memory(size_bytes + self.config.kv_bytes)
         if self.wait_while_start_hangs():
-            return self._code
+            return self._exit_code
         self.loaded = True
         self._log_line("srv          init: model loaded")
         self._log_line(f"srv          init: listening on http://{self.config.host}:{self.config.port}")
         return self.serve_until_stopped()
 
     def _weight_bytes(self) -> int:
-        """Return the simulated size of the model. Raises StartError if it is no GGUF file or an adapter is missing."""
+        """Return the simulated size of the model. Raises StartError if it is not a GGUF file or an adapter is missing."""
         path, name = self._folder_of(self.config.model), self.config.model
         last_lines = (f"srv    load_model: failed to load model, '{name}'", NOT_LOADED_LINE)
         if not path.is_file():

@@ -21,7 +21,7 @@ DONE_EVENT = b"data: [DONE]\n\n"
 PROMETHEUS = {"Content-Type": "text/plain; version=1.0.0; charset=utf-8"}
 CHOSEN_LOGPROB, OTHER_LOGPROB = -0.02, -5.2  # log probabilities of the generated token and of the second candidate
 THINKING_TOKENS = 200
-# tokens of an answer that is sent without the delay of a real engine
+#: tokens of an answer that is sent without the delay of a real engine
 QUICK_THINKING_TOKENS, QUICK_ANSWER_TOKENS = 12, 12
 
 
@@ -107,7 +107,7 @@ def join_tokens(tokens: Iterable[Token], kind: str) -> str:
 
 
 def token_logprobs(text: str, top: int) -> dict[str, Any]:
-    """Return a token with its log probability and its `top` most likely alternatives, at most two, itself included."""
+    """Return a token with its log probability and the `top` most likely tokens at its position, at most two."""
     candidates = [
         {"token": token, "logprob": logprob, "bytes": list(token.encode())}
         for token, logprob in ((text, CHOSEN_LOGPROB), ("the ", OTHER_LOGPROB))
@@ -136,12 +136,11 @@ def metrics_page(prefix: str, rows: Iterable[tuple[str, str, str, float]]) -> by
 
 @dataclass
 class ChatAnswer(ABC):
-    """The answer to a chat request, in OpenAI's format. Subclasses add the fields in which the engines differ."""
+    """The answer to a chat request, in OpenAI's format. Subclasses add the fields of their engine."""
 
     #: name of the model in the answer
     model: str
-    #: number of prompt tokens
-    prompt: int
+    prompt_tokens: int
     #: JSON of the request
     body: Mapping[str, Any]
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
@@ -159,12 +158,12 @@ class ChatAnswer(ABC):
         """Return the message of an answer that is not streamed."""
 
     def usage(self, tokens: int) -> dict[str, Any]:
-        """Return the token counts after so many generated tokens."""
-        counts = {"completion_tokens": tokens, "prompt_tokens": self.prompt}
-        return {**counts, "total_tokens": self.prompt + tokens}
+        """Return the token counts of an answer with this number of generated tokens."""
+        counts = {"completion_tokens": tokens, "prompt_tokens": self.prompt_tokens}
+        return {**counts, "total_tokens": self.prompt_tokens + tokens}
 
     def extra_fields(self, tokens: int) -> dict[str, Any]:
-        """Return further fields of a stream event after so many generated tokens."""
+        """Return further fields of a stream event after this number of generated tokens."""
         del tokens
         return {}
 

@@ -21,7 +21,7 @@ DAMAGED_WORDS = tuple(reversed(ANSWER_WORDS))  # answer of a model with damaged 
 GARBLED_WORDS = ("'s", "'t", "'s", "'t", "'s", "'s", "'s")
 PREFILL_S = 0.06
 PREFILL_TOK_PER_S = 4000.0
-SHARED_RATE = 0.75  # each further stream multiplies the rate of all streams by this
+SHARED_RATE = 0.75  # factor of each further stream on the rate of all streams
 #: the fault slow-at-depth multiplies the rate by DEEP_RATE for prompts of at least this length
 DEEP_PROMPT_TOKENS, DEEP_RATE = 4096, 0.2
 POLL_S = 0.05  # interval of the checks for a disconnected client
@@ -48,9 +48,9 @@ class Request:
     #: number of thinking tokens at the beginning of the answer
     thinking_tokens: int
     has_disconnected: Callable[[], bool]
-    #: the client requested log probabilities: every token is sent in a piece of its own, in an instant sandbox without delay
+    #: the client requested log probabilities: tokens are sent one by one, and without delay in an instant sandbox
     with_logprobs: bool = False
-    #: words of the answer after the thinking; empty for the default ones
+    #: words of the answer and its thinking; empty for the default words
     words: tuple[str, ...] = ()
 
     @property
@@ -82,13 +82,13 @@ def natural_length(body: Mapping[str, Any], max_tokens: int | None, thinking_tok
 
 
 def adapter_words(name: str) -> tuple[str, ...]:
-    """Return the words of an adapter's answers: the model's words, starting at another one."""
+    """Return the words of an adapter's answers: those of the model, starting at another word."""
     start = 1 + sum(name.encode()) % (len(ANSWER_WORDS) - 1)
     return ANSWER_WORDS[start:] + ANSWER_WORDS[:start]
 
 
 def generate(engine: Process, request: Request) -> Iterator[Token]:
-    """Yield the tokens on a fixed schedule: a late token does not delay the next. Raises Aborted or GroupBroken."""
+    """Yield the tokens on a fixed schedule: a late token does not delay the next one. Raises Aborted or GroupBroken."""
     arrived_s, finish_reason, generated = time.monotonic(), "abort", 0
     words = GARBLED_WORDS if engine.garbled else request.words or (DAMAGED_WORDS if engine.damaged else ANSWER_WORDS)
     try:
@@ -104,7 +104,7 @@ def generate(engine: Process, request: Request) -> Iterator[Token]:
                 last_s, streams = _count_token(engine, n, arrived_s, last_s)
                 generated, step_tokens, pending = n, step_tokens - 1, pending + word
                 if step_tokens and not request.with_logprobs and n not in (request.tokens, request.thinking_tokens):
-                    continue  # a step's tokens come in one piece
+                    continue  # the tokens of a step are sent together
                 kind = "reasoning" if n <= request.thinking_tokens else "content"
                 yield Token(kind, pending, n, request.finish_reason if n == request.tokens else None)
                 pending = ""
@@ -123,9 +123,9 @@ def _step_rate(engine: Process, prompt_tokens: int) -> float:
 
 
 def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bool) -> float:
-    """Wait for a step and return its time, which is later than due_s if a prompt is being computed."""
+    """Wait for a decode step, and return its time: `due_s`, or later if a prompt is being computed then."""
     _wait_until(engine, request, due_s)
-    if not first and (delayed_s := engine.steps.delay(due_s)) > due_s:
+    if not first and (delayed_s := engine.prefill_step.end_delay(due_s)) > due_s:
         _wait_until(engine, request, delayed_s)
         return delayed_s
     return due_s
@@ -133,25 +133,25 @@ def _wait_for_step(engine: Process, request: Request, due_s: float, *, first: bo
 
 def _compute_prompt(engine: Process, request: Request, tokens: int) -> float:
     """Compute a prompt, in chunks if chunked prefill is on. Return the time at which its first token is due."""
-    while not engine.steps.prefill_lock.acquire(timeout=POLL_S):
+    while not engine.prefill_step.lock.acquire(timeout=POLL_S):
         _check_stop(engine, request)
     try:
         now_s, limits = time.monotonic(), engine.limits
         while tokens > 0:
             chunk = min(limits.budget, tokens) if limits.chunked_prefill else tokens
-            engine.steps.current = (now_s, now_s + chunk / PREFILL_TOK_PER_S)
-            now_s, tokens = engine.steps.current[1], tokens - chunk
+            engine.prefill_step.period_s = (now_s, now_s + chunk / PREFILL_TOK_PER_S)
+            now_s, tokens = engine.prefill_step.period_s[1], tokens - chunk
             _wait_until(engine, request, now_s)
         return now_s + PREFILL_S
     finally:
-        engine.steps.prefill_lock.release()
+        engine.prefill_step.lock.release()
 
 
 @contextmanager
 def _reserve_slot(engine: Process, request: Request) -> Iterator[None]:
     """Wait for a free slot, and occupy it inside the block."""
     counters, tokens = engine.counters, len(request.prompt) + request.tokens
-    while engine.fault() == "wedge":  # a hung engine core accepts no requests, so its front end counts none
+    while engine.fault() == "wedge":  # a hung engine core accepts no requests, so they are not counted
         _check_stop(engine, request)
         time.sleep(POLL_S)
     with counters.mutex:
@@ -183,8 +183,8 @@ def _take_slot(engine: Process, tokens: int) -> bool:
 def _wait_until(engine: Process, request: Request, due_s: float) -> None:
     """Wait until due_s, or forever in a wedged engine. Raises Aborted or GroupBroken."""
     _check_stop(engine, request)
-    while (left_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
-        if engine.stopped.wait(min(max(left_s, 0.001), POLL_S) if left_s > 0 else POLL_S):
+    while (remaining_s := due_s - time.monotonic()) > 0 or engine.fault() == "wedge":
+        if engine.stopped.wait(min(max(remaining_s, 0.001), POLL_S) if remaining_s > 0 else POLL_S):
             break
         _check_stop(engine, request)
     _check_stop(engine, request)
@@ -205,7 +205,7 @@ def _count_token(engine: Process, n: int, arrived_s: float, last_s: float) -> tu
 
 
 class PromptCache:
-    """A cache of the most recent prompts: a prefix shared with one of them is not computed again.
+    """A cache of the most recent prompts. A prefix shared with a cached prompt is not computed again.
 
     Args:
         max_prompts: number of prompts to cache; 0 disables the cache.
@@ -218,11 +218,11 @@ class PromptCache:
     def lookup(self, prompt: Sequence[int]) -> int:
         """Return the number of cached leading tokens, then cache the prompt. At least one token is always computed."""
         with self._mutex:
-            cached = max((_shared_prefix(prompt, other) for other in self._prompts), default=0)
+            cached = max((_shared_prefix_length(prompt, other) for other in self._prompts), default=0)
             self._prompts.append(prompt)
         return max(0, min(cached, len(prompt) - 1))
 
 
-def _shared_prefix(prompt: Sequence[int], other: Sequence[int]) -> int:
+def _shared_prefix_length(prompt: Sequence[int], other: Sequence[int]) -> int:
     differing = (n for n, (left, right) in enumerate(zip(prompt, other, strict=False)) if left != right)
     return next(differing, min(len(prompt), len(other)))

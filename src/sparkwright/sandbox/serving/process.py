@@ -20,10 +20,24 @@ from sparkwright.units import GIB
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 #: factor from the size of a model's files in the sandbox to its simulated size
 SIZE_SCALE = 1000
+CHARS_PER_TOKEN = 4
+MAX_CHARS_PER_TOKEN = 17  # characters of the longest token, which bounds the characters of a prompt in vLLM
+VOCABULARY_SIZE = 151_643
+MESSAGE_START, MESSAGE_END = VOCABULARY_SIZE + 1, VOCABULARY_SIZE + 2
+GPU_TOK_PER_S = 47.0  # one stream of Qwen3.5-35B-A3B FP8 on a GB10
+SLOW_TOK_PER_S = 5.7
+CPU_TOK_PER_S = 2.9  # on a Spark's twenty cores
+#: host memory of an engine in addition to its GPU share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
+HOST_SIDE_BYTES = int(5.5 * GIB)
+#: temporary memory of a start without compile cache
+COMPILE_PEAK_BYTES = 2 * GIB
+SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
+POLL_S, LEAK_POLL_S = 0.05, 0.2
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 class StartError(Exception):
-    """An engine exits during its start, with these last log lines and this exit code."""
+    """The exit of an engine during its start, with its last log lines and its exit code."""
 
     def __init__(self, *texts: str, code: int = 1) -> None:
         super().__init__("\n".join(texts))
@@ -37,27 +51,27 @@ class Counters:
     Attributes:
         mutex: held while a counter is changed.
         held_tokens: KV cache tokens reserved by running requests.
-        prompt, computed_tokens, cached_tokens: prompt tokens, and how many of them were computed or cached.
-        steps: prompts and tokens computed.
-        decoded: generated tokens except the first of each request, which the prefill computes.
-        generated: generated tokens.
-        seconds: total duration of finished requests.
+        prompt_tokens: prompt tokens, the sum of computed_tokens and cached_tokens.
+        steps: computed prompts and tokens.
+        decoded_tokens: generated tokens except the first of each request, which the prefill computes.
+        generated_tokens: generated tokens.
+        request_s: total duration of finished requests, seconds.
     """
 
-    #: generated tokens are counted when their request ends, instead of one by one
+    #: generated tokens are counted at the end of their request, instead of one by one
     counts_at_end = False
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
         self.running = self.waiting = self.held_tokens = 0
-        self.prompt = self.computed_tokens = self.cached_tokens = 0
-        self.steps = self.decoded = self.generated = 0
-        self.seconds = 0.0
+        self.prompt_tokens = self.computed_tokens = self.cached_tokens = 0
+        self.steps = self.decoded_tokens = self.generated_tokens = 0
+        self.request_s = 0.0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
 
     def add_prompt(self, tokens: int, cached: int) -> None:
         with self.mutex:
-            self.prompt += tokens
+            self.prompt_tokens += tokens
             self.computed_tokens += tokens - cached
             self.cached_tokens += cached
             self.steps += 1
@@ -81,25 +95,19 @@ class Counters:
         del after_s
         with self.mutex:
             self.steps += 1
-            self.decoded += count > 1
-            self.generated += not self.counts_at_end
+            self.decoded_tokens += count > 1
+            self.generated_tokens += not self.counts_at_end
 
     def count_request(self, finish_reason: str, tokens: int, seconds: float) -> None:
         """Count a finished request with its generated tokens and its duration."""
         with self.mutex:
             self.finished[finish_reason] += 1
-            self.generated += tokens * self.counts_at_end
-            self.seconds += seconds
-
-
-CHARS_PER_TOKEN = 4
-MAX_CHARS_PER_TOKEN = 17  # characters of the longest token; vLLM bounds a prompt's characters by it
-VOCABULARY_SIZE = 151_643
-MESSAGE_START, MESSAGE_END = VOCABULARY_SIZE + 1, VOCABULARY_SIZE + 2
+            self.generated_tokens += tokens * self.counts_at_end
+            self.request_s += seconds
 
 
 class Tokenizer:
-    """A tokenizer that assigns ids as texts are encoded; all other ids decode to an empty text."""
+    """A tokenizer that assigns an id to each new piece of text when it is encoded. Unassigned ids decode to an empty text."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
@@ -139,18 +147,6 @@ def _content_text(content: Any) -> str:
     return str(content or "")
 
 
-GPU_TOK_PER_S = 47.0  # one stream of Qwen3.5-35B-A3B FP8 on a GB10
-SLOW_TOK_PER_S = 5.7
-CPU_TOK_PER_S = 2.9  # on a Spark's twenty cores
-#: host memory of an engine in addition to its GPU share, including /dev/shm; llamastash PR 81: 5.4 to 6.7 GiB
-HOST_SIDE_BYTES = int(5.5 * GIB)
-#: temporary memory of a start without compile cache
-COMPILE_PEAK_BYTES = 2 * GIB
-SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
-POLL_S, LEAK_POLL_S = 0.05, 0.2
-LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
-
-
 class Limits(Protocol):
     """The settings that limit concurrent requests and prefill."""
 
@@ -158,7 +154,7 @@ class Limits(Protocol):
     def max_num_seqs(self) -> int: ...
     @property
     def budget(self) -> int:
-        """Prompt tokens computed in one step."""
+        """Maximum number of prompt tokens in one step."""
 
     @property
     def chunked_prefill(self) -> bool: ...
@@ -180,12 +176,12 @@ class Process(ABC):
         version: version of the engine.
         log: called with each line of its log.
         folder_of: returns the host path of a path in the container.
-        listen: address and port to listen on; None for those of `argv`.
-        on_host: uses the host's network, so it listens on the port of `argv`.
-        pool: memory to claim from; None claims none.
-        holder: name of its claim on the pool; empty for `default_holder`.
+        listen: address and port to listen on; None to use those in `argv`.
+        on_host: use the host's network, and so the port in `argv`.
+        pool: the host's memory, or None to claim no memory.
+        holder: name of its claim on the pool, or empty to use `default_holder`.
         fault: returns the name of the active fault, or an empty string.
-        on_gpu: called with its GPU memory, bytes, whenever that changes.
+        on_gpu: called with its GPU memory in bytes whenever it changes.
         env: environment variables of its container.
     """
 
@@ -216,7 +212,7 @@ class Process(ABC):
         self.device = "cuda"
         self.damaged = False
         self.garbled = False
-        self.steps = PrefillSteps()
+        self.prefill_step = PrefillStep()
         self.tokenizer = Tokenizer()
         self.limits: Limits
         self.cache: Cache
@@ -229,7 +225,7 @@ class Process(ABC):
         self._pool = pool
         self._holder = f"{holder or self.default_holder} {secrets.token_hex(4)}"
         self._on_gpu = on_gpu
-        self._code = 0
+        self._exit_code = 0
         self._stuck = False
         self._server: Server | None = None
         self._instant = os.environ.get("SPARKWRIGHT_SANDBOX_SPEED") == "instant"
@@ -241,7 +237,7 @@ class Process(ABC):
 
     @property
     def peer_lost(self) -> bool:
-        """True if another rank of its group has exited, so that it can't compute anything."""
+        """True if another rank of its group has exited, so that this one can't compute anything."""
         return False
 
     @property
@@ -310,11 +306,11 @@ class Process(ABC):
         """End as on SIGKILL, without last log lines. A process that is stuck in the driver ends only with its host."""
         if self._stuck and not power_off:
             return
-        self._code = SIGKILL_EXIT_CODE
+        self._exit_code = SIGKILL_EXIT_CODE
         self.stopped.set()
 
     def die(self) -> None:
-        """Exit with code 0 without having been stopped, as a real engine did on its first request."""
+        """Exit with code 0 without a request to stop, as a real engine did at its first request."""
         if self.dead:
             return
         self.dead = True
@@ -329,7 +325,7 @@ class Process(ABC):
 
     def crash(self) -> None:
         """Exit as after an unhandled error."""
-        self._code = self.write_last_lines(self.crash_log(), self.crash_code)
+        self._exit_code = self.write_last_lines(self.crash_log(), self.crash_code)
         self.stopped.set()
 
     def bind(self, host: str, port: int) -> Server:
@@ -338,16 +334,18 @@ class Process(ABC):
         if self._listen and self._on_host:
             address = (self._listen[0], port)
         elif self._listen and host in LOOPBACK_HOSTS:
-            address = (self._listen[0], 0)  # a container's own loopback is not published
+            address = (self._listen[0], 0)  # the loopback interface of a container is not published
         self._server = Server(address[1], self._api, self, host=address[0])
         return self._server
 
     def take_memory(self, size_bytes: int) -> bool:
-        """Claim memory from the pool. Return False if there is too little."""
+        """Claim memory from the pool. Return False if too little is available."""
         if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, size_bytes):
-            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):  # wait for the memory of the previous run
+            if self.fault() != "slow-start" or self.stopped.wait(
+                POLL_S
+            ):  # until the memory of the previous run is released
                 return False
         if self.fault() in GROWING_FAULTS:
             self._stuck = self.fault() == "unkillable"
@@ -361,18 +359,18 @@ class Process(ABC):
             self._pool.add(self._holder, size_bytes)
 
     def _grow(self, holder: str) -> None:
-        """Grow a holder's memory until the process ends or the host runs out."""
+        """Grow a holder's memory until the process ends or the memory is exhausted."""
         assert self._pool is not None
         self._pool.grow(holder, OVERSHOOT_BYTES_PER_S, self.stopped)
         self._pool.release(holder, after_s=LINGER_S)
 
     @property
     def free_bytes(self) -> int:
-        """Memory that can still be claimed."""
+        """Memory available for claims."""
         return self._pool.available if self._pool else TOTAL_BYTES
 
     def set_gpu_memory(self, size_bytes: int) -> None:
-        """Report the GPU memory in use."""
+        """Report the GPU memory of the process."""
         if self.device == "cuda":
             self._on_gpu(size_bytes)
 
@@ -391,7 +389,7 @@ class Process(ABC):
         while not self.stopped.wait(LEAK_POLL_S):
             if self.fault() == "leak" and self._pool is not None:
                 self._pool.add(self._holder, int(LEAK_BYTES_PER_S * LEAK_POLL_S))
-        return self._code
+        return self._exit_code
 
     def write_log(self, lines: Iterable[tuple[float, str]]) -> None:
         """Write (delay in seconds, line) pairs, each line after its delay."""
@@ -407,14 +405,14 @@ class Process(ABC):
         return code
 
 
-class PrefillSteps:
-    """The prefill step in progress: one chunk of one prompt. Tokens of other requests are sent after it."""
+class PrefillStep:
+    """The prefill step in progress, which computes one chunk of one prompt. It delays the tokens of other requests."""
 
     def __init__(self) -> None:
-        self.prefill_lock = threading.Lock()
-        self.current = (0.0, 0.0)  # beginning and end
+        self.lock = threading.Lock()
+        self.period_s = (0.0, 0.0)  # beginning and end
 
-    def delay(self, due_s: float) -> float:
-        """Return the time at which a token due at `due_s` is sent."""
-        began_s, ends_s = self.current
+    def end_delay(self, due_s: float) -> float:
+        """Return the time at which another request's token is sent: `due_s`, or later if the step is in progress then."""
+        began_s, ends_s = self.period_s
         return ends_s if began_s <= due_s < ends_s else due_s

@@ -1,6 +1,6 @@
 """The answer that a chat request calls for: a tool call, JSON of a schema, a picture's colour, or text.
 
-The engines' folders have the response formats.
+The response formats are in the folders of the engines.
 """
 
 from __future__ import annotations
@@ -14,8 +14,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PIXEL_OFFSET = 41  # offset of the compressed pixels in the small PNG files of the probes
-#: letters outside a to z, and words of other languages
+#: letters other than a to z, and words of other languages
 _FOREIGN = re.compile(r"[^\W\d_a-zA-Z]|\b(?:een|het|der|das|und|les|los)\b")
+#: pattern of a question and its correct answer; {0} is the pattern's first group
+KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
+    (r"weather in (\w{1,40}) now", "It is sunny in {0}."),
+    (r"capital of France", "Paris"),
+    (r"capital of Japan", "Tokyo"),
+    (r"comes after Monday", "Tuesday"),
+    (r"legs does a spider", "8"),
+    (r"opposite of hot", "cold"),
+    (r"comes next: 3, 6, 9, 12", "15"),
+    (r"Repeat this word exactly: (\w{1,40})", "{0}"),
+    (r"word 'lamp' in capital", "LAMP"),
+    (r"Count from 1 to 5", "1, 2, 3, 4, 5"),
+    (r"larger, 9\.11 or 9\.9", "9.9"),
+    (r"password of the lighthouse is (\w{1,40})", "{0}"),
+)
+CITY_NAME = re.compile(r"\bin (Paris|Rome|Oslo)\b")
+SUM_QUESTION = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
+#: content of a server without a reasoning parser: the thinking, then the answer
+UNPARSED_THINKING = "<think>\nThe lamp is bright, so the answer is near.\n</think>\n\n9.9"
 
 
 def example_value(schema: Mapping[str, Any]) -> Any:
@@ -53,7 +72,7 @@ def picture_url(body: Mapping[str, Any]) -> str:
 
 
 def picture_colour(url: str) -> str:
-    """Return the answer that names the colour of the first pixel of a PNG data URL."""
+    """Return an answer with the colour of a picture: that of the first pixel in a PNG data URL."""
     try:
         file = base64.b64decode(url.partition(",")[2], validate=True)
         red, green, blue = zlib.decompressobj().decompress(file[PIXEL_OFFSET:], 4)[1:]
@@ -62,26 +81,8 @@ def picture_colour(url: str) -> str:
     return "Red." if red > max(green, blue) else "Green." if green > blue else "Blue."
 
 
-#: pattern of a question and its correct answer; {0} is the pattern's first group
-KNOWN_ANSWERS: tuple[tuple[str, str], ...] = (
-    (r"weather in (\w{1,40}) now", "It is sunny in {0}."),
-    (r"capital of France", "Paris"),
-    (r"capital of Japan", "Tokyo"),
-    (r"comes after Monday", "Tuesday"),
-    (r"legs does a spider", "8"),
-    (r"opposite of hot", "cold"),
-    (r"comes next: 3, 6, 9, 12", "15"),
-    (r"Repeat this word exactly: (\w{1,40})", "{0}"),
-    (r"word 'lamp' in capital", "LAMP"),
-    (r"Count from 1 to 5", "1, 2, 3, 4, 5"),
-    (r"larger, 9\.11 or 9\.9", "9.9"),
-    (r"password of the lighthouse is (\w{1,40})", "{0}"),
-)
-SUM_QUESTION = re.compile(r"What is (\d{1,9}) (\+|times) (\d{1,9})\?")
-
-
 def known_answer(body: Mapping[str, Any]) -> str:
-    """Return the correct answer to a sum or a question of KNOWN_ANSWERS, or an empty string."""
+    """Return the correct answer to a sum or a question in KNOWN_ANSWERS, or an empty string."""
     question = last_message_text(body)
     if match := SUM_QUESTION.search(question):
         left, right = int(match[1]), int(match[3])
@@ -90,14 +91,11 @@ def known_answer(body: Mapping[str, Any]) -> str:
     return next((answer.format(*match.groups()) for match, answer in answers if match), "")
 
 
-CITY_NAME = re.compile(r"\bin (Paris|Rome|Oslo)\b")
-
-
 def requested_call(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     """Return the name and arguments of the tool call that a request calls for, or None if the answer is text.
 
-    A tool is called if `tool_choice` requires it or the last message contains "call NAME". Offering tools is not enough:
-    agents do so with every request.
+    A tool is called if `tool_choice` requires it or the last message contains "call NAME". Offering tools is not enough,
+    because agents offer them in every request.
     """
     choice, tools = body.get("tool_choice"), [tool["function"] for tool in body.get("tools") or ()]
     if not tools or choice == "none":
@@ -133,10 +131,6 @@ def answer_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if response_format.get("type") != "json_schema":
         return None
     return (response_format.get("json_schema") or {}).get("schema") or {}
-
-
-#: content of a server without a reasoning parser: the thinking, then the answer
-UNPARSED_THINKING = "<think>\nThe lamp is bright, so the answer is near.\n</think>\n\n9.9"
 
 
 @dataclass(frozen=True)
@@ -183,5 +177,5 @@ def requested_answer(body: Mapping[str, Any], *, accepts_pictures: bool, parses_
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is True:
         return AnswerSpec(is_immediate=True) if parses_thinking else text_answer(UNPARSED_THINKING)
     question = last_message_text(body)
-    # a question in another language is repeated, so that the answer is in that language
+    # the answer to a question in another language repeats the question, so that it is in that language
     return text_answer(known_answer(body) or (question if _FOREIGN.search(question) else ""))

@@ -1,6 +1,6 @@
 """The HTTP API of the simulated SGLang, with the response formats in the source of 0.5.23.
 
-Without a parser, tool calls and thinking stay in the content as the model wrote them.
+Without a parser, tool calls and thinking remain in the content, as the model generated them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SglangApi(ModelApi):
                 self.send(404, {"detail": "Not Found"})
 
     def _health(self) -> int:
-        """Generate a token, and return the status of /health: 503 if none comes in time."""
+        """Generate a token, and return the status of /health: 503 after a timeout."""
         engine, began_s = self.engine, time.monotonic()
         if engine.dead or engine.stopped.is_set() or engine.status == "starting":
             return 503
@@ -112,9 +112,9 @@ class SglangApi(ModelApi):
 
     def _chat(self) -> None:
         engine, body = self.engine, self.body()
-        reason = self._refusal_reason(body)
-        if reason:
-            self.send(400, error_body(reason))
+        problem = self._check_request(body)
+        if problem:
+            self.send(400, error_body(problem))
             return
         if engine.fault() == "engine-exits" or engine.dead:
             engine.die()
@@ -143,10 +143,10 @@ class SglangApi(ModelApi):
 
     @staticmethod
     def _adapter(body: Mapping[str, Any]) -> str:
-        """Return the adapter in MODEL:ADAPTER, or an empty string. An adapter's name alone selects the base model."""
+        """Return the adapter in MODEL:ADAPTER, or an empty string. The name of an adapter alone selects the base model."""
         return str(body.get("model") or "").partition(":")[2]
 
-    def _refusal_reason(self, body: Any) -> str:
+    def _check_request(self, body: Any) -> str:
         """Return the error message of an invalid request, or an empty string."""
         if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
             return "[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]"

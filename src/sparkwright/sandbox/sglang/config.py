@@ -31,22 +31,25 @@ KV_BYTES_PER_TOKEN = 2 * 16 * 4 * 256 * 2
 DEFAULT_MAX_REQUESTS = 2048
 DEFAULT_BACKEND = "flashinfer"
 TRACEBACK = "Traceback (most recent call last):"
+PROGRAM = "sglang serve"
+#: width of the help text, characters
+HELP_WIDTH = 100
+NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
 
 
 @dataclass(frozen=True)
 class Config:
     """The config of an SGLang server."""
 
-    #: all arguments by name, with defaults resolved
+    #: all arguments by name, with their effective values
     arguments: Mapping[str, Any]
     architecture: str
     quantization: str
     context: int
     #: share of the host's memory for weights and KV cache
     share: float
-    #: size of the weights, bytes
-    weights: int
-    #: prompt tokens computed in one chunk
+    weight_bytes: int
+    #: maximum number of prompt tokens in one chunk
     budget: int
     chunked_prefill: bool
     #: --attention-backend was set
@@ -81,19 +84,19 @@ class Config:
 
     @property
     def kv_type(self) -> str:
-        """The type of the KV cache in the log."""
+        """Type of the KV cache as the log names it."""
         torch_names = {"fp8_e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn"}
         return f"torch.{torch_names.get(str(self.arguments['kv_cache_dtype']), 'bfloat16')}"
 
     @property
-    def kv_bytes(self) -> int:
+    def kv_bytes_per_token(self) -> int:
         """Size of one token in the KV cache, bytes."""
         return KV_BYTES_PER_TOKEN // (2 if "float8" in self.kv_type else 1)
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that fit into the KV cache; 0 if the weights leave no memory for it."""
-        return max(0, (self.static_bytes - self.weights) // self.kv_bytes)
+        return max(0, (self.static_bytes - self.weight_bytes) // self.kv_bytes_per_token)
 
     @property
     def max_num_seqs(self) -> int:
@@ -128,7 +131,7 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
         quantization=str(method or ""),
         context=_context_length(arguments["context_length"], trained_context),
         share=share,
-        weights=_weight_bytes(folder),
+        weight_bytes=_weight_bytes(folder),
         budget=chunk if chunk > 0 else PREFILL_TOKENS,
         chunked_prefill=chunk > 0,
         is_backend_explicit=arguments["attention_backend"] is not None,
@@ -138,8 +141,8 @@ def build_config(arguments: Mapping[str, Any], folder: Path) -> Config:
 def _read_model_config(name: str, folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        form = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
-        raise StartError(TRACEBACK, f"huggingface_hub.errors.HFValidationError: {form}: '{name}'.")
+        rule = "Repo id must be in the form 'repo_name' or 'namespace/repo_name'"
+        raise StartError(TRACEBACK, f"huggingface_hub.errors.HFValidationError: {rule}: '{name}'.")
     try:
         return bounds.read_config(path)
     except ValueError:
@@ -150,13 +153,15 @@ def _read_model_config(name: str, folder: Path) -> dict[str, Any]:
 def _context_length(length: int | None, trained_context: int) -> int:
     if length is None or length <= trained_context:
         return length or trained_context
-    longer = f"User-specified context_length ({length}) is greater than the derived context_length ({trained_context})."
-    allow = "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
-    raise StartError(TRACEBACK, f"ValueError: Warning: {longer} This may lead to incorrect model outputs. {allow}")
+    problem = (
+        f"User-specified context_length ({length}) is greater than the derived context_length ({trained_context})."
+    )
+    advice = "To allow overriding this maximum, set the env var SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
+    raise StartError(TRACEBACK, f"ValueError: Warning: {problem} This may lead to incorrect model outputs. {advice}")
 
 
 def _weight_bytes(folder: Path) -> int:
-    """Return the size of the weights. Raises StartError if a shard is missing or has another size than the others."""
+    """Return the size of the weights. Raises StartError if a shard is missing or differs in size from the others."""
     index, files = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     if index.is_file():
         weight_map = bounds.parse_json(
@@ -181,14 +186,8 @@ def check_adapters(config: Config, folder_of: Callable[[str], Path]) -> None:
         except (OSError, ValueError):
             raise StartError(TRACEBACK, f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'") from None
         if max_rank and rank > max_rank:
-            pool = "is incompatible with the current LoRA memory pool configuration."
-            raise StartError(TRACEBACK, f"ValueError: LoRA adapter {name} with rank {rank} {pool}")
-
-
-PROGRAM = "sglang serve"
-#: width of the help text, characters
-HELP_WIDTH = 100
-NO_MODEL = "Exception: Error: --model-path is required. Please provide the path to the model."
+            problem = "is incompatible with the current LoRA memory pool configuration."
+            raise StartError(TRACEBACK, f"ValueError: LoRA adapter {name} with rank {rank} {problem}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -205,7 +204,7 @@ def human_readable_int(value: str) -> int:
 
 
 def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return all arguments by name with underscores, None if not set. Raises StartError."""
+    """Return the values of all arguments by name with underscores, None for those that are not set. Raises StartError."""
     words = list(words)
     if words and not words[0].startswith("-"):
         words[:1] = ["--model-path", words[0]]
@@ -216,8 +215,8 @@ def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
 
 def help_text() -> str:
     """Return the output of `sglang serve --help`, without the options for diffusion models."""
-    general = "Usage: sglang serve <model-name-or-path> [additional-arguments]\n\n--- Help for Standard Language Model Server ---"
-    return f"{general}\n{_build_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
+    header = "Usage: sglang serve <model-name-or-path> [additional-arguments]\n\n--- Help for Standard Language Model Server ---"
+    return f"{header}\n{_build_parser().format_help()}\n--- Help for Diffusion Model Server ---\nusage: sglang serve [-h]\n"
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,9 +14,16 @@ from sparkwright.sandbox.serving.process import HOST_SIDE_BYTES, Counters, Proce
 from sparkwright.sandbox.sglang import start_log
 from sparkwright.sandbox.sglang.config import Config, build_config, check_adapters, parse_arguments
 
+#: seconds after which /health times out, which waits for a generated token; fewer in an instant sandbox
+HEALTH_S, INSTANT_HEALTH_S = 20.0, 0.3
+#: seconds after which /health checks for its token
+PROBE_S = 1.0
+#: number of prompts in the radix cache
+MAX_CACHED_PROMPTS = 256
+
 
 class SglangCounters(Counters):
-    """The counters of an SGLang server. 0.5.23 adds generated tokens when a request ends, decoded tokens at each step."""
+    """The counters of an SGLang server. 0.5.23 counts generated tokens at the end of a request, but decoded tokens at once."""
 
     counts_at_end = True
 
@@ -38,12 +45,12 @@ class SglangCounters(Counters):
                 ("num_queue_reqs", "gauge", "", self.waiting),
                 ("token_usage", "gauge", "", self.usage),
                 ("max_total_num_tokens", "gauge", "", self._cache_tokens),
-                ("prompt_tokens_total", "counter", streaming, self.prompt),
-                ("generation_tokens_total", "counter", streaming, self.generated),
+                ("prompt_tokens_total", "counter", streaming, self.prompt_tokens),
+                ("generation_tokens_total", "counter", streaming, self.generated_tokens),
                 ("cached_tokens_total", "counter", 'cache_source="device"', self.cached_tokens),
                 ("realtime_tokens_total", "counter", 'mode="prefill_compute"', self.computed_tokens),
                 ("realtime_tokens_total", "counter", 'mode="prefill_cache"', self.cached_tokens),
-                ("realtime_tokens_total", "counter", 'mode="decode"', self.decoded),
+                ("realtime_tokens_total", "counter", 'mode="decode"', self.decoded_tokens),
                 ("num_requests_total", "counter", streaming, sum(self.finished.values())),
             )
         model = f'model_name="{self._model}"'
@@ -51,14 +58,6 @@ class SglangCounters(Counters):
             "sglang",
             ((name, kind, f"{label},{model}" if label else model, float(value)) for name, kind, label, value in rows),
         )
-
-
-#: timeout of /health for its token, seconds; shorter in an instant sandbox
-HEALTH_S, INSTANT_HEALTH_S = 20.0, 0.3
-#: seconds between two checks for that token
-PROBE_S = 1.0
-#: number of prompts in the radix cache
-MAX_CACHED_PROMPTS = 256
 
 
 class SglangServer(Process):
@@ -72,17 +71,17 @@ class SglangServer(Process):
 
     config: Config
     counters: SglangCounters
-    #: /health returns 503 unless this is up; unhealthy: no token in time
+    #: /ready returns 503 unless this is `up`; `unhealthy` after a timeout of /health
     status: Literal["starting", "up", "unhealthy"] = "starting"
 
     @property
     def health_s(self) -> float:
-        """Timeout of /health for its token, seconds."""
+        """Timeout of /health, seconds."""
         return INSTANT_HEALTH_S if self._instant else HEALTH_S
 
     @property
     def probe_s(self) -> float:
-        """Seconds between two checks of /health for its token."""
+        """Seconds after which /health checks for its token."""
         return 0.0 if self._instant else PROBE_S
 
     def bind_error_log(self, error: OSError) -> Sequence[str]:
@@ -119,7 +118,7 @@ class SglangServer(Process):
         self.set_gpu_memory(config.static_bytes)
         self.write_log(start_log.cache_lines(config, free_bytes - config.static_bytes, self.device))
         if self.wait_while_start_hangs():
-            return self._code
+            return self._exit_code
         self.cache = PromptCache(0 if config.arguments["disable_radix_cache"] else MAX_CACHED_PROMPTS)
         self.counters = SglangCounters(config.name, config.kv_tokens)
         server.start()

@@ -20,6 +20,7 @@ SIGQUIT = "SIGQUIT received. signum=3, frame=None. It usually means one child fa
 TOO_LITTLE = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
 NO_KERNEL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 
+#: seconds before a line, and the line
 Lines = Iterator[tuple[float, str]]
 
 
@@ -29,7 +30,7 @@ def stamp_line(line: str) -> str:
 
 
 def argument_lines(config: Config) -> Lines:
-    """Yield the log lines about the server's arguments, first that of a default attention backend."""
+    """Yield the log lines of the default attention backend, if it is used, and of the server's arguments."""
     if not config.is_backend_explicit:
         backend = config.arguments["attention_backend"]
         yield 0.3, stamp_line(f"Attention backend not specified. Use {backend} backend by default.")
@@ -43,11 +44,11 @@ def loading_lines(config: Config, free_bytes: int) -> Lines:
         config: the config.
         free_bytes: free memory before the load.
     """
-    remaining_bytes = free_bytes - config.weights
+    remaining_bytes = free_bytes - config.weight_bytes
     quant = f"quant={config.quantization}, " if config.quantization else ""
     yield 0.3, stamp_line(f"Load weight begin. avail mem={_format_gb(free_bytes)} GB")
     details = f"elapsed={LOAD_S:.2f} s, type={config.architecture}, {quant}avail mem={_format_gb(remaining_bytes)} GB"
-    yield LOAD_S, stamp_line(f"Load weight end. {details}, mem usage={_format_gb(config.weights)} GB.")
+    yield LOAD_S, stamp_line(f"Load weight end. {details}, mem usage={_format_gb(config.weight_bytes)} GB.")
 
 
 def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
@@ -58,7 +59,7 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
         free_bytes: free memory after the weights and the cache were allocated.
         device: cuda or cpu.
     """
-    half = _format_gb(config.kv_tokens * config.kv_bytes // 2)
+    half = _format_gb(config.kv_tokens * config.kv_bytes_per_token // 2)
     sizes = f"#tokens: {config.kv_tokens}, K size: {half} GB, V size: {half} GB"
     yield 0.2, stamp_line(f"KV Cache is allocated. dtype: {config.kv_type}, {sizes}")
     yield 0, stamp_line(f"Memory pool end. avail mem={_format_gb(free_bytes)} GB")
@@ -69,11 +70,11 @@ def cache_lines(config: Config, free_bytes: int, device: str) -> Lines:
             0,
             stamp_line(f"{capture} begin. backend=full, num_tokens_per_req=1, avail mem={_format_gb(free_bytes)} GB"),
         )
-        took = f"elapsed={GRAPH_CAPTURE_S:.2f} s, mem usage={_format_gb(GRAPH_BYTES)} GB"
+        details = f"elapsed={GRAPH_CAPTURE_S:.2f} s, mem usage={_format_gb(GRAPH_BYTES)} GB"
         free_bytes -= GRAPH_BYTES
         yield (
             GRAPH_CAPTURE_S,
-            stamp_line(f"{capture} end. bs=[1, 2, 4, 8], {took}, avail mem={_format_gb(free_bytes)} GB."),
+            stamp_line(f"{capture} end. bs=[1, 2, 4, 8], {details}, avail mem={_format_gb(free_bytes)} GB."),
         )
     rows: dict[str, Any] = {
         "max_total_num_tokens": config.kv_tokens,

@@ -33,6 +33,15 @@ TOOL_PARSERS = {"Qwen3_5": ("qwen3_coder", "qwen3_xml"), "Qwen3Next": ("qwen3_co
 MANY_TOOLS = 30
 NEEDS_BOTH = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NEEDS_PARSER = 'tool_choice="{}" requires --tool-call-parser to be set'
+#: type, param and message of the error after the engine core has ended
+ENGINE_DEAD_ERROR = (
+    "InternalServerError",
+    None,
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+)
+VECTOR_LENGTH = 128  # dimensions of the embeddings that a rerank compares
+#: common words, ignored in embeddings
+STOP_WORDS = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
 
 
 class InvalidRequest(Exception):
@@ -45,7 +54,7 @@ def chat_answer_spec(engine: Engine, body: Mapping[str, Any], *, require_parser:
     Args:
         engine: the simulated engine.
         body: JSON of the request.
-        require_parser: reject tools if no parser is configured, instead of leaving the calls in the text.
+        require_parser: reject tools if no parser is configured; otherwise the calls remain in the text.
 
     Raises:
         InvalidRequest: pictures or tools that the server does not support.
@@ -98,11 +107,6 @@ def _is_left_as_text(fault: str, body: Mapping[str, Any]) -> bool:
     )
 
 
-VECTOR_LENGTH = 128  # dimensions of the vectors behind a rerank score
-#: common words, ignored in embeddings
-STOP_WORDS = frozenset(("a", "an", "and", "in", "is", "of", "on", "the", "to", "what"))
-
-
 def embed_text(text: str, dimensions: int = VECTOR_LENGTH) -> list[float]:
     """Return the embedding of a text, normalized to length 1."""
     values = [0.0] * dimensions
@@ -115,7 +119,7 @@ def embed_text(text: str, dimensions: int = VECTOR_LENGTH) -> list[float]:
 
 
 def similarity(query: str, text: str) -> float:
-    """Return the cosine similarity of two texts."""
+    """Return the cosine similarity of the embeddings of two texts."""
     return sum(left * right for left, right in zip(embed_text(query), embed_text(text), strict=True))
 
 
@@ -137,14 +141,6 @@ def rerank_response(model: str, query: str, texts: Sequence[str], tokens: int) -
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"id": f"score-{secrets.token_hex(8)}", "model": model, "usage": usage, "results": results}
-
-
-#: type, param and message of the error after the engine core's end
-ENGINE_DEAD_ERROR = (
-    "InternalServerError",
-    None,
-    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-)
 
 
 def error_body(message: str, kind: str, param: str | None, status: int) -> dict[str, Any]:
@@ -199,7 +195,7 @@ class CompletionShape:
     kind = chunk_kind = "text_completion"
 
     def opening(self) -> list[dict[str, Any]]:
-        """Return no choices: the first chunk contains text."""
+        """Return no choices, because the first chunk already contains text."""
         return []
 
     def token_choices(self, token: Token) -> list[dict[str, Any]]:
@@ -234,8 +230,7 @@ class Answer:
     shape: ChatShape | CompletionShape
     model: str
     fingerprint: str
-    #: number of prompt tokens
-    prompt: int
+    prompt_tokens: int
     #: the last chunk of a stream contains the token counts
     with_usage: bool = False
     #: every chunk of a stream contains the token counts
@@ -279,7 +274,7 @@ class Answer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last events of a stream after the engine core's end."""
+        """Yield the last events of a stream whose engine core has ended."""
         kind, param, message = ENGINE_DEAD_ERROR
         yield encode_event(error_body(message, kind, param, 500))
         yield DONE_EVENT
@@ -292,7 +287,11 @@ class Answer:
         return self._usage(tokens) if self.with_chunk_usage else None
 
     def _usage(self, tokens: int) -> dict[str, int]:
-        return {"prompt_tokens": self.prompt, "total_tokens": self.prompt + tokens, "completion_tokens": tokens}
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + tokens,
+            "completion_tokens": tokens,
+        }
 
 
 def _encode_chunk(

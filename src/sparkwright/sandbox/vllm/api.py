@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparkwright.sandbox.vllm.engine import Engine
 
 POLL_S = 0.05
-#: error type of an invalid request body, which is reported in the same format by all APIs
+#: error type of an invalid request body; all APIs report it in the same format
 INVALID_TYPE = "Bad Request"
 #: first parts of the paths that need an API key
 PROTECTED_ROOTS = ("v1", "v2", "inference")
@@ -39,8 +39,8 @@ class BadRequest(Exception):
         self.kind = kind
         self.payload: dict[str, Any] = error_body(message, kind, param, status)
 
-    def as_message(self) -> BadRequest:
-        """Return the error in the format of the Messages API, unless the body is invalid (INVALID_TYPE)."""
+    def to_message_format(self) -> BadRequest:
+        """Change the error to the format of the Messages API, unless the body is invalid (INVALID_TYPE), and return it."""
         if self.kind != INVALID_TYPE:
             self.payload = {"type": "error", "error": {"type": self.kind, "message": str(self)}}
         return self
@@ -50,7 +50,7 @@ class VllmApi(ModelApi):
     """Handler of requests to the engine."""
 
     server_version = "uvicorn"
-    #: adapter that the request names, or None
+    #: adapter named in the request, or None
     _adapter: Adapter | None = None
 
     @property
@@ -97,7 +97,7 @@ class VllmApi(ModelApi):
         }
 
     def _response_routes(self) -> dict[str, Callable[[], None]] | None:
-        """Return the handlers for the path of a stored response, or None for another path."""
+        """Return the handlers for the path of a stored response, or None if the path is another one."""
         match self.parts:
             case ["v1", "responses", name] if not self.engine.config.pooling:
                 return {"GET": lambda: self.send(200, self._stored_response(name))}
@@ -153,10 +153,10 @@ class VllmApi(ModelApi):
             chat = messages.to_chat(body)
             max_tokens = self._check_max_tokens(body["max_tokens"], "max_completion_tokens")
             self._complete(
-                lambda prompt: MessageAnswer(self._name, prompt), chat, max_tokens, self._thinking_tokens(chat)
+                lambda prompt: MessageAnswer(self._model_name, prompt), chat, max_tokens, self._thinking_tokens(chat)
             )
         except BadRequest as error:
-            raise error.as_message() from None
+            raise error.to_message_format() from None
 
     def _count_message_tokens(self) -> None:
         body = self._body()
@@ -165,7 +165,7 @@ class VllmApi(ModelApi):
             self._check_model_name(body)
             self.send(200, messages.token_count_response(len(self._prompt(messages.to_chat(body)))))
         except BadRequest as error:
-            raise error.as_message() from None
+            raise error.to_message_format() from None
 
     def _response(self) -> None:
         body = self._body()
@@ -178,7 +178,7 @@ class VllmApi(ModelApi):
         chat = responses.to_chat(body)
         max_tokens = self._check_max_tokens(body.get("max_output_tokens"), "max_output_tokens")
         self._complete(
-            lambda prompt: ResponseAnswer(self._name, prompt, body, self.engine.store_response),
+            lambda prompt: ResponseAnswer(self._model_name, prompt, body, self.engine.store_response),
             chat,
             max_tokens,
             self._thinking_tokens(chat),
@@ -199,8 +199,8 @@ class VllmApi(ModelApi):
         self.send(200, response)
 
     @property
-    def _name(self) -> str:
-        """Model name in answers: that of the requested adapter, or the first served name."""
+    def _model_name(self) -> str:
+        """Name of the model in answers: the requested adapter, or the first served name."""
         return self._adapter.name if self._adapter else self.engine.config.served_names[0]
 
     def _answer_factory(self, shape: ChatShape | CompletionShape, body: dict[str, Any]) -> Callable[[int], Answer]:
@@ -212,7 +212,9 @@ class VllmApi(ModelApi):
         engine = self.engine
         seed = hashlib.sha256(f"{engine.version} {engine.config.model}".encode()).hexdigest()
         fingerprint = f"vllm-{engine.version}-{seed[:8]}"
-        return lambda prompt: Answer(shape, self._name, fingerprint, prompt, with_usage, with_chunk_usage, top_logprobs)
+        return lambda prompt: Answer(
+            shape, self._model_name, fingerprint, prompt, with_usage, with_chunk_usage, top_logprobs
+        )
 
     def _text_completion(self) -> None:
         body = self._body()
@@ -228,7 +230,9 @@ class VllmApi(ModelApi):
         tokens = self._count_text_tokens("".join(texts))
         self.send(
             200,
-            answers.embeddings_response(self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden),
+            answers.embeddings_response(
+                self.engine.config.served_names[0], texts, tokens, self.engine.config.hidden_size
+            ),
         )
 
     def _rerank(self) -> None:
@@ -273,7 +277,7 @@ class VllmApi(ModelApi):
         Args:
             build_answer: returns the answer's format for a number of prompt tokens.
             body: the request, converted to a chat unless `plain`.
-            max_tokens: limit set by the request, or None; validated here.
+            max_tokens: limit set by the request, not validated, or None.
             thinking_tokens: number of thinking tokens before the answer.
             plain: the request is a text completion, which has no tools and no pictures.
         """
@@ -310,7 +314,7 @@ class VllmApi(ModelApi):
             raise BadRequest(400, "BadRequestError", None, str(error)) from None
 
     def answer_events(self, answer: Any, tokens: Iterable[Token], spec: AnswerSpec) -> Iterator[bytes]:
-        """Yield the events of a streamed answer. The loss of a group member ends them with an error event."""
+        """Yield the events of a streamed answer. If a group member is lost, they end with an error."""
         try:
             yield from super().answer_events(answer, tokens, spec)
         except GroupBroken:
@@ -330,7 +334,7 @@ class VllmApi(ModelApi):
         if self._adapter is not None:
             return
         if body.get("model") and body["model"] not in names:
-            # vLLM replaces paths by <path>, and drops the full stop after one
+            # vLLM replaces a path by <path>, without the full stop that follows a name
             aliases = ", ".join("<path>" if name.startswith("/") else name for name in names)
             aliases += "" if names[-1].startswith("/") else "."
             message = f"The model `{body['model']}` does not exist. Valid aliases: {aliases}"

@@ -28,7 +28,7 @@ HELP_OPTIONS = ("-h", "--help")
 OPTIONS_PATH = Path(__file__).parent / "options-0.32.0.txt"
 SWITCH, VALUE, OPTIONAL, LIST, CHOICES, JSON = "switch", "value", "optional", "list", "choices", "json"
 
-#: removed options: names, kind, first version without it
+#: removed options: names, kind, first version without the option
 REMOVED_OPTIONS: tuple[tuple[tuple[str, ...], str, Release], ...] = (
     (("--calculate-kv-scales", "--no-calculate-kv-scales"), SWITCH, (0, 28, 0)),
     (("--swap-space",), VALUE, (0, 18, 0)),
@@ -42,7 +42,7 @@ ADDED_OPTIONS: dict[str, Release] = {
     "--mamba-cache-mode": (0, 15, 0),
     "--prefix-match-unit": (0, 26, 0),
 }
-#: since this version --enable-x is negated by --disable-x; --no-enable-x works but is not in the help
+#: since this version --disable-x negates --enable-x; --no-enable-x still works, but is not in the help
 ENABLE_DISABLE: Release = (0, 33, 0)
 
 
@@ -50,16 +50,17 @@ ENABLE_DISABLE: Release = (0, 33, 0)
 class Option:
     """A command-line option."""
 
-    #: names in the help, beginning with the long one
+    #: names in the help, a long one first
     names: tuple[str, ...]
     kind: str
-    #: the value's name in the help, or {a,b} if only these values are accepted
+    #: name of the value in the help, or {a,b} if only these values are accepted
     metavar: str = ""
+    #: names that are not in the help
     hidden: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """The option's name in `Arguments.values`, such as max_num_seqs."""
+        """Key of the option in `Arguments.values`, such as max_num_seqs."""
         return next(name for name in self.names if name.startswith("--"))[2:].replace("-", "_")
 
     @property
@@ -157,8 +158,8 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
             _set_model(arguments, unknown, word)
             continue
         name, equals, value = word.partition("=")
-        has_parts = name.startswith(("--", "-cc", "-ac", "-sc", "-dc"))
-        name, dot, inner = name.partition(".") if has_parts else (name, "", "")
+        accepts_keys = name.startswith(("--", "-cc", "-ac", "-sc", "-dc"))
+        name, dot, key_path = name.partition(".") if accepts_keys else (name, "", "")
         name = _expand_abbreviation(name, version)
         option = _options_by_name(version).get(name)
         if option is None or (dot and option.kind != JSON):
@@ -167,7 +168,7 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
             _set_switch(arguments, option, name, value if equals else None)
         else:
             rest = [value] if equals else _option_values(option, words)
-            _set_values(arguments, option, rest, inner.split(".") if dot else [])
+            _set_values(arguments, option, rest, key_path.split(".") if dot else [])
     if unknown:
         raise StartError(f"{VLLM_USAGE}\nvllm: error: unrecognized arguments: {' '.join(unknown)}", code=2)
     if arguments.switch("enable_auto_tool_choice", False) and "tool_call_parser" not in arguments.values:
@@ -177,7 +178,7 @@ def parse_arguments(argv: Sequence[str], version: str) -> Arguments:
 
 
 def _normalize_word(word: str) -> str:
-    """Replace -O3 by its long form, and underscores in an option's name by hyphens, as vLLM's parser does first."""
+    """Replace -O3 by its long form, and underscores in an option's name by hyphens, as vLLM's parser does."""
     if re.fullmatch(r"-O=?\d", word):
         return f"--optimization-level={word[-1]}"
     name, equals, value = word.partition("=")
@@ -235,30 +236,30 @@ def _set_switch(arguments: Arguments, option: Option, name: str, value: str | No
     arguments.values[option.key] = not is_negated
 
 
-def _set_values(arguments: Arguments, option: Option, words: list[str], inner: list[str]) -> None:
+def _set_values(arguments: Arguments, option: Option, words: list[str], key_path: list[str]) -> None:
     for word in words:
         if option.choices and word not in option.choices:
             raise _option_error(option, f"invalid choice: {word!r} (choose from {', '.join(option.choices)})")
     if option.kind == LIST:
         arguments.values[option.key] = words
     elif option.kind == JSON:
-        _merge_json(arguments, option, words[0], inner)
+        _merge_json(arguments, option, words[0], key_path)
     else:
         arguments.values[option.key] = _convert_value(option, words[0]) if words else True
 
 
-def _merge_json(arguments: Arguments, option: Option, word: str, inner: list[str]) -> None:
+def _merge_json(arguments: Arguments, option: Option, word: str, key_path: list[str]) -> None:
     """Set a JSON option, or a key of it: --compilation-config.mode 3 means --compilation-config '{"mode": 3}'."""
     try:
         value = json.loads(word)
     except ValueError:
-        if not inner:
+        if not key_path:
             raise _option_error(option, f"Value {word} cannot be converted to <function loads>.") from None
         value = word
-    for key in reversed(inner):
+    for key in reversed(key_path):
         value = {key.replace("-", "_"): value}
     previous = arguments.values.get(option.key)
-    arguments.values[option.key] = {**previous, **value} if isinstance(previous, dict) and inner else value
+    arguments.values[option.key] = {**previous, **value} if isinstance(previous, dict) and key_path else value
 
 
 def _convert_value(option: Option, word: str) -> Any:
@@ -289,10 +290,10 @@ def _options_by_name(version: str) -> dict[str, Option]:
 def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) -> list[str]:
     """Return the arguments with --config replaced by the file's options, as in 0.32.0. Raises StartError.
 
-    The file's options come before the others, so that the command line takes precedence. Only the YAML of plain files is
-    supported, `key: value` with JSON or a plain word as value: the image of the simulated engine has no YAML library.
+    The file's options come before the others, so that the command line takes precedence. Only lines `KEY: VALUE` are supported, with
+    JSON or a plain word as value, because the image of the simulated engine has no YAML library.
     """
-    words = _model_first(list(argv))
+    words = _move_model_first(list(argv))
     if CONFIG_OPTION not in words:
         return words
     if words.count(CONFIG_OPTION) > 1:
@@ -310,8 +311,8 @@ def expand_config_file(argv: Sequence[str], folder_of: Callable[[str], Path]) ->
     raise crash_error(f"ValueError: {message}")
 
 
-def _model_first(words: list[str]) -> list[str]:
-    """Return the arguments with the value of --model moved to the beginning, if there is a --config."""
+def _move_model_first(words: list[str]) -> list[str]:
+    """Return the arguments. If they have --config, the value of --model is moved to the beginning."""
     if "--model" not in words[:-1] or CONFIG_OPTION not in words:
         return words
     position = words.index("--model")

@@ -1,4 +1,4 @@
-"""The settings of the simulated engine, derived from arguments and the model's folder, and vLLM's errors for invalid ones."""
+"""The settings of the simulated engine, derived from its arguments and the model's folder, and the errors of invalid settings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ DEFAULT_MAX_SEQS = 256
 MIN_SHARD_BYTES = 1_000_000  # smaller files are incomplete: the shards of the simulated hub have 2.5 MB
 CACHE_TOKENS = 1_450_000  # KV cache of Qwen3.5-35B-A3B in a GB10's whole memory
 
-OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill cannot be turned off
-PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # no prefix caching for hybrid models
+OFF_IGNORED_UNTIL: Release = (0, 11, 0)  # chunked prefill can't be disabled
+PREFIX_FORCED_OFF_UNTIL: Release = (0, 11, 0)  # hybrid models have no prefix caching
 ALIGN_SINCE: Release = (0, 15, 0)  # prefix caching for gated delta nets
 PREFIX_ON_SINCE: Release = (0, 28, 0)  # prefix caching is the default for hybrid models
 MODE_IGNORED_SINCE: Release = (0, 33, 0)  # --mamba-cache-mode has no effect
 LARGER_SHARE_SINCE: Release = (0, 20, 0)  # default GPU memory utilization 0.92 instead of 0.9
-#: options whose values the log repeats; the attention backend has its own line
+BLOCK_CHECK_SINCE: Release = (0, 17, 0)  # a block must fit into a scheduler step
+BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # checked by the engine core, after the choice of the attention backend
+BLOCK_CHECK_UNTIL: Release = (0, 27, 0)
+#: options whose values are repeated in the log's config dump; the attention backend has a line of its own
 ECHOED_OPTIONS = (
     *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "dtype", "seed", "load_format"),
     *("trust_remote_code", "tokenizer_mode", "disable_custom_all_reduce", "attention_backend"),
@@ -79,9 +82,8 @@ class Config:
     auto_tools: bool = False
     tool_parser: str = ""
     accepts_pictures: bool = False
-    hidden: int = 128
-    #: size of the weights, bytes
-    weights: int = 0
+    hidden_size: int = 128
+    weight_bytes: int = 0
     #: speculative decoding, or None
     drafts: Drafts | None = None
     #: LoRA adapters by name
@@ -121,12 +123,12 @@ def read_model_config(name: str, folder: Path) -> dict[str, Any]:
 
 def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, version: str) -> Config:
     """Return the settings. Raises StartError with the last lines of vLLM's traceback."""
-    version_numbers, hybrid, architecture = parse_release(version), is_hybrid(model), str(model["architectures"][0])
-    _check_ranges(arguments, version_numbers)
+    release, hybrid, architecture = parse_release(version), is_hybrid(model), str(model["architectures"][0])
+    _check_ranges(arguments, release)
     text = text_config(model)
     length = _model_length(arguments, bounds.count_or_none(text.get("max_position_embeddings")) or 4096)
-    chunked = version_numbers <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
-    prefix = _prefix_caching(arguments, hybrid, architecture, version_numbers)
+    chunked = release <= OFF_IGNORED_UNTIL or arguments.switch("enable_chunked_prefill", True)
+    prefix = _prefix_caching(arguments, hybrid, architecture, release)
     dtype = arguments.text("kv_cache_dtype", "auto")
     names = arguments.values.get("served_model_name") or [arguments.model]
     kwargs = arguments.values.get("default_chat_template_kwargs") or {}
@@ -142,12 +144,10 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
         max_num_seqs=arguments.number("max_num_seqs", DEFAULT_MAX_SEQS),
         chunked_prefill=chunked,
         prefix_caching=prefix,
-        mamba_cache_mode=_mamba_mode(arguments, hybrid and prefix, architecture, version_numbers),
+        mamba_cache_mode=_mamba_mode(arguments, hybrid and prefix, architecture, release),
         kv_cache_dtype=dtype,
         quantization=arguments.values.get("quantization") or _quantization(model),
-        utilization=float(
-            arguments.text("gpu_memory_utilization", "0.92" if version_numbers >= LARGER_SHARE_SINCE else "0.9")
-        ),
+        utilization=float(arguments.text("gpu_memory_utilization", "0.92" if release >= LARGER_SHARE_SINCE else "0.9")),
         block_tokens=block_tokens(model, dtype),
         padding_percent=padding_percent(model, dtype),
         api_keys=tuple(arguments.values.get("api_key") or ()),
@@ -156,22 +156,22 @@ def build_config(arguments: Arguments, model: Mapping[str, Any], folder: Path, v
         thinks_by_default=bool(kwargs.get("enable_thinking", True)),
         eager=arguments.switch("enforce_eager", False),
         shards=_count_shards(folder),
-        weights=sum(file.stat().st_size for file in folder.glob("*.safetensors")) * SIZE_SCALE,
+        weight_bytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) * SIZE_SCALE,
         pooling=arguments.text("runner", "auto") == "pooling",
         auto_tools=arguments.switch("enable_auto_tool_choice", False),
         tool_parser=arguments.text("tool_call_parser", ""),
         accepts_pictures=architecture.endswith("ForConditionalGeneration")
         and not arguments.switch("language_model_only", False),
-        hidden=bounds.count_or_none(text.get("hidden_size")) or 128,
+        hidden_size=bounds.count_or_none(text.get("hidden_size")) or 128,
         echoed={name: arguments.values[name] for name in ECHOED_OPTIONS if name in arguments.values},
     )
 
 
-def _check_ranges(arguments: Arguments, now: Release) -> None:
+def _check_ranges(arguments: Arguments, release: Release) -> None:
     """Raise StartError, with Pydantic's message, for a number that vLLM's config classes reject."""
     for key, value in arguments.values.items():
         violation = (
-            option_values.find_broken_limit(key.replace("_", "-"), value, now)
+            option_values.find_broken_limit(key.replace("_", "-"), value, release)
             if isinstance(value, int | float)
             else None
         )
@@ -181,31 +181,31 @@ def _check_ranges(arguments: Arguments, now: Release) -> None:
         if config_class == "socket.bind":
             raise crash_error("OverflowError: bind(): port must be 0-65535.")
         if config_class.endswith("Config"):
-            kind, words = LIMIT_ERRORS[limit.rstrip("-.0123456789")]
+            kind, comparison = LIMIT_ERRORS[limit.rstrip("-.0123456789")]
             raise validation_error(
-                config_class, f"Input should be {words} {limit.lstrip('<>=')}", kind, field=key, value=value
+                config_class, f"Input should be {comparison} {limit.lstrip('<>=')}", kind, field=key, value=value
             )
 
 
-def _prefix_caching(arguments: Arguments, recurrent: bool, architecture: str, now: Release) -> bool:
+def _prefix_caching(arguments: Arguments, hybrid: bool, architecture: str, release: Release) -> bool:
     if is_attention_free(architecture):
         return arguments.switch("enable_prefix_caching", False)
-    if not recurrent:
+    if not hybrid:
         return arguments.switch("enable_prefix_caching", True)
-    if now <= PREFIX_FORCED_OFF_UNTIL or (now < ALIGN_SINCE and not supports_all_mode(architecture)):
+    if release <= PREFIX_FORCED_OFF_UNTIL or (release < ALIGN_SINCE and not supports_all_mode(architecture)):
         return False
-    return arguments.switch("enable_prefix_caching", now >= PREFIX_ON_SINCE)
+    return arguments.switch("enable_prefix_caching", release >= PREFIX_ON_SINCE)
 
 
-def _mamba_mode(arguments: Arguments, caches_states: bool, architecture: str, now: Release) -> str:
-    """Return the Mamba cache mode: `all` states are cached, those at the end of a block (`align`), or `none`."""
+def _mamba_mode(arguments: Arguments, caches_states: bool, architecture: str, release: Release) -> str:
+    """Return the Mamba cache mode: `all` states are cached, only those at the ends of blocks (`align`), or `none`."""
     if not caches_states:
         return "none"
-    if now < ALIGN_SINCE:
+    if release < ALIGN_SINCE:
         return "all"
-    default = "all" if supports_all_mode(architecture) and now < PREFIX_ON_SINCE else "align"
+    default = "all" if supports_all_mode(architecture) and release < PREFIX_ON_SINCE else "align"
     mode = arguments.text("mamba_cache_mode", default)
-    return "all" if mode == "all" and supports_all_mode(architecture) and now < MODE_IGNORED_SINCE else "align"
+    return "all" if mode == "all" and supports_all_mode(architecture) and release < MODE_IGNORED_SINCE else "align"
 
 
 def _quantization(model: Mapping[str, Any]) -> str | None:
@@ -281,14 +281,9 @@ def validation_error(
     return StartError(*lines)
 
 
-BLOCK_CHECK_SINCE: Release = (0, 17, 0)
-BLOCK_CHECK_LATE_SINCE: Release = (0, 18, 0)  # checked by the engine core, after the choice of the attention backend
-BLOCK_CHECK_UNTIL: Release = (0, 27, 0)
-
-
 def check_before_weights(config: Config, version: str) -> None:
     """Raise StartError for settings that the API server rejects."""
-    now = parse_release(version)
+    release = parse_release(version)
     if config.budget < config.max_num_seqs:
         message = f"max_num_batched_tokens ({config.budget}) must be greater than or equal to max_num_seqs ({config.max_num_seqs})."
         raise validation_error("SchedulerConfig", f"Value error, {message}", "value_error")
@@ -299,25 +294,25 @@ def check_before_weights(config: Config, version: str) -> None:
             " Please increase max_num_batched_tokens or decrease max_model_len."
         )
         raise validation_error("SchedulerConfig", f"Value error, {message}", "value_error")
-    if config.mamba_cache_mode == "align" and not config.chunked_prefill and now >= ALIGN_SINCE:
-        feature = "Mamba prefix caching" if now >= MODE_IGNORED_SINCE else "mamba cache mode 'align'"
+    if config.mamba_cache_mode == "align" and not config.chunked_prefill and release >= ALIGN_SINCE:
+        feature = "Mamba prefix caching" if release >= MODE_IGNORED_SINCE else "mamba cache mode 'align'"
         raise validation_error(
             "VllmConfig", f"Assertion failed, Chunked prefill is required for {feature}.", "assertion_error"
         )
-    if BLOCK_CHECK_SINCE <= now < BLOCK_CHECK_LATE_SINCE and _block_too_large(config):
-        raise validation_error("VllmConfig", f"Assertion failed, {_block_too_large(config)}", "assertion_error")
+    if BLOCK_CHECK_SINCE <= release < BLOCK_CHECK_LATE_SINCE and _check_block_size(config):
+        raise validation_error("VllmConfig", f"Assertion failed, {_check_block_size(config)}", "assertion_error")
 
 
 def check_after_weights(config: Config, version: str) -> None:
     """Raise StartError for settings that the engine core rejects."""
-    if BLOCK_CHECK_LATE_SINCE <= parse_release(version) < BLOCK_CHECK_UNTIL and _block_too_large(config):
-        raise _core_error(f"AssertionError: {_block_too_large(config)}")
+    if BLOCK_CHECK_LATE_SINCE <= parse_release(version) < BLOCK_CHECK_UNTIL and _check_block_size(config):
+        raise _core_error(f"AssertionError: {_check_block_size(config)}")
     if config.hybrid and config.max_num_seqs > config.cache_blocks:
         message = f"max_num_seqs ({config.max_num_seqs}) exceeds available Mamba cache blocks ({config.cache_blocks})."
         raise _core_error(f"ValueError: {message}")
 
 
-def _block_too_large(config: Config) -> str:
+def _check_block_size(config: Config) -> str:
     """Return the error message for a block size that is too large, or an empty string."""
     if config.mamba_cache_mode != "align" or config.block_tokens <= config.budget:
         return ""

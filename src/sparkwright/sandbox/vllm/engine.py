@@ -35,16 +35,20 @@ from sparkwright.sandbox.vllm.model import load_adapters, parse_drafts
 from sparkwright.units import GIB
 
 POLL_S = 0.05
-DEFAULT_PORT, DEFAULT_TIMEOUT_S = 29501, 600
+DEFAULT_MASTER_PORT, DEFAULT_TIMEOUT_S = 29501, 600
 MAX_MESSAGE_BYTES = 64
+NCCL_LABEL = "spark:141:141 [0] NCCL INFO"
+CACHE_VARIABLE = "VLLM_CACHE_ROOT"
+#: path of a compiled graph in the cache folder of vLLM 0.32.0
+COMPILED_FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
 
 
 @dataclass
 class Group:
-    """The group of ranks that serve a model together, as seen by one of them."""
+    """The group of ranks that serve a model together, from the view of one rank."""
 
     rank: int
-    world: int
+    world_size: int
     #: number of ranks that split each layer
     tensor_parallel_size: int
     address: str
@@ -55,12 +59,12 @@ class Group:
 
     @classmethod
     def from_arguments(cls, arguments: Arguments) -> Group:
-        """Return the group in the arguments. A single server is a group of one rank."""
-        world = arguments.number("nnodes", 1)
+        """Return the group that the arguments describe. A single server is a group of one rank."""
+        world_size = arguments.number("nnodes", 1)
         timeout_s = arguments.number("distributed_timeout_seconds", DEFAULT_TIMEOUT_S)
-        address, port = arguments.text("master_addr", "127.0.0.1"), arguments.number("master_port", DEFAULT_PORT)
+        address, port = arguments.text("master_addr", "127.0.0.1"), arguments.number("master_port", DEFAULT_MASTER_PORT)
         tensor_parallel_size = arguments.number("tensor_parallel_size", 1)
-        return cls(arguments.number("node_rank", 0), world, tensor_parallel_size, address, port, timeout_s)
+        return cls(arguments.number("node_rank", 0), world_size, tensor_parallel_size, address, port, timeout_s)
 
     @property
     def broken(self) -> bool:
@@ -75,20 +79,20 @@ class Group:
                 f"{self.address}:{self.port} for torch.distributed process group."
             )
         url = f"tcp://{self.address}:{self.port}"
-        yield f"[parallel_state.py:1906] world_size={self.world} rank={self.rank} local_rank=0 distributed_init_method={url} backend=nccl"
+        yield f"[parallel_state.py:1906] world_size={self.world_size} rank={self.rank} local_rank=0 distributed_init_method={url} backend=nccl"
 
     def assignment_line(self) -> str:
         """Return the log line of a rank that has joined the group."""
         pipeline, tensor = divmod(self.rank, self.tensor_parallel_size)
         return (
-            f"[parallel_state.py:2350] rank {self.rank} in world size {self.world} is assigned as DP rank 0, PP rank {pipeline}, "
+            f"[parallel_state.py:2350] rank {self.rank} in world size {self.world_size} is assigned as DP rank 0, PP rank {pipeline}, "
             f"PCP rank 0, TP rank {tensor}, ETP rank {tensor}, EP rank N/A, EPLB rank N/A"
         )
 
     def wait_for_members(self, stopped: threading.Event) -> None:
         """Wait until all members have joined or `stopped` is set. Raises StartError after the timeout."""
         until_s = time.monotonic() + self.timeout_s
-        if self.world == 1:
+        if self.world_size == 1:
             return
         self._accept_members(stopped, until_s) if self.rank == 0 else self._connect_to_head(stopped, until_s)
 
@@ -102,7 +106,7 @@ class Group:
         try:
             # as in vLLM, on all interfaces unless the address is a loopback address
             listen_address = self.address if self.address.startswith("127.") else ""
-            listener = socket.create_server((listen_address, self.port), backlog=self.world)
+            listener = socket.create_server((listen_address, self.port), backlog=self.world_size)
         except OSError as error:
             raise crash_error(
                 "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
@@ -110,10 +114,10 @@ class Group:
             ) from error
         with listener:
             listener.settimeout(POLL_S)
-            while len(self.links) < self.world - 1 and not stopped.is_set():
+            while len(self.links) < self.world_size - 1 and not stopped.is_set():
                 if time.monotonic() > until_s:
                     raise self._timeout_error(
-                        f"waiting for clients. {len(self.links) + 1}/{self.world} clients joined."
+                        f"waiting for clients. {len(self.links) + 1}/{self.world_size} clients joined."
                     )
                 with contextlib.suppress(TimeoutError):
                     self.links.append(listener.accept()[0])
@@ -126,7 +130,7 @@ class Group:
             return
         self.links.append(link)
         link.settimeout(POLL_S)
-        while not stopped.is_set():  # vLLM, too, waits forever if another program listens on the port (observed)
+        while not stopped.is_set():  # vLLM also waits forever if another program listens on the port (observed)
             with contextlib.suppress(TimeoutError):
                 if link.recv(MAX_MESSAGE_BYTES):
                     return
@@ -163,7 +167,7 @@ class Engine(Process):
     model: Mapping[str, Any]
     metrics: Metrics
     group: Group | None = None
-    #: a compile cache of an earlier start was found
+    #: the compile cache of an earlier start is used
     warm = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -185,18 +189,18 @@ class Engine(Process):
 
     @property
     def stores_responses(self) -> bool:
-        """True if responses are stored, so that clients can retrieve them later."""
+        """True if the storage of responses is enabled."""
         return self.env.get(responses.STORE_VARIABLE) == "1"
 
     def store_response(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Store a response, if that is enabled, and return it."""
+        """Return a response, and store it if that is enabled."""
         if self.stores_responses and len(self.stored_responses) < responses.MAX_STORED:
             self.stored_responses[response["id"]] = response
         return response
 
     def kill_rank(self) -> None:
-        """Kill this member's rank process. A worker then exits with code 0, a head as after a failed request."""
-        if self.group is None or self.group.world == 1:
+        """Kill this member's rank process. A worker exits with code 0, and a head exits as after a failed request."""
+        if self.group is None or self.group.world_size == 1:
             return
         self.write_last_lines(startup.lost_rank_lines(self.group.rank), 0)
         if self.headless:
@@ -231,7 +235,7 @@ class Engine(Process):
         return self._load_and_serve(server)
 
     def _compile_and_cache(self) -> None:
-        """Compile, which needs memory temporarily, and allocate the KV cache."""
+        """Write the log lines of compilation and KV cache. Compilation temporarily needs more memory."""
         peak_bytes = 0 if self.warm or self.config.eager else COMPILE_PEAK_BYTES
         self.adjust_memory(peak_bytes)
         self.write_log(startup.cache_lines(self.config, self.version, self.device, has_compile_cache=self.warm))
@@ -265,7 +269,7 @@ class Engine(Process):
         group.wait_for_members(self.stopped)
         if self.stopped.is_set():
             return
-        lines = nccl_lines(group.rank, group.world, self.env, uses_sockets=self.fault() == "sockets")
+        lines = nccl_lines(group.rank, group.world_size, self.env, uses_sockets=self.fault() == "sockets")
         self.write_log((0, line) for line in lines)
         self.write_log(startup.member_lines([group.assignment_line()]))
 
@@ -281,7 +285,7 @@ class Engine(Process):
         self._compile_and_cache()
         save_compile_cache(compiled)
         if self.wait_while_start_hangs():
-            return self._code or SIGTERM_EXIT_CODE
+            return self._exit_code or SIGTERM_EXIT_CODE
         prefix_cache = PrefixCache(self.config)
         self.cache = prefix_cache
         self.counters = self.metrics = Metrics(
@@ -304,11 +308,6 @@ class Engine(Process):
                 self.group.leave()
 
 
-CACHE_VARIABLE = "VLLM_CACHE_ROOT"
-#: path of a compiled graph below the cache folder in vLLM 0.32.0
-COMPILED_FILE = "torch_compile_cache/0a1b2c3d4e/rank_0_0/backbone/artifact_compile_range_1_4096"
-
-
 def compile_cache_file(env: Mapping[str, str], folder_of: Callable[[str], Path]) -> Path | None:
     """Return the path of the compiled graph, or None if the cache folder is not on the host."""
     root = env.get(CACHE_VARIABLE)
@@ -323,17 +322,14 @@ def save_compile_cache(file: Path | None) -> None:
         file.write_bytes(b"compiled\n" * 1000)
 
 
-NCCL_LABEL = "spark:141:141 [0] NCCL INFO"
-
-
-def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, uses_sockets: bool) -> Iterator[str]:
+def nccl_lines(rank: int, world_size: int, env: Mapping[str, str], *, uses_sockets: bool) -> Iterator[str]:
     """Yield the NCCL log lines of one member after it has joined the group.
 
     Yields nothing unless NCCL_DEBUG is INFO and the container has an adapter.
 
     Args:
         rank: the member's rank.
-        world: number of ranks.
+        world_size: number of ranks.
         env: environment variables of the container.
         uses_sockets: NCCL finds no usable adapter and falls back to sockets.
     """
@@ -350,7 +346,7 @@ def nccl_lines(rank: int, world: int, env: Mapping[str, str], *, uses_sockets: b
     )
     network = "Socket" if uses_sockets else "IB"
     yield f"{NCCL_LABEL} Using network {network}"
-    other = (rank + 1) % world
+    other = (rank + 1) % world_size
     for n in range(1 if uses_sockets else len(adapters)):
         yield f"{NCCL_LABEL} Channel {n:02d}/0 : {rank}[0] -> {other}[0] [send] via NET/{network}/{n}"
-    yield f"{NCCL_LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"
+    yield f"{NCCL_LABEL} comm 0x3fd9c2b0 rank {rank} nranks {world_size} cudaDev 0 nvmlDev 0 busId f01000 commId 0x5a1 - Init COMPLETE"

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API in the format of 0.32.0: requests are converted to chats, answers to content blocks."""
+"""Anthropic's Messages API in the format of 0.32.0. Requests are converted to chats, and answers to content blocks."""
 
 from __future__ import annotations
 
@@ -98,8 +98,7 @@ class MessageAnswer:
     """The answer to a request of the Messages API."""
 
     model: str
-    #: number of prompt tokens
-    prompt: int
+    prompt_tokens: int
 
     def complete(self, tokens: Sequence[Token], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the JSON of an answer that is not streamed. Tool calls replace the tokens' text."""
@@ -144,14 +143,14 @@ class MessageAnswer:
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Yield the last event of a stream after the engine core's end."""
+        """Yield the last event of a stream whose engine core has ended."""
         yield _encode_event("error", error={"type": "internal_error", "message": STREAM_ERROR})
 
     def _opening(self) -> dict[str, Any]:
         return {"id": f"chatcmpl-{secrets.token_hex(8)}", "type": "message", "role": "assistant"}
 
     def _usage(self, tokens: int) -> dict[str, int]:
-        return {"input_tokens": self.prompt, "output_tokens": tokens}
+        return {"input_tokens": self.prompt_tokens, "output_tokens": tokens}
 
 
 def _block_events(index: int, kind: str, pieces: Iterable[Token], generated: list[Token]) -> Iterator[bytes]:

@@ -14,6 +14,20 @@ from sparkwright.sandbox.vllm.command_line import Release, parse_release
 from sparkwright.sandbox.vllm.config import ALIGN_SINCE, Config
 from sparkwright.sandbox.vllm.model import Drafts
 
+POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+#: versions whose metrics contain the initial block_size of a hybrid model instead of the actual one: first, and first later one
+STALE_BLOCK_RELEASES: tuple[Release, Release] = (0, 18, 0), (0, 23, 0)
+FIRST_TOKEN_BOUNDS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
+    2560.0,
+)  # fmt: skip
+INTER_TOKEN_BOUNDS_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+REQUEST_BOUNDS_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+
 
 class PrefixCache:
     """The prefix cache of an engine. `queries` and `hits` are tokens, as in the engine's metrics."""
@@ -38,8 +52,9 @@ class PrefixCache:
                 (end for end, key in self._block_ends(prompt) if key in self._cached_keys and end < len(prompt)),
                 default=0,
             )
-            for end, key in self._block_ends(prompt):
-                if end % self._step == 0 or end + self._block > len(prompt):  # at a step's end, and the last full block
+            for end, key in self._block_ends(prompt):  # the last one, and those at the end of a step, are cached
+                is_last = end + self._block > len(prompt)
+                if is_last or end % self._step == 0:
                     self._cached_keys[key] = None
                     self._cached_keys.move_to_end(key)
             while len(self._cached_keys) > self._max_blocks:
@@ -54,21 +69,6 @@ class PrefixCache:
         for start in range(0, len(prompt) - self._block + 1, self._block):
             key = hash((key, tuple(prompt[start : start + self._block])))
             yield start + self._block, key
-
-
-POSITION_METRIC = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-#: first version whose metrics contain the initial block_size of a hybrid model, and first version with the actual one
-STALE_BLOCK_RELEASES: tuple[Release, Release] = (0, 18, 0), (0, 23, 0)
-FIRST_TOKEN_BOUNDS_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
-    2560.0,
-)  # fmt: skip
-INTER_TOKEN_BOUNDS_S = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-REQUEST_BOUNDS_S = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
-)  # fmt: skip
 
 
 @dataclass
@@ -89,12 +89,12 @@ class Histogram:
 
     def rows(self, labels: dict[str, str]) -> Iterator[str]:
         """Yield the histogram's lines of the /metrics page."""
-        counts, below = self.counts or [0] * (len(self.bounds) + 1), 0
+        counts, cumulative = self.counts or [0] * (len(self.bounds) + 1), 0
         yield from _header_lines(self.name, "histogram", self.description)
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), counts, strict=True):
-            below += count
-            yield f"{self.name}_bucket{_format_labels({**labels, 'le': bound})} {float(below)}"
-        yield f"{self.name}_count{_format_labels(labels)} {float(below)}"
+            cumulative += count
+            yield f"{self.name}_bucket{_format_labels({**labels, 'le': bound})} {float(cumulative)}"
+        yield f"{self.name}_count{_format_labels(labels)} {float(cumulative)}"
         yield f"{self.name}_sum{_format_labels(labels)} {self.sum}"
 
 
@@ -152,20 +152,20 @@ class Metrics(Counters):
     def _rows(self) -> Iterator[str]:
         labels = {"engine": "0", "model_name": self._config.served_names[0]}
         cache, usage = self._cache, min(1.0, self.held_tokens / self._config.cache_tokens)
-        for name, kind, about, value in (
-            ("vllm:num_requests_running", "gauge", "Requests in execution.", self.running),
-            ("vllm:num_requests_waiting", "gauge", "Requests that wait.", self.waiting),
+        for name, kind, description, value in (
+            ("vllm:num_requests_running", "gauge", "Running requests.", self.running),
+            ("vllm:num_requests_waiting", "gauge", "Waiting requests.", self.waiting),
             ("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use.", usage),
             ("vllm:prefix_cache_queries_total", "counter", "Tokens looked up in the prefix cache.", cache.queries),
             ("vllm:prefix_cache_hits_total", "counter", "Tokens found in the prefix cache.", cache.hits),
             ("vllm:num_preemptions_total", "counter", "Preemptions.", 0),
-            ("vllm:prompt_tokens_total", "counter", "Tokens of prompts.", self.prompt),
-            ("vllm:prompt_tokens_cached_total", "counter", "Tokens of prompts that were cached.", cache.hits),
-            ("vllm:generation_tokens_total", "counter", "Tokens generated.", self.generated),
+            ("vllm:prompt_tokens_total", "counter", "Prompt tokens.", self.prompt_tokens),
+            ("vllm:prompt_tokens_cached_total", "counter", "Cached prompt tokens.", cache.hits),
+            ("vllm:generation_tokens_total", "counter", "Generated tokens.", self.generated_tokens),
         ):
-            yield from _header_lines(name, kind, about)
+            yield from _header_lines(name, kind, description)
             yield f"{name}{_format_labels(labels)} {float(value)}"
-        yield from _header_lines("vllm:request_success_total", "counter", "Requests that ended, by why.")
+        yield from _header_lines("vllm:request_success_total", "counter", "Finished requests by reason.")
         for reason, count in self.finished.items():
             yield f"vllm:request_success_total{_format_labels({**labels, 'finished_reason': reason})} {float(count)}"
         yield from self._speculation_rows(labels)
@@ -175,11 +175,11 @@ class Metrics(Counters):
         yield f"vllm:cache_config_info{_format_labels(self._info)} 1.0"
 
     def _speculation_rows(self, labels: dict[str, str]) -> Iterator[str]:
-        """Yield the lines of speculative decoding's counters, or nothing without speculative decoding."""
+        """Yield the lines of the counters of speculative decoding, if it is used."""
         if self._drafts is None:
             return
-        for name, (about, value) in self._drafts.counters().items():
-            yield from _header_lines(name, "counter", about)
+        for name, (description, value) in self._drafts.counters().items():
+            yield from _header_lines(name, "counter", description)
             yield f"{name}{_format_labels(labels)} {float(value)}"
         yield from _header_lines(POSITION_METRIC, "counter", "Accepted tokens per draft position.")
         for position, value in enumerate(self._drafts.positions):
@@ -187,8 +187,8 @@ class Metrics(Counters):
 
 
 def _cache_info(config: Config, version: str) -> dict[str, str]:
-    version_numbers = parse_release(version)
-    is_stale = config.hybrid and STALE_BLOCK_RELEASES[0] <= version_numbers < STALE_BLOCK_RELEASES[1]
+    release = parse_release(version)
+    is_stale = config.hybrid and STALE_BLOCK_RELEASES[0] <= release < STALE_BLOCK_RELEASES[1]
     info = {
         "engine": "0",
         "block_size": 16 if is_stale else config.block_tokens,
@@ -205,7 +205,7 @@ def _cache_info(config: Config, version: str) -> dict[str, str]:
         "mamba_ssm_cache_dtype": "auto",
         "num_gpu_blocks": config.cache_blocks,
         "prefix_caching_hash_algo": "sha256",
-        **({"mamba_cache_mode": config.mamba_cache_mode} if version_numbers >= ALIGN_SINCE else {}),
+        **({"mamba_cache_mode": config.mamba_cache_mode} if release >= ALIGN_SINCE else {}),
     }
     return {name: str(value) for name, value in info.items()}
 

@@ -1,4 +1,4 @@
-"""A model's files as the simulated engine reads them: cache block sizes, LoRA adapters, and speculative decoding."""
+"""The simulated engine's readers of a model's files: cache block size, LoRA adapters and speculative decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECURRENT_LAYERS = frozenset(
 )
 RECURRENT_KEYS = ("linear_conv_kernel_dim", "mamba_d_state", "ssm_state_size", "conv_L_cache", "linear_attn_config")
 
-#: architectures that support mamba cache mode "all" (0.15 to 0.27)
+#: architectures that support Mamba cache mode "all", in 0.15 to 0.27
 ALL_MODE_ARCHITECTURES = (
     "Bamba",
     "FalconH1",
@@ -35,7 +35,7 @@ ATTENTION_FREE_ARCHITECTURES = ("MambaForCausalLM", "Mamba2ForCausalLM", "Falcon
 DENSE_BLOCK_TOKENS = 16
 MAX_SIZE = 2**24  # maximum number and width of heads
 KERNEL_ALIGNMENT_TOKENS = 16
-GENERIC_BLOCK_TOKENS = 528  # for a hybrid model if its config lacks the size of its state
+GENERIC_BLOCK_TOKENS = 528  # of a hybrid model whose config lacks the sizes of its state
 
 DEFAULT_MAX_RANK = 16
 MAX_HEADER_BYTES = 1 << 20
@@ -44,16 +44,16 @@ MAX_HEADER_BYTES = 1 << 20
 GOOD_ACCEPTANCE, BAD_ACCEPTANCE = 0.85, 0.15
 #: share of accepted tokens whose successor is accepted too
 FURTHER_ACCEPTANCE = 0.8
-#: duration of a step with drafts, relative to a step without
+#: duration of a step with drafts, relative to a step without drafts
 STEP_COST = 1.25
 #: seconds between two log lines with statistics
 LOG_INTERVAL_S = 10.0
-#: its multiples modulo 1 are evenly distributed
+#: number whose multiples, modulo 1, are evenly distributed
 GOLDEN_RATIO = 0.618034
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the config of the language model, without those of a vision or audio part."""
+    """Return the config of the language model, without the config of a vision or audio model."""
     text = config.get("text_config")
     return text if isinstance(text, Mapping) else config
 
@@ -73,7 +73,7 @@ def is_attention_free(architecture: str) -> bool:
 
 
 def supports_all_mode(architecture: str) -> bool:
-    """Return True if the architecture supports mamba cache mode "all", which caches every state."""
+    """Return True if the architecture supports Mamba cache mode "all", which caches every state."""
     return architecture.startswith(ALL_MODE_ARCHITECTURES)
 
 
@@ -105,7 +105,7 @@ def token_bytes(text: Mapping[str, Any], kv_cache_dtype: str) -> int:
 
 
 def padding_percent(config: Mapping[str, Any], kv_cache_dtype: str) -> float:
-    """Return the padding of a state's page, as a percentage of the state's size."""
+    """Return the padding of a state's page, in percent of the state's size."""
     text = text_config(config)
     state, token = state_bytes(text), token_bytes(text, kv_cache_dtype)
     return 100 * (block_tokens(config, kv_cache_dtype) * token / state - 1) if state and token else 0.0
@@ -170,7 +170,7 @@ def _adapter_problem(adapter: Adapter, folder: Path, text: Mapping[str, Any], ma
         return "Call to add_lora method failed: vLLM does not yet support DoRA."
     if rank > max_rank:
         return f"Call to add_lora method failed: LoRA rank {rank} is greater than max_lora_rank {max_rank}."
-    # like 0.32.0, this loads an adapter of a smaller model
+    # adapters of smaller models are loaded, as in 0.32.0
     hidden = bounds.count_or_none(text.get("hidden_size"))
     for name, tensor in header.items():
         if hidden and name.endswith("q_proj.lora_A.weight") and tensor["shape"][1] > hidden:
@@ -211,7 +211,7 @@ class Drafts:
         return 1 / STEP_COST
 
     def step(self) -> int:
-        """Count a draft. Return the number of tokens of its step: the accepted ones and one of the model."""
+        """Count a draft. Return the number of tokens in its step: the accepted tokens, and one by the model."""
         spread, share = self.drafts * GOLDEN_RATIO % 1.0, GOOD_ACCEPTANCE if self.is_good else BAD_ACCEPTANCE
         self.drafts += 1
         accepted = 0
@@ -230,7 +230,7 @@ class Drafts:
         }
 
     def log_line(self, now_s: float) -> str:
-        """Return the log line with statistics, or an empty string before the next interval and if nothing was drafted."""
+        """Return the log line with statistics, or an empty string if it is not due or there were no drafts."""
         since_s, drafts, positions = self._logged
         drafted, seconds = self.drafts - drafts, now_s - since_s
         if seconds < LOG_INTERVAL_S or not drafted:

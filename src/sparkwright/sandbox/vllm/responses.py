@@ -1,4 +1,4 @@
-"""OpenAI's Responses API in the format of 0.32.0: requests are converted to chats, answers to items."""
+"""OpenAI's Responses API in the format of 0.32.0. Requests are converted to chats, and answers to items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkwright.sandbox.serving.generation import Token
 
-#: environment variable that enables stored responses, and their maximum number
+#: environment variable that enables the storage of responses, and the maximum number of stored responses
 STORE_VARIABLE, MAX_STORED = "VLLM_ENABLE_RESPONSES_API_STORE", 1000
 NO_STORE = (
     "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable these "
@@ -75,14 +75,13 @@ class ResponseAnswer:
     """The answer to one request of the Responses API."""
 
     model: str
-    #: number of prompt tokens
-    prompt: int
+    prompt_tokens: int
     #: JSON of the request
     request_body: Mapping[str, Any]
-    #: stores the complete response, if that is enabled, and returns it
+    #: returns the complete response, and stores it if that is enabled
     store_response: Callable[[dict[str, Any]], dict[str, Any]]
     #: id of the response
-    name: str = field(default_factory=lambda: _new_id("resp"))
+    id: str = field(default_factory=lambda: _new_id("resp"))
     #: seconds since the epoch
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -95,22 +94,22 @@ class ResponseAnswer:
 
     def stream(self, tokens: Iterable[Token], calls: Sequence[Mapping[str, Any]] = ()) -> Iterator[bytes]:
         """Yield the events of a streamed answer."""
-        numbers, generated, items = itertools.count(), list[Token](), list[dict[str, Any]]()
+        sequence_numbers, generated, items = itertools.count(), list[Token](), list[dict[str, Any]]()
         pending = self.pending_response("in_progress")
-        yield _encode_event(numbers, "response.created", response=pending)
-        yield _encode_event(numbers, "response.in_progress", response=pending)
+        yield _encode_event(sequence_numbers, "response.created", response=pending)
+        yield _encode_event(sequence_numbers, "response.in_progress", response=pending)
         for kind, pieces in itertools.groupby(tokens, lambda token: token.kind):
             if calls:
                 generated += pieces
                 continue
-            yield from _text_item_events(numbers, kind, pieces, generated, items)
+            yield from _text_item_events(sequence_numbers, kind, pieces, generated, items)
         for call in calls:
-            yield from _call_item_events(numbers, call, items)
-        yield _encode_event(numbers, "response.completed", response=self._final_response(items, generated))
+            yield from _call_item_events(sequence_numbers, call, items)
+        yield _encode_event(sequence_numbers, "response.completed", response=self._final_response(items, generated))
 
     @staticmethod
     def abort_events() -> Iterator[bytes]:
-        """Close the connection without further events, as vLLM does after the engine core's end."""
+        """Close the connection without further events, as vLLM does when the engine core has ended."""
         raise ConnectionResetError
 
     def pending_response(self, status: str) -> dict[str, Any]:
@@ -124,7 +123,7 @@ class ResponseAnswer:
         input_details = {"cached_tokens": 0, "cache_write_tokens": 0}
         output_details = {"reasoning_tokens": reasoning_tokens, "tool_output_tokens": 0}
         usage = {
-            "input_tokens": self.prompt,
+            "input_tokens": self.prompt_tokens,
             "input_tokens_details": {
                 **input_details,
                 "input_tokens_per_turn": per_turn,
@@ -136,14 +135,14 @@ class ResponseAnswer:
                 "output_tokens_per_turn": per_turn,
                 "tool_output_tokens_per_turn": per_turn,
             },
-            "total_tokens": self.prompt + len(tokens),
+            "total_tokens": self.prompt_tokens + len(tokens),
         }
         return self._response_body(items, "incomplete" if is_cut else "completed", usage, cut=is_cut)
 
     def _response_body(self, items: list[dict[str, Any]], status: str, usage: Any, *, cut: bool) -> dict[str, Any]:
         body, tools = self.request_body, self.request_body.get("tools") or []
         return {
-            "id": self.name,
+            "id": self.id,
             "created_at": self.created,
             **dict.fromkeys(LEADING_NULLS),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
@@ -211,7 +210,11 @@ def _build_call(call: Mapping[str, Any], status: str, *, name: str = "") -> dict
 
 
 def _text_item_events(
-    numbers: Iterator[int], kind: str, pieces: Iterable[Token], generated: list[Token], items: list[dict[str, Any]]
+    sequence_numbers: Iterator[int],
+    kind: str,
+    pieces: Iterable[Token],
+    generated: list[Token],
+    items: list[dict[str, Any]],
 ) -> Iterator[bytes]:
     """Yield the events of an item of text or thinking. Append its tokens to `generated` and the item to `items`."""
     thinking, index = kind == "reasoning", len(items)
@@ -221,17 +224,17 @@ def _text_item_events(
     stem = "response.reasoning_text" if thinking else "response.output_text"
     empty = {"text": "", "type": "reasoning_text"}
     part = empty if thinking else {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
-    yield _encode_event(numbers, "response.output_item.added", item=_open_item(kind, name), output_index=index)
-    yield _encode_event(numbers, "response.content_part.added", **position, part=part)
+    yield _encode_event(sequence_numbers, "response.output_item.added", item=_open_item(kind, name), output_index=index)
+    yield _encode_event(sequence_numbers, "response.content_part.added", **position, part=part)
     texts = []
     for token in pieces:
         generated.append(token)
         texts.append(token.text)
-        yield _encode_event(numbers, f"{stem}.delta", **position, delta=token.text, **extra)
+        yield _encode_event(sequence_numbers, f"{stem}.delta", **position, delta=token.text, **extra)
     item = _build_item(kind, "".join(texts), name=name, status="completed")
-    yield _encode_event(numbers, f"{stem}.done", **position, **extra, text="".join(texts))
-    yield _encode_event(numbers, "response.content_part.done", **position, part=item["content"][0])
-    yield _encode_event(numbers, "response.output_item.done", item=item, output_index=index)
+    yield _encode_event(sequence_numbers, f"{stem}.done", **position, **extra, text="".join(texts))
+    yield _encode_event(sequence_numbers, "response.content_part.done", **position, part=item["content"][0])
+    yield _encode_event(sequence_numbers, "response.output_item.done", item=item, output_index=index)
     items.append(item)
 
 
@@ -241,20 +244,22 @@ def _open_item(kind: str, name: str) -> dict[str, Any]:
     return {**_build_item(kind, "", name=name), "content": [], "status": "in_progress"}
 
 
-def _call_item_events(numbers: Iterator[int], call: Mapping[str, Any], items: list[dict[str, Any]]) -> Iterator[bytes]:
+def _call_item_events(
+    sequence_numbers: Iterator[int], call: Mapping[str, Any], items: list[dict[str, Any]]
+) -> Iterator[bytes]:
     index, name, arguments = len(items), _new_id("fc"), call["function"]["arguments"]
     position = {"item_id": name, "output_index": index}
     stem = "response.function_call_arguments"
     started, item = (_build_call(call, status, name=name) for status in ("in_progress", "completed"))
-    yield _encode_event(numbers, "response.output_item.added", item=started, output_index=index)
-    yield _encode_event(numbers, f"{stem}.delta", delta=arguments, **position)
-    yield _encode_event(numbers, f"{stem}.done", arguments=arguments, **position, name=item["name"])
-    yield _encode_event(numbers, "response.output_item.done", item=item, output_index=index)
+    yield _encode_event(sequence_numbers, "response.output_item.added", item=started, output_index=index)
+    yield _encode_event(sequence_numbers, f"{stem}.delta", delta=arguments, **position)
+    yield _encode_event(sequence_numbers, f"{stem}.done", arguments=arguments, **position, name=item["name"])
+    yield _encode_event(sequence_numbers, "response.output_item.done", item=item, output_index=index)
     items.append(item)
 
 
-def _encode_event(numbers: Iterator[int], kind: str, **fields: Any) -> bytes:
-    data = json.dumps({**fields, "sequence_number": next(numbers), "type": kind}, separators=(",", ":"))
+def _encode_event(sequence_numbers: Iterator[int], kind: str, **fields: Any) -> bytes:
+    data = json.dumps({**fields, "sequence_number": next(sequence_numbers), "type": kind}, separators=(",", ":"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""The log lines of each vLLM version, from start to exit. A start-up line comes with the seconds before it."""
+"""The log lines of each vLLM version, from start to exit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ API, CORE, WORKER = "(APIServer pid=1)", "(EngineCore pid=77)", "(Worker pid=141
 LOGO_SINCE: Release = (0, 15, 0)
 NEW_LABEL_SINCE: Release = (0, 11, 1)  # "enable_chunked_prefill" in the config dump; before, "chunked_prefill_enabled"
 OFF_WARNED_SINCE: Release = (0, 12, 0)
-LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size; new wording of the server's line
+LATE_BLOCK_SINCE: Release = (0, 18, 0)  # the worker logs the block size, and the server's line has a new wording
 DEVICE_NAMED_SINCE: Release = (0, 32, 0)  # before, "GPU KV cache size", also on a CPU
 MOE_NAMED_SINCE: Release = (0, 15, 0)
 KV_SCALES_OFF_SINCE: Release = (0, 19, 0)
@@ -53,48 +53,48 @@ def banner_lines(arguments: Arguments, version: str) -> Lines:
 
 
 def architecture_lines(architecture: str) -> Lines:
-    """Yield the log line of the model's class, which precedes those of `settings_lines`."""
+    """Yield the log line of the model's class. It precedes those of `settings_lines`."""
     yield 0.3, _info_line(API, "model.py:733", f"Resolved architecture: {architecture}")
 
 
 def settings_lines(config: Config, arguments: Arguments, version: str) -> Lines:
     """Yield the log lines of settings resolved before the engine core's process starts."""
-    now = parse_release(version)
+    release = parse_release(version)
     yield 0, _info_line(API, "model.py:2152", f"Using max model len {config.max_model_len}")
-    if not config.chunked_prefill and now >= OFF_WARNED_SINCE:
+    if not config.chunked_prefill and release >= OFF_WARNED_SINCE:
         message = "This model does not officially support disabling chunked prefill. Disabling this manually may cause the engine"
         yield 0, _warning_line(API, "arg_utils.py:3005", f"{message} to crash or produce incorrect outputs.")
     if config.hybrid:
-        yield from _recurrent_lines(config, arguments, now)
+        yield from _recurrent_lines(config, arguments, release)
     if config.eager:
         message = "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup. This is equivalent to setting"
         message = f"{message} -cc.mode=none -cc.cudagraph_mode=none and --kernel_config.enable_jit_warmup=False"
         yield 0, _warning_line(API, "vllm.py:1703", message)
 
 
-def _recurrent_lines(config: Config, arguments: Arguments, now: Release) -> Lines:
+def _recurrent_lines(config: Config, arguments: Arguments, release: Release) -> Lines:
     requested = arguments.switch("enable_prefix_caching", False)
-    if now <= PREFIX_FORCED_OFF_UNTIL:
+    if release <= PREFIX_FORCED_OFF_UNTIL:
         message = "Hybrid or mamba-based model detected: disabling prefix caching since it is not yet supported."
         yield 0, _info_line(API, "config.py:339", message)
-    elif now < ALIGN_SINCE and requested and not config.prefix_caching:
+    elif release < ALIGN_SINCE and requested and not config.prefix_caching:
         message = "Hybrid or mamba-based model detected without support for prefix caching: disabling."
         yield 0, _info_line(API, "config.py:339", message)
-    elif now >= ALIGN_SINCE:
-        yield from _mode_lines(config, arguments.text("mamba_cache_mode"), now)
-    if arguments.switch("calculate_kv_scales", False) and now >= KV_SCALES_OFF_SINCE:
+    elif release >= ALIGN_SINCE:
+        yield from _mode_lines(config, arguments.text("mamba_cache_mode"), release)
+    if arguments.switch("calculate_kv_scales", False) and release >= KV_SCALES_OFF_SINCE:
         message = (
             f"Disabling calculate_kv_scales for hybrid model '{config.model}'. Hybrid models with recurrent layers (GDN, Mamba,"
             " SSM) produce unreliable KV cache scales. Using default scale of 1.0 instead."
         )
         yield 0, _warning_line(API, "config.py:702", message)
-    if now < LATE_BLOCK_SINCE:
+    if release < LATE_BLOCK_SINCE:
         yield from _block_size_lines(config, API, "config.py")
 
 
-def _mode_lines(config: Config, requested: str, now: Release) -> Lines:
+def _mode_lines(config: Config, requested: str, release: Release) -> Lines:
     mode = config.mamba_cache_mode
-    if now >= MODE_IGNORED_SINCE and requested:
+    if release >= MODE_IGNORED_SINCE and requested:
         message = "--mamba-cache-mode is deprecated and will be removed in v0.33.0. It has no effect: Mamba prefix caching follows"
         yield 0, _warning_line(API, "config.py:688", f"{message} --enable-prefix-caching.")
     elif mode == "none" and requested not in ("", "none"):
@@ -105,17 +105,17 @@ def _mode_lines(config: Config, requested: str, now: Release) -> Lines:
     elif mode != "none" and not requested:
         message = f"Mamba cache mode is set to '{mode}' for {config.architecture} by default when prefix caching is"
         message = f"{message} enabled"
-        yield 0, _format_line("INFO" if now >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
+        yield 0, _format_line("INFO" if release >= PREFIX_ON_SINCE else "WARNING", API, "config.py:688", message)
     elif requested == "all" and mode == "align":
         message = "Hybrid or mamba-based model detected without support for prefix caching with Mamba cache 'all' mode: falling back to"
         yield 0, _warning_line(API, "config.py:691", f"{message} 'align' mode.")
-    if mode != "none" and now < PREFIX_ON_SINCE:
+    if mode != "none" and release < PREFIX_ON_SINCE:
         message = f"Warning: Prefix caching in Mamba cache '{mode}' mode is currently enabled. Its support for Mamba layers is"
         yield 0, _info_line(API, "config.py:695", f"{message} experimental. Please report any issues you may observe.")
 
 
 def member_lines(lines: Iterable[str]) -> Lines:
-    """Yield lines such as "[pynccl.py:12] message" as the log lines of a worker."""
+    """Yield the log lines of a worker for lines such as "[pynccl.py:12] message"."""
     for line in lines:
         where, _, message = line.removeprefix("[").partition("] ")
         yield 0, _info_line(WORKER, where, message)
@@ -147,7 +147,7 @@ def loading_lines(config: Config, version: str, device: str, experts: str) -> Li
     yield 0, ""
     yield 0, _info_line(WORKER, "default_loader.py:501", f"Loading weights took {LOAD_S:.2f} seconds")
     if device != "cpu":
-        message = f"Model loading took {config.weights / GIB:.2f} GiB memory and {LOAD_S:.6f} seconds"
+        message = f"Model loading took {config.weight_bytes / GIB:.2f} GiB memory and {LOAD_S:.6f} seconds"
         yield 0, _info_line(WORKER, "gpu_model_runner.py:5150", message)
     if config.hybrid and parse_release(version) >= LATE_BLOCK_SINCE:
         yield from _block_size_lines(config, WORKER, "interface.py")
@@ -176,7 +176,7 @@ def cache_lines(config: Config, version: str, device: str, *, has_compile_cache:
     if not config.eager:
         yield compile_s, _info_line(WORKER, "monitor.py:34", f"torch.compile takes {compile_s:.2f} s in total")
     if device != "cpu":
-        cache = f"{max(0, config.utilization * TOTAL_BYTES - config.weights) / GIB:.2f}"
+        cache = f"{max(0, config.utilization * TOTAL_BYTES - config.weight_bytes) / GIB:.2f}"
         yield 0, _info_line(WORKER, "gpu_worker.py:760", f"Available KV cache memory: {cache} GiB")
     concurrency = config.cache_tokens / config.max_model_len
     where = "CPU" if device == "cpu" and parse_release(version) >= DEVICE_NAMED_SINCE else "GPU"
@@ -280,7 +280,7 @@ def lost_rank_lines(rank: int) -> Iterator[str]:
 
 
 def crash_lines() -> Iterator[str]:
-    """Yield the log lines of each exit in a crash loop."""
+    """Yield the last log lines of a start that crashes."""
     yield f"{CORE} ERROR {_timestamp()} [core.py:1510] RuntimeError: CUDA error: an illegal memory access was encountered"
     yield "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 
