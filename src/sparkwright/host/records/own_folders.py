@@ -36,10 +36,21 @@ def share_and_state(home: Path) -> tuple[Path, Path]:
 
 
 def disk_bytes(path: Path) -> int:
-    """Return the disk usage of the first MAX_ENTRIES files in a folder, or of a file, in bytes.
+    """Return the disk usage of a folder or file in bytes; a lower bound if the folder has MAX_ENTRIES files or more.
 
     Links are not followed, and unreadable folders are skipped.
     """
+    return _measure(path)[0]
+
+
+def find_disk_bytes(path: Path) -> int | None:
+    """Return the same as `disk_bytes`, but None, for unknown, if the folder has MAX_ENTRIES files or more."""
+    total, count = _measure(path)
+    return total if count < MAX_ENTRIES else None
+
+
+def _measure(path: Path) -> tuple[int, int]:
+    """Return the disk usage and the number of the files that were counted, at most MAX_ENTRIES."""
     total = count = 0
     with contextlib.suppress(OSError):
         total = path.lstat().st_blocks * 512
@@ -54,7 +65,7 @@ def disk_bytes(path: Path) -> int:
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                 if count >= MAX_ENTRIES:
                     break
-    return total
+    return total, count
 
 
 def iter_mounts(context: Context, *, exclude: Collection[str] = ()) -> Iterator[tuple[str, Path]]:

@@ -68,7 +68,7 @@ class CleanHost(StateModule["CleanHost.Args", CleanHostState]):
     Containers are recognized by their labels or recorded id, never by name. A model or image that a remaining container uses
     is kept. If Docker does not answer, containers, models and images are kept.
 
-    Returns: items (kind, name, size_bytes, kept: the reason), busy (id of another run in progress).
+    Returns: items (kind, name, size_bytes (null if unknown), kept: the reason), busy (id of another run in progress).
     """
 
     @dataclass(frozen=True)
@@ -141,14 +141,14 @@ def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
     for key in compile_caches.list_keys(context):
         folder, user = compile_caches.folder(context, key), users.get(key, "")
         why = f"used by {user}" if user and user not in removed_names else ""
-        yield Item(CACHE_KIND, str(folder), own_folders.disk_bytes(folder), why)
+        yield Item(CACHE_KIND, str(folder), own_folders.find_disk_bytes(folder), why)
     with contextlib.suppress(SparkwrightError):
         for path, user in compile_caches.old_folders(context).items():
             why = f"used by {user}" if user not in ("", *removed_names) else ""
-            yield Item(CACHE_KIND, str(path), own_folders.disk_bytes(path), why)
+            yield Item(CACHE_KIND, str(path), own_folders.find_disk_bytes(path), why)
     trash = context.machine.home / container_files.TRASH
     if trash.is_dir():
-        yield Item(CACHE_KIND, str(trash), own_folders.disk_bytes(trash))
+        yield Item(CACHE_KIND, str(trash), own_folders.find_disk_bytes(trash))
 
 
 def _list_images(args: CleanHost.Args, context: Context, removed_names: set[str]) -> Iterator[Item]:
@@ -183,7 +183,7 @@ def _list_kept_model_files(context: Context) -> Iterator[Item]:
     for manifest in Manifest.load_all(context.state):
         for path in (manifest.folder / model_folders.KEPT_FOLDER, manifest.folder / model_folders.STAGING_FOLDER):
             if path.is_dir() and not path.is_symlink():
-                yield Item("model files", str(path), own_folders.disk_bytes(path))
+                yield Item("model files", str(path), own_folders.find_disk_bytes(path))
 
 
 def _list_timers(context: Context) -> Iterator[Item]:
@@ -211,10 +211,11 @@ def _list_folders(context: Context, removed_names: set[str]) -> Iterator[Item]:
     caches = [context.machine.home / folder for folder in cache_folders]
     for path in sorted(share.iterdir()) if share.is_dir() else ():
         if path not in caches:
-            yield Item("folder", str(path), own_folders.disk_bytes(path))
+            yield Item("folder", str(path), own_folders.find_disk_bytes(path))
     used_files = own_folders.files_in_use(context, exclude=removed_names)
-    size = own_folders.disk_bytes(state) - sum(own_folders.disk_bytes(path) for path in used_files)
-    yield Item("folder", str(state), size)
+    size = own_folders.find_disk_bytes(state)
+    used_bytes = sum(own_folders.disk_bytes(path) for path in used_files)
+    yield Item("folder", str(state), None if size is None else size - used_bytes)
     yield from (Item("server key", str(path), own_folders.disk_bytes(path), why) for path, why in used_files.items())
 
 
