@@ -120,7 +120,7 @@ def _guard_server(args: Bench.Args, load: Load, context: Context) -> Iterator[_L
     else:
         context.guards.expect(None)
         context.guards.advice = SMALLER_LOAD_FIX
-        context.guards.begin(context.machine, context.state, context.run_id, container, what="serving")
+        context.guards.begin(context.machine, context.state, context.run_id, container, activity="serving")
         context.guards.set_process(container)
         context.guards.set_stage(f"{load.concurrency} x {load.prompt_tokens} tokens")
         try:

@@ -1,7 +1,7 @@
-"""The holders of a host's memory and how to free it; and the memory of a server, recorded when it was verified.
+"""The holders of a host's memory and how to free it; and the memory of a server, recorded when the server was verified.
 
-A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it (of a GB10,
-nvidia-smi reports only these per-process figures; its totals are N/A). The container of a process is found by its cgroup.
+A process holds its own memory (resident, not shared with files) and the GPU memory that nvidia-smi reports for it (for a GB10,
+nvidia-smi reports only these per-process figures; the totals are N/A). The container of a process is found by its cgroup.
 Memory that the kernel does not account for belongs to the driver, not to a process.
 """
 
@@ -61,7 +61,7 @@ def available_before(context: Context) -> int | None:
 
 
 def measure_held(context: Context) -> int | None:
-    """Return the bytes allocated since `record_available` of this run, or None if it was not called or none are allocated."""
+    """Return the bytes allocated since this run called `record_available`; None if it did not, or if none are allocated."""
     before_bytes = available_before(context)
     held_bytes = (before_bytes or 0) - context.machine.meminfo()["MemAvailable"]
     return held_bytes if before_bytes is not None and held_bytes > 0 else None
@@ -70,7 +70,7 @@ def measure_held(context: Context) -> int | None:
 def record_stop(context: Context, container: dict[str, Any]) -> None:
     """Record the available memory and the memory of this container before it is stopped.
 
-    If it has been stopped already, take over the record of the run that stopped it.
+    If the container has been stopped already, this run takes over the record of the run that stopped it.
     """
     last_stop = read_stop(context)
     if container["State"]["Running"]:
@@ -91,12 +91,12 @@ def record_stop(context: Context, container: dict[str, Any]) -> None:
 
 
 def _cap_held(context: Context, held_bytes: int | None, available_bytes: int) -> int | None:
-    """Return a server's recorded memory, at most the memory in use: it may have exited, or may not have loaded its model yet."""
+    """Return a server's recorded memory, at most the memory in use: the server may have exited, or not have loaded its model."""
     before = context.state.read("before_start") or {}
     if held_bytes is None or before.get("available_bytes") is None:
         return held_bytes
-    has_interim_left = before.get("beside_interim") and context.state.read(INTERIM_RECORD) is None
-    free_bytes_before = int(before["available_bytes"]) + (held_bytes if has_interim_left else 0)
+    was_interim_removed = before.get("beside_interim") and context.state.read(INTERIM_RECORD) is None
+    free_bytes_before = int(before["available_bytes"]) + (held_bytes if was_interim_removed else 0)
     return max(0, min(held_bytes, free_bytes_before - available_bytes))
 
 
@@ -106,7 +106,7 @@ def read_stop(context: Context) -> dict[str, Any]:
 
 
 def read_own_stop(context: Context) -> dict[str, Any]:
-    """Return the record of the last stop if this run (or the run that it resumes) stopped the server, or an empty dict."""
+    """Return the record of the last stop if this run, or the run that it resumes, stopped the server; otherwise an empty dict."""
     stop = read_stop(context)
     return stop if stop.get("run") == context.run_id else {}
 
@@ -165,7 +165,7 @@ def format_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def container_bytes(context: Context, container_id: str) -> int | None:
-    """Return the bytes held by a container's visible processes, or None if there are none, as in a sandbox."""
+    """Return the bytes held by a container's visible processes; None if there are none, for example in a sandbox."""
     sizes = [process.bytes for process in list_processes(context) if process.container == container_id]
     return sum(sizes) if sizes else None
 
@@ -210,7 +210,7 @@ def _stop_command(usage: ollama.HeldModel) -> str:
 
 
 def _container_rows(context: Context, processes: list[ProcessMemory]) -> list[dict[str, Any]]:
-    """Return a row per running container: the memory of its processes, else the recorded memory."""
+    """Return a row for each running container: the memory of its processes, or else the recorded memory."""
     sizes: dict[str, int] = defaultdict(int)
     for process in processes:
         if process.container and not _is_ollama(process):
@@ -224,7 +224,7 @@ def _container_rows(context: Context, processes: list[ProcessMemory]) -> list[di
 
 
 def _process_rows(processes: list[ProcessMemory]) -> list[dict[str, Any]]:
-    """Return the rows of the largest processes outside containers. Ollama's are shown by model instead."""
+    """Return the rows of the largest processes outside containers, except Ollama's, whose memory is shown by model."""
     others = [process for process in processes if not process.container and not _is_ollama(process)]
     rows = []
     for process in sorted(others, key=lambda process: -process.bytes)[:MAX_SHOWN_PROCESSES]:

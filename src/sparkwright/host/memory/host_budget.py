@@ -14,7 +14,7 @@ from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context
 from sparkwright.units import format_gib
 
-#: a container with less memory is counted as part of the host itself
+#: a container with less memory has no row of its own, but is part of the host's
 MIN_ROW_BYTES = 2**24
 
 
@@ -37,7 +37,7 @@ class HeldMemory:
 
     @property
     def unknown(self) -> str:
-        """A message about the first unknown size, or "" if all are known."""
+        """A message about the first unknown size, or "" if all sizes are known."""
         if None in self.stopping.values():
             return "memory held by the running server is unknown; checked again after it stops"
         if None in self.models:
@@ -47,7 +47,7 @@ class HeldMemory:
 
     @property
     def server_bytes(self) -> int:
-        """Bytes held by the servers that will be stopped; less than recorded if one has exited."""
+        """Bytes held by the servers that will be stopped; less than recorded if a server has exited."""
         rest_bytes = self.used_bytes - self.model_bytes - _sum_known(self.staying.values())
         return min(_sum_known(self.stopping.values()), max(0, rest_bytes))
 
@@ -93,7 +93,7 @@ def compute_budget(
         reserve_gib: memory that must stay free, GiB.
         models_stay: Ollama's models are not unloaded.
         other_servers: the host's other servers: name, utilization, needs_bytes, engine_memory, on_demand.
-        turns: names of the containers that run in turn with the server; empty if it is always on.
+        turns: names of the containers that run in turn with the server; empty if the server is always on.
     """
     turns = set(turns)
     held = _measure_held(
@@ -140,7 +140,7 @@ def _server_rows(
     turns: set[str],
     held: HeldMemory,
 ) -> list[Row]:
-    """Return the rows of the host's other servers. Servers on demand run in turn: only the largest is added to the budget."""
+    """Return the rows of the host's other servers. Of the servers on demand, which run in turn, only the largest counts."""
     rows: list[Row] = []
     on_demand: list[Row] = []
     for other in other_servers:

@@ -1,8 +1,8 @@
-"""Detection of a host that went down during a guarded start or service, by the guard's last samples on the disk.
+"""Detection that the host went down while a guard sampled its memory, from the guard's last samples on the disk.
 
-A guard's ring buffer contains the id of the boot in which it was written. A ring of an earlier boot without an end was cut off
-when the host went down. If the last samples show that memory was short, starts of this configuration are forbidden without
-confirmation. Otherwise, as after a power cut, the loss is only reported.
+A guard writes its samples to a ring buffer (a file), with the id of the boot. If the ring of an earlier boot has no end, the host
+went down meanwhile. If the last samples show that memory was short, starts of this configuration are forbidden without
+confirmation. Otherwise, for example after a power cut, the loss is only reported.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.units import GIB, format_gib
 
 RECORD_NAME = "lost"
-#: record of the configurations with which the host went down and that were not verified since, and its maximum length
+#: record of the configurations with which the host went down and which were not verified since, and its maximum length
 FORBIDDEN, MAX_FORBIDDEN = "lost_configurations", 16
-#: suffix of a ring that was reported
+#: suffix of a ring whose loss was recorded
 REPORTED_SUFFIX = ".lost"
 #: memory was short if it would have been exhausted within this time at the last rate
 EXHAUSTION_S = 10.0
@@ -45,18 +45,21 @@ FIX = (
 
 @dataclass(frozen=True, slots=True)
 class HostLoss:
-    """One time that the host went down, from the last samples of a guard."""
+    """The host went down: when, with which server, and the memory at the guard's last sample."""
 
+    #: file with the guard's samples
     ring: Path
-    #: of the container
+    #: name of the container
     name: str
     container_id: str
     #: the configuration, see `start_guard.configuration_key`
     key: str
+    #: name of the server's records folder; empty if the host has one server
     server: str
     run: str
     #: "starting" or "serving"
-    what: str
+    activity: str
+    #: stage of the start
     stage: str
     #: time of the last sample on the disk, seconds since the epoch
     at_s: float
@@ -73,8 +76,10 @@ class HostLoss:
         stage = f", stage {self.stage!r}" if self.stage else ""
         cause = "" if self.memory_was_short else "; memory was not short"
         sample = f"{format_gib(self.available_bytes)} GiB available{falling}"
-        at = units.format_time(self.at_s, units.MINUTE_FORMAT)
-        return f"the host went down at {at} while {self.name} was {self.what}{stage} (last sample: {sample}{cause})"
+        clock = units.format_time(self.at_s, units.MINUTE_FORMAT)
+        return (
+            f"the host went down at {clock} while {self.name} was {self.activity}{stage} (last sample: {sample}{cause})"
+        )
 
 
 def list_unrecorded(state: StateFolder, machine: Machine) -> list[HostLoss]:
@@ -105,7 +110,7 @@ def _build_loss(path: Path, header: dict[str, str], samples: list[tuple[float, i
         key=header.get("key", ""),
         server=server if PATH_COMPONENT.fullmatch(server) else "",
         run=header.get("run", ""),
-        what="serving" if header.get("what") == "serving" else "starting",
+        activity="serving" if header.get("what") == "serving" else "starting",
         stage=header.get("stage", ""),
         at_s=at_s,
         available_bytes=available,
@@ -115,7 +120,7 @@ def _build_loss(path: Path, header: dict[str, str], samples: list[tuple[float, i
 
 
 def record_losses(context: Context) -> list[HostLoss]:
-    """Record unrecorded losses: history, incident, and the block on the next start. Returns them, oldest first."""
+    """Record unrecorded losses: history, incident, and the block on the next start. Returns the losses, oldest first."""
     losses = list_unrecorded(context.state, context.machine)
     for loss in losses:
         context.note(f"{loss.sentence}.")
@@ -157,7 +162,7 @@ def _remove_restart_policy(context: Context, loss: HostLoss) -> None:
 
 
 def status_message(state: StateFolder, machine: Machine) -> str:
-    """Return the message about the last loss for a status, or "" if a server was verified since."""
+    """Return the message about the last loss for `status`, or "" if a server was verified since."""
     losses = list_unrecorded(state, machine)
     return losses[-1].sentence if losses else str(read_last_loss(state).get("why", ""))
 
@@ -186,7 +191,7 @@ def forbidden_reason(state: StateFolder, spec: Mapping[str, Any], container_id: 
     Args:
         state: the server's state folder.
         spec: the container's spec; empty if unknown.
-        container_id: Id of an existing container, which identifies it even without its spec.
+        container_id: Id of an existing container, by which it is recognized even without a spec.
     """
     key = start_guard.configuration_key(spec) if spec else ""
     return _find_reason(

@@ -1,9 +1,9 @@
 """The memory budget of a start on this host, the refusal of a server that does not fit, and the measurement of a verified start.
 
-A measurement is for the budget of the next start. Total: the decrease of MemAvailable since the last reading before `docker
-start` (module `memory`). GPU side: the sum in the engine's log (weights, KV cache, activations, graphs) or the size implied by
-its flags, whichever is larger, because vLLM fills its share and allocates CUDA graphs on top. Host side: the total minus the
-GPU side. The RSS of a process is not used, because it does not include CUDA memory.
+The measurement is used in the budget of the next start. Its total is the decrease of MemAvailable since the last reading before
+`docker start` (module `memory`). GPU side: the sum in the engine's log (weights, KV cache, activations, graphs) or the size
+implied by its flags, whichever is larger, because vLLM fills its share and allocates CUDA graphs on top. Host side: the total
+minus the GPU side. The RSS of a process is not used, because it does not include CUDA memory.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ LOG_SOURCE, FLAGS_SOURCE = "log", "flags"
 class PlannedServer:
     """A server to start."""
 
-    #: of the container
+    #: name of the container
     name: str
     #: memory model of the engine
     memory: Memory
     #: identity of the start: image, model and arguments as in StartMemory, and caches (the key of the compile cache)
     start: Mapping[str, Any] = field(default_factory=dict)
-    #: size_bytes of the server's /dev/shm, or host: True if it uses the host's
+    #: the server's /dev/shm: size_bytes, or host: True if it uses the host's
     shm: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_scope(
         cls, name: str, engine_memory: Mapping[str, Any], utilization: float, needs_bytes: int
     ) -> PlannedServer:
-        """Return the server of a task, from the scope's `engine_memory`, or only from share and bytes if that is empty."""
+        """Return the server of a task, from the scope's `engine_memory`, or from share and bytes if `engine_memory` is empty."""
         if not engine_memory:
             return cls(name, build_from_share(utilization, needs_bytes))
         start = engine_memory.get("start") or {}
@@ -144,7 +144,7 @@ def budget_data(context: Context, server: PlannedServer, start_budget: Budget) -
 def refusal(
     context: Context, server: PlannedServer, start_budget: Budget, message: str, data: dict[str, Any]
 ) -> Result:
-    """Return the refusal with a message and the budget, and with a table of memory holders if freeing memory can help."""
+    """Return a refused result with the budget, and with a table of the memory's holders if freeing memory can help."""
     never_fits = start_budget.of("server") + _reserve_bytes(start_budget) > start_budget.total_bytes
     rows = [] if never_fits else holders.inspect(context)
     details = {
@@ -167,7 +167,7 @@ def _reserve_bytes(start_budget: Budget) -> int:
 
 
 def describe_fix(server: PlannedServer, start_budget: Budget, *, never_fits: bool) -> str:
-    """Return how to make the server fit: free memory (unless it never fits), or set the largest share or context that fits."""
+    """Return how to make the server fit: free memory, unless that cannot suffice, or set the largest share or context that fits."""
     reserve_bytes = _reserve_bytes(start_budget)
     if reserve_bytes >= start_budget.total_bytes:
         return f"Lower `reserve_gib` (`vars:` of the host): {reserve_bytes / GIB:g} GiB is more than the host has."

@@ -26,7 +26,7 @@ from sparkwright.trust import private
 from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.units import GIB, format_gib
 
-#: the name of a guard's action in the history
+#: action of the guard in the history
 HISTORY_ACTION = "stopped to save the host"
 RECORD_NAME = "guarded"
 FILES = (CONF, RING, EVENTS, LOCK)
@@ -39,7 +39,7 @@ class GuardAction:
     time_s: float
     #: "stopped" or "killed"
     method: str
-    #: of the container
+    #: name of the container
     name: str
     container_id: str
     #: the kind of danger, see `guard.judge.Danger`
@@ -53,9 +53,9 @@ class GuardAction:
         """A message with the time and the reason, without a full stop."""
         falling = f", falling {_format_rate(self.rate)}" if self.rate > GIB / 100 else ""
         stalled = ", and every process was waiting for memory" if self.kind == "stalled" else ""
-        at = units.format_time(self.time_s, units.MINUTE_FORMAT)
+        clock = units.format_time(self.time_s, units.MINUTE_FORMAT)
         available = f"{format_gib(self.available_bytes)} GiB available"
-        return f"{self.name} was {self.method} at {at} to save the host: {available}{falling}{stalled}"
+        return f"{self.name} was {self.method} at {clock} to save the host: {available}{falling}{stalled}"
 
 
 def _format_rate(rate: float) -> str:
@@ -67,12 +67,12 @@ def folder(state: StateFolder) -> Path:
 
 
 def is_running(state: StateFolder) -> bool:
-    """Return True if the guard of the service runs, and so holds its lock."""
+    """Return True if the guard of the service is running, which holds its lock."""
     return private.is_locked(folder(state) / LOCK)
 
 
 def stop(state: StateFolder) -> None:
-    """Stop the guard of the service, if it runs."""
+    """Stop the guard of the service, if it is running."""
     if is_running(state):
         with contextlib.suppress(OSError, KeyError, ValueError):
             header, _ = rings.read(str(folder(state) / RING))
@@ -111,7 +111,7 @@ def write_configuration(context: Context, notify: Sequence[str] | None = None) -
 
 
 def _build_server_line(context: Context, verified: dict[str, Any]) -> str:
-    """Return the line of a verified server, or "" if it does not run."""
+    """Return the configuration line of a verified server, or "" if it is not running."""
     container = containers.inspect(context.docker(), str(verified.get("container_id", "")))
     if container is None or not container["State"]["Running"]:
         return ""
@@ -128,7 +128,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def read_level(state: StateFolder) -> MemoryLevel:
-    """Return the memory levels that the guard recorded since the server was verified."""
+    """Return the memory level when the server was verified, and the lowest one that the guard recorded since."""
     try:
         header, _ = rings.read(str(folder(state) / RING))
     except OSError:

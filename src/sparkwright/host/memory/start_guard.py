@@ -60,12 +60,12 @@ class StartGuard:
     container_id: str
     stage: str = ""
     #: starting, or serving a test load
-    what: Literal["starting", "serving"] = "starting"
+    activity: Literal["starting", "serving"] = "starting"
     #: output after the last complete line
     _received: bytes = b""
 
     def send(self, line: str) -> None:
-        """Send the guard a line. No error if it has exited."""
+        """Send the guard a line. Does nothing if the guard has exited."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self.process.stdin.write(f"{line}\n".encode())
@@ -111,7 +111,7 @@ class Guards:
     current: StartGuard | None = None
     #: memory that the budget leaves; None without a budget
     left_bytes: int | None = None
-    #: lowest MemAvailable expected, from the last verified start of this configuration
+    #: expected lowest MemAvailable, from the last verified start of this configuration
     expected_bytes: int | None = None
     #: what to change if the start exceeds the budget, for the user
     advice: str = ""
@@ -129,13 +129,11 @@ class Guards:
         container: Mapping[str, Any],
         *,
         key: str = "",
-        what: Literal["starting", "serving"] = "starting",
+        activity: Literal["starting", "serving"] = "starting",
     ) -> None:
         """Start the guard of a container, given its `docker inspect`, before the container is started or put under load.
 
-        Ends the previous guard.
-
-        If the guard can't be started, the run continues without it, with a note.
+        Ends the previous guard. If the guard can't be started, the run continues without it, with a note.
         """
         self.end()
         self._danger, self._is_reported, self._since_s = None, False, 0.0
@@ -151,12 +149,12 @@ class Guards:
             "run": run_id,
             "boot": boot_id(machine),
             "key": key,
-            "what": what,
+            "what": activity,
             "server": state.server,
         }
         try:
             self.current = _start_process(path, parameters, name)
-            self.current.what = what
+            self.current.activity = activity
         except OSError as error:
             self.note(f"the memory is not guarded: {error.strerror or error}")
             return
@@ -242,7 +240,7 @@ class Guards:
         if danger.kind == "stalled":
             text += ", and every process was waiting for memory"
         if last_guard.stage:
-            is_serving = last_guard.what == "serving"
+            is_serving = last_guard.activity == "serving"
             stage = f"it served {last_guard.stage}" if is_serving else f"it was starting (stage {last_guard.stage!r})"
             text += f" while {stage}"
         if self.left_bytes is not None:
@@ -264,7 +262,7 @@ class Guards:
             self.current = None
 
     def format_timeline(self) -> list[str]:
-        """Return the samples of the current or last guard as lines of a table."""
+        """Return the samples of the current guard, or else of the last one, as lines of a table."""
         last_guard = self._last_guard()
         return format_timeline(last_guard.ring) if last_guard is not None else []
 

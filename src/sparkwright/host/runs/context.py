@@ -1,4 +1,4 @@
-"""The environment of a running module; modules call it `host.module.Context`."""
+"""The environment of a running module, which modules import as `host.module.Context`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DockerEngine:
         return self._client
 
     def _find_api_version(self, url: str) -> str:
-        """Return the newest API version that the engine supports; empty if the SDK has to find it, or to report the error.
+        """Return the newest API version that the engine supports; empty if the SDK must find it, or report the error.
 
         The SDK's version "auto" would request /version, which runs containerd and runc and takes 23 ms.
         """
@@ -123,7 +123,7 @@ class RunContext:
         self.emit(event("progress", task=self.task, done=done, total=total, unit=unit, text=text, **extra))
 
     def check_failures(self) -> None:
-        """Raise Failed if another member of the cluster has failed, or if the guard killed the server. For use in long waits."""
+        """Raise Failed if another member of the cluster has failed, or if the guard killed the server. Called in long waits."""
         self.guards.check()
         if self.cluster is not None and (why := self.cluster.remote_failure()):
             raise Failed(f"{why.rstrip('.')}.")
@@ -132,13 +132,13 @@ class RunContext:
         """Emit a note, which is printed on a separate line while the task runs.
 
         Args:
-            detail: show it only where each task is shown.
+            detail: show the note only if every task is shown.
         """
         self.emit(event("note", task=self.task, text=text, **({"detail": True} if detail else {})))
 
 
 def is_engine_disconnect(error: Exception) -> bool:
-    """Return True if the Docker client lost its connection, as while the engine restarts."""
+    """Return True if the Docker client lost its connection, for example because the engine restarts."""
     url = str(getattr(getattr(error, "request", None), "url", "") or "")
     return isinstance(error, OSError) and url.startswith("http+docker://")
 

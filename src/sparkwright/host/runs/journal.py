@@ -38,6 +38,14 @@ from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.redact import Redactor
 
 MAX_RUNS = 50
+#: what to do after an interrupted run, by playbook
+RESUME_COMMANDS = {
+    "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
+    "restart": "`invoke restart --host {host}` repeats it",
+    "switch": "`invoke switch --host {host}` finishes it",
+    "rollback": "`invoke rollback --host {host}` finishes it",
+}
+DEFAULT_COMMAND = "`invoke unlock --host {host}` clears it"
 #: task outcomes after which a run is not `unchanged`
 NOTABLE_STATUSES = ("changed", "failed")
 #: younger runs are not removed: the laptop may still be reading them
@@ -60,7 +68,8 @@ class Journal:
     bell: int | None = None
     _events: IO[bytes] | None = None
     _alive: IO[bytes] | None = field(default=None, repr=False)
-    _torn: bool = False
+    #: the last line was truncated by a write error
+    _is_torn: bool = False
     _unchanged: bool = False
     _writing: LockType = field(default_factory=allocate_lock, repr=False)
 
@@ -104,13 +113,13 @@ class Journal:
 
     def _write(self, event: Event) -> None:
         line = encode(event, self.redactor)
-        if self._torn:  # end the line that a full disk truncated
+        if self._is_torn:  # end the line that a full disk truncated
             line = b"\n" + line
         rest, error = self._append(line)
         if error:
             (self.folder / "ballast").unlink(missing_ok=True)
             rest, error = self._append(rest)
-        self._torn = bool(error) and (self._torn or rest != line)
+        self._is_torn = bool(error) and (self._is_torn or rest != line)
         if error:
             print(f"event not recorded: {error}", flush=True)  # the run continues nevertheless
         elif event["event"] in DURABLE_EVENTS:
@@ -241,16 +250,6 @@ def _complete_lines(file: IO[bytes]) -> Iterator[bytes]:
 def _interrupted_recap(folder: Path) -> Event:
     msg = f"the run {folder.name} was interrupted: its process exited without a result (see {folder}/runner.log)"
     return events.build_error_recap(read_plan(folder).get("host", ""), Failed(msg))
-
-
-#: what to do after an interrupted run, by playbook
-RESUME_COMMANDS = {
-    "deploy": "`invoke deploy --host {host}` finishes it, `invoke rollback --host {host}` goes back",
-    "restart": "`invoke restart --host {host}` repeats it",
-    "switch": "`invoke switch --host {host}` finishes it",
-    "rollback": "`invoke rollback --host {host}` finishes it",
-}
-DEFAULT_COMMAND = "`invoke unlock --host {host}` clears it"
 
 
 def interruption_notice(state: StateFolder) -> str:

@@ -1,8 +1,11 @@
 """The host's locks: for one writer at a time, and for one measurement at a time.
 
-The file `lock` is locked by the writer's process and contains its owner: what, who (user@laptop), run, pid, since. The owner
-removes this line at its end. If the line exists while the file is not locked, the run was interrupted, as by a kill or a reboot,
-which `acquire` reports to the next owner.
+The file `lock` is locked by the writer's process and contains a line about its owner: what (the playbook or action), who (user@laptop),
+run, pid, since. The owner removes this line at its end. If the line exists while the file is not locked, the run was interrupted,
+for example by a kill or a reboot, which `acquire` reports to the next owner.
+
+The file `measuring` is locked during a measurement, because two at a time on one host would distort each other. It contains the
+run's id and the measurement's name.
 """
 
 from __future__ import annotations
@@ -26,15 +29,19 @@ from sparkwright.trust.shapes import MAX_TIME_S, Partial, integer, number_betwee
 from sparkwright.visible import one_line
 
 POLL_S = 0.2
-#: the lock may be held for a moment by a process that only inspects it
+#: minimum wait for the lock, because a process that only inspects it holds it for a moment
 GRACE_S, GRACE_POLL_S = 0.25, 0.02
 NOTE_EVERY_S = 60.0
+MEASUREMENT_FILE = "measuring"
+#: longer than a `verify` takes
+MEASUREMENT_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class LockOwner:
     """The current or last owner of the lock."""
 
+    #: the playbook, or another action such as "stopping a crash loop"
     what: str = "something"
     who: str = "somebody"
     run: str = ""
@@ -72,8 +79,8 @@ def acquire(
     """Hold the lock for the block. Yields the previous owner if its run was interrupted, otherwise None.
 
     Args:
-        wait_s: how long to wait for another owner's release.
-        note: called with a message about the owner during the wait.
+        wait_s: how long to wait until the other owner releases the lock.
+        note: called with a message about the other owner during the wait.
 
     Raises:
         Refused: The lock was not released within wait_s.
@@ -168,7 +175,7 @@ def _read_owner(file: IO[str]) -> LockOwner | None:
 
 
 def write_line(file: IO[str], text: str) -> None:
-    """Replace the content of a lock file. Errors, such as a full disk, are only printed: the lock works without it."""
+    """Replace the content of a lock file. Errors, such as a full disk, are only printed: the lock works without the content."""
     try:
         file.seek(0)
         file.truncate(0)
@@ -177,15 +184,6 @@ def write_line(file: IO[str], text: str) -> None:
         os.fsync(file.fileno())
     except OSError:
         print("cannot write the lock file", flush=True)
-
-
-# A lock for measurements, since two at a time on one host would distort each other.
-#
-# The file `measuring` in the state folder is locked during a measurement and contains the run's id and the measurement's name.
-
-MEASUREMENT_FILE = "measuring"
-#: longer than a `verify` takes
-MEASUREMENT_WAIT_S = 60.0
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 manifest.json    size and SHA-256 of every file
 tag              the Python version and processor architecture that it was built for
 lock             locked by processes that run from it
-in-use           exists if a timer starts it (health/schedule.py)
+in-use           exists if a timer starts the runtime (health/schedule.py)
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def unusable_reason(folder: str) -> str:
 
 
 def hold_usable(folder: str) -> str:
-    """Lock a runtime as `hold` does. Returns why it can't be used; empty if it can."""
+    """Lock a runtime as `hold` does. Returns why the runtime can't be used; empty if it can."""
     return unusable_reason(folder) if hold(folder) else "it was removed in the meantime"
 
 
 def hold(folder: str) -> bool:
-    """Protect a runtime from removal while this process or a fork of it is running. Returns False if it was removed already."""
+    """Protect a runtime from removal while this process or its forks are running. Returns False if it was removed already."""
     try:
         lock_fd = os.open(f"{folder}/lock", os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks
