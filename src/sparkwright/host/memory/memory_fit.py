@@ -167,7 +167,11 @@ def _reserve_bytes(start_budget: Budget) -> int:
 
 
 def describe_fix(server: PlannedServer, start_budget: Budget, *, never_fits: bool) -> str:
-    """Return how to make the server fit: free memory, unless that cannot suffice, or set the largest share or context that fits."""
+    """Return how to make the server fit: free memory, or set the largest share or context that fits.
+
+    Args:
+        never_fits: the server does not fit even if all other memory is freed.
+    """
     reserve_bytes = _reserve_bytes(start_budget)
     if reserve_bytes >= start_budget.total_bytes:
         return f"Lower `reserve_gib` (`vars:` of the host): {reserve_bytes / GIB:g} GiB is more than the host has."

@@ -1,8 +1,8 @@
 """The host's locks: for one writer at a time, and for one measurement at a time.
 
-The file `lock` is locked by the writer's process and contains a line about its owner: what (the playbook or action), who (user@laptop),
-run, pid, since. The owner removes this line at its end. If the line exists while the file is not locked, the run was interrupted,
-for example by a kill or a reboot, which `acquire` reports to the next owner.
+The file `lock` is locked by the writer's process and contains a line about its owner: what (the playbook or action), who
+(user@laptop), run, pid, since. The owner removes this line at its end. If the line exists while the file is not locked, the run
+was interrupted, for example by a kill or a reboot, which `acquire` reports to the next owner.
 
 The file `measuring` is locked during a measurement, because two at a time on one host would distort each other. It contains the
 run's id and the measurement's name.
