@@ -25,15 +25,28 @@ from sparkwright.visible import one_line
 #: used as the fabric in tests
 LOOPBACK = "lo"
 
+MAX_PEERS = 16
+
+PROGRAM = "ib_write_bw"
+MAX_ENDS = 4
+#: how long a sender retries to connect to its listener, and a listener waits for its sender
+CONNECT_TIMEOUT_S = 15.0
+RETRY_S = 0.3
+#: perftest excludes this time at the beginning and at the end from the measurement
+MARGIN_S = 1
+#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the peak of a timed run is 0.00)
+RATE_ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
+CONNECT_FAILED_TEXT = "Couldn't connect"
+
 
 class FabricReady(Module["FabricReady.Args"]):
     """Check that the host's fabric is ready for the ranks of a cluster. Changes nothing.
 
     Runs while the previous servers are still serving. Checks the interfaces and the address in the host's file, the RoCE v2
     GID of each adapter, the kernel's memory for RDMA, the path to each other member with a frame of the full MTU, the master
-    port, and ranks of other clusters that are still running on this host. All problems are listed; any of them refuses the
-    run. Conditions that only reduce the speed are reported in notes: a link of 100 Gb/s, one half of the port down, MTU
-    1500. With an IPv6 address, GIDs and paths are not checked.
+    port, and ranks of other clusters that are still running on this host. If there are problems, the run is refused, and all
+    of them are listed. Conditions that only reduce the speed are reported in notes: a link of 100 Gb/s, one half of the port
+    down, MTU 1500. With an IPv6 address, GIDs and paths are not checked.
 
     Returns: firmware (of the named interfaces' adapters), mtu (of the interfaces); each is empty if unknown.
     """
@@ -50,7 +63,7 @@ class FabricReady(Module["FabricReady.Args"]):
 
     def run(self, args: Args, context: Context) -> Result:
         host = Host(context, getpass.getuser())
-        links = list(_link_findings(args, host))
+        link_findings = list(_link_findings(args, host))
         problems = [
             *_check_interfaces(args, host),
             *_check_adapters(args, host),
@@ -58,7 +71,9 @@ class FabricReady(Module["FabricReady.Args"]):
             *_check_leftover_ranks(args, context),
         ]
         problems += [
-            (f"{evidence}.", fix and f"On the host: `{fix}`.") for verdict, evidence, fix in links if verdict == "bad"
+            (f"{evidence}.", fix and f"On the host: `{fix}`.")
+            for verdict, evidence, fix in link_findings
+            if verdict == "bad"
         ]
         peers = [] if problems else [IPv4Address(peer) for peer in args.peers if _is_ipv4(peer)]
         paths = [fabric.probe_path(host, peer) for peer in peers]
@@ -67,14 +82,14 @@ class FabricReady(Module["FabricReady.Args"]):
             message, fix = problems[0]
             data = {"evidence": [f"{other} {other_fix}".rstrip() for other, other_fix in problems[1:]]}
             return Result(failed=True, exit=Exit.REFUSED, msg=message, fix=fix, data=data)
-        for verdict, evidence, _ in links:
+        for verdict, evidence, _ in link_findings:
             if verdict == "warning":
                 context.note(f"{evidence}.")
         return _ready_result(args, host, paths)
 
 
 def _ready_result(args: FabricReady.Args, host: Host, paths: Sequence[fabric.NetworkPath]) -> Result:
-    """Return the result without problems, with the values that must be the same on all members."""
+    """Return the result of a check without problems, with the values that the members of a cluster compare."""
     reached_peers = [path.peer for path in paths if path.reached]
     unchecked_peers = [peer for peer in args.peers if peer not in reached_peers]
     suffix = f"; reaches {', '.join(reached_peers)}" if reached_peers else ""
@@ -103,16 +118,16 @@ def _check_interfaces(args: FabricReady.Args, host: Host) -> Iterator[tuple[str,
         names = ", ".join(one_line(name, max_chars=20) for name in present if name != LOOPBACK)
         yield f"{args.host} has no interface {missing[0]}; its interfaces: {names or 'none'}.", fix
         return
-    first = args.interfaces[0]
+    first_interface = args.interfaces[0]
     for name in args.interfaces:
         is_down = (host.read(f"{fabric.INTERFACES}/{name}/operstate") or "").strip() == "down"
-        if is_down and (name == first or not fabric.has_active_twin(name, fabric.list_links(host))):
+        if is_down and (name == first_interface or not fabric.has_active_twin(name, fabric.list_links(host))):
             yield f"the interface {name} is down.", f"On the host: `sudo ip link set {name} up`."
     networks = fabric.addresses_by_interface(host) if _is_ipv4(args.address) else {}
-    addresses = [network.partition("/")[0] for network in networks.get(first, ())]
-    if networks and args.address not in addresses and first != LOOPBACK:
+    addresses = [network.partition("/")[0] for network in networks.get(first_interface, ())]
+    if networks and args.address not in addresses and first_interface != LOOPBACK:
         fix = f"Correct `fabric.address` in hosts/{args.host}.yml."
-        yield f"{first} has {', '.join(addresses) or 'no IPv4 address'}, not {args.address}.", fix
+        yield f"{first_interface} has {', '.join(addresses) or 'no IPv4 address'}, not {args.address}.", fix
 
 
 def _check_adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str]]:
@@ -122,13 +137,17 @@ def _check_adapters(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, s
             names = ", ".join(one_line(adapter, max_chars=20) for adapter in present) or "none"
             fix = f"Set `fabric.adapters` in hosts/{args.host}.yml."
             yield f"{args.host} has no RDMA adapter {name}; its adapters: {names}.", fix
-    first = args.adapters[0] if args.adapters else ""
-    if first in present and _is_ipv4(args.address) and fabric.gid_index(host, first, args.address) is None:
-        yield f"{first} has no RoCE v2 GID for {args.address}.", "`invoke cluster.check` shows the links."
+    first_adapter = args.adapters[0] if args.adapters else ""
+    if (
+        first_adapter in present
+        and _is_ipv4(args.address)
+        and fabric.gid_index(host, first_adapter, args.address) is None
+    ):
+        yield f"{first_adapter} has no RoCE v2 GID for {args.address}.", "`invoke cluster.check` shows the links."
 
 
 def _link_findings(args: FabricReady.Args, host: Host) -> Iterator[tuple[str, str, str]]:
-    """Yield verdict, evidence and fix of each of doctor's findings about these ports and the memory for RDMA."""
+    """Yield the verdict, evidence and fix of each `doctor` finding about these ports and the memory for RDMA."""
     if not args.adapters:
         return
     for links in fabric.group_by_port(fabric.list_links(host)).values():
@@ -168,11 +187,8 @@ def _check_path(args: FabricReady.Args, path: fabric.NetworkPath) -> Iterator[tu
         yield f"a frame of {path.mtu} bytes does not reach {path.peer} over {path.interface}.", fix
 
 
-MAX_PEERS = 16
-
-
 class Fabric(Module["Fabric.Args"]):
-    """Report this host's fast links, and whether peers are reachable over them. Changes nothing, and needs no root.
+    """Report this host's fast links, and whether peers are reachable over them. Changes nothing. Needs no root.
 
     Reads the RDMA adapters with their interfaces, rates, MTU, addresses, RoCE v2 GIDs and firmware. For each peer, the route
     is read, and two pings are sent with a frame of the interface's full MTU.
@@ -208,18 +224,6 @@ def _parse_address(text: str) -> IPv4Address:
         return IPv4Address(text)
     except ValueError:
         raise Failed(f"{text!r} is not an IPv4 address.") from None
-
-
-PROGRAM = "ib_write_bw"
-MAX_ENDS = 4
-#: how long a sender retries to connect to its listener, and a listener waits for its sender
-CONNECT_TIMEOUT_S = 15.0
-RETRY_S = 0.3
-#: time that perftest leaves out at the beginning and at the end
-MARGIN_S = 1
-#: a row of perftest's table: bytes, iterations, peak, average, messages (6.06; the peak of a timed run is 0.00)
-RATE_ROW = re.compile(r"\d{1,12} \d{1,12} [\d.]{1,12} (\d{1,6}(?:\.\d{1,6})?) [\d.]{1,16}")
-CONNECT_FAILED_TEXT = "Couldn't connect"
 
 
 @dataclass(frozen=True, slots=True)

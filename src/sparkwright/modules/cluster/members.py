@@ -21,6 +21,9 @@ from sparkwright.visible import one_line
 
 MAX_VALUE_CHARACTERS = 80
 
+POLL_S = 0.5
+EVIDENCE_LINES = 8
+
 
 class Barrier(Module["Barrier.Args"]):
     """Wait until the runs of all members of the cluster have arrived.
@@ -31,9 +34,9 @@ class Barrier(Module["Barrier.Args"]):
 
     The barrier fails for all members at once if another member has failed, is lost (silent for 20 s, its host or link down,
     its run killed), was stopped on request or has ended, or does not arrive within timeout_s. The message contains that
-    member with its rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, also
-    later ones, but none of the rescue phase, in which all members restore their previous servers. In the rescue phase, use
-    `ignore_errors: true` if the following tasks must run in any case, and put a barrier before the last task of the rescue.
+    member with its rank, its task and the reason. A failure in the forward phase fails all barriers of that phase, even
+    later ones, but no barrier of the rescue phase, in which all members restore their previous servers. In the rescue phase,
+    use `ignore_errors: true` if the following tasks must always run, and put a barrier before the last task of the rescue.
     A run that is stopped on request stops waiting.
 
     With `rank_of`, this member's rank is monitored during the wait, and the barrier fails if it exits. If another member
@@ -57,7 +60,7 @@ class Barrier(Module["Barrier.Args"]):
         compare: list[str] = arg("names of shared values that must be equal on all members", default_factory=list)
         fix: str = arg("what to do if they differ", default="")
         warn: list[str] = arg("names of shared values whose differences are only reported", default_factory=list)
-        rank_of: str = arg("name of the container whose rank is monitored; empty for none", default="")
+        rank_of: str = arg("the container with the rank to monitor; empty: no rank is monitored", default="")
         wait: bool = arg("false to arrive without waiting for the others", default=True)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -83,15 +86,17 @@ class Barrier(Module["Barrier.Args"]):
             members: dict[str, Any] = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait)
             return members
 
-        def watch(*, log: bool = False) -> None:
-            end = rank.find_exit(context.docker(), args.rank_of, cluster.cluster.rank, read_log=log)
-            if end is not None and (end.is_cause or not log):
-                raise Failed(end.why)
+        def raise_if_rank_exited(*, read_log: bool = False) -> None:
+            rank_exit = rank.find_exit(context.docker(), args.rank_of, cluster.cluster.rank, read_log=read_log)
+            if rank_exit is not None and (rank_exit.is_cause or not read_log):
+                raise Failed(rank_exit.why)
 
         try:
-            members = cluster.arrive(args.name, args.share, args.timeout_s, args.phase, wait=args.wait, watch=watch)
+            members = cluster.arrive(
+                args.name, args.share, args.timeout_s, args.phase, wait=args.wait, watch=raise_if_rank_exited
+            )
         except Failed:
-            watch(log=True)
+            raise_if_rank_exited(read_log=True)
             raise
         return members
 
@@ -137,14 +142,10 @@ def _format_value(value: Any) -> str:
     return one_line(text, max_chars=MAX_VALUE_CHARACTERS)
 
 
-POLL_S = 0.5
-EVIDENCE_LINES = 8
-
-
 class RankJoined(Module["RankJoined.Args"]):
     """Check that this member's rank has joined its cluster's group, from its running container and the log since its last start.
 
-    Neither a log line that only announces a group nor /health is sufficient. Waits up to timeout_s; ends at once if the
+    Neither a log line that only announces a group nor /health is sufficient. Waits up to timeout_s, but no longer if the
     container exits (even with code 0) or another member of the cluster fails.
 
     Returns: joined, rank, world, transport (rdma, sockets, gloo or unknown), running. With `asks: true` the state is only
@@ -186,9 +187,9 @@ class RankJoined(Module["RankJoined.Args"]):
         try:
             context.check_failures()
         except Failed:
-            end = rank.find_exit(context.docker(), args.name, args.rank, read_log=True)
-            if end is not None and end.is_cause:
-                raise Failed(end.why) from None
+            rank_exit = rank.find_exit(context.docker(), args.name, args.rank, read_log=True)
+            if rank_exit is not None and rank_exit.is_cause:
+                raise Failed(rank_exit.why) from None
             raise
 
     def _build_result(

@@ -14,8 +14,10 @@ from sparkwright.modules.gateway.gateway_files import GatewayArgs
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change, Result, arg
 
-#: files whose content is not shown
+#: files with secrets; their contents are masked in a diff
 SECRET_FILES = (render.CLIENT_KEYS_FILE, render.SERVER_KEYS_FILE, listeners.CERTIFICATE_FILE, clients.KEYS_FILE)
+
+NO_GATEWAY = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,10 @@ class GatewayRunningState:
 
 
 class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
-    """Run the gateway's container according to the spec, with these files.
+    """Run the gateway's container according to the spec, with the given files.
 
     If only files differ, they are reloaded without interrupting a stream. A container that differs is stopped, after its
-    requests or `stop_timeout_s`, and kept as NAME-previous until the new one is verified (`gateway_keep`) or
+    requests finish or after `stop_timeout_s`, and kept as NAME-previous until the new one is verified (`gateway_keep`) or
     `gateway_restore` restores it.
 
     Returns: differs, exists, verified, reloaded, digest. Fails with HAProxy's message; if a port is in use, with the program
@@ -60,7 +62,7 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
 
     @dataclass(frozen=True, kw_only=True)
     class Args(GatewayArgs):
-        name: str = arg("the gateway's name, which is that of its group")
+        name: str = arg("the gateway's name, which is also its group's name")
         stop_timeout_s: int = arg("how long requests may take to finish before it is replaced, seconds", default=30)
 
     def read(self, args: Args, context: Context) -> GatewayRunningState:
@@ -83,7 +85,11 @@ class GatewayRunning(StateModule["GatewayRunning.Args", GatewayRunningState]):
             return [*changes, Change("state", observed.container["State"]["Status"], "running", "it is stopped")]
         digest = gateway_folders.parse_digest(observed.intended_files[render.CONFIG_FILE], args.name)
         if not changes and observed.digest != digest:
-            return [Change("configuration", observed.digest or "unknown", digest, "HAProxy has loaded another one")]
+            return [
+                Change(
+                    "configuration", observed.digest or "unknown", digest, "HAProxy has loaded another configuration"
+                )
+            ]
         return changes
 
     def describe(self, args: Args, observed: GatewayRunningState) -> dict[str, Any]:
@@ -132,7 +138,7 @@ def _keep_previous(observed: GatewayRunningState, stop_timeout_s: int, context: 
 
 
 def _file_changes(before: dict[str, str], after: dict[str, str]) -> list[Change]:
-    """Return the differing files, without the contents of those with secrets."""
+    """Return the changes of the files, with the contents of secret files masked."""
     return [
         Change(f"file {name}", *_mask_contents(name, before.get(name), after.get(name)))
         for name in sorted(before.keys() | after.keys())
@@ -187,22 +193,22 @@ class GatewayRestore(StateModule["GatewayRestore.Args", GatewayRestoreState]):
         return {"why": args.why}
 
     def act(self, args: Args, observed: GatewayRestoreState, changes: list[Change], context: Context) -> dict[str, Any]:
-        restored = observed.previous or observed.current
+        candidate = observed.previous or observed.current
         if observed.previous and observed.current:
             lifecycle.force_remove(context, observed.current["Id"])
         if observed.previous:
             lifecycle.rename(context, observed.previous, args.name)
-        if not observed.files or restored["Id"] != observed.verified.get("container_id"):
-            lifecycle.force_remove(context, restored["Id"])
+        if not observed.files or candidate["Id"] != observed.verified.get("container_id"):
+            lifecycle.force_remove(context, candidate["Id"])
             return {"restored": False, "msg": "No verified gateway to restore; the failed one is removed."}
         _restore_files(observed, context)
         if observed.previous or not observed.current["State"]["Running"]:
-            lifecycle.start(context, restored["Id"])
+            lifecycle.start(context, candidate["Id"])
         else:
             container.reload(context)
         container.wait_for_running(args.name, observed.verified["digest"], context)
-        lifecycle.set_policy(context, restored, observed.verified["spec"].get("restart", "no"))
-        history.append(context, "gateway restored", container_id=restored["Id"], why=args.why)
+        lifecycle.set_policy(context, candidate, observed.verified["spec"].get("restart", "no"))
+        history.append(context, "gateway restored", container_id=candidate["Id"], why=args.why)
         return {"restored": True, "msg": "The last verified gateway is restored."}
 
 
@@ -211,7 +217,7 @@ def _restore_files(observed: GatewayRestoreState, context: Context) -> None:
     folder = gateway_folders.FILES
     if gateway_folders.is_legacy(observed.verified["spec"]):
         folder = gateway_folders.LEGACY_FOLDER
-        # the failed gateway's files, because of which LEGACY_FOLDER would be ignored
+        # remove the failed gateway's files: LEGACY_FOLDER is ignored while FILES exists
         gateway_folders.remove_folder(gateway_folders.state_of(context).path / gateway_folders.FILES)
     gateway_folders.write_files(gateway_folders.folder(context, folder), observed.files)
 
@@ -231,9 +237,9 @@ class GatewayReturnState:
 class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
     """Return a drained server to its gateways, which then send it requests again.
 
-    Waits up to 30 s until the gateways report it as up. A gateway that does not answer is reported but is not a failure: the
-    next run or health check that finds the server healthy returns it there. A server that is not running or not verified
-    stays drained.
+    Waits up to 30 s until the gateways report it as up. A gateway that does not answer is reported but is not a failure:
+    the next run or health check that finds the server healthy returns it to that gateway. A server that is not running or
+    not verified stays drained.
 
     Returns: returned (names of gateways).
     """
@@ -264,8 +270,10 @@ class GatewayReturn(StateModule["GatewayReturn.Args", GatewayReturnState]):
         return [Change(f"gateway {name}", "draining", "ready") for name in observed.gateways]
 
     def describe(self, args: Args, observed: GatewayReturnState) -> dict[str, Any]:
-        stays = bool(observed.gateways) and not self.differences(args, observed)
-        message = f"stays drained at {', '.join(observed.gateways)}: not running or not verified" if stays else ""
+        stays_drained = bool(observed.gateways) and not self.differences(args, observed)
+        message = (
+            f"stays drained at {', '.join(observed.gateways)}: not running or not verified" if stays_drained else ""
+        )
         return {"returned": [], "msg": message}
 
     def act(self, args: Args, observed: GatewayReturnState, changes: list[Change], context: Context) -> dict[str, Any]:
@@ -293,9 +301,6 @@ class GatewayOwnKey(Module["GatewayOwnKey.Args"]):
         return Result(data={"sha256": server_operations.hash_key(get_key(context.state))})
 
 
-NO_GATEWAY = {"running": False, "verified": False, "changed": [], "models": [], "clients": []}
-
-
 class GatewayState(Module["GatewayState.Args"]):
     """Report the current state of this host's gateway: requests, queue and errors of each model, and the state of each server.
 
@@ -305,7 +310,7 @@ class GatewayState(Module["GatewayState.Args"]):
 
     @dataclass(frozen=True)
     class Args:
-        """None."""
+        pass
 
     def run(self, args: Args, context: Context) -> Result:
         state = haproxy_sockets.inspect(context.state) or NO_GATEWAY

@@ -23,6 +23,21 @@ from sparkwright.host.records import history
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.visible import format_count
 
+LEGACY_GATEWAY_ERROR = (
+    "the previous verified gateway was deployed by sparkwright 0.1, whose container can change its own files, so it is not "
+    "started again."
+)
+
+POLL_S = 0.2
+#: how long requests are repeated while no server is up; by then the gateway's checks have noticed a server that started
+SETTLE_TIMEOUT_S = 15.0
+#: how long requests to a model on demand are repeated while no server is up; it may be asleep
+ASLEEP_TIMEOUT_S = 4.0
+#: timeout of the first request if requests wait for a server; by then a gateway that just started has checked its servers
+FIRST_TRY_TIMEOUT_S = 8.0
+NOT_UP_CODES = ("model_not_up", "overloaded")
+NOT_UP_ANSWER = Answer(503, {"error": {"code": NOT_UP_CODES[0]}})
+
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayArgs:
@@ -46,8 +61,9 @@ class GatewayArgs:
         """Return the contents of the gateway's files, with secrets, by name."""
         if self.kept:
             return gateway_folders.require_files(context, self.kept)
-        texts = (self.files, self.client_key, self.server_keys, self.certificate, self.operators, self.clients)
-        return gateway_folders.compose_files(*texts, context)
+        return gateway_folders.compose_files(
+            self.files, self.client_key, self.server_keys, self.certificate, self.operators, self.clients, context
+        )
 
 
 class GatewayCheck(Module["GatewayCheck.Args"]):
@@ -164,19 +180,13 @@ class GatewayKeep(StateModule["GatewayKeep.Args", GatewayKeepState]):
         return {}
 
 
-EARLIER_GATEWAY = (
-    "the previous verified gateway was deployed by sparkwright 0.1, whose container can change its own files, so it is not "
-    "started again."
-)
-
-
 class GatewayLastGood(Module["GatewayLastGood.Args"]):
-    """Find the target of a gateway rollback: the last verified gateway or, if that one is running, the one before it.
+    """Find the target of a gateway rollback: the last verified gateway, or its predecessor if the last one is running.
 
-    The host has its files, but only a hash of the clients' key, so the current key must be the one that it was deployed with.
+    The host has its files, but only a hash of the clients' key, so the current key must be the key that it was deployed with.
 
-    Returns: spec, digest (of its files), models, proof (values for `gateway_proof`). Refused if there is none, if its
-    files are missing, or if it had another key.
+    Returns: spec, digest (of its files), models, proof (values for `gateway_proof`). Refused if there is no such
+    gateway, if its files are missing, or if it had another key.
     """
 
     @dataclass(frozen=True)
@@ -187,7 +197,7 @@ class GatewayLastGood(Module["GatewayLastGood.Args"]):
     def run(self, args: Args, context: Context) -> Result:
         target = _find_rollback_target(args.name, context)
         if gateway_folders.is_legacy(target["spec"]):
-            raise Refused(EARLIER_GATEWAY, fix="`invoke gateway.deploy` deploys the configuration in the project.")
+            raise Refused(LEGACY_GATEWAY_ERROR, fix="`invoke gateway.deploy` deploys the configuration in the project.")
         files = gateway_folders.state_files(context, target["digest"])
         if not target.get("proof") or not files:
             raise Refused(
@@ -231,24 +241,13 @@ def _refuse_other_key(key_hash: str, since: str, args: GatewayLastGood.Args, con
         raise Refused(f"the gateway verified {since} requires another API key than the present `key`.", fix=fix)
 
 
-POLL_S = 0.2
-#: how long requests are repeated while no server is up; by then the gateway's checks have noticed a server that started
-SETTLE_TIMEOUT_S = 15.0
-#: the same for a model on demand, which may be asleep
-ASLEEP_TIMEOUT_S = 4.0
-#: timeout of the first request if requests wait for a server; by then a gateway that just started has checked its servers
-FIRST_TRY_TIMEOUT_S = 8.0
-NOT_UP_CODES = ("model_not_up", "overloaded")
-NOT_UP_ANSWER = Answer(503, {"error": {"code": NOT_UP_CODES[0]}})
-
-
 class GatewayProof(Module["GatewayProof.Args"]):
     """Check that each model generates a token through the gateway, and that a client without the key is rejected.
 
     The list of models must contain those that are up. A model whose recipe promises other APIs (`expect.probes: [messages,
     responses]`) must generate a token through each of them too, and with Anthropic's API it must count tokens.
 
-    A model none of whose servers is up can't be checked. It is reported, and the run exits with code 4, unless the model is
+    A model without a server that is up can't be checked. It is reported, and the run exits with code 4, unless the model is
     on demand and may be asleep. Fails if no model generates.
 
     Returns: generated, not_up (names of models).
@@ -274,7 +273,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
             status = haproxy_sockets.send_request(_build_endpoint(args, context), MODELS_PATH).status
             if status != 401:
                 raise Failed(f"a request without the key got status {status} instead of 401.")
-        answers = {name: self._wait_for_answer(name, body, args, context) for name, body in args.models.items()}
+        answers = {name: self._wait_for_answer(name, model, args, context) for name, model in args.models.items()}
         generated = [name for name, answer in answers.items() if _is_valid_answer(answer, args.models[name]["task"])]
         not_up = [name for name, answer in answers.items() if answer.code in NOT_UP_CODES]
         for name, answer in answers.items():
@@ -298,30 +297,30 @@ class GatewayProof(Module["GatewayProof.Args"]):
             return Result(msg=f"{message}; no server of {', '.join(missing)} is up", data=data, exit=Exit.INCONCLUSIVE)
         return Result(msg=message, data=data)
 
-    def _wait_for_answer(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
-        """Return the answer to a model's request. It is repeated while no server is up, since a check may be in progress."""
-        timeout_s = ASLEEP_TIMEOUT_S if body.get("on_demand") else SETTLE_TIMEOUT_S
+    def _wait_for_answer(self, name: str, model: dict[str, Any], args: Args, context: Context) -> Answer:
+        """Return the answer to a model's request, repeated while no server is up: a check of the gateway may be in progress."""
+        timeout_s = ASLEEP_TIMEOUT_S if model.get("on_demand") else SETTLE_TIMEOUT_S
         until_s = time.monotonic() + timeout_s
         while True:
-            answer = self._query_model(name, body, args, context)
+            answer = self._query_model(name, model, args, context)
             if answer.code not in NOT_UP_CODES or time.monotonic() > until_s:
                 return answer
             context.progress(0, text=f"waiting for a server of {name}")
             time.sleep(POLL_S)
 
-    def _query_model(self, name: str, body: dict[str, Any], args: Args, context: Context) -> Answer:
+    def _query_model(self, name: str, model: dict[str, Any], args: Args, context: Context) -> Answer:
         """Return the answer to a model's request.
 
         No request is sent for a model that the gateway does not list: it would wait, or count as an error.
         """
-        payload, path = body["body"], tasks.proof_path(body["task"])
-        waits = bool(body.get("waits"))
+        body, path = model["body"], tasks.proof_path(model["task"])
+        waits = bool(model.get("waits"))
         if name not in self._query_model_names(args, context):
             return NOT_UP_ANSWER
         limits_s = (FIRST_TRY_TIMEOUT_S, args.timeout_s) if waits else (args.timeout_s,)
         for limit_s in limits_s:
             answer = haproxy_sockets.send_request(
-                _build_endpoint(args, context), path, payload, key=_client_key(args, context), timeout_s=limit_s
+                _build_endpoint(args, context), path, body, key=_client_key(args, context), timeout_s=limit_s
             )
             if waits and answer.status != 200 and name not in self._query_model_names(args, context):
                 return NOT_UP_ANSWER
@@ -329,17 +328,17 @@ class GatewayProof(Module["GatewayProof.Args"]):
                 break
         return answer
 
-    def _check_dialects(self, name: str, body: dict[str, Any], args: Args, context: Context) -> None:
+    def _check_dialects(self, name: str, model: dict[str, Any], args: Args, context: Context) -> None:
         """Raise Failed if a model does not generate through an API that its recipe promises."""
-        for promised in body.get("dialects") or ():
-            dialect = dialects.OTHER_DIALECTS[promised]
-            answer = self._query_gateway(dialect.path, dialect.request(body["body"]), args, context)
+        for dialect_name in model.get("dialects") or ():
+            dialect = dialects.OTHER_DIALECTS[dialect_name]
+            answer = self._query_gateway(dialect.path, dialect.request(model["body"]), args, context)
             usage = dialect.answer(answer.data).get("usage") or {}
             if answer.status != 200 or not usage.get("completion_tokens"):
                 raise Failed(f"{name} returned no token through the gateway's {dialect.path}: {answer.message}")
             if dialect is dialects.MESSAGES:
                 count = self._query_gateway(
-                    api_paths.COUNT_TOKENS, messages_api.build_count_request(body["body"]), args, context
+                    api_paths.COUNT_TOKENS, messages_api.build_count_request(model["body"]), args, context
                 )
                 if not isinstance(count.data, dict) or not count.data.get("input_tokens"):
                     raise Failed(f"{name} counted no tokens through the gateway: {count.message}")
@@ -351,7 +350,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         )
 
     def _check_model_list(self, generated: list[str], args: Args, context: Context) -> None:
-        """Raise Failed if the gateway's list lacks a model that generated, for SETTLE_TIMEOUT_S."""
+        """Raise Failed if the gateway does not list every model that generated within SETTLE_TIMEOUT_S."""
         until_s = time.monotonic() + SETTLE_TIMEOUT_S
         while missing := sorted({*generated} - self._query_model_names(args, context)):
             if time.monotonic() > until_s:

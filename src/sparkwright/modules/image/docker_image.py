@@ -26,13 +26,13 @@ MAX_PAUSE_S = 20
 class DockerImageState:
     """The image on this host that matches a digest."""
 
-    #: inspect of the verified image; empty if there is none
+    #: Docker's inspection of the verified image; empty if there is none
     image: dict[str, Any]
     #: the requested platform, by default the host's own
     platform: str
-    #: Docker resolves the digest, or the tag that records it, to this image
+    #: whether Docker resolves the digest, or the tag that records it, to this image
     is_named: bool = True
-    #: Id of another image that has that tag; empty if there is none
+    #: Id of another image that has the tag of the digest; empty if there is none
     impostor_id: str = ""
 
 
@@ -178,8 +178,8 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
 
         when, stop = retry_if_exception_type(RegistryDown), stop_after_attempt(MAX_TRIES)
         wait = wait_exponential(multiplier=0.5, max=MAX_PAUSE_S)
-        tries = Retrying(retry=when, stop=stop, wait=wait, before_sleep=note_retry, reraise=True)
-        tries(self._pull, name, platform, context)
+        retrying = Retrying(retry=when, stop=stop, wait=wait, before_sleep=note_retry, reraise=True)
+        retrying(self._pull, name, platform, context)
 
     def _pull(self, name: ImageReference, platform: str, context: Context) -> None:
         api: Any = context.docker().api
@@ -204,7 +204,7 @@ class DockerImage(StateModule["DockerImage.Args", DockerImageState]):
 
 
 def query_registry(api: Any, name: ImageReference) -> dict[str, Any]:
-    """Return the digest and platforms of an image, from its registry through Docker. Raises a readable error."""
+    """Return the digest and platforms of an image, from its registry through Docker. Errors are converted to readable ones."""
     with registry_documents.explain_errors(name.pull_reference):
         answer = api.inspect_distribution(name.pull_reference)
         return registry_documents.parse_distribution(answer, f"the registry's answer about {name.pull_reference}")
@@ -231,8 +231,8 @@ class AdoptImage(Module["AdoptImage.Args"]):
     """Verify an image that another host sent, and tag it with its names and its digest.
 
     The image is identified by its Id, if the lock has Ids for it. Otherwise it must have the layers and the platform that
-    the sending host reported. All other loaded images are removed, and moved tags are restored; images that others pulled,
-    tagged or built in the meantime are kept.
+    the sending host reported. All other loaded images are removed, and moved tags are restored; images that other
+    programs pulled, tagged or built in the meantime are kept.
 
     Returns: id, undone (other changes of the load that were undone, one sentence each). Fails, and removes the image, if it
     is not the expected one.
@@ -339,7 +339,7 @@ class ShareImage(Module["ShareImage.Args"]):
 class UndoLoad(Module["UndoLoad.Args"]):
     """Undo a failed `docker load`: remove the loaded images, and restore the tags that moved to them.
 
-    Images that others pulled, tagged or built in the meantime are kept.
+    Images that other programs pulled, tagged or built in the meantime are kept.
 
     Returns: undone (one sentence for each change).
     """

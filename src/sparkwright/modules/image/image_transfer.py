@@ -35,7 +35,8 @@ KEY_MARK = b" sparkwright-copy"
 PUBLIC_KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} [A-Za-z0-9+/]{1,16384}={0,3}")
 EXPIRY = re.compile(rb'expiry-time="(\d{12})"')
 
-FOREIGN_INTERFACES = ("lo", "docker", "br-", "veth", "virbr")
+#: prefixes of interfaces that are not physical
+VIRTUAL_INTERFACES = ("lo", "docker", "br-", "veth", "virbr")
 
 CONNECT_TIMEOUT_S = 3
 EXPORT_TIMEOUT_S = 3600  # an engine with overlay2 exports the whole image before it sends the first byte
@@ -199,7 +200,7 @@ def _list_addresses() -> list[str]:
     addresses = [
         (-interfaces[name].speed, address.address)
         for name, interface_addresses in psutil.net_if_addrs().items()
-        if name in interfaces and interfaces[name].isup and not name.startswith(FOREIGN_INTERFACES)
+        if name in interfaces and interfaces[name].isup and not name.startswith(VIRTUAL_INTERFACES)
         for address in interface_addresses
         if address.family.name == "AF_INET"
     ]
@@ -209,13 +210,13 @@ def _list_addresses() -> list[str]:
 class SendImage(Module["SendImage.Args"]):
     """Stream an image to another host's Docker: `docker save`, compressed, over one ssh connection.
 
-    Nothing is stored in between. The other host must present its host key from the laptop's known_hosts, whatever the
+    Nothing is stored in between. The other host must present its host key from the laptop's known_hosts, at every
     address; the login uses a key created for this transfer, which is never written to disk.
 
     Returns: address, sent_bytes (before compression), seconds.
 
-    Unreachable if no address leads to that host, or the connection breaks: Docker there keeps nothing of a partial stream.
-    Fails if Docker there refuses the image.
+    Unreachable if no address leads to that host, or if the connection breaks: Docker on the other host keeps nothing of a
+    partial stream. Fails if Docker on the other host refuses the image.
     """
 
     @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from sparkwright.visible import format_count, one_line
 DISK_MARGIN = 1.05
 #: fields of a further model that are arguments of `hf_model`
 MODEL_FIELDS = ("id", "commit", "files", "dir", "transfer")
-#: labels by name of engines.model.chat_template.lines
+#: names of the changes by label of chat_template.list_changes
 CHAT_LABELS = {
     "template": "chat template",
     "thinking": "chat template: thinking",
@@ -106,7 +106,6 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
             "use all peer URLs in parallel, as the halves of one fabric port; otherwise the first that answers",
             default=False,
         )
-
         chat: dict[str, Any] | None = arg(
             "the chat template's properties in the lock, to compare with the previous revision; null: unknown",
             default=None,
@@ -122,7 +121,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         missing = manifest.verify(args.files, on_bytes=_progress_reporter(context, total_bytes(args.files)))
         dropped = _find_dropped_files(manifest, args)
         if context.check:
-            manifest.remember()  # a deploy first runs in check mode, and then need not hash again
+            manifest.remember()  # a deploy runs in check mode first; its second run need not hash the files again
         if not missing and not dropped:
             _refuse_lost_shards(manifest, args)
             manifest.about = _folder_record(args)
@@ -140,7 +139,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
         for path in observed.missing:
             current = _describe_file(observed.manifest.folder / path, sizes[path])
             changes.append(Change(path, current, f"{sizes[path]} bytes", "missing or changed"))
-        return changes + [Change(path, "there", None, "not in this revision") for path in observed.dropped]
+        return changes + [Change(path, "present", None, "not in this revision") for path in observed.dropped]
 
     def describe(self, args: Args, observed: HfModelState) -> dict[str, Any]:
         size_bytes = total_bytes(args.files)
@@ -192,7 +191,7 @@ class HfModel(StateModule["HfModel.Args", HfModelState]):
 
 
 def _find_dropped_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
-    """Return the previous revision's files that this one does not have. Files that users added are not among them."""
+    """Return the previous revision's files that this revision does not have, without files that users added."""
     if manifest.about.get("id") != args.id:
         return []
     current_paths = {file["path"] for file in args.files}
@@ -201,7 +200,7 @@ def _find_dropped_files(manifest: Manifest, args: HfModel.Args) -> list[str]:
 
 
 def _previous_chat(manifest: Manifest, args: HfModel.Args) -> dict[str, Any] | None:
-    """Return chat template and sampling defaults of the model's other revision in the folder, or None."""
+    """Return the chat template and sampling defaults of the revision in the folder; None if it is not another revision."""
     record = manifest.about
     if args.chat is None or record.get("id") != args.id or record.get("commit") in (None, "", args.commit):
         return None
@@ -224,13 +223,14 @@ def _keep_verified_files(args: HfModel.Args, observed: HfModelState, context: Co
         paths = [path for path in paths if path in observed.dropped or not (folder / path).exists()]
     if verified_commit == args.commit and not observed.dropped:
         return
-    first = not model_folders.kept_commit(folder)
+    is_first = not model_folders.kept_commit(folder)
     try:
         model_folders.keep_files(folder, paths, verified_commit)
-        observed.manifest.keep_saved(first=first)
+        observed.manifest.keep_saved(first=is_first)
     except OSError as error:
-        outcome = "a rollback has to download them again"
-        context.note(f"cannot keep the files of {verified_commit[:12]} ({error.strerror}): {outcome}.")
+        context.note(
+            f"cannot keep the files of {verified_commit[:12]} ({error.strerror}): a rollback must download them again."
+        )
 
 
 def _folder_record(args: HfModel.Args) -> dict[str, Any]:
@@ -274,11 +274,11 @@ def _refuse_lost_shards(manifest: Manifest, args: HfModel.Args) -> None:
 
 def _progress_reporter(context: Context, total_bytes: int) -> Callable[[int], None]:
     """Return a thread-safe function that adds a number of read bytes and reports the progress."""
-    guard, read_bytes = threading.Lock(), 0
+    lock, read_bytes = threading.Lock(), 0
 
     def report(count: int) -> None:
         nonlocal read_bytes
-        with guard:
+        with lock:
             read_bytes += count
             context.progress(min(read_bytes, total_bytes - 1), total_bytes, unit="bytes", text="verifying")
 

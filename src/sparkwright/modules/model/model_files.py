@@ -145,7 +145,7 @@ class ShareModel(Module["ShareModel.Args"]):
     """Serve a verified model to other hosts, for one copy each, over HTTP with a token.
 
     The server ends when all readers are done, or two minutes after the last request. Used by `invoke models.copy`, by
-    `hf_model: {from: HOST}`, and by the member of a cluster that has the model, for members that do not.
+    `hf_model: {from: HOST}`, and by the member of a cluster that has the model, for members without it.
 
     Returns: urls (the fastest link first), dir, size_bytes.
 
