@@ -87,7 +87,7 @@ def test_that_layers_were_offloaded_proves_nothing(tmp_path: Path, start_printin
 def test_where_nvidia_smi_cannot_be_asked_the_log_counts(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
     result = check_gpu_use(tmp_path, start_printing(f"{DUMP} device_config=cuda, seed=0"), missing=True)
     assert (result.failed, result.data["verdict"]) == (False, "gpu")
-    assert "by its own log: device_config=cuda (nvidia-smi failed" in result.msg
+    assert "according to its own log: device_config=cuda (nvidia-smi failed" in result.msg
 
 
 @pytest.mark.docker

@@ -26,6 +26,14 @@ from sparkwright.trust.bounds import check_pattern
 from sparkwright.trust.image_name import digest_of
 from sparkwright.visible import one_line
 
+MAX_WARNINGS = 4
+
+Verdict = Literal["proved", "disproved", "not found"]
+MAX_EVIDENCE_CHARS = 300
+#: the longest known line, a config dump, has 6 kB
+MAX_SEARCHED_CHARS = 1 << 13
+SWITCH_NAMES = {True: "enabled", False: "disabled", None: "unknown"}
+
 
 class EngineLog(Module["EngineLog.Args"]):
     """Read the engine's settings and state from the log of a container's last start, each with its log line.
@@ -59,9 +67,6 @@ class EngineLog(Module["EngineLog.Args"]):
         msg = state.failure.value or (state.stage if state.known else "no engine start in the log")
         data = {"state": state.to_json(), "known": state.known, "text": text, "cut": log.cut, "engine": engine.name}
         return Result(msg=f"{msg}; {log.cut}" if log.cut else msg, data=data)
-
-
-MAX_WARNINGS = 4
 
 
 class EngineConfig(Module["EngineConfig.Args"]):
@@ -168,19 +173,12 @@ def evaluate_gpu_use(use: GpuUse) -> Result:
         return Result(msg=f"uses the GPU: {use.why}", data=data)
     data["evidence"] = use.evidence
     if use.verdict == "gpu":
-        return Result(msg=f"uses the GPU by its own log: {use.why}", data=data)
+        return Result(msg=f"uses the GPU according to its own log: {use.why}", data=data)
     if use.verdict == "unknown":
         msg = f"unknown whether the server uses the GPU: {use.why}."
         return Result(msg=msg, exit=Exit.INCONCLUSIVE, data=data)
     reason = f"; {use.why}" if use.log.cpu else f": {use.why}"
     return Result(failed=True, msg=f"the server does not use the GPU{reason}.", fix=gpu_processes.FIX, data=data)
-
-
-Verdict = Literal["proved", "disproved", "not found"]
-MAX_EVIDENCE_CHARS = 300
-#: the longest known line, a config dump, has 6 kB
-MAX_SEARCHED_CHARS = 1 << 13
-SWITCH_NAMES = {True: "enabled", False: "disabled", None: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +264,7 @@ class VerifyLogs(Module["VerifyLogs.Args"]):
 
 
 def add_server_settings(state: EngineState, settings: Mapping[str, Any], path: str) -> None:
-    """Replace settings from the log by those that the server itself reports."""
+    """Replace settings from the log by the settings that the server reports."""
     for name, value in settings.items():
         if name in SETTINGS:
             state.keep(name, value, f"GET {path}: {name} {value}")
@@ -285,7 +283,7 @@ def _query_settings(name: str, engine: Engine, context: Context) -> Mapping[str,
 class PatternSearch:
     """Finds the first line that matches each pattern.
 
-    Raises Refused for an invalid pattern, or one that may backtrack without end.
+    Raises Refused for a pattern that is invalid or may backtrack without end.
     """
 
     def __init__(self, patterns: list[str]) -> None:
@@ -294,8 +292,8 @@ class PatternSearch:
         for pattern in patterns:
             if reason := check_pattern(pattern):
                 raise Refused(f"'{one_line(pattern, max_chars=MAX_EVIDENCE_CHARS)}' {reason}.")
-        self._all = {pattern: re.compile(pattern) for pattern in patterns}
-        self._unmatched = dict(self._all)
+        self._compiled = {pattern: re.compile(pattern) for pattern in patterns}
+        self._unmatched = dict(self._compiled)
 
     def feed(self, line: str) -> None:
         line = line[:MAX_SEARCHED_CHARS]
@@ -306,7 +304,7 @@ class PatternSearch:
     def reset(self) -> None:
         """Discard all matches, because the log of another start begins."""
         self.matches.clear()
-        self._unmatched = dict(self._all)
+        self._unmatched = dict(self._compiled)
 
 
 def failing_verdicts(log_unknown: str) -> tuple[Verdict, ...]:
@@ -319,7 +317,7 @@ def evaluate_checks(args: VerifyLogs.Args, state: EngineState, matches: dict[str
 
     Args:
         matches: first matching line of each pattern.
-        cut: the part of the log that was read, empty if all of it; with a part, no line is proved to be absent.
+        cut: the part of the log that was read; empty if all was read. If set, no line is proved to be absent.
     """
     checks = [] if args.chunked_prefill == "any" else [_check_chunked_prefill(args.chunked_prefill, state)]
     checks += [_check_expected(pattern, matches.get(pattern)) for pattern in args.expect_log]
@@ -362,8 +360,8 @@ def _was_verified(inspected: Mapping[str, Any] | None, context: Context) -> bool
     """Return True if the same image and command were verified on this host before."""
     config = (inspected or {}).get("Config") or {}
     command, digest = list(config.get("Cmd") or ()), digest_of(str(config.get("Image") or ""))
-    for good in (verified_states.load_last(context.state), *verified_states.load_earlier(context.state)):
-        spec = good.get("spec") or {}
+    for verified_state in (verified_states.load_last(context.state), *verified_states.load_earlier(context.state)):
+        spec = verified_state.get("spec") or {}
         if spec and list(spec.get("command") or ()) == command and digest_of(str(spec.get("image"))) == digest:
             return True
     return False

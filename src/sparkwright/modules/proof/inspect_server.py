@@ -31,7 +31,7 @@ from sparkwright.trust.image_name import digest_of, with_digest, without_digest
 from sparkwright.visible import format_count
 
 EVIDENCE_LINES = 8
-#: the expectations for a server without a verified state
+#: expectations for a server without a verified state
 NO_EXPECTATIONS: dict[str, Any] = {
     "served_name": "",
     "tok_per_s": None,
@@ -71,11 +71,11 @@ class InspectServer(Module["InspectServer.Args"]):
         host: str = arg("the host's name, for messages", default="")
 
     def run(self, args: Args, context: Context) -> Result:
-        client, good = context.docker(), verified_states.load_last(context.state)
+        client, verified_state = context.docker(), verified_states.load_last(context.state)
         name = str(args.spec["name"])
         inspected = containers.inspect(client, name)
-        if inspected is None and good:
-            name = str(good["spec"]["name"])
+        if inspected is None and verified_state:
+            name = str(verified_state["spec"]["name"])
             inspected = containers.inspect(client, name)
         if inspected is None or inspected["State"]["Status"] != "running":
             turns.refuse_asleep(context.state)
@@ -90,13 +90,13 @@ class InspectServer(Module["InspectServer.Args"]):
         health = None if is_worker else http_probe.send_request(url, http.health, timeout_s=http.health_s)
         if health is not None and (health.status == 0 or health.status in http.loading):
             return _silent_result(args, server, url, health.error or f"HTTP {health.status}", context)
-        is_verified = server.id == good.get("container_id")
-        changes = _find_drift(args, server, good, context)
+        is_verified = server.id == verified_state.get("container_id")
+        changes = _find_drift(args, server, verified_state, context)
         is_pinned = "@" in str(args.spec["image"])
         key = server_key.read_container_key(context.state, inspected)
         answer = None if is_worker else http_probe.send_request(url, http.models, api_key=key)
         models = openai_api.parse_models(http, answer.json()) if answer is not None and answer.status == 200 else {}
-        expected = _build_expectations(args, good if is_verified else {}, changes, is_pinned=is_pinned)
+        expected = _build_expectations(args, verified_state if is_verified else {}, changes, is_pinned=is_pinned)
         served_name = expected["served_name"] or next(iter(models), "")
         property_names = ("name", "id", "image", "flags", "model_dir", "loopback")
         data = {
@@ -115,7 +115,7 @@ class InspectServer(Module["InspectServer.Args"]):
 
 
 def _find_drift(
-    args: InspectServer.Args, server: RunningContainer, good: Mapping[str, Any], context: Context
+    args: InspectServer.Args, server: RunningContainer, verified_state: Mapping[str, Any], context: Context
 ) -> list[Change]:
     spec = ContainerSpec.from_json(args.spec)
     is_secret, secret_name = spec.server_key.startswith(SECRET_PREFIX), spec.server_key.removeprefix(SECRET_PREFIX)
@@ -123,8 +123,10 @@ def _find_drift(
         fingerprint = container_options.key_fingerprint(server.container) or "unknown"
         spec = dataclasses.replace(spec, server_key=FINGERPRINT_PREFIX + fingerprint)
     spec = server_key.resolve_key(spec, context)
-    verified_id, model = str(good.get("container_id", "")), good.get("model") or {}
-    state = ContainerState(spec, server.container, server.image_inspect, verified_id, model, verified_spec(good))
+    verified_id, model = str(verified_state.get("container_id", "")), verified_state.get("model") or {}
+    state = ContainerState(
+        spec, server.container, server.image_inspect, verified_id, model, verified_spec(verified_state)
+    )
     changes = find_drift(args.model, state)
     if not digest_of(spec.image) and without_digest(server.image) != spec.image:
         changes.insert(0, Change("image", server.image, spec.image, "spark.lock has no digest for it"))
@@ -189,10 +191,10 @@ def _absent_result(args: InspectServer.Args, context: Context) -> Result:
     bindings = container_option_rules.port_bindings(tuple(args.spec.get("ports") or ()))
     port = next((int(row["HostPort"]) for rows in bindings.values() for row in rows), 0)
     holder = containers.describe_port_holder(context.docker(), port) if port else ""
-    other = f" Port {port} is in use by {holder}." if holder else ""
+    conflict = f" Port {port} is in use by {holder}." if holder else ""
     cluster = container_labels.membership_of_labels(args.spec.get("labels")).cluster
     fix = f"`invoke deploy --host {cluster or args.host or 'HOST'}` starts it."
-    return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{other}", fix=fix)
+    return Result(failed=True, msg=f"no server: there is no container {args.spec['name']}.{conflict}", fix=fix)
 
 
 def _exited_result(name: str, inspected: dict[str, Any], context: Context) -> Result:
@@ -215,7 +217,9 @@ def _silent_result(
     stage = "" if restarts else _start_stage(args, server, context)
     if stage:
         message = f"{server.name} has been starting for {server.age_s:.0f} s ({stage}); nothing answers at {url} yet."
-        return Result(failed=True, exit=Exit.INCONCLUSIVE, msg=message, fix="Check again once `invoke status` says ok.")
+        return Result(
+            failed=True, exit=Exit.INCONCLUSIVE, msg=message, fix="Check again once `invoke status` reports ok."
+        )
     restarted = f", after {format_count(restarts, 'restart')}" if restarts else ""
     message = f"{server.name} has been running for {server.age_s:.0f} s{restarted}; nothing answers at {url} ({error})"
     return _no_server_result(message, server.container, context)

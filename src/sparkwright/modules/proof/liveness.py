@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkwright import defaults
-from sparkwright.engines import engine, openai_api, tasks
-from sparkwright.engines import http as key_rules
-from sparkwright.engines import http as roles
-from sparkwright.engines.http import GENERATE, Http
+from sparkwright.engines import openai_api, tasks
+from sparkwright.engines.engine import get_engine
+from sparkwright.engines.http import GENERATE, HEARTBEAT, SET_KEY_FIX, Http
 from sparkwright.errors import Exit, Inconclusive, Refused
 from sparkwright.host.containers import container_labels, containers, ownership, server_key
 from sparkwright.host.containers.inspection import describe_status
@@ -28,12 +27,17 @@ OTHER_CLIENTS_S = 2.0
 #: verdicts of `verify_health` that another start would not change
 LASTING_VERDICTS = ("unauthorized", "wrong name")
 
+CRASH_WAIT_S = 2.0
+
+SETTLE_TIMEOUT_S = 10.0
+SAME_SERVER_POLL_S = 0.1
+
 
 class Liveness(Module["Liveness.Args"]):
     """Check that the server generates a token, or report that it needs a restart. Changes nothing.
 
-    A server needs a restart if its container is not running or was restarted by Docker in the meantime, if it stopped
-    answering since its start, or if /health is fine but it generates nothing. A starting server gets twice the duration of
+    A server needs a restart if its container is not running or was restarted by Docker in the meantime, if it has
+    stopped answering, or if /health is fine but it generates nothing. A starting server gets twice the duration of
     its last measured start, and at least 30 s; check mode does not wait. If it generates for other clients but not for this
     check, its queue is long: the run exits with code 4.
 
@@ -89,7 +93,7 @@ def _explain_not_running(name: str, container: dict[str, Any], started_at: str) 
     """Return why the engine is not running, or was restarted; empty if it runs.
 
     Args:
-        started_at: the container's StartedAt at the previous inspect; empty at the first.
+        started_at: the container's StartedAt at the previous inspection; empty at the first inspection.
     """
     if not container:
         return f"there is no container {name}."
@@ -114,25 +118,27 @@ def _describe_start(container: dict[str, Any], args: Liveness.Args, context: Con
     from sparkwright.health.judging import ranks
     from sparkwright.health.settings import Settings
 
-    good = verified_states.load_last(context.state)
-    good = good if good.get("container_id") == container["Id"] else {}
+    verified_state = verified_states.load_last(context.state)
+    verified_state = verified_state if verified_state.get("container_id") == container["Id"] else {}
     container_state = snapshot.parse_container(container, "")
-    if snapshot.is_verified_since_start(container_state, good) or ranks.is_crash_loop(container_state, time.time()):
+    if snapshot.is_verified_since_start(container_state, verified_state) or ranks.is_crash_loop(
+        container_state, time.time()
+    ):
         return ""
     started_s = container_state.started_s or 0.0
     limits = dataclasses.replace(Settings.load(context.state).limits, ready_s=args.ready_s)
-    running_s, allowed_s = time.time() - started_s, current_state.start_limit_s(good, limits)
+    running_s, allowed_s = time.time() - started_s, current_state.start_limit_s(verified_state, limits)
     return f"starting for {running_s:.0f} s (up to {allowed_s:.0f} s)" if running_s <= allowed_s else ""
 
 
 def _is_generating(http: Http, args: Liveness.Args, context: Context) -> bool:
     """Return True if the server generates tokens, for other clients, according to its counters."""
     key = server_key.find_probe_key(context, args.base_url, VerifyHealth.Args(args.base_url).api_key_secret)
-    before = server_counters.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
+    before = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
     until_s = time.monotonic() + OTHER_CLIENTS_S
     while before is not None and time.monotonic() < until_s:
         time.sleep(POLL_S)
-        now = server_counters.read_counters(http, args.base_url, key)[0].get(roles.HEARTBEAT)
+        now = server_counters.read_counters(http, args.base_url, key)[0].get(HEARTBEAT)
         if now is not None and now > before:
             return True
     return False
@@ -151,9 +157,6 @@ def _silent_result(reason: str) -> Result:
 
 def _unknown_result(reason: str) -> Result:
     return Result(msg=reason, exit=Exit.INCONCLUSIVE, data={"silent": False, "serves": False, "why": reason})
-
-
-CRASH_WAIT_S = 2.0
 
 
 class VerifyHealth(Module["VerifyHealth.Args"]):
@@ -181,8 +184,9 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
         timeout_s: float = arg("time limit for generating them, seconds", default=defaults.TOKEN_TIMEOUT_S)
 
     def run(self, args: Args, context: Context) -> Result:
-        used = engine.get_engine(args.engine) if args.engine else container_labels.engine_at(context, args.base_url)
-        return self.check_server(args, context, used.http)
+        if args.engine:
+            return self.check_server(args, context, get_engine(args.engine).http)
+        return self.check_server(args, context, container_labels.engine_at(context, args.base_url).http)
 
     def check_server(self, args: Args, context: Context, http: Http) -> Result:
         """Check a server through the API of its engine."""
@@ -236,7 +240,7 @@ class VerifyHealth(Module["VerifyHealth.Args"]):
     def _no_token_result(http: Http, args: Args, answer: http_probe.Response) -> Result:
         if answer.status == 401:
             return _failed_result(
-                "unauthorized", "the server requires an API key that is not known here.", fix=key_rules.SET_KEY_FIX
+                "unauthorized", "the server requires an API key that is not known here.", fix=SET_KEY_FIX
             )
         health_after = _query_health_after_failure(http, args.base_url)
         if answer.error == "timeout":
@@ -288,12 +292,8 @@ def _failed_result(verdict: str, msg: str, *, fix: str = "") -> Result:
     return Result(failed=True, msg=msg, fix=fix, data={"verdict": verdict})
 
 
-SETTLE_TIMEOUT_S = 10.0
-SAME_SERVER_POLL_S = 0.1
-
-
 class SameServer(Module["SameServer.Args"]):
-    """Check that the container is still the one that `inspect_server` found, and was not restarted by hand.
+    """Check that the container is still the one that `inspect_server` found, and was not restarted manually.
 
     A container that exited and was restarted by its restart policy counts as the same.
 
@@ -322,7 +322,7 @@ def _describe_replacement(args: SameServer.Args, context: Context) -> str:
     deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
     http = container_labels.engine_at(context, args.base_url).http if args.base_url else None
     while True:
-        # before the inspect: otherwise a server started after the inspect could answer
+        # query before the inspection: a server that was started after the inspection could answer
         answers = http is None or http_probe.send_request(args.base_url, http.health, timeout_s=http.health_s).status
         is_settled = answers or time.monotonic() > deadline_s
         container = containers.inspect(context.docker(), args.name)

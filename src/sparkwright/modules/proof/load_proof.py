@@ -32,6 +32,19 @@ TOKEN_COUNT_MARGIN = 0.03
 #: tokens: with 224 words the estimate was 2 % off, and about one prompt in twenty was longer than the context
 FEW_WORDS, MANY_WORDS = 32, 2048
 
+DEPTH_RATES_ANSWER_TOKENS = 64
+#: key of the rates in a baseline
+DEPTH_RATES_KEY = "depth"
+#: a rate below this share of the earlier one at the same depth is a regression; low, because one stream is measured once
+MIN_DEPTH_RATE_SHARE = 0.75
+#: a first rate below this share of a short prompt's rate is doubtful. By the bytes read, a dense 8B in bf16 loses a fifth of
+#: its rate behind 32k tokens (16 GB of weights, 4 GB of KV cache); a slow fallback of the attention backend loses most of it
+MIN_FIRST_RATE_SHARE = 0.5
+SLOWER_FIX = (
+    "Compare the attention backend in the engine's log (`invoke logs --state`) with the earlier one; set "
+    "`attention-backend`."
+)
+
 
 class LoadProof(Module["LoadProof.Args"]):
     """Check that the server handles the context and the number of streams that its recipe promises in `expect.load`.
@@ -118,11 +131,11 @@ def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, 
     tokens = max(1, int(step.context * (1 - TOKEN_COUNT_MARGIN)) - ANSWER_TOKENS)
     requests = [server.sized_request(tokens, ANSWER_TOKENS) for _ in range(step.streams)]
     context.guards.reset_lowest()
-    before = context.machine.meminfo()["MemAvailable"]
+    available_before = context.machine.meminfo()["MemAvailable"]
     options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": server.api_key}
     outcomes = load.send_all(args.base_url, requests, counter_keys=server.http.counted, **options)
     lowest_bytes = context.guards.lowest_bytes
-    after = context.machine.meminfo()["MemAvailable"]
+    available_after = context.machine.meminfo()["MemAvailable"]
     failed = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]
     if failed:
         context.guards.check()  # if the memory guard stopped the server, its error explains more
@@ -136,22 +149,8 @@ def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, 
         step.streams,
         round(totals.stream_tok_per_s, 2) if totals.stream_tok_per_s else None,
         round(totals.ttft.max, 3) if totals.ttft else None,
-        min(before, after) if lowest_bytes is None else min(lowest_bytes, before, after),
+        min(size for size in (lowest_bytes, available_before, available_after) if size is not None),
     )
-
-
-DEPTH_RATES_ANSWER_TOKENS = 64
-#: key of the rates in a baseline
-DEPTH_RATES_KEY = "depth"
-#: a rate below this share of the earlier one at the same depth is a regression; low, because one stream is measured once
-MIN_DEPTH_RATE_SHARE = 0.75
-#: a first rate below this share of a short prompt's rate is doubtful. By the bytes read, a dense 8B in bf16 loses a fifth of
-#: its rate behind 32k tokens (16 GB of weights, 4 GB of KV cache); with a slow fallback of the attention backend most of it
-MIN_FIRST_RATE_SHARE = 0.5
-SLOWER_FIX = (
-    "Compare the attention backend in the engine's log (`invoke logs --state`) with the one before; set "
-    "`attention-backend`."
-)
 
 
 @dataclass(frozen=True, slots=True)

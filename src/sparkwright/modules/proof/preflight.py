@@ -23,6 +23,11 @@ from sparkwright.trust import bounds, process_option_rules, security_option_rule
 from sparkwright.visible import format_count
 
 DISK_MARGIN = 1.05
+#: options of a recipe's container, each with the key of Docker's `info` that must be true for it
+LIMIT_KEYS = (
+    *(("memory", "MemoryLimit"), ("memory_swap", "SwapLimit")),
+    *(("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Preflight(Module["Preflight.Args"]):
 
     Checks: the Docker Engine, the home folder in the plan, the image's platforms, disk space for image and model (their size
     + 5 %, without existing files), the server's port (and the program that uses it), the networks, devices, CPUs and limits
-    of the container, the GPU. All findings are listed; a bad one refuses the run.
+    of the container, the GPU. All findings are listed; if one is bad, the run is refused.
 
     Returns: checks (name, verdict, evidence).
     """
@@ -101,42 +106,47 @@ def _check_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
     if not args.model or not args.model_dir:
         return
     folder = context.machine.expand(args.model_dir)
-    missing = sum(
+    missing_bytes = sum(
         file["size_bytes"] - _present_bytes(folder / file["path"], file["size_bytes"]) for file in args.model["files"]
     )
-    free = context.machine.free_bytes(_existing_parent(folder))
-    need = int(missing * DISK_MARGIN)
-    if need > free:
-        evidence = f"the model needs {units.format_size(need)} more in {folder}, {units.format_size(free)} free."
+    free_bytes = context.machine.free_bytes(_existing_parent(folder))
+    need_bytes = int(missing_bytes * DISK_MARGIN)
+    if need_bytes > free_bytes:
+        evidence = (
+            f"the model needs {units.format_size(need_bytes)} more in {folder}, {units.format_size(free_bytes)} free."
+        )
         yield PreflightFinding("disk", "bad", evidence, "Free some space, or choose another `model.dir`.")
     else:
-        yield PreflightFinding("disk", "ok", f"{units.format_size(free)} free, {units.format_size(need)} to download")
+        evidence = f"{units.format_size(free_bytes)} free, {units.format_size(need_bytes)} to download"
+        yield PreflightFinding("disk", "ok", evidence)
     existing_folder = _existing_parent(folder)
     # only for a download: the wake service has no write access to the model's folder
-    if missing and not os.access(existing_folder, os.W_OK):
+    if missing_bytes and not os.access(existing_folder, os.W_OK):
         fix = f"On the host: `sudo chown $USER {existing_folder}`."
         yield PreflightFinding("folder", "bad", f"no permission to write in {existing_folder}.", fix)
 
 
 def _check_image_disk(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     """Check the space for the image, twice its size: the download is kept until unpacked, and unpacking never shrinks it."""
-    size = (args.image or {}).get("size_bytes")
-    if not size or not args.container:
+    size_bytes = (args.image or {}).get("size_bytes")
+    if not size_bytes or not args.container:
         return
     try:
         api: Any = context.docker().api
         if image_names.find(api, args.container["image"], locked_ids(args.image)):
             return
         root = Path(str(api.info().get("DockerRootDir") or "/"))
-        free = context.machine.free_bytes(_existing_parent(root))
+        free_bytes = context.machine.free_bytes(_existing_parent(root))
     except (SparkwrightError, OSError):
         return
-    need = int(2 * size * DISK_MARGIN)
-    if need > free:
-        evidence = f"the image needs {units.format_size(need)} or more in {root}, {units.format_size(free)} free."
+    need_bytes = int(2 * size_bytes * DISK_MARGIN)
+    if need_bytes > free_bytes:
+        space = f"{units.format_size(need_bytes)} or more in {root}, {units.format_size(free_bytes)} free"
+        evidence = f"the image needs {space}."
         yield PreflightFinding("image disk", "bad", evidence, "`invoke images.prune` lists unused images.")
     else:
-        yield PreflightFinding("image disk", "ok", f"{units.format_size(free)} free, {units.format_size(size)} to pull")
+        evidence = f"{units.format_size(free_bytes)} free, {units.format_size(size_bytes)} to pull"
+        yield PreflightFinding("image disk", "ok", evidence)
 
 
 def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
@@ -157,8 +167,12 @@ def _check_port(args: Preflight.Args, context: Context) -> Iterator[PreflightFin
         yield PreflightFinding("port", "ok", f"port {port} is {user}")
         return
     on_host_network = process_option_rules.parse_network(spec.get("network", ""))[0] == process_option_rules.HOST
-    ways = ["the engine's flag `port` in the recipe"] if on_host_network else []
-    fix = containers.fix_to_stop_rank(rank) if rank else containers.fix_to_free_port(holder, *ways, is_ours=is_ours)
+    port_settings = ["the engine's flag `port` in the recipe"] if on_host_network else []
+    fix = (
+        containers.fix_to_stop_rank(rank)
+        if rank
+        else containers.fix_to_free_port(holder, *port_settings, is_ours=is_ours)
+    )
     yield PreflightFinding("port", "bad", f"port {port} is in use by {holder}.", fix)
 
 
@@ -201,14 +215,10 @@ def _check_devices(args: Preflight.Args, context: Context) -> Iterator[Preflight
             yield PreflightFinding("device", "ok", f"{path} exists")
 
 
-#: option of a recipe's container, and the key of Docker's `info` that must be true for it
-_LIMITS = (("memory", "MemoryLimit"), ("memory_swap", "SwapLimit"), ("cpus", "CpuCfsQuota"), ("cpuset_cpus", "CPUSet"))
-
-
 def _check_limits(args: Preflight.Args, context: Context) -> Iterator[PreflightFinding]:
     """Check limits that the Docker Engine would refuse, or ignore with a mere warning."""
     spec = args.container or {}
-    limits = [(name, info_key) for name, info_key in _LIMITS if spec.get(name)]
+    limits = [(name, info_key) for name, info_key in LIMIT_KEYS if spec.get(name)]
     if not limits:
         return
     try:
@@ -291,7 +301,7 @@ class Lint(Module["Lint.Args"]):
             "the container's network; on the host's network a server may listen on loopback only", default=""
         )
         image_ids: list[str] = arg(
-            "ids that identify the image; empty: those recorded at its pull", default_factory=list
+            "ids that identify the image; empty: the ids recorded at its pull", default_factory=list
         )
 
     def run(self, args: Args, context: Context) -> Result:
@@ -311,8 +321,8 @@ class Lint(Module["Lint.Args"]):
         if not bad:
             message = f"{engine.title} {image.version or 'of unknown version'}, {engine.advice.kind(model).sentence}"
             return Result(msg="; ".join([message, *_format_warnings(findings)]), data=data)
-        ways = "; or ".join(way.text for way in bad[0].ways_out)
-        fix = f"{ways[:1].upper()}{ways[1:]}. Why: `invoke explain {bad[0].rule}`." if ways else ""
+        fixes = "; or ".join(way.text for way in bad[0].ways_out)
+        fix = f"{fixes[:1].upper()}{fixes[1:]}. Why: `invoke explain {bad[0].rule}`." if fixes else ""
         data["evidence"] = [f"{finding.rule}: {finding.sentence}" for finding in bad[1:]]
         return Result(failed=True, exit=Exit.REFUSED, msg=bad[0].sentence, fix=fix, data=data)
 

@@ -24,10 +24,16 @@ from sparkwright.measure.reference import AnswersEvaluation, Divergence, Generat
 from sparkwright.modules.proof import verdict as verdicts
 from sparkwright.protocol.result import Result, arg
 
-#: for the chat template and the question
+#: tokens of the chat template and the question, at most
 MARGIN_TOKENS = 256
 TOKENS_PER_WORD = 1.3
+#: tokens of other clients that the counters may include, as a share of the tokens of the check
 MAX_FOREIGN_SHARE = 0.01
+
+MAX_QUOTED_CHARS = 120
+CAUSES = "wrong weights, a broken kernel or another chat template"
+ANY_ANSWERS_FIX = "If the model is meant to answer like this: `expect: {answers: any}` in the recipe."
+NEW_BASELINE_FIX = "If the new text is right: `invoke verify --new-baseline`."
 
 
 class PrefixCache(Module["PrefixCache.Args"]):
@@ -88,10 +94,10 @@ class PrefixCache(Module["PrefixCache.Args"]):
         block_tokens = block_tokens or http.prefix_block
         if is_hybrid:
             block_tokens = max(block_tokens, http.recurrent_block)
-        words = prefix_cache.prefix_length_tokens(block_tokens)
+        prefix_words = prefix_cache.prefix_length_tokens(block_tokens)  # a word has at least one token
         context_tokens = _query_context_length(http, args, key)
-        data: dict[str, Any] = {"block_tokens": block_tokens, "prefix_tokens": words}
-        if context_tokens is not None and words * TOKENS_PER_WORD + MARGIN_TOKENS > context_tokens:
+        data: dict[str, Any] = {"block_tokens": block_tokens, "prefix_tokens": prefix_words}
+        if context_tokens is not None and prefix_words * TOKENS_PER_WORD + MARGIN_TOKENS > context_tokens:
             message = f"two blocks of {block_tokens} tokens do not fit into its context of {context_tokens}"
             evaluation = prefix_cache.PrefixCacheVerdict("unknown", f"{message}: most prompts cannot hit the cache")
             return _build_result(evaluation, engine, args, data)
@@ -100,7 +106,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
                 http,
                 args.base_url,
                 args.model,
-                words,
+                prefix_words,
                 lambda: server_counters.read_counters(http, args.base_url, key)[0],
                 api_key=key,
                 timeout_s=args.timeout_s,
@@ -116,7 +122,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
             engine.name,
             engine.prefix_cache,
             measurements,
-            words,
+            prefix_words,
             block_tokens,
             cache_settings,
             version,
@@ -159,12 +165,6 @@ def _build_result(
         fix = f"{fix[:1].upper()}{fix[1:]}." if fix else ""
         return Result(failed=True, msg=f"{message}.", fix=fix, data=data)
     return Result(msg=message, data=data)
-
-
-MAX_QUOTED_CHARS = 120
-CAUSES = "wrong weights, a broken kernel or another chat template"
-ANY_ANSWERS_FIX = "If the model is meant to answer like this: `expect: {answers: any}` in the recipe."
-NEW_BASELINE_FIX = "If the new text is right: `invoke verify --new-baseline`."
 
 
 class ReferenceText(Module["ReferenceText.Args"]):
@@ -248,7 +248,7 @@ class ReferenceText(Module["ReferenceText.Args"]):
         if not (args.record or args.new_baseline):
             msg = "no reference text of this image, model and arguments yet; one is saved once all checks pass"
             return Result(msg=msg, data={**data, "verdict": "not compared"})
-        score = _format_prompt_count(texts)
+        summary = _format_prompt_count(texts)
         if args.answers == "judged":
             try:
                 evaluation = self._evaluate(args, context, http, key, texts)
@@ -258,9 +258,9 @@ class ReferenceText(Module["ReferenceText.Args"]):
                 if evaluation.verdict == "garbage":
                     Baselines(context.state).remove(name)
                 return _not_recorded_result(evaluation, container_labels.engine_at(context, args.base_url), data)
-            score = evaluation.sentence
+            summary = evaluation.sentence
         baselines.write_reference(context.state, name, texts)
-        return Result(msg=f"reference text recorded ({score})", data=data)
+        return Result(msg=f"reference text recorded ({summary})", data=data)
 
     def _evaluate(
         self, args: Args, context: Context, http: Http, key: str, texts: Sequence[GeneratedText]

@@ -286,9 +286,7 @@ def _find_doubt(
         busy = ", ".join(f"{name} generated {tokens:.0f} tokens" for name, tokens in observed.tokens_of_others.items())
         return "inconclusive", f"the GPU was shared: {busy} meanwhile", server_counters.IDLE_FIX
     if observed.gpu.is_degraded(baseline.clock_mhz if baseline else None):
-        message = (
-            f"host degraded: {observed.gpu.sentence}; {measured.tok_per_s:.1f} tok/s says nothing about the server"
-        )
+        message = f"host degraded: {observed.gpu.sentence}; {measured.tok_per_s:.1f} tok/s does not describe the server"
         return "host degraded", message, "Cut the host's AC power for 60 s (USB-PD); a restart does not fix it."
     return None
 

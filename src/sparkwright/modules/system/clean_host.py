@@ -136,7 +136,7 @@ def _list_containers(args: CleanHost.Args, context: Context) -> Iterator[Item]:
 
 
 def _list_caches(context: Context, removed_names: set[str]) -> Iterator[Item]:
-    """Yield the compile caches, in today's folder and in that of earlier versions, and the trash."""
+    """Yield the compile caches, in the current folder and the folder of earlier versions, and the trash."""
     users = compile_caches.keys_possibly_in_use(context)
     for key in compile_caches.list_keys(context):
         folder, user = compile_caches.folder(context, key), users.get(key, "")

@@ -28,6 +28,13 @@ LINGER_TIMEOUT_S = 10.0
 #: exit statuses with which systemd reports that it could not set up users, capabilities, namespaces or system calls
 SETUP_FAILED_STATUSES = ("217", "218", "226", "228")
 
+SETTINGS_ARGS = (
+    *("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command", "webhook", "webhook_file"),
+    *("webhook_format", "textfile", "limits", "wake", "verify_every_s", "quiet_hours"),
+)
+
+_SCHEDULER_NAMES = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
+
 
 @dataclass(frozen=True, slots=True)
 class HealthTimerState:
@@ -127,14 +134,14 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
             names = [Path(name).name for name in observed.current_files if name != CRONTAB]
             names += [path.name for path in observed.check_files]
             names += [CRONTAB] if schedule.CRON_MARK in observed.current_files[CRONTAB] else []
-            return [Change(name, "there", None) for name in names]
+            return [Change(name, "present", None) for name in names]
         changes = [
-            Change(Path(name).name, "another" if observed.current_files.get(name) else None, "as requested")
+            Change(Path(name).name, "different" if observed.current_files.get(name) else None, "as requested")
             for name, texts in observed.intended_files.items()
             if not _is_up_to_date(name, observed, texts)
         ]
         if _find_leftover_wake_unit(observed):
-            changes.append(Change(schedule.WAKE_UNIT, "there", None))
+            changes.append(Change(schedule.WAKE_UNIT, "present", None))
         if not observed.active:
             changes.append(Change("timer", "inactive", "active"))
         if not observed.lingers:
@@ -163,12 +170,6 @@ class HealthTimer(StateModule["HealthTimer.Args", HealthTimerState]):
 
 
 # -- intended files ----------------------------------------------------------------------------------------------------
-
-
-SETTINGS_ARGS = (
-    *("host", "every_s", "smoke_every_s", "smoke_tokens", "heal", "heal_every_s", "command", "webhook", "webhook_file"),
-    *("webhook_format", "textfile", "limits", "wake", "verify_every_s", "quiet_hours"),
-)
 
 
 def _build_settings(args: HealthTimer.Args) -> Settings:
@@ -253,14 +254,11 @@ def _install(args: HealthTimer.Args, observed: HealthTimerState, context: Contex
         f"{name} {record.state}" if name else record.state for name, record in records.items() if record is not None
     ]
     first_check = f", first check: {', '.join(states)}" if states else ""
-    unconfined = " (without private namespaces: this kernel does not allow them to users)"
+    unconfined = " (without private namespaces: this kernel does not allow them for users)"
     restriction = "" if confined or scheduler.scope == "cron" else unconfined
     data = {"scope": scheduler.scope, "confined": confined, "health": latest.to_json() if latest else None}
     every_s = Settings.load(context.state).every_s
     return {**data, "msg": f"every {every_s:g} s by {_SCHEDULER_NAMES[scheduler.scope]}{restriction}{first_check}"}
-
-
-_SCHEDULER_NAMES = {"user": "the systemd user instance", "system": "systemd", "cron": "cron"}
 
 
 def _run_first_check(context: Context) -> None:
@@ -292,7 +290,7 @@ def _start_timer(observed: HealthTimerState, context: Context) -> bool:
 
 
 def _start_services(observed: HealthTimerState, context: Context, *, confined: bool) -> None:
-    """Start the memory guard and the wake service with the new files. Under cron, stop them: it starts them within a minute."""
+    """Start the memory guard and the wake service with the new files. Under cron, stop them; cron starts them within a minute."""
     scheduler = observed.scheduler
     if scheduler.scope == "cron":
         service_guard.stop(context.state)

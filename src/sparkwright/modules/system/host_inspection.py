@@ -21,6 +21,13 @@ from sparkwright.shell import join
 from sparkwright.units import GIB
 from sparkwright.visible import format_count
 
+COMMAND_S = 120.0
+
+SURVEY_FACTS = (
+    *("user", "hostname", "architecture", "os", "memory_bytes", "memory_available_bytes", "disk_free_bytes", "gpu"),
+    *("docker", "ollama", "sandbox"),
+)
+
 
 class Doctor(Module["Doctor.Args"]):
     """Check that the host is ready to serve. Changes nothing, and needs no root.
@@ -75,9 +82,6 @@ class Doctor(Module["Doctor.Args"]):
         return Result(msg=format_counts(finding.verdict for finding in findings), data=data)
 
 
-COMMAND_S = 120.0
-
-
 class Fix(Module["Fix.Args"]):
     """Apply one of the safe fixes of `doctor`, by name. Needs root (`become`).
 
@@ -107,12 +111,6 @@ class Fix(Module["Fix.Args"]):
             manual = f"On the host: `{fix.manual_command(args.user)}`."
             raise Failed(f"{args.name}: `{join(argv)}` failed: {last_line[-300:]}", fix=manual)
         return Result(changed=True, msg=fix.description, data=data)
-
-
-SURVEY_FACTS = (
-    *("user", "hostname", "architecture", "os", "memory_bytes", "memory_available_bytes", "disk_free_bytes", "gpu"),
-    *("docker", "ollama", "sandbox"),
-)
 
 
 class Survey(Module["Survey.Args"]):

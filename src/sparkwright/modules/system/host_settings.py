@@ -19,9 +19,18 @@ from sparkwright.host.settings_table import Setting
 from sparkwright.protocol.result import Change, arg
 from sparkwright.trust import bounds
 
+#: on a Spark these match the firmware only if the DGX Dashboard updates them together; apt can leave them mismatched.
+#: Source: NVIDIA's DGX OS update notes, NVCheckup.
+PROTECTED_PACKAGES = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cuda*", "dgx-*")
+
+RECORD_FILE = "/var/lib/sparkwright/host-settings.json"
+MAX_BYTES = 1 << 20
+#: names of folders that are removed with their last file
+OWN_FOLDERS = ("ollama.service.d", "sparkwright")
+
 
 class File(StateModule["File.Args", files.FileState]):
-    """Create a file or a folder with this content, mode and owner, or remove it.
+    """Create a file or a folder with the given content, mode and owner, or remove it.
 
     A file is written to a temporary name and renamed, so that a reader sees either the old or the new content. A folder is
     created with its parents, and removed with its contents. Fails without permission (the message recommends `become`).
@@ -99,11 +108,6 @@ class Template(StateModule["Template.Args", files.FileState]):
             answer = context.machine.run([*args.validate, file.name])
         if not answer.ok:
             raise Failed(f"{args.validate[0]} rejects the new {args.dest}: {(answer.err or answer.out).strip()[-300:]}")
-
-
-#: on a Spark these match the firmware only if the DGX Dashboard updates them together; apt can leave them mismatched.
-#: Source: NVIDIA's DGX OS update notes, NVCheckup.
-PROTECTED_PACKAGES = ("nvidia-*", "libnvidia-*", "linux-image-*", "linux-modules-*", "cuda*", "dgx-*")
 
 
 class Package(StateModule["Package.Args", dict[str, bool]]):
@@ -215,17 +219,11 @@ class UserGroup(StateModule["UserGroup.Args", UserGroupState]):
         return {"msg": "log in again for it to take effect"}
 
 
-RECORD_FILE = "/var/lib/sparkwright/host-settings.json"
-MAX_BYTES = 1 << 20
-#: names of folders that are removed with their last file
-OWN_FOLDERS = ("ollama.service.d", "sparkwright")
-
-
 @dataclass(frozen=True, slots=True)
 class HostSettingsState:
-    """The host's settings, and the record of their previous state. All by setting."""
+    """The host's settings, and the record of their previous state, each by the setting's name."""
 
-    #: content of its file; None if there is none
+    #: content of its file; None if it has no file
     files: Mapping[str, str | None] = field(default_factory=dict)
     #: current kernel value
     live: Mapping[str, str] = field(default_factory=dict)
@@ -237,8 +235,8 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
     """Apply settings that keep the host cool and its memory free.
 
     For each setting one file is written and one command run. The previous state is first saved in
-    /var/lib/sparkwright/host-settings.json, owned by root, and `undo` restores it. A file that was changed since is left
-    alone; after the others were restored, an error lists it. A setting that is null is not changed. Needs root (`become:
+    /var/lib/sparkwright/host-settings.json, owned by root, and `undo` restores it. A file that was changed since is
+    kept; an error lists it after all other settings are restored. A setting that is null is not changed. Needs root (`become:
     true`); nothing is installed.
 
     Returns: settings (names of the recorded ones). Fails if earlyoom is not installed, or a command fails.
@@ -329,7 +327,7 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
 
 
 def _is_restorable(content: str | None, entry: Mapping[str, Any]) -> bool:
-    """Return True if a file is as sparkwright wrote it, was removed, or was not yet written when the run was killed."""
+    """Return True if the file is unchanged since sparkwright wrote it, was removed, or was not written before a killed run."""
     if content is None or _digest(content) == entry.get("wrote"):
         return True
     return not entry.get("applied") and content == entry.get("before")

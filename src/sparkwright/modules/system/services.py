@@ -19,6 +19,20 @@ from sparkwright.visible import join_first, one_line
 
 POLL_S = 0.25
 
+#: a starting container publishes its port within this time; a forwarder without a container counts as stale only after it
+FORWARDER_SETTLE_S = 2.0
+RESTART_TIMEOUT_S = 180
+
+#: systemd.unit(5)
+UNIT_NAME = re.compile(
+    r"(?<![A-Za-z0-9:_.\\@-])[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|socket|timer|mount|path|slice|target|swap|automount|device|scope)"
+)
+PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
+STARTED_STATES = ("active", "activating", "reloading")
+#: a Type=simple unit counts as started even if its program does not exist; its failure shows within this time
+UNIT_SETTLE_S = 1.0
+ENABLED_STATES = ("enabled", "enabled-runtime", "static", "alias", "generated", "indirect")
+
 
 class DockerReady(Module["DockerReady.Args"]):
     """Wait until the Docker Engine answers, for example while an update restarts it.
@@ -49,11 +63,6 @@ def _is_docker_up(context: Context) -> bool:
         return bool(context.docker().ping())
     except Exception:  # the client raises various errors while the engine stops or starts
         return False
-
-
-#: a starting container publishes its port within this time; a forwarder without a container counts as stale only after it
-FORWARDER_SETTLE_S = 2.0
-RESTART_TIMEOUT_S = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +141,6 @@ def _find_stale_forwarder(port: int, context: Context) -> Forwarder | None:
         if time.monotonic() > until_s:
             return forwarder
         time.sleep(0.2)
-
-
-#: systemd.unit(5)
-UNIT_NAME = re.compile(
-    r"(?<![A-Za-z0-9:_.\\@-])[A-Za-z0-9:_.\\@-]{1,240}\.(?:service|socket|timer|mount|path|slice|target|swap|automount|device|scope)"
-)
-PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result")
-STARTED_STATES = ("active", "activating", "reloading")
-#: a Type=simple unit counts as started even if its program does not exist; its failure shows within this time
-UNIT_SETTLE_S = 1.0
-ENABLED_STATES = ("enabled", "enabled-runtime", "static", "alias", "generated", "indirect")
 
 
 @dataclass(frozen=True, slots=True)
