@@ -1,4 +1,4 @@
-"""Modules of the lab: they measure the cells of an experiment and remove the containers of its arms."""
+"""Modules of the lab, which measure the cells of an experiment and remove the containers of its arms."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ def _parse_load(data: dict[str, Any]) -> Load:
 class BenchCells(Module["BenchCells.Args"]):
     """List the finished cells of an experiment on this host. Changes nothing.
 
-    Returns: cells (the finished ones, by key).
+    Returns: cells (by key).
     """
 
     @dataclass(frozen=True)
     class Args:
-        series: str = arg("the experiment")
+        series: str = arg("name of the experiment")
         keys: list[str] = arg("only these cells", default_factory=list)
 
     def run(self, args: Args, context: Context) -> Result:
@@ -173,7 +173,7 @@ class BenchFailed(Module["BenchFailed.Args"]):
 class ClearArm(StateModule["ClearArm.Args", dict[str, Any]]):
     """Remove the lab's container with this name; any other container is kept.
 
-    The lab's containers have the label sparkwright.bench. The last verified container is kept in any case, because a deploy
+    The lab's containers have the label sparkwright.bench. The last verified container is always kept, because a deploy
     may have adopted an arm.
     """
 

@@ -17,18 +17,32 @@ from sparkwright.host.module import Context, Module
 from sparkwright.protocol.result import Result, arg
 from sparkwright.units import GIB, format_gib
 
+POLL_S = 0.1
+RECHECK_S = 1.0
+#: a wait whose pending release is unknown or too small ends after this time without a change of the available memory
+QUIET_PERIOD_S = 3.0
+#: smaller changes of the available memory are attributed to other programs
+MIN_CHANGE_BYTES = 64 * 2**20
+#: memory that may be released in addition to the known amount
+MAX_OTHER_RELEASE_BYTES = GIB // 2
+
+#: after this time without a release, a server's unrecorded memory counts as released
+SETTLE_S = 1.0
+#: a smaller rise of the available memory does not count as a release
+MIN_RISE_BYTES = 64 * 2**20
+
 
 class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
     """Check that the new server will have enough memory once the previous one is stopped and Ollama's models are unloaded.
 
-    If the memory is not enough, the run is refused before anything is stopped. The budget is the sum of the engine's memory
-    on the GPU and on the host (measured at its last verified start here, otherwise assumed), the peak of compilation in a
-    cold start, the host's other servers, the host itself, and the reserve. The host itself is the memory in use now, minus
-    that of the server to be stopped (as recorded when it was verified, otherwise of its processes) and, unless `ollama` is
-    `leave`, of Ollama's models. If this is unknown, `memory` checks it once the server has stopped. All servers of a host
-    must fit together, running or not; of servers that take turns only the largest counts. Limits (/dev/shm) are listed but
-    not added. If the host went down in an earlier start with the same image and arguments, the start is refused unless
-    `--anyway` is given.
+    If the memory is not enough, the run is refused before anything is stopped. The budget is the sum of the engine's
+    memory on the GPU and on the host (measured at its last verified start here, otherwise assumed), the peak of
+    compilation in a cold start, the host's other servers, the host itself, and the reserve. The host itself is the memory
+    in use now, minus that of the server to be stopped (as recorded when it was verified, otherwise of its processes) and,
+    unless `ollama` is `leave`, of Ollama's models. If one of these is unknown, `memory` checks the budget once the server
+    has stopped. All servers of a host must fit together, running or not; of servers that take turns only the largest
+    counts. Limits (/dev/shm) are listed but not added. If the host went down in an earlier start with the same image and
+    arguments, the start is refused unless `--anyway` is given.
 
     Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes),
     available_bytes, freed_bytes (null if unknown), need_bytes; if refused, holders.
@@ -99,22 +113,12 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
     return f"{needs}, but {expected}{breakdown if freed else ''}."
 
 
-POLL_S = 0.1
-RECHECK_S = 1.0
-#: a wait whose pending release is unknown or too small ends after this time without a change of the available memory
-QUIET_PERIOD_S = 3.0
-#: smaller changes of the available memory are attributed to other programs
-MIN_CHANGE_BYTES = 64 * 2**20
-#: memory that may be released in addition to the known amount
-MAX_OTHER_RELEASE_BYTES = GIB // 2
-
-
 class _PendingRelease:
-    """The memory whose release a start is waiting for.
+    """Memory that will be released before a start.
 
     Args:
         stopped: the server that this run stopped, from `holders.read_own_stop`.
-        available_bytes: MemAvailable when the wait begins.
+        available_bytes: MemAvailable at the beginning of the wait.
     """
 
     def __init__(self, stopped: Mapping[str, Any], available_bytes: int, now_s: float) -> None:
@@ -221,11 +225,6 @@ class Memory(Module["Memory.Args"]):
         if state.hanging or len(known_sizes) < len(sizes):
             return context.machine.meminfo()["MemTotal"]
         return sum(known_sizes)
-
-
-#: after this time without a release, a server's unrecorded memory counts as released
-SETTLE_S = 1.0
-MIN_RISE_BYTES = 64 * 2**20
 
 
 class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):

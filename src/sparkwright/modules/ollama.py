@@ -1,4 +1,4 @@
-"""Modules about Ollama."""
+"""Modules that unload, stop, reload and list Ollama's models."""
 
 from __future__ import annotations
 
@@ -29,15 +29,21 @@ from sparkwright.units import GIB, format_gib
 
 MIN_RELEASED_SHARE = 0.9
 
+STOP_TIMEOUT_S = 15.0
+
+_MANUAL_FIX = "On the host: `sudo systemctl stop ollama`, or stop the program that restarts it; then try again."
+
+START_TIMEOUT_S = 20.0
+
 
 class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
     """Unload Ollama's models from the memory that CPU and GPU share.
 
-    Ollama itself keeps running; a host without Ollama is not a failure. All instances on the host are handled: the service
-    (at the address in its unit), containers, a user's own process, OLLAMA_HOST. Each model is unloaded, the list is polled
-    until it is empty, and remaining models are unloaded again, because an unload can be lost while a model loads. The module
-    then waits until their memory is available again, because the list is empty before the memory is released. Memory that is
-    not released is reported; the `memory` module decides whether the engine fits.
+    Ollama itself keeps running; a host without Ollama is not a failure. All instances on the host are handled: the
+    service (at the address in its unit), containers, a user's process, and the address in OLLAMA_HOST. Each model is
+    unloaded, the list is polled until it is empty, and remaining models are unloaded again, because an unload can be lost
+    while a model loads. The module then waits until their memory is available again, because the list is empty before the
+    memory is released. Memory that is not released is reported; the `memory` module decides whether the engine fits.
 
     Returns: unloaded (names), models (the argument `models` of `ollama_reload`). Fails if a model stays loaded because it is
     in use, or if Ollama does not answer.
@@ -66,7 +72,7 @@ class OllamaUnload(StateModule["OllamaUnload.Args", OllamaState]):
 
     def differences(self, args: Args, observed: OllamaState) -> list[Change]:
         return [
-            Change(usage.model.name, f"loaded, {usage.model.size_text}", None, "it holds shared memory")
+            Change(usage.model.name, f"loaded, {usage.model.size_text}", None, "it uses shared memory")
             for usage in observed.held
         ]
 
@@ -122,15 +128,12 @@ def _unresponsive_error(state: OllamaState) -> Failed:
     )
 
 
-STOP_TIMEOUT_S = 15.0
-
-
 class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
     """Stop Ollama on the host, so that it cannot load a model while the engine runs. A host without Ollama is not a failure.
 
-    A service is stopped through systemctl, because its unit has `Restart=always`: a killed service is back after 3 s. It is
-    not disabled, so a reboot starts it again. A container is stopped by the Docker Engine; a user's process is sent SIGTERM.
-    A service, or a process of another user, needs root (`become: true`, or sudo without a password).
+    A service is stopped through systemctl, because its unit has `Restart=always`: systemd restarts a killed service after
+    3 s. It is not disabled, so a reboot starts it again. A container is stopped by the Docker Engine; a user's process is
+    sent SIGTERM. A service, or a process of another user, needs root (`become: true`, or sudo without a password).
 
     Returns: stopped (kind, name and url of each instance, for `ollama_reload`). Fails if an instance keeps running.
     """
@@ -147,7 +150,7 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
 
     def describe(self, args: Args, observed: list[OllamaInstance]) -> dict[str, Any]:
         stopped = [{"kind": instance.kind, "name": instance.name, "url": instance.url} for instance in observed]
-        return {"stopped": stopped, "msg": ", ".join(map(str, observed)) or "none runs"}
+        return {"stopped": stopped, "msg": ", ".join(map(str, observed)) or "none is running"}
 
     def act(
         self, args: Args, observed: list[OllamaInstance], changes: list[Change], context: Context
@@ -160,9 +163,6 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
                 raise Failed(f"Ollama ({remaining[0]}) still answers at {remaining[0].url}.", fix=_MANUAL_FIX)
             time.sleep(ollama.POLL_S)
         return {}
-
-
-_MANUAL_FIX = "On the host: `sudo systemctl stop ollama`, or stop whatever restarts it; then try again."
 
 
 def _stop_service(instance: OllamaInstance, context: Context) -> None:
@@ -207,16 +207,13 @@ _STOP_BY_KIND = {
 }
 
 
-START_TIMEOUT_S = 20.0
-
-
 class OllamaReload(StateModule["OllamaReload.Args", list[dict[str, Any]]]):
     """Reload the models that were unloaded for a deploy, if they still fit in memory next to the engine.
 
     Use it after the engine is verified: it has allocated its memory by then, so MemAvailable is accurate. A stopped service
     or container of Ollama is started again; a user's process must be started by its user. A model is loaded with its former
     context length, and pinned if it was pinned. Models that do not fit, have an unknown size, or fail to load are only
-    reported, because the engine serves.
+    reported, because the engine is already serving.
 
     Returns: loaded, left_out (names).
     """
@@ -274,7 +271,7 @@ def _start_ollama(instance: dict[str, Any], context: Context) -> None:
             lifecycle.start_foreign(context, container["Id"])
     else:
         context.note(
-            f"Ollama ({instance['name']}) was started by a user, not as a service: start it the same way again."
+            f"Ollama ({instance['name']}) was started by a user, not as a service: start it again in the same way."
         )
         return
     deadline_s = time.monotonic() + START_TIMEOUT_S

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from sparkwright.host.models.manifest import Manifest
 from sparkwright.host.module import Context, Module
 from sparkwright.modules.image import docker_image
 from sparkwright.protocol.result import Result, arg
-from sparkwright.trust import bounds
+from sparkwright.trust import bounds, names
 from sparkwright.trust.image_name import ImageReference
 from sparkwright.trust.model_files import check_model_id, check_revision
 from sparkwright.visible import one_line
@@ -123,9 +122,6 @@ def _is_digest_gone(api: Any, args: LockImage.Args) -> bool | None:
     return False
 
 
-COMMIT_PATTERN = re.compile("[0-9a-f]{40}")
-
-
 class LockModel(Module["LockModel.Args"]):
     """Resolve a branch at the hub: its commit and its files with their hashes. Downloads no weights.
 
@@ -169,13 +165,13 @@ class LockModel(Module["LockModel.Args"]):
             except Refused:  # the copy consists of other files
                 raise error from None
             context.note(f"{error.message} Using the complete copy on this host: {copy.folder}, commit {copy.commit}.")
-            data = _entry_of_copy(copy, files, args)
+            data = _build_copy_entry(copy, files, args)
         total = sum(file["size_bytes"] for file in data["files"])
         msg = f"commit {data['commit'][:12]}, {len(data['files'])} files, {units.format_size(total)}"
         return Result(msg=msg, data=data)
 
 
-def _entry_of_copy(copy: Manifest, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any]:
+def _build_copy_entry(copy: Manifest, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any]:
     """Return the entry of a complete copy on this host."""
     if args.adapter:
         return _adapter_entry(
@@ -253,7 +249,7 @@ def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     config_file = next((file for file in entry["files"] if file["path"] == hub.CONFIG), None)
     config = hub_info.fetch_config(source, config_file) if config_file else None
     if get_engine(args.engine).files is not None:
-        config = _config_of_beginning(source, files, args)
+        config = _fetch_file_config(source, files, args)
     elif config:
         config = get_engine(args.engine).advice.essence(config)
     chat = hub_info.fetch_chat_settings(source, files, args.engine, _served_file(files, args))
@@ -264,8 +260,8 @@ def _download_beginning(source: Source, path: str, max_bytes: int) -> bytes:
     return hub.fetch_bytes(source, source.file_url(path), first_bytes=max_bytes)
 
 
-def _config_of_beginning(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
-    """Return the configuration in the beginning of the model's file; None if the hub does not serve parts of files."""
+def _fetch_file_config(source: Source, files: list[dict[str, Any]], args: LockModel.Args) -> dict[str, Any] | None:
+    """Return the configuration from the beginning of the model's file; None if the hub does not serve parts of files."""
     engine_files, path = get_engine(args.engine).files, _served_file(files, args)
     if engine_files is None or not path:
         return None
@@ -299,7 +295,7 @@ def _find_complete_copy(args: LockModel.Args, context: Context) -> Manifest | No
         for manifest in Manifest.load_all(context.state)
         if manifest.about.get("id") == args.id
         and manifest.is_complete()
-        and (not COMMIT_PATTERN.fullmatch(args.revision) or manifest.commit == args.revision)
+        and (not names.COMMIT.fullmatch(args.revision) or manifest.commit == args.revision)
     ]
     return copies[0] if len({copy.commit for copy in copies}) == 1 else None
 

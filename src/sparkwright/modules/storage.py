@@ -172,7 +172,7 @@ def remove_image(api: Any, image_id: str) -> None:
 
 
 def _images_in_use(api: Any) -> dict[str, str]:
-    """Return the reasons to keep the images of containers, by image Id."""
+    """Return the reason to keep each image that a container uses, by image Id."""
     return {
         container["ImageID"]: f"in use by {container['Names'][0].lstrip('/')}" for container in api.containers(all=True)
     }

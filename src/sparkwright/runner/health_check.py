@@ -51,10 +51,10 @@ def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed
     from sparkwright.host.records.baselines import Baselines, build_key
     from sparkwright.modules.proof.smoke_test import SmokeTest
 
-    good = verified_states.load_last(context.state)
-    serve = good.get("serve") or {}
+    verified_state = verified_states.load_last(context.state)
+    serve = verified_state.get("serve") or {}
     key = serve.get("baseline_key") or {}
-    http = container_labels.engine_of_spec(good.get("spec")).http
+    http = container_labels.engine_of_spec(verified_state.get("spec")).http
     if Baselines(context.state).read(build_key(key, context.machine, http)) is None:
         return Speed(verdict="no baseline", measured_s=observed.time_s)
     args = SmokeTest.Args(

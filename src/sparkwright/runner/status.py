@@ -34,12 +34,12 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
     requests and generated tokens by the server's counters, and the GPU's temperature, if requested. load_s: seconds of the stages
     of the server's start, measured when it was verified. memory_available_bytes and memory_total_bytes: of the host, now.
     """
-    now_s, good = time.time(), verified_states.load_last(state)
+    now_s, verified_state = time.time(), verified_states.load_last(state)
     busy, interrupted = _describe_runs(machine, state)
     last_check, gateway = store.load_latest(state.records_folder), _read_gateway(state)
     name = last_check.container.name if last_check is not None and last_check.container.name else request["container"]
-    current = snapshot.inspect(machine, good, name, now_s)
-    outdated = "" if last_check is None else snapshot.describe_outdated(last_check, current, good)
+    current = snapshot.inspect(machine, verified_state, name, now_s)
+    outdated = "" if last_check is None else snapshot.describe_outdated(last_check, current, verified_state)
     late = last_check is not None and last_check.is_overdue(now_s)
     if last_check is not None and not outdated:
         outdated = _describe_gateway_change(last_check, gateway)
@@ -49,18 +49,18 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         "late": late,
         "busy": busy,
         "interrupted": interrupted,
-        "load_s": _load_stages(good, current),
+        "load_s": _load_stages(verified_state, current),
         **_read_memory(machine),
     }
     if request["traffic"]:
-        fields["traffic"] = {**snapshot.read_traffic(good, current), **snapshot.read_temperature(machine)}
+        fields["traffic"] = {**snapshot.read_traffic(verified_state, current), **snapshot.read_temperature(machine)}
     if last_check is not None and not outdated and not busy:
         yield event("status", record=last_check.to_json(), live=False, outdated="", **fields)
         return
     from sparkwright.health import current_state
 
-    rank = _observe_rank(machine, state, good, current)
-    record = current_state.build_record(current, good, state, busy=busy, sandbox=machine.sandbox, rank=rank)
+    rank = _observe_rank(machine, state, verified_state, current)
+    record = current_state.build_record(current, verified_state, state, busy=busy, sandbox=machine.sandbox, rank=rank)
     last_state = f"{outdated} (last state: {last_check.state})" if last_check is not None and outdated else ""
     if last_check is not None:
         record["every_s"] = last_check.every_s
@@ -121,11 +121,11 @@ def _describe_gateway_change(record: Record, gateway: dict[str, Any]) -> str:
     return "" if was_healthy == is_healthy else "no check since the gateway changed"
 
 
-def _load_stages(good: Mapping[str, Any], current: snapshot.Snapshot) -> dict[str, float]:
+def _load_stages(verified_state: Mapping[str, Any], current: snapshot.Snapshot) -> dict[str, float]:
     """Return the seconds of each stage of the start; empty if the container was replaced or started again since."""
-    if not snapshot.is_verified_since_start(current.container, good):
+    if not snapshot.is_verified_since_start(current.container, verified_state):
         return {}
-    stages = (good.get("measured") or {}).get("load_s")
+    stages = (verified_state.get("measured") or {}).get("load_s")
     return stages if isinstance(stages, dict) else {}
 
 
@@ -151,9 +151,14 @@ def _describe_host_loss(machine: Machine, state: StateFolder) -> str:
     return host_lost.status_message(state, machine)
 
 
-def _observe_rank(machine: Machine, state: StateFolder, good: Mapping[str, Any], current: snapshot.Snapshot) -> Rank:
+def _observe_rank(
+    machine: Machine, state: StateFolder, verified_state: Mapping[str, Any], current: snapshot.Snapshot
+) -> Rank:
     """Return the observed state of a cluster's worker; empty for a server with an API."""
-    if current.error or not container_labels.membership_of_labels((good.get("spec") or {}).get("labels")).rank:
+    if (
+        current.error
+        or not container_labels.membership_of_labels((verified_state.get("spec") or {}).get("labels")).rank
+    ):
         return Rank()
     from sparkwright.health import probe
     from sparkwright.health.probe import start_id
@@ -162,7 +167,9 @@ def _observe_rank(machine: Machine, state: StateFolder, good: Mapping[str, Any],
 
     engine = DockerEngine(machine, timeout_s=int(snapshot.DOCKER_TIMEOUT_S))
     context = RunContext(machine, state, "status", lambda event: None, engine=engine)
-    return probe.read_rank(context, good, current.container, CheckHistory.load(state), start_id(current.container))
+    return probe.read_rank(
+        context, verified_state, current.container, CheckHistory.load(state), start_id(current.container)
+    )
 
 
 def _read_memory(machine: Machine) -> dict[str, Any]:

@@ -40,11 +40,11 @@ UNREAD_FILES = re.compile(r"(\.md|\.png|\.jpe?g|\.svg|\.gif|\.pdf|\.gitattribute
 class ContainerState:
     """The server's container on this host, with the spec and the last verified state to compare it with."""
 
-    #: intended container, with the server's key as a fingerprint
+    #: the intended container, with the server's key as a fingerprint
     spec: ContainerSpec
-    #: inspect of the container; empty if there is none
+    #: Docker's inspection of the container; empty if there is none
     container: dict[str, Any]
-    #: inspect of its image; empty if there is none
+    #: Docker's inspection of its image; empty if there is no container
     image: dict[str, Any]
     #: Id of the last verified container
     verified_id: str
@@ -72,8 +72,8 @@ class Container(StateModule["Container.Args", ContainerState]):
     `grant_restart` sets the spec's policy once it is verified. A container that differs is not replaced: stop and keep it
     first (`stop_and_keep`).
 
-    With `state: created` the server keeps running, and its replacement is created as NAME-replacement but not started. An
-    error of the Docker Engine thus appears while the server still serves. The same run later starts the replacement under
+    With `state: created` the server keeps running, and its replacement is created as NAME-replacement but not started. Errors
+    of the Docker Engine thus appear while the server is still serving. The same run later starts the replacement under
     the server's name, or removes it if the run ends first. Replacements left by interrupted runs are removed. Nothing is
     created if the server matches the spec.
 
@@ -106,9 +106,9 @@ class Container(StateModule["Container.Args", ContainerState]):
         client = context.docker()
         container = replacement.find_current(context, args.spec["name"])
         image = containers.image_of(client, container) if container else {}
-        good = verified_states.load_last(context.state)
+        verified_state = verified_states.load_last(context.state)
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
-        model, verified_id = good.get("model") or {}, str(good.get("container_id", ""))
+        model, verified_id = verified_state.get("model") or {}, str(verified_state.get("container_id", ""))
         recipe_files.refuse_missing(context.state, spec, args.files)
         mount_sources.refuse_unsafe_spec(context, spec)
         is_ours = ownership.is_ours(context, container)
@@ -118,7 +118,7 @@ class Container(StateModule["Container.Args", ContainerState]):
             image,
             verified_id,
             model,
-            verified_spec(good),
+            verified_spec(verified_state),
             file_contents=recipe_files.read_contents(context.state, spec, container, args.files),
             is_ours=is_ours,
             unstarted_ids=replacement.unstarted_ids(context),
@@ -143,7 +143,7 @@ class Container(StateModule["Container.Args", ContainerState]):
         changes = (
             [dataclasses.asdict(change) for change in find_drift(args.model, observed)] if observed.container else []
         )
-        granted = (
+        has_intended_policy = (
             bool(observed.container)
             and observed.container["HostConfig"]["RestartPolicy"]["Name"] == observed.spec.restart
         )
@@ -153,7 +153,7 @@ class Container(StateModule["Container.Args", ContainerState]):
             "exists": bool(observed.container),
             "running": observed.running,
             "differs": differs,
-            "verified": observed.running and granted and is_last_verified and not differs,
+            "verified": observed.running and has_intended_policy and is_last_verified and not differs,
             "ours": observed.is_ours,
             "drift": changes,
             "id": observed.container.get("Id", ""),
@@ -229,9 +229,9 @@ def _create_replacement(
 
 
 def _adopt_created(spec: ContainerSpec, observed: ContainerState, context: Context) -> str:
-    """Give the replacement that this run created the server's name, and return its id; empty if there is none.
+    """Rename this run's replacement container to the server's name. Returns its id; empty if there is none.
 
-    Replacements of other runs are removed.
+    Replacement containers of other runs are removed.
     """
     created, unstarted_ids = context.created, {*observed.unstarted_ids.values()}
     for container_id in unstarted_ids - {created.id if created else ""}:
@@ -246,7 +246,7 @@ def _adopt_created(spec: ContainerSpec, observed: ContainerState, context: Conte
 def _create_container(spec: ContainerSpec, files: Mapping[str, str], context: Context, name: str) -> str:
     """Create the container from the verified image, and return its id.
 
-    Raises Failed, leaving no container, if the image is missing, or if its tag moved to another image meanwhile.
+    Raises Failed, leaving no container, if the image is missing, or if its tag has moved to another image.
     """
     api: Any = context.docker().api
     image = image_names.find(api, spec.image, spec.image_ids, machine_platform(context.machine))
@@ -288,9 +288,9 @@ def _build_key_mount(spec: ContainerSpec, image: dict[str, Any], context: Contex
     return server_key.prepare_mount(spec, context, world_readable=not owner_only)
 
 
-def verified_spec(good: Mapping[str, Any]) -> ContainerSpec | None:
+def verified_spec(verified_state: Mapping[str, Any]) -> ContainerSpec | None:
     """Return the spec of a verified state; None if the state is empty."""
-    return ContainerSpec.from_json(good["spec"]) if good else None
+    return ContainerSpec.from_json(verified_state["spec"]) if verified_state else None
 
 
 def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Change]:
@@ -306,8 +306,8 @@ def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Chang
         )
     changes += _revision_changes("model", observed.model, model)
     before, after = (
-        {str(helper["role"]): helper for helper in main.get("models", ()) if helper.get("role")}
-        for main in (observed.model, model)
+        {str(further["role"]): further for further in main_model.get("models", ()) if further.get("role")}
+        for main_model in (observed.model, model)
     )
     for role in before.keys() & after.keys():  # an added or removed model already shows as a difference in the mounts
         name = role if role.startswith("adapter ") else f"{role} model"
@@ -317,13 +317,13 @@ def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Chang
 
 def _revision_changes(name: str, loaded: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Change]:
     """Return the change of a model's revision; empty if unknown, or if all files that the engine reads are the same."""
-    old, new = loaded.get("commit"), expected.get("commit")
+    loaded_commit, expected_commit = loaded.get("commit"), expected.get("commit")
     before, after = _engine_file_hashes(loaded), _engine_file_hashes(expected)
-    if not old or not new or old == new or before == after:
+    if not loaded_commit or not expected_commit or loaded_commit == expected_commit or before == after:
         return []
     changed_count = sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
     why = f"{format_count(changed_count, 'file')} changed on disk; the engine still has the old version loaded"
-    return [Change(f"{name} revision", old[:12], new[:12], why)]
+    return [Change(f"{name} revision", loaded_commit[:12], expected_commit[:12], why)]
 
 
 def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:

@@ -35,11 +35,11 @@ from sparkwright.visible import format_count
 class RestorePreviousState:
     """The current and the previous container, and the records about them."""
 
-    #: inspect of the current container; empty if there is none, or if sparkwright did not create it
+    #: Docker's inspection of the current container; empty if there is none, or if sparkwright did not create it
     current: dict[str, Any]
-    #: inspect of the kept previous container; empty if there is none
+    #: Docker's inspection of the kept previous container; empty if there is none
     previous: dict[str, Any]
-    #: record that `stop_and_keep` or `stopped` wrote before it acted
+    #: record that `stop_and_keep` or `stopped` wrote before the stop
     stop_record: dict[str, Any]
     #: Id of the last verified container
     verified_id: str
@@ -85,7 +85,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
 
     Returns: to_start (there is a previous server to start), name (of its container), restart (its former policy, otherwise
     no), base_url (empty if it publishes no port), cluster, rank and members (place in a cluster of the previous server or of
-    the verified one that was left alone; cluster is empty for a single server), needs (its memory use: utilization,
+    the verified server that was left alone; cluster is empty for a single server), needs (its memory use: utilization,
     needs_bytes and engine_memory; empty if it was never verified), why (the argument).
     """
 
@@ -95,16 +95,16 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
         why: str = arg("reason, for the history", default="A rollback was requested.")
 
     def read(self, args: Args, context: Context) -> RestorePreviousState:
-        good = verified_states.load_last(context.state)
+        verified_state = verified_states.load_last(context.state)
         container = replacement.find_current(context, args.name)
         return RestorePreviousState(
             current=container if ownership.is_ours(context, container) else {},
             previous=replacement.find_kept(context, args.name),
             stop_record=context.state.read("previous") or {},
-            verified_id=str(good.get("container_id", "")),
+            verified_id=str(verified_state.get("container_id", "")),
             kept_model=next(iter(model_folders.replaced_folders(context).values()), ""),
-            serve=good.get("serve") or {},
-            verified_name=str((good.get("spec") or {}).get("name", "")),
+            serve=verified_state.get("serve") or {},
+            verified_name=str((verified_state.get("spec") or {}).get("name", "")),
             unstarted_ids=replacement.unstarted_ids(context),
         )
 
@@ -124,7 +124,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
         status = observed.current["State"]["Status"] if observed.current else ""
         if status not in ("running", "restarting"):
             return []
-        return [Change("state", status, "stopped", "it failed, and there is no previous one")]
+        return [Change("state", status, "stopped", "it failed, and there is no previous server")]
 
     def describe(self, args: Args, observed: RestorePreviousState) -> dict[str, Any]:
         previous = observed.previous or (observed.current if observed.is_not_renamed else {})
@@ -190,9 +190,9 @@ def _memory_needs(observed: RestorePreviousState, previous: Mapping[str, Any]) -
 class GrantRestartState:
     """The server's containers, the last verified state, and the record of the stopped server."""
 
-    #: inspect of the current container; empty if there is none
+    #: Docker's inspection of the current container; empty if there is none
     current: dict[str, Any]
-    #: inspect of the kept previous container; empty if there is none
+    #: Docker's inspection of the kept previous container; empty if there is none
     previous: dict[str, Any]
     #: the last verified state
     verified: dict[str, Any]
@@ -258,8 +258,8 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         start = memory_fit.measure_verified_start(
             context, observed.current, needs, log, lowest.lowest_bytes if lowest else None
         )
-        good = {**self._build_good_state(args, observed, context), "measured": measured}
-        verified_states.save_verified(context.state, good, rolled_back=args.what == history.ROLLED_BACK)
+        verified_state = {**self._build_verified_state(args, observed, context), "measured": measured}
+        verified_states.save_verified(context.state, verified_state, rolled_back=args.what == history.ROLLED_BACK)
         service_guard.write_configuration(context)
         lifecycle.set_policy(context, observed.current, args.spec["restart"])
         if observed.previous:
@@ -284,7 +284,7 @@ class GrantRestart(StateModule["GrantRestart.Args", GrantRestartState]):
         return {}
 
     @staticmethod
-    def _build_good_state(args: Args, observed: GrantRestartState, context: Context) -> dict[str, Any]:
+    def _build_verified_state(args: Args, observed: GrantRestartState, context: Context) -> dict[str, Any]:
         held_bytes = holders.measure_held(context) or holders.recorded_bytes(context, observed.current["Id"])
         spec = server_key.resolve_key(ContainerSpec.from_json(args.spec), context)
         key_field = {"server_key": spec.server_key} if spec.server_key else {}

@@ -28,11 +28,14 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.result import Change, Result, arg
 from sparkwright.trust.container_option_rules import port_bindings
 
+RUN_SCRIPT_FOLDER = ".local/share/sparkwright/run"
+SCRIPT_MODE = "0755"
+
 
 class LastGood(Module["LastGood.Args"]):
-    """Find the target of a rollback: the last verified state or, if that is serving now, the one before it.
+    """Find the target of a rollback: the last verified state or, if that server is running now, the state before it.
 
-    If its container still exists, it is restored unchanged: NAME-previous, kept by an interrupted deploy or by one with
+    If its container still exists, it is restored unchanged: NAME-previous, kept by an interrupted deploy or by a deploy with
     `--no-rollback`, or a server that an interrupted run stopped but did not rename. Otherwise it is created again from the
     recorded image digest, settings and model revision.
 
@@ -63,27 +66,30 @@ class LastGood(Module["LastGood.Args"]):
 
     def _find_target(self, args: Args, context: Context) -> Result:
         current, previous = replacement.find_current(context, args.name), replacement.find_kept(context, args.name)
-        good = verified_states.load_last(context.state)
+        verified_state = verified_states.load_last(context.state)
         # written by an interrupted run that removed the server's restart policy, and may have stopped it
         stopped = context.state.read("previous") or {}
-        if current and not previous and current["Id"] == stopped.get("id") == good.get("container_id"):
+        if current and not previous and current["Id"] == stopped.get("id") == verified_state.get("container_id"):
             msg = f"{replacement.name_of(current)}, which an interrupted run stopped"
-            return Result(msg=msg, data=_result_data(good, containers.url_of(current), kept=True))
-        if good and current and current["Id"] == good.get("container_id"):
-            good = next(iter(verified_states.load_earlier(context.state)), {})
-            if not good:
+            return Result(msg=msg, data=_result_data(verified_state, containers.url_of(current), kept=True))
+        if verified_state and current and current["Id"] == verified_state.get("container_id"):
+            verified_state = next(iter(verified_states.load_earlier(context.state)), {})
+            if not verified_state:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
                 raise Refused(f"no verified state older than the running {replacement.name_of(current)}.", fix=fix)
-        elif previous and (not good or previous["Id"] == good.get("container_id")):
+        elif previous and (not verified_state or previous["Id"] == verified_state.get("container_id")):
             msg = f"the kept container {replacement.name_of(previous)}"
-            state = _assumed_state(args, previous) | good
+            state = _assumed_state(args, previous) | verified_state
             return Result(msg=msg, data=_result_data(state, containers.url_of(previous), kept=True))
-        if not good:
+        if not verified_state:
             raise Refused(f"{args.name} was never verified here, and no previous container is kept.")
-        if not good.get("serve"):
+        if not verified_state.get("serve"):
             raise Refused("the last verified state was recorded by an older sparkwright and cannot be recreated.")
-        when = units.format_time(good.get("since", 0), units.MINUTE_FORMAT)
-        return Result(msg=f"verified {when}: {good['spec'].get('image', '')}", data=_result_data(good, "", kept=False))
+        when = units.format_time(verified_state.get("since", 0), units.MINUTE_FORMAT)
+        return Result(
+            msg=f"verified {when}: {verified_state['spec'].get('image', '')}",
+            data=_result_data(verified_state, "", kept=False),
+        )
 
 
 def _assumed_state(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,21 +99,21 @@ def _assumed_state(args: LastGood.Args, kept: Mapping[str, Any]) -> dict[str, An
     return {"spec": {"name": args.name}, "model": {"dir": args.model_dir}, "serve": serve, "since": 0}
 
 
-def _result_data(good: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
+def _result_data(verified_state: dict[str, Any], url: str, *, kept: bool) -> dict[str, Any]:
     """Return the data of `last_good`.
 
     Args:
         url: URL of a kept server; empty to derive it from the spec.
     """
-    bindings = port_bindings(tuple(good["spec"].get("ports") or ()))
+    bindings = port_bindings(tuple(verified_state["spec"].get("ports") or ()))
     return {
         "kept": kept,
-        "spec": good["spec"],
-        "model": good.get("model") or {},
-        "serve": good.get("serve") or {},
-        "since": good.get("since", 0),
-        "place": str(container_labels.membership_of_labels(good["spec"].get("labels"))),
-        "generation": good.get("generation", ""),
+        "spec": verified_state["spec"],
+        "model": verified_state.get("model") or {},
+        "serve": verified_state.get("serve") or {},
+        "since": verified_state.get("since", 0),
+        "place": str(container_labels.membership_of_labels(verified_state["spec"].get("labels"))),
+        "generation": verified_state.get("generation", ""),
         "base_url": url or containers.url_of({"HostConfig": {"PortBindings": bindings}}),
     }
 
@@ -134,10 +140,6 @@ class Incident(Module["Incident.Args"]):
         folder = incidents.save(context, args.name, args.why)
         data = {"incident": folder.name, "folder": str(folder)}
         return Result(msg=f"fetch with `invoke incident`: {folder.name}", data=data)
-
-
-RUN_SCRIPT_FOLDER = ".local/share/sparkwright/run"
-SCRIPT_MODE = "0755"
 
 
 class RunScript(StateModule["RunScript.Args", files.FileState]):
@@ -189,9 +191,9 @@ def _intended_file(text: str) -> files.IntendedState:
 
 
 def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
-    """Return our scripts for servers that have no container and are not the last verified ones.
+    """Return the scripts written by sparkwright for servers that have no container and no verified state.
 
-    In check mode this includes the script of the server that this one replaces.
+    In check mode this includes the script of the server that is replaced.
     """
     replaced = replacement.find_current(context, name) if context.check else {}
     replaced_name = replacement.name_of(replaced) if replaced else name
@@ -265,10 +267,10 @@ class GrantRestartPrevious(StateModule["GrantRestartPrevious.Args", dict[str, An
 
 
 def _history_fields(container_id: str, context: Context) -> dict[str, Any]:
-    """Return the history fields of the restored server: container, and if it was verified, image and model."""
-    good = verified_states.load_last(context.state)
-    if good.get("container_id") != container_id:
+    """Return the history fields of the restored server: its container, and its image and model if it was verified."""
+    verified_state = verified_states.load_last(context.state)
+    if verified_state.get("container_id") != container_id:
         return {"container_id": container_id}
-    model = good.get("model") or {}
-    fields = {"image": good["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
+    model = verified_state.get("model") or {}
+    fields = {"image": verified_state["spec"].get("image"), "model": model.get("id"), "commit": model.get("commit")}
     return {"container_id": container_id, **fields}

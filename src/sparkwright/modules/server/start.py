@@ -28,6 +28,13 @@ from sparkwright.host.module import Context, Module, StateModule
 from sparkwright.host.records import history, turns, verified_states
 from sparkwright.measure import http_probe
 from sparkwright.protocol.result import Change, Result, arg
+from sparkwright.visible import format_count
+
+POLL_S = 0.2
+EVIDENCE_LINES = 8
+
+#: verdicts of `smoke_test` that a stale compile cache may cause
+SLOW_VERDICTS = ("regression", "misconfigured")
 
 
 class Started(StateModule["Started.Args", dict[str, Any]]):
@@ -71,7 +78,7 @@ class Started(StateModule["Started.Args", dict[str, Any]]):
 
 
 def _record_start(context: Context, container_id: str) -> None:
-    """Record that a stopped server was started again: a later exit is then not attributed to the run that stopped it."""
+    """Record that a stopped server was started again, so that a later exit is not attributed to the run that stopped it."""
     previous = context.state.read("previous") or {}
     if previous.get("id") == container_id:
         context.state.write("previous", {**previous, "started": True})
@@ -84,7 +91,7 @@ def start_guarded(context: Context, container_id: str, key: str) -> None:
         key: see `start_guard.configuration_key`; empty if unknown.
 
     Raises:
-        Failed: The Docker Engine cannot start it; with the reason, and the program that uses the port.
+        Failed: The Docker Engine cannot start it; the message has the reason, or the program that uses the port.
     """
     from docker.errors import APIError
 
@@ -105,10 +112,6 @@ def start_guarded(context: Context, container_id: str, key: str) -> None:
             raise containers.start_error(error, client, ports) from None
         raise
     context.guards.set_process(containers.inspect(client, container_id) or {})
-
-
-POLL_S = 0.2
-EVIDENCE_LINES = 8
 
 
 class WaitReady(Module["WaitReady.Args"]):
@@ -208,7 +211,9 @@ class CrashLoop(Module["CrashLoop.Args"]):
         why = check_and_record(container, context, max_restarts=args.most, window_s=args.within_s)
         restarts = int(container.get("RestartCount", 0))
         if not why:
-            return Result(msg=f"{restarts} restarts since its start", data={"broken": False, "restarts": restarts})
+            return Result(
+                msg=f"{format_count(restarts, 'restart')} since its start", data={"broken": False, "restarts": restarts}
+            )
         data = {"broken": True, "why": why, "restarts": restarts}
         if context.check:
             return Result(changed=True, msg=why, data=data)
@@ -222,10 +227,6 @@ class BrokenLoop(Failed):
         fix = "`invoke incident` fetches its diagnostics; `invoke deploy` or `invoke rollback` starts a server again."
         super().__init__(f"{name} is no longer restarted: {why}.", fix=fix)
         self.data = data
-
-
-#: verdicts of `smoke_test` that a stale compile cache may cause
-SLOW_VERDICTS = ("regression", "misconfigured")
 
 
 class MoveCacheAside(Module["MoveCacheAside.Args"]):

@@ -21,14 +21,18 @@ from sparkwright.visible import format_count
 if TYPE_CHECKING:
     from sparkwright.host.gateway.server_operations import Gateway
 
+POLL_S = 0.1
+
+DRAIN_POLL_S = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class StopAndKeepState:
-    """The server's container, and the one that was stopped and kept earlier."""
+    """The server's container, and the container that was stopped and kept earlier."""
 
-    #: inspect; empty if there is none
+    #: Docker's inspection of the server's container; empty if there is none
     current: dict[str, Any]
-    #: inspect; empty if there is none
+    #: Docker's inspection of the container that was kept earlier; empty if there is none
     previous: dict[str, Any]
 
 
@@ -66,9 +70,9 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
     def act(self, args: Args, observed: StopAndKeepState, changes: list[Change], context: Context) -> dict[str, Any]:
         name, kept_name = replacement.name_of(observed.current), args.name + containers.PREVIOUS_SUFFIX
         ownership.require_ours(context, observed.current)
-        good = verified_states.load_last(context.state)
+        verified_state = verified_states.load_last(context.state)
         holders.record_stop(context, observed.current)
-        if observed.previous and observed.current["Id"] != good.get("container_id"):
+        if observed.previous and observed.current["Id"] != verified_state.get("container_id"):
             lifecycle.remove(context, observed.current, args.stop_timeout_s)
             return {"msg": f"removed the unverified {name}; {replacement.name_of(observed.previous)} is still kept"}
         if observed.previous:
@@ -81,7 +85,7 @@ class StopAndKeep(StateModule["StopAndKeep.Args", StopAndKeepState]):
 
 
 class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
-    """Stop the server and set its restart policy to `no`, also if Docker keeps restarting it.
+    """Stop the server and set its restart policy to `no`, even if Docker keeps restarting it.
 
     Its state (policy, running, memory use) is recorded first, so that it can be started and verified again.
 
@@ -120,9 +124,6 @@ class Stopped(StateModule["Stopped.Args", dict[str, Any]]):
         lifecycle.set_policy(context, observed, "no")
         lifecycle.stop(context, observed, args.stop_timeout_s)
         return {}
-
-
-POLL_S = 0.1
 
 
 class WaitExited(Module["WaitExited.Args"]):
@@ -165,9 +166,6 @@ def _describe_remaining(container_id: str, context: Context) -> list[str]:
     return running + [f"process {pid}" for pid in pids]
 
 
-DRAIN_POLL_S = 0.2
-
-
 class Drain(Module["Drain.Args"]):
     """Wait for running requests to finish before the server is stopped, for at most drain_s.
 
@@ -206,24 +204,24 @@ class Drain(Module["Drain.Args"]):
         if not is_running:
             _pause_checks(gateways, context)
             return Result(msg="no server is running", data={"running": 0, "waited_s": 0.0})
-        started_s, count_at_server = time.monotonic(), _request_counter(container, context)
+        started_s, count_requests = time.monotonic(), _request_counter(container, context)
         while True:
-            at_server = count_at_server()
-            running = _max_requests(at_server, gateways, context)
+            count_at_server = count_requests()
+            running = _max_requests(count_at_server, gateways, context)
             waited_s = time.monotonic() - started_s
             if not running or waited_s >= args.drain_s:
                 break
             context.progress(0, running, text=f"draining, {waited_s:.0f} of {args.drain_s:g} s")
             time.sleep(min(DRAIN_POLL_S, max(0.0, args.drain_s - waited_s)))
         _pause_checks(gateways, context)
-        message = _describe_drain(running, waited_s, is_minimum=at_server is None)
+        message = _describe_drain(running, waited_s, is_minimum=count_at_server is None)
         if running and gateways:
             history.append(context, "requests cut", why=message)
         return Result(msg=message, data={"running": running, "waited_s": round(waited_s, 1)})
 
 
 def _drain_gateways(rows: Sequence[dict[str, Any]], context: Context) -> list[Gateway]:
-    """Drain this host at its gateways and return them. Problems are noted."""
+    """Drain this host at its gateways, and return the gateways. Problems are reported in notes."""
     from sparkwright.host.gateway import drain_record
     from sparkwright.host.gateway.server_operations import Gateway
 
@@ -246,8 +244,8 @@ def _max_requests(running: int | None, gateways: Sequence[Gateway], context: Con
         return running
     from sparkwright.host.gateway import drain_record
 
-    at_gateways = drain_record.count_running_requests(context.state, gateways)
-    return at_gateways or running if running is None else max(running, at_gateways)
+    running_at_gateways = drain_record.count_running_requests(context.state, gateways)
+    return running_at_gateways or None if running is None else max(running, running_at_gateways)
 
 
 def _request_counter(container: dict[str, Any], context: Context) -> Callable[[], int | None]:
@@ -264,7 +262,7 @@ def _request_counter(container: dict[str, Any], context: Context) -> Callable[[]
 
 
 def _describe_drain(running: int | None, waited_s: float, *, is_minimum: bool) -> str:
-    """Describe the end of a drain. is_minimum: only gateways counted the requests; others may run too."""
+    """Describe the end of a drain. is_minimum: only the gateways counted requests, so there may be more."""
     if running is None:
         return "number of running requests unknown; they are aborted"
     if running == 0:
@@ -290,10 +288,10 @@ def _record_previous(context: Context, container: dict[str, Any], extra: dict[st
     Args:
         extra: more fields of the record: "attempt", the name of the new container; "running", if it differs from the state.
     """
-    recorded, good = context.state.read("previous") or {}, verified_states.load_last(context.state)
+    recorded, verified_state = context.state.read("previous") or {}, verified_states.load_last(context.state)
     identity = containers.identity(container)
-    if identity["policy"] == "no" and identity["id"] == good.get("container_id"):
-        identity["policy"] = good["spec"]["restart"]  # the policy was removed after the verification
-    if recorded.get("id") == container["Id"]:  # an interrupted run changed these after it had recorded them
+    if identity["policy"] == "no" and identity["id"] == verified_state.get("container_id"):
+        identity["policy"] = verified_state["spec"]["restart"]  # the policy was removed after the verification
+    if recorded.get("id") == container["Id"]:  # an interrupted run has changed the container since it was recorded
         identity = {key: recorded.get(key, value) for key, value in identity.items()}
     context.state.write("previous", {**identity, **extra, "run": context.run_id})

@@ -1,4 +1,4 @@
-"""Modules for servers that stand in for each other: taking turns in the same memory, or as an interim server during a swap."""
+"""Modules for servers that stand in for each other: by taking turns in the same memory, or as an interim server."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sparkwright.units import format_gib
 
 
 class Turn(Module["Turn.Args"]):
-    """Find which of the servers that take turns in memory is to be awake. Changes nothing.
+    """Find which of the servers that take turns in memory should be awake. Changes nothing.
 
-    It is the server that `take_turn` recorded last; without a record, the running one; otherwise the first in the list.
+    It is the server that `take_turn` recorded last; without a record, the running server; otherwise the first in the list.
 
-    Returns: asleep (another server is to be awake), running, proved (its container is the last verified one), awake (name of
-    the container to be awake), interrupted (a server that should be asleep is running), other (the server to stop before
+    Returns: asleep (another server should be awake), running, proved (its container is the last verified one), awake (name of
+    the container that should be awake), interrupted (a server that should be asleep is running), other (the server to stop before
     this one starts: name, host, gateways, running, proved, base_url, and spec, model and serve of its last verified state;
     its name is empty if there is none).
     """
@@ -50,11 +50,11 @@ class Turn(Module["Turn.Args"]):
             names = " and ".join(other["name"] for other in others)
             raise Failed(f"{names} are running, but should take turns.", fix="Stop one with `docker stop`.")
         others = others or [server for server in args.servers if server["name"] == awake != args.name]
-        container, good = inspected[args.name], verified_states.load_last(context.state)
+        container, verified_state = inspected[args.name], verified_states.load_last(context.state)
         data = {
             "asleep": awake != args.name,
             "running": args.name in running,
-            "proved": bool(container) and container["Id"] == good.get("container_id"),
+            "proved": bool(container) and container["Id"] == verified_state.get("container_id"),
             "awake": awake,
             "interrupted": any(name != awake for name in running),
             "other": _other_server(others[0], inspected, context) if others else {"name": "", "running": False},
@@ -64,11 +64,11 @@ class Turn(Module["Turn.Args"]):
 
 def _other_server(server: Mapping[str, Any], inspected: Mapping[str, Any], context: Context) -> dict[str, Any]:
     container = inspected[server["name"]]
-    good = verified_states.load_last(context.state.for_server(server["name"]))
-    recorded = {key: good.get(key) or {} for key in ("spec", "model", "serve")}
+    verified_state = verified_states.load_last(context.state.for_server(server["name"]))
+    recorded = {key: verified_state.get(key) or {} for key in ("spec", "model", "serve")}
     url = containers.url_of(container) if container else ""
     running = bool(container) and bool(container["State"]["Running"])
-    is_last_verified = bool(container) and container["Id"] == good.get("container_id")
+    is_last_verified = bool(container) and container["Id"] == verified_state.get("container_id")
     return {**recorded, **server, "running": running, "proved": is_last_verified, "base_url": url}
 
 
@@ -89,14 +89,14 @@ def _describe_turn(name: str, data: Mapping[str, Any], container: Mapping[str, A
 class TakeTurnState:
     """The recorded turn."""
 
-    #: container that is to be awake; empty if none is recorded
+    #: name of the container that should be awake; empty if none is recorded
     awake: str
     #: all containers that take turns
     servers: tuple[str, ...]
 
 
 class TakeTurn(StateModule["TakeTurn.Args", TakeTurnState]):
-    """Record which of the servers that take turns in memory is to be awake; all others are asleep.
+    """Record which of the servers that take turns in memory should be awake; all others are asleep.
 
     Record it before any server is stopped: if the run is interrupted, the next command and the health check use the record.
 
@@ -177,7 +177,7 @@ class InterimFits(Module["InterimFits.Args"]):
             return Result(failed=True, exit=Exit.REFUSED, msg=msg, fix=fix, data=data)
         if not context.check:
             interim.save_record(context, name, gateways)
-        msg = f"{data['name']} on port {args.port} takes the requests meanwhile"
+        msg = f"{data['name']} on port {args.port} serves the requests meanwhile"
         return Result(msg=msg, data={**data, "fits": True})
 
 
@@ -203,7 +203,7 @@ def _check_memory(args: InterimFits.Args, context: Context) -> str:
         return memory_fit.UNKNOWN_ENGINE_MEMORY
     available_bytes = context.machine.meminfo()["MemAvailable"]
     if available_bytes < need_bytes:
-        return f"{format_gib(available_bytes)} GiB available beside it, {format_gib(need_bytes)} GiB needed"
+        return f"{format_gib(available_bytes)} GiB available next to it, {format_gib(need_bytes)} GiB needed"
     later_bytes = available_bytes + (holders.server_bytes(str(args.spec["name"]), context) or 0)
     if later_bytes < need_bytes + server_bytes:
         needed = f"{format_gib(need_bytes + server_bytes)} GiB needed"
@@ -226,9 +226,9 @@ def _build_spec(args: InterimFits.Args) -> dict[str, Any]:
 
 
 def _replace_port(published: str, port: int) -> str:
-    """Return "ADDRESS:PORT:INSIDE" or "PORT:INSIDE" with another port of the host."""
-    address, inside = published.rsplit(":", 2)[:-2], published.rpartition(":")[2]
-    return ":".join([*address, str(port), inside])
+    """Return "ADDRESS:PORT:CONTAINER_PORT" or "PORT:CONTAINER_PORT" with another port of the host."""
+    address, container_port = published.rsplit(":", 2)[:-2], published.rpartition(":")[2]
+    return ":".join([*address, str(port), container_port])
 
 
 class InterimServes(Module["InterimServes.Args"]):
@@ -270,7 +270,7 @@ class InterimServes(Module["InterimServes.Args"]):
 class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
     """Drain, stop and remove the interim server. See `interim_fits`.
 
-    It is kept while it is up at a gateway at which the server itself is not. It is then removed by the next run, or by a
+    It is kept while a gateway reports it as up and the server itself as down. It is then removed by the next run, or by a
     health check that finds the verified server healthy.
 
     Returns: gone.
