@@ -6,7 +6,7 @@ import pytest
 
 from sparkwright.app.queries.watch import TokenRates
 from sparkwright.console import watch
-from sparkwright.console.rows import GatewayRow, Routed, Row, Upstream
+from sparkwright.console.rows import GatewayRow, RoutedModel, Row, Upstream
 from sparkwright.console.watch import HistoryEntry, Traffic, View
 from sparkwright.health.record import Gpu, Record
 
@@ -42,7 +42,7 @@ def test_the_marked_host_is_on_the_screen_whatever_the_fleet(chosen: int) -> Non
 
 
 def test_a_gateway_is_below_the_hosts() -> None:
-    models = [Routed("small", 7, 1, 2, 0, [Upstream("spark1", "up", 1, 7)])]
+    models = [RoutedModel("small", 7, 1, 2, 0, [Upstream("spark1", "up", 1, 7)])]
     carrier = make_row("spark1", gateway=GatewayRow("lab", 8080, "up", models=models))
     lines = screen_text(View([carrier, make_row("spark2")]), height=14)
     at = next(n for n, line in enumerate(lines) if "lab (spark1:8080)" in line)

@@ -92,9 +92,11 @@ def test_the_note_in_a_template_is_not_rendered(name: str, project: Path) -> Non
 def test_what_both_sides_changed_in_different_places_is_merged(project: Path, newer: Path) -> None:
     ejection.eject(project, PART)
     replace_text(project / PART, "- name: Check that it generates\n", "- name: Ask it for a token\n")
-    assert ejection.file_state(project, PART) == ejection.FileState(PART, "changed", ejection.__version__, moved=False)
+    assert ejection.file_state(project, PART) == ejection.FileState(
+        PART, "changed", ejection.__version__, is_outdated=False
+    )
     (newer / PART).write_text((newer / PART).read_text() + "\n- name: New in this version\n  facts:\n")
-    assert ejection.file_state(project, PART).moved
+    assert ejection.file_state(project, PART).is_outdated
     texts = ejection.compare(project, PART)
     assert "+- name: New in this version" in texts.diff(own=False)
     assert "+- name: Ask it for a token" in texts.diff(own=True)
@@ -102,7 +104,7 @@ def test_what_both_sides_changed_in_different_places_is_merged(project: Path, ne
     ejection.write_ejected(project, PART, texts.merge())
     merged = (project / PART).read_text()
     assert "Ask it for a token" in merged and merged.endswith("New in this version\n  facts:\n")
-    assert not ejection.file_state(project, PART).moved
+    assert not ejection.file_state(project, PART).is_outdated
 
 
 def test_a_line_that_both_sides_changed_is_a_conflict(project: Path, newer: Path) -> None:

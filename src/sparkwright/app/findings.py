@@ -332,7 +332,7 @@ def _check_client(client: str, form: Format, checked_recipe: CheckedRecipe) -> I
     if form.path not in api_paths.list_paths(recipe_engine.http.paths):
         sentence = f"{client} calls {form.path}, which {recipe_engine.title} is not known to serve."
         yield Finding("error", sentence, (Way("use an engine that serves this path"),), CLIENT_DOCS)
-    if form.agent:
+    if form.is_agent:
         yield from _check_agent(client, form, checked_recipe)
 
 

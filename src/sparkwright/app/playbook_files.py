@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,20 @@ COLUMNS = grid.columns(("STATE", 0), ("FROM", 1), ("FILE", 0), ("", 0))
 COPY_COLUMNS = grid.columns(("STATE", 0), ("FILE", 0), ("WHY", 0))
 #: maximum number of diff lines that `lint` prints; `playbook.update NAME --check` shows all
 MAX_DIFF_LINES = 60
-ORIGINAL_CHANGED = "the shipped file has changed since"
+SHIPPED_FILE_CHANGED = "the shipped file has changed since"
 UNCHANGED_COPY = "unchanged since `init` copied it"
 
 
 def list_files(*, json: bool) -> Exit:
     """Print the state of every playbook, part and template."""
     rows = ejection.list_states(Project.here().root)
-    for row in rows if json else ():
-        print_json_line(_file_json(row))
-    if not json:
+    if json:
+        for row in rows:
+            print_json_line(_file_json(row))
+    else:
         grid.print_table(
-            COLUMNS, [(row.state, row.version, row.name, ORIGINAL_CHANGED if row.moved else "") for row in rows]
+            COLUMNS,
+            [(row.state, row.version, row.name, SHIPPED_FILE_CHANGED if row.is_outdated else "") for row in rows],
         )
     return Exit.OK
 
@@ -54,17 +55,24 @@ def eject(file: str, *, json: bool) -> Exit:
 
 
 def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
-    """Merge the changes of the shipped file since it was ejected. Raises Refused if both sides changed the same lines."""
+    """Merge the later changes of the shipped file into an ejected copy.
+
+    Args:
+        mine: keep the project's text as it is, and take the current shipped file as its original.
+
+    Raises:
+        Refused: both changed the same lines, and `mine` is not set.
+    """
     root = Project.here().root
     ejection.refuse_own_checkout(root)
     name = ejection.resolve_name(root, file)
     comparison = ejection.compare(root, name)
-    original_changed = comparison.original != comparison.shipped
-    if not json and not original_changed:
+    shipped_changed = comparison.original != comparison.shipped
+    if not json and not shipped_changed:
         print_text(f"{name} is already based on the shipped file.")
-    if not json and original_changed:
+    if not json and shipped_changed:
         print_differences(comparison, max_lines=None)
-    if original_changed and not check:
+    if shipped_changed and not check:
         if comparison.conflicts and not mine:
             raise Refused(
                 f"{name} and the shipped file changed the same lines.",
@@ -74,10 +82,10 @@ def update(file: str, *, mine: bool, check: bool, json: bool) -> Exit:
         ejection.write_ejected(root, name, comparison.own if mine else comparison.merge())
     if json:
         print_json_line(_file_json(ejection.file_state(root, name)))
-    elif original_changed and not check:
+    elif shipped_changed and not check:
         outcome = "your file was kept" if mine else "the changes were merged"
         print_prose(f"{name}: {outcome}; it is now based on sparkwright {__version__}.")
-    return Exit.CHANGES if original_changed and check else Exit.OK
+    return Exit.CHANGES if shipped_changed and check else Exit.OK
 
 
 def clean(*, check: bool, yes: bool, json: bool) -> Exit:
@@ -85,14 +93,14 @@ def clean(*, check: bool, yes: bool, json: bool) -> Exit:
     root = Project.here().root
     ejection.refuse_own_checkout(root)
     copies = list(ejection.find_unchanged_copies(root))
-    removable = [name for name, kept in copies if not kept]
+    removable = [name for name, keep_reason in copies if not keep_reason]
     if not json:
         _print_copies(root, copies)
     removed = bool(removable) and not check and confirm(f"Remove {format_count(len(removable), 'file')}?", yes=yes)
     if removed:
         _remove_files(root, removable)
-    for name, kept in copies if json else ():
-        print_json_line({"file": name, "kept": kept, "removed": removed and not kept})
+    for name, keep_reason in copies if json else ():
+        print_json_line({"file": name, "kept": keep_reason, "removed": removed and not keep_reason})
     if removed and not json:
         hint = f"`{program.name()} plan --host all` shows the effect"
         print_prose(f"{format_count(len(removable), 'file')} removed: commands now use the shipped files. {hint}.")
@@ -102,18 +110,19 @@ def clean(*, check: bool, yes: bool, json: bool) -> Exit:
 def _print_copies(root: Path, copies: Sequence[tuple[str, str]]) -> None:
     rows = [
         (
-            "keep" if kept else "remove",
+            "keep" if keep_reason else "remove",
             name,
-            kept or (UNCHANGED_COPY if _is_shipped(name) else f"{UNCHANGED_COPY}; not shipped with this version"),
+            keep_reason
+            or (UNCHANGED_COPY if _is_shipped(name) else f"{UNCHANGED_COPY}; not shipped with this version"),
         )
-        for name, kept in copies
+        for name, keep_reason in copies
     ]
     grid.print_table(COPY_COLUMNS, rows)
-    changed = [row.name for row in ejection.list_states(root) if row.state == "changed" and not row.version]
-    for name in changed:
-        print_text(f"keep    {name}  changed in this project")
-    removing = sum(not kept for _, kept in copies)
-    print_text(f"{format_count(removing, 'file')} to remove." if removing else "No copies to remove.")
+    for row in ejection.list_states(root):
+        if row.state == "changed" and not row.version:
+            print_text(f"keep    {row.name}  changed in this project")
+    removable_count = sum(not keep_reason for _, keep_reason in copies)
+    print_text(f"{format_count(removable_count, 'file')} to remove." if removable_count else "No copies to remove.")
 
 
 def _remove_files(root: Path, names: Sequence[str]) -> None:
@@ -131,13 +140,13 @@ def _remove_files(root: Path, names: Sequence[str]) -> None:
 
 
 def list_findings(root: Path) -> list[dict[str, Any]]:
-    """Return the ejected files whose shipped originals have changed, for `lint --json`.
+    """Return the ejected files whose shipped files have changed, for `lint --json`.
 
-    Each row has the diffs of the shipped file and of the project's file against the original.
+    Each row has two diffs against the original: of the shipped file, and of the project's file.
     """
     rows = []
     for row in ejection.list_states(root):
-        if row.moved:
+        if row.is_outdated:
             comparison = ejection.compare(root, row.name) if _is_shipped(row.name) else None
             rows.append({**_file_json(row), **_differences(comparison)})
     return rows
@@ -151,17 +160,17 @@ def _differences(comparison: Comparison | None) -> dict[str, Any]:
 
 
 def lint(root: Path) -> None:
-    """Print the findings about the project's own files: changed originals, and copies that hide later versions."""
+    """Print ejected files whose shipped files have changed, and the number of unchanged copies that hide shipped files."""
     if root.resolve() == shipped_files.shipped_folder().resolve():
         return
     rows = ejection.list_states(root)
     for row in rows:
-        if row.moved and _is_shipped(row.name):
+        if row.is_outdated and _is_shipped(row.name):
             comparison = ejection.compare(root, row.name)
-            print_prose(f"{row.name}: {ORIGINAL_CHANGED} sparkwright {row.version}, from which it was ejected.")
+            print_prose(f"{row.name}: {SHIPPED_FILE_CHANGED} sparkwright {row.version}, from which it was ejected.")
             print_differences(comparison, max_lines=MAX_DIFF_LINES)
             print_prose(f"  {_conflict_hint(row.name) if comparison.conflicts else _merge_hint(row.name)}")
-        elif row.moved:
+        elif row.is_outdated:
             print_prose(f"{row.name}: ejected from an earlier sparkwright; this version neither ships nor uses it.")
     unchanged_copies = [row for row in rows if row.state == "copied"]
     if unchanged_copies:
@@ -173,7 +182,7 @@ def lint(root: Path) -> None:
 
 
 def print_differences(comparison: Comparison, *, max_lines: int | None) -> None:
-    """Print the differences of the shipped file and of the project's file from the original."""
+    """Print two diffs against the original: of the shipped file, and of the project's file."""
     for own in (False, True):
         lines = comparison.diff(own=own)
         if not lines:
@@ -209,4 +218,4 @@ def _conflict_hint(name: str) -> str:
 
 
 def _file_json(row: FileState) -> dict[str, Any]:
-    return {"file": row.name, **{key: value for key, value in asdict(row).items() if key != "name"}}
+    return {"file": row.name, "state": row.state, "version": row.version, "moved": row.is_outdated}

@@ -30,7 +30,7 @@ class Upstream:
 
 
 @dataclass(frozen=True)
-class Routed:
+class RoutedModel:
     """A model behind a gateway.
 
     Attributes:
@@ -64,7 +64,7 @@ class GatewayRow:
     port: int
     state: str
     why: str = ""
-    models: list[Routed] = field(default_factory=list)
+    models: list[RoutedModel] = field(default_factory=list)
     exit: int = 0
 
 

@@ -45,8 +45,8 @@ class FileState:
     state: StateName
     #: sparkwright version that it was ejected from; empty if unknown
     version: str = ""
-    #: True if the shipped file has changed since, or is no longer shipped
-    moved: bool = False
+    #: True if the shipped file has changed since it was ejected, or is no longer shipped
+    is_outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +174,10 @@ def file_state(project: Path, name: str) -> FileState:
     shipped = (shipped_files.shipped_folder() / name).is_file()
     if _try_read_text(project / ORIGINALS_FOLDER / name) is not None:
         if not shipped:
-            return FileState(name, "changed", moved=True)
+            return FileState(name, "changed", is_outdated=True)
         texts = compare(project, name)
         state: StateName = "ejected" if texts.own == texts.original else "changed"
-        return FileState(name, state, texts.version, moved=texts.original != texts.shipped)
+        return FileState(name, state, texts.version, is_outdated=texts.original != texts.shipped)
     if is_unchanged_copy(project, name):
         return FileState(name, "copied")
     return FileState(name, "changed" if shipped or name in load_earlier_copies() else "own")

@@ -97,8 +97,8 @@ def test_each_names_its_place_and_an_agent_says_what_a_short_context_means(name:
     form = FORMATS[name]
     short = Endpoint("http://spark1:8000", "qwen", 4096, 2048, "", pictures=False, paths=(form.path,))
     lines = client_formats.format_lines(form, short)
-    assert form.place in lines[0] and "spark1:8000" in lines[1]
-    assert (len(lines) == 3) == form.agent
+    assert form.destination in lines[0] and "spark1:8000" in lines[1]
+    assert (len(lines) == 3) == form.is_agent
 
 
 def test_a_path_that_the_engine_lacks_is_named() -> None:

@@ -26,7 +26,7 @@ MAX_SHOWN_CHARS = 300
 CHAT_REQUEST = {"messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 1024}
 
 
-def check(form: Format, endpoint: Endpoint) -> str:
+def check(client_format: Format, endpoint: Endpoint) -> str:
     """Send a streaming request to the API that a client uses, and describe the answer. The request of an agent includes a tool.
 
     Raises:
@@ -35,17 +35,21 @@ def check(form: Format, endpoint: Endpoint) -> str:
         Inconclusive: the answer ended too early for a verdict.
         Failed: the server rejected the request, or the client can't use the answer.
     """
-    dialect = dialects.BY_PATH[form.path]
+    dialect = dialects.BY_PATH[client_format.path]
     body = dialect.request(
-        {"model": endpoint.model, **(fields.TOOL_CALL_PROBE.body if form.agent else CHAT_REQUEST), "stream": True}
+        {
+            "model": endpoint.model,
+            **(fields.TOOL_CALL_PROBE.body if client_format.is_agent else CHAT_REQUEST),
+            "stream": True,
+        }
     )
     began_s = time.monotonic()
     events = _request_events(dialect, endpoint, body)
-    summary = f"{form.path}, streamed, in {time.monotonic() - began_s:.1f} s"
+    summary = f"{client_format.path}, streamed, in {time.monotonic() - began_s:.1f} s"
     if disorder := dialect.disorder(events):
         raise Failed(f"{summary}: {disorder}.", where=endpoint.url)
     answer = dialect.assembled(events)
-    return f"{summary}: {_describe_answer(form, Reply(200, '', answer), endpoint)}{_describe_usage(answer)}"
+    return f"{summary}: {_describe_answer(client_format, Reply(200, '', answer), endpoint)}{_describe_usage(answer)}"
 
 
 def _request_events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) -> list[Any]:
@@ -78,18 +82,18 @@ def _error_text(body: bytes) -> str:
     return one_line(message or body[:MAX_SHOWN_CHARS].decode(errors="replace"), max_chars=MAX_SHOWN_CHARS)
 
 
-def _describe_answer(form: Format, reply: Reply, endpoint: Endpoint) -> str:
+def _describe_answer(client_format: Format, reply: Reply, endpoint: Endpoint) -> str:
     """Describe the tool call or text in an answer. Raises Failed or Inconclusive, as `check` does."""
-    if form.agent:
+    if client_format.is_agent:
         observation = fields.evaluate_tool_call(reply)
         if observation.verdict == "disproved":
-            raise Failed(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
+            raise Failed(f"{observation.evidence}.", where=f"{endpoint.url}{client_format.path}")
         if observation.verdict == "inconclusive":
-            raise Inconclusive(f"{observation.evidence}.", where=f"{endpoint.url}{form.path}")
+            raise Inconclusive(f"{observation.evidence}.", where=f"{endpoint.url}{client_format.path}")
         return observation.evidence
     if not reply.content:
         error_class = Inconclusive if reply.is_truncated else Failed
-        raise error_class("the answer has no text.", where=f"{endpoint.url}{form.path}")
+        raise error_class("the answer has no text.", where=f"{endpoint.url}{client_format.path}")
     return quote_text(reply.content)
 
 

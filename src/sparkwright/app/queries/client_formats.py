@@ -1,6 +1,6 @@
-"""Settings with which coding agents, chat front ends and libraries use a server, each in its own file format.
+"""Settings that make coding agents, chat front ends and libraries use a server, each in the program's own format.
 
-API keys are never written: the settings name an environment variable. Each `source` documents the format, as of 2026-11-26.
+API keys are never written: the settings name an environment variable. The formats are those documented on 2026-11-26.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparkwright.shell import quote
 PROVIDER = "spark"
 #: key in settings that require one, if the server accepts requests without a key
 NO_KEY = "none"
-#: least context for an agent, in tokens; the prompt and tools of Claude Code, Codex and similar agents take 15,000 of them
+#: minimum context for an agent, in tokens; the prompt and tools of Claude Code, Codex and similar agents take 15,000 of them
 MIN_AGENT_CONTEXT = 65_536
 
 
@@ -42,7 +42,7 @@ class Endpoint:
     pictures: bool
     #: names of the model's LoRA adapters in requests
     adapters: tuple[str, ...] = ()
-    #: description of the key's source, from which the user has to set the variable; empty if it is the source
+    #: where the user finds the key for the variable; empty if the variable itself is configured as the key's source
     key_source: str = ""
     #: API paths that the server's engine serves
     paths: tuple[str, ...] = api_paths.list_paths(api_paths.OPENAI_PATHS)
@@ -52,15 +52,15 @@ class Endpoint:
 class Format:
     """The settings of one client."""
 
-    #: where the settings belong, such as a file
-    place: str
+    #: where the settings belong, for example a file
+    destination: str
     #: returns the settings as text
     render: Callable[[Endpoint], str]
     #: page that documents the format
     source: str
     #: API path that the client uses
     path: str = "/v1/chat/completions"
-    agent: bool = False
+    is_agent: bool = False
 
 
 def _format_json(data: Mapping[str, Any]) -> str:
@@ -83,7 +83,7 @@ def claude_variables(endpoint: Endpoint) -> dict[str, str]:
     if endpoint.answer_tokens:
         variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(endpoint.answer_tokens)
     if endpoint.context:
-        # it would assume 200,000 tokens and compact too late; the second variable is for models named `claude-...`
+        # without it Claude Code assumes 200,000 tokens and compacts too late; models named `claude-...` need the second one
         variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(endpoint.context)
         variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(endpoint.context)
     return variables
@@ -227,24 +227,28 @@ FORMATS: Mapping[str, Format] = {
         _format_claude_code,
         "docs.vllm.ai/en/stable/serving/integrations/claude_code",
         api_paths.MESSAGES,
-        agent=True,
+        is_agent=True,
     ),
     "codex": Format(
         "~/.codex/config.toml",
         _format_codex,
         "developers.openai.com/codex/config-reference",
         api_paths.RESPONSES,
-        agent=True,
+        is_agent=True,
     ),
-    "opencode": Format("opencode.json", _format_opencode, "opencode.ai/docs/providers", agent=True),
-    "cline": Format("Cline's settings", _format_cline, "docs.cline.bot/provider-config/openai-compatible", agent=True),
-    "continue": Format("~/.continue/config.yaml", _format_continue, "docs.continue.dev/reference", agent=True),
-    "aider": Format("the shell that starts it", _format_aider, "aider.chat/docs/llms/openai-compat.html", agent=True),
+    "opencode": Format("opencode.json", _format_opencode, "opencode.ai/docs/providers", is_agent=True),
+    "cline": Format(
+        "Cline's settings", _format_cline, "docs.cline.bot/provider-config/openai-compatible", is_agent=True
+    ),
+    "continue": Format("~/.continue/config.yaml", _format_continue, "docs.continue.dev/reference", is_agent=True),
+    "aider": Format(
+        "the shell that starts it", _format_aider, "aider.chat/docs/llms/openai-compat.html", is_agent=True
+    ),
     "openclaw": Format(
         "~/.openclaw/openclaw.json",
         _format_openclaw,
         "docs.openclaw.ai/gateway/config-tools/custom-providers",
-        agent=True,
+        is_agent=True,
     ),
     "open-webui": Format("its environment", _format_open_webui, "docs.openwebui.com/reference/env-configuration"),
     "litellm": Format("config.yaml", _format_litellm, "docs.litellm.ai/docs/providers/openai_compatible"),
@@ -261,17 +265,17 @@ def get_format(name: str) -> Format:
     return FORMATS[name]
 
 
-def format_lines(form: Format, endpoint: Endpoint) -> list[str]:
+def format_lines(client_format: Format, endpoint: Endpoint) -> list[str]:
     """Return the settings as lines, with comments about adapters, the key, and requirements that the server does not meet."""
-    lines = [f"# for {form.place} ({form.source})", form.render(endpoint)]
-    if form.agent and endpoint.context is not None and endpoint.context < MIN_AGENT_CONTEXT:
+    lines = [f"# for {client_format.destination} ({client_format.source})", client_format.render(endpoint)]
+    if client_format.is_agent and endpoint.context is not None and endpoint.context < MIN_AGENT_CONTEXT:
         lines.append(
             f"# an agent needs a context of {MIN_AGENT_CONTEXT} tokens or more; this server has {endpoint.context}"
         )
     if endpoint.adapters:
-        lines.append(f"# LoRA adapters, which are requested by model name: {', '.join(endpoint.adapters)}")
+        lines.append(f"# LoRA adapters, to request as `model`: {', '.join(endpoint.adapters)}")
     if endpoint.key_source:
         lines.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
-    if form.path not in endpoint.paths:
-        lines.append(f"# this client calls {form.path}, which this server's engine may not support")
+    if client_format.path not in endpoint.paths:
+        lines.append(f"# this client calls {client_format.path}, which this server's engine may not support")
     return lines

@@ -45,37 +45,37 @@ CONNECT_TIMEOUT_S = 2.0
 class ClientOptions:
     """The options of the `client` command."""
 
-    #: a name in `client_formats.FORMATS`; empty for the general format
-    client: str = ""
-    #: merge the settings into the client's file instead of printing them
+    #: the client program, a name in `client_formats.FORMATS`; empty for the general format
+    program_name: str = ""
+    #: merge the settings into the program's file instead of printing them
     write: bool = False
-    #: that file; empty for the client's default path
+    #: the program's file; empty for its default path
     file: str = ""
-    #: send a request in the client's format
+    #: send a request in the program's format
     check: bool = False
-    #: a name in the gateway's `clients`, whose key is used; empty for the gateway's key
-    user: str = ""
+    #: a name in the gateway's `clients`, to use this client's key; empty for the gateway's key
+    gateway_client: str = ""
 
-    def form(self) -> Format | None:
-        """Return the client's format; None for the general format. Raises Refused for options that exclude each other."""
-        if not self.client and (self.write or self.check or self.file):
+    def find_format(self) -> Format | None:
+        """Return the program's format; None for the general format. Raises Refused for an invalid combination of options."""
+        if not self.program_name and (self.write or self.check or self.file):
             raise Refused("requires --for.", where="--write" if self.write or self.file else "--check")
         if self.file and not self.write:
             raise Refused("requires --write.", where="--file")
-        return client_formats.get_format(self.client) if self.client else None
+        return client_formats.get_format(self.program_name) if self.program_name else None
 
 
 def print_settings(selection: Selection, *, json: bool, options: ClientOptions = ClientOptions()) -> list[int]:
     """Print or write the settings for each host (for a cluster, only its head), and return the exit codes."""
-    form = options.form()
+    client_format = options.find_format()
     if options.write and len(selection.fleet.members) != 1:
         raise Refused("can be used with one host only.", where="--write")
-    if options.user and json:
+    if options.gateway_client and json:
         raise Refused(
             "can't be combined with --json, which describes the server without its gateway.", where="--client"
         )
-    if form is not None and json:
-        raise Refused("can't be combined with --json: it prints the client's own format.", where="--for")
+    if client_format is not None and json:
+        raise Refused("can't be combined with --json: it prints in the client's own format.", where="--for")
     selection = clusters.exclude_workers(selection, "client")
     answers = selection.fleet.ask(lambda member: query_server(selection, member))
     errors, codes = selection.fleet.errors(), selection.fleet.exit_codes()
@@ -87,54 +87,55 @@ def print_settings(selection: Selection, *, json: bool, options: ClientOptions =
             if json:
                 print_json_line(settings_json(answers[host]))
                 continue
-            if form is not None:
-                _print_for_client(form, options, _build_endpoint(selection, host, answers[host], options.user))
+            if client_format is not None:
+                endpoint = _build_endpoint(selection, host, answers[host], options.gateway_client)
+                _print_for_program(client_format, options, endpoint)
                 continue
-            gateway_lines = _gateway_lines(selection, answers[host], options.user)
+            gateway_lines = _gateway_lines(selection, answers[host], options.gateway_client)
             print_text(render_text(selection.project, answers[host]), end="")
             for line in (*gateway_lines, *_silent_address_warning(answers[host].url)):
                 print_text(line)
     return codes
 
 
-def _print_for_client(form: Format, options: ClientOptions, endpoint: Endpoint) -> None:
-    lines = client_formats.format_lines(form, endpoint)
+def _print_for_program(client_format: Format, options: ClientOptions, endpoint: Endpoint) -> None:
+    lines = client_formats.format_lines(client_format, endpoint)
     if options.write:
-        lines = [*client_files.write_settings(options.client, endpoint, options.file), *lines[2:]]
+        lines = [*client_files.write_settings(options.program_name, endpoint, options.file), *lines[2:]]
     for line in lines:
         print_text(line)
     if options.check:
-        print_text(f"{'# ' if not options.write else ''}{client_check.check(form, endpoint)}")
+        print_text(f"{'# ' if not options.write else ''}{client_check.check(client_format, endpoint)}")
 
 
-def _gateway_lines(selection: Selection, served: ServerSummary, user: str) -> list[str]:
-    """Return lines about each gateway in front of a host, through which the model can be used as well.
+def _gateway_lines(selection: Selection, served: ServerSummary, client: str) -> list[str]:
+    """Return lines about each gateway in front of a host, which also serves the host's model.
 
-    Raises Refused if no gateway has this client, or if it may not use the model.
+    Raises Refused if no gateway has this client, or if the client may not use the model.
     """
     lines = []
-    for gateway in _gateways_in_front(selection, served.host, user):
-        model = _requestable_model(gateway, user, served)
-        url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, user)
+    for gateway in _gateways_in_front(selection, served.host, client):
+        model = _requestable_model(gateway, client, served)
+        url, source = gateways.base_url(selection.inventory, gateway)[0], _key_source(gateway, client)
         lines.append(f"\n# through the gateway {gateway.name}\nbase URL   {url}")
         lines += [f"model      {one_line(model)}"] if model != served.served_name else []
         if source is not None:
-            lines.append(f"key        ${source.env or GATEWAY_KEY_VARIABLE}: {_describe_key(gateway, user, source)}")
+            lines.append(f"key        ${source.env or GATEWAY_KEY_VARIABLE}: {_describe_key(gateway, client, source)}")
     return lines
 
 
-def _describe_key(gateway: Gateway, user: str, source: SecretSource) -> str:
-    owner = user or f"the gateway {gateway.name}"
+def _describe_key(gateway: Gateway, client: str, source: SecretSource) -> str:
+    owner = client or f"the gateway {gateway.name}"
     return f"the key of {owner}, from {secret_source.describe_source(source)}"
 
 
-def _key_source(gateway: Gateway, user: str) -> SecretSource | None:
+def _key_source(gateway: Gateway, client: str) -> SecretSource | None:
     """Return the source of a client's key, or of the gateway's key; None if the gateway accepts requests without a key."""
-    return gateway.file.clients[user].key if user else gateway.file.key
+    return gateway.file.clients[client].key if client else gateway.file.key
 
 
 def _silent_address_warning(url: str) -> list[str]:
-    """Return a warning if the URL's name also has addresses that do not answer, for which a client may wait at each request."""
+    """Return a warning if the URL's host name also has addresses that do not answer and may delay each request."""
     parts = urlsplit(url)
     resolved = sorted(
         connection.resolve_host(parts.hostname or "", CONNECT_TIMEOUT_S),
@@ -178,46 +179,46 @@ def probe_addresses(addresses: Sequence[tuple[int, Any]], timeout_s: float) -> t
     return answering, silent
 
 
-def _gateways_in_front(selection: Selection, name: str, user: str) -> list[Gateway]:
-    """Return the gateways in front of a host, or those that have the client `user`. Raises Refused if none has it."""
-    machine = next(member.host.machine for member in selection.fleet.members if member.host.name == name)
+def _gateways_in_front(selection: Selection, host_name: str, client: str) -> list[Gateway]:
+    """Return the gateways in front of a host, or only those with the client, if set. Raises Refused if none has it."""
+    machine = next(member.host.machine for member in selection.fleet.members if member.host.name == host_name)
     in_front = [gateway for gateway in selection.inventory.gateways.values() if machine in gateway.members]
-    if not user:
+    if not client:
         return in_front
-    with_client = [gateway for gateway in in_front if user in gateway.file.clients]
+    with_client = [gateway for gateway in in_front if client in gateway.file.clients]
     if not with_client:
-        clients = [client for gateway in in_front for client in gateway.file.clients]
-        fix = suggest_name(user, clients) or "Add it to `clients` of the gateway in hosts/groups.yml."
-        raise Refused(f"no gateway in front of {name} has a client called {user!r}.", where="--client", fix=fix)
+        names = [client_name for gateway in in_front for client_name in gateway.file.clients]
+        fix = suggest_name(client, names) or "Add it to `clients` of the gateway in hosts/groups.yml."
+        raise Refused(f"no gateway in front of {host_name} has a client called {client!r}.", where="--client", fix=fix)
     return with_client
 
 
-def _requestable_model(gateway: Gateway, user: str, served: ServerSummary) -> str:
+def _requestable_model(gateway: Gateway, client: str, served: ServerSummary) -> str:
     """Return the first name of a host's model that a client may request. Raises Refused if it may request none."""
-    allowed = gateway.file.clients[user].models if user else []
+    allowed = gateway.file.clients[client].models if client else []
     server_models = (served.served_name, *served.adapters)
     names = (*server_models, *(alias for alias, name in gateway.file.models.items() if name in server_models))
     model = next((name for name in names if not allowed or name in allowed), "")
     if not model:
-        message = f"{user} may use {', '.join(allowed)}, but {served.host} serves {', '.join(server_models)}."
+        message = f"{client} may use {', '.join(allowed)}, but {served.host} serves {', '.join(server_models)}."
         raise Refused(message, where=gateway.where("clients"))
     return model
 
 
-def _build_endpoint(selection: Selection, name: str, served: ServerSummary, user: str) -> Endpoint:
+def _build_endpoint(selection: Selection, host_name: str, served: ServerSummary, client: str) -> Endpoint:
     """Return the endpoint for a host's model: the gateway in front of the host if there is one, or else the server.
 
-    Raises Failed if the server does not generate text, and Refused if the gateway has no such client or it may not use the model.
+    Raises Failed if the server does not generate text, and Refused as `_gateways_in_front` and `_requestable_model` do.
     """
     if served.task != GENERATE:
-        raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=name)
+        raise Failed(f"--for is for servers that generate text; this one's task is `{served.task}`.", where=host_name)
     url, key_variable, key_source, model = served.url, served.key_variable, "", served.served_name
-    for gateway in _gateways_in_front(selection, name, user)[:1]:
+    for gateway in _gateways_in_front(selection, host_name, client)[:1]:
         url = gateways.base_url(selection.inventory, gateway)[0].removesuffix("/v1")
-        source, model = _key_source(gateway, user), _requestable_model(gateway, user, served)
+        source, model = _key_source(gateway, client), _requestable_model(gateway, client, served)
         key_variable = source.env or GATEWAY_KEY_VARIABLE if source else ""
-        key_source = _describe_key(gateway, user, source) if source and not source.env else ""
-    host = next(member.host for member in selection.fleet.members if member.host.name == name)
+        key_source = _describe_key(gateway, client, source) if source and not source.env else ""
+    host = next(member.host for member in selection.fleet.members if member.host.name == host_name)
     return Endpoint(
         url=url,
         model=one_line(model),

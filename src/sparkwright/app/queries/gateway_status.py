@@ -12,7 +12,7 @@ from sparkwright.app.queries.host_requests import GATEWAY, Answer, query_module
 from sparkwright.app.runs.gateway import select_gateway
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_prose, print_text
-from sparkwright.console.rows import GatewayRow, Routed, Upstream
+from sparkwright.console.rows import GatewayRow, RoutedModel, Upstream
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.groups import Gateway
@@ -96,7 +96,7 @@ def build_row(gateway: Gateway, answer: Answer) -> GatewayRow:
     except ValueError as error:
         return GatewayRow(name, port, "unknown", f"its answer can't be used: {error}", exit=int(Exit.INCONCLUSIVE))
     models = [
-        build_dataclass(Routed, row, servers=[build_dataclass(Upstream, server) for server in row["servers"]])
+        build_dataclass(RoutedModel, row, servers=[build_dataclass(Upstream, server) for server in row["servers"]])
         for row in state["models"]
     ]
     if not state["running"]:
