@@ -51,11 +51,11 @@ class Proof:
     """A record that a server of a recipe's image and model was verified on a host."""
 
     host: str
-    #: time of the verification
-    at: str
+    #: time of the verification, as text
+    verified_at: str
     #: None if the throughput was not measured, or was measured with other arguments than the recipe's
     tok_per_s: float | None
-    #: verified in a sandbox
+    #: True if it was verified in a sandbox
     simulated: bool = False
 
 
@@ -77,14 +77,15 @@ class CatalogueRow:
         return total / 1e9 if total else self.entry.weights_gb
 
     @property
-    def hosts(self) -> int:
+    def host_count(self) -> int:
+        """The number of hosts that the recipe needs."""
         return self.recipe.split.hosts if self.recipe.split else 1
 
     @property
     def evidence(self) -> tuple[str, float, str]:
         """The best evidence in EVIDENCE_ORDER, as (kind, tokens per second, sentence)."""
         if best := self._newest_measured(simulated=False):
-            conditions = f"measured on {best.host}, {best.at}, with this image, model and arguments"
+            conditions = f"measured on {best.host}, {best.verified_at}, with this image, model and arguments"
             return "proved", best.tok_per_s or 0.0, f"{best.tok_per_s:g} tok/s {conditions}"
         if self.entry.reported is not None:
             return "reported", self.entry.reported.tok_per_s, str(self.entry.reported)
@@ -103,7 +104,7 @@ class CatalogueRow:
 
     def _newest_measured(self, *, simulated: bool) -> Proof | None:
         measured = [proof for proof in self.proofs if proof.tok_per_s and proof.simulated == simulated]
-        return max(measured, key=lambda proof: proof.at, default=None)
+        return max(measured, key=lambda proof: proof.verified_at, default=None)
 
     @property
     def age_remark(self) -> str:
@@ -127,7 +128,7 @@ class CatalogueRow:
             "memory_share": memory.share or None,
             "memory_bytes": memory.bytes or None,
             "context": self.recipe.engine.flags.context(self.recipe.file.flags),
-            "hosts": self.hosts,
+            "hosts": self.host_count,
             "evidence": kind,
             "tok_per_s": round(rate, 1) or None,
             "source": sentence,
@@ -249,9 +250,9 @@ def _print_ranking(title: str, ranked: Sequence[tuple[CatalogueRow, Fit]]) -> No
 
 
 def _system_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_budget.Row:
-    """Return the host's memory use with nothing served: the least held before a verified start, or else the usual figure.
+    """Return the host's own memory use: the minimum before the verified starts, or the usual figure if there were none.
 
-    More was held before a start while another server was running.
+    The minimum, because other servers may have been running before some of the starts.
     """
     if not starts:
         return SYSTEM_ROW
@@ -263,7 +264,7 @@ def _system_memory(starts: Sequence[StartMemory], total_bytes: int) -> memory_bu
 def _learned_start(
     project: Project, host: Host, row: CatalogueRow, starts: Sequence[StartMemory]
 ) -> memory_budget.StartFacts:
-    """Return the start-up memory of this recipe from the verified starts in the host's history."""
+    """Return the start-up memory of a recipe, from the verified starts in the host's history."""
     if row.recipe.split is not None and host.cluster is None:
         return memory_budget.StartFacts()
     lock = lock_entries(load_lock(project, host), row.recipe)
@@ -277,8 +278,8 @@ def _learned_start(
 
 def _evaluate_fit(row: CatalogueRow, host: HostMemory, start: memory_budget.StartFacts) -> Fit:
     """Return the verdict on whether a recipe fits a host that serves nothing else."""
-    if row.hosts > 1:
-        return Fit("too large", f"it needs {row.hosts} hosts")
+    if row.host_count > 1:
+        return Fit("too large", f"it needs {row.host_count} hosts")
     total = host.total_bytes
     if not total:
         return Fit("unknown", "the host did not report the size of its memory")
@@ -295,7 +296,7 @@ def _format_entry(row: CatalogueRow, *, hosts_answered: bool) -> list[str]:
     size = f"{data['weights_gb']:g} GB of weights" if data["weights_gb"] else "size unknown until it is pinned"
     memory = f"{data['memory_share']:.0%} of memory" if data["memory_share"] else ""
     context = f"context {data['context']}" if data["context"] else ""
-    hosts = format_count(row.hosts, "host")
+    hosts = format_count(row.host_count, "host")
     proof_hosts = [*data["proved_on"], *(f"{name} (simulated)" for name in data["simulated_on"])]
     no_proof = "not proved on the hosts that answered" if hosts_answered else ""
     proof = f"image and model proved on {', '.join(proof_hosts)}" if proof_hosts else no_proof
@@ -310,7 +311,7 @@ def _format_entry(row: CatalogueRow, *, hosts_answered: bool) -> list[str]:
 
 
 def _arguments_fingerprint(project: Project, host: Host, candidate: Recipe) -> str:
-    """Return the fingerprint of the arguments that a host would start a recipe with; empty without the cluster it needs."""
+    """Return the fingerprint of the arguments with which a host would start a recipe; empty if it lacks the required cluster."""
     if candidate.split is not None and host.cluster is None:
         return ""
     return fingerprint(
@@ -322,7 +323,7 @@ def _find_proof(candidate: Recipe, host: Host, arguments: str, event: Event) -> 
     """Return the proof if an event of a host's history is the verification of a server with the recipe's tag and model.
 
     Args:
-        arguments: fingerprint of the recipe's arguments; the throughput of a server with others is left out.
+        arguments: fingerprint of the recipe's arguments; the throughput of a server with other arguments is left out.
     """
     image = str(event.get("image") or "").partition("@")[0]
     measured = event.get("measured")

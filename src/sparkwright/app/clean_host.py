@@ -1,4 +1,4 @@
-"""The `host.clean` command: list what sparkwright has put on hosts, ask for confirmation, and remove it."""
+"""The `host.clean`, `caches.list` and `caches.prune` commands: list sparkwright's files or caches on hosts, and remove them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ from sparkwright.protocol import events
 from sparkwright.trust.image_name import ImageReference
 
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("KIND", 0), ("WHAT", 0), ("WHY", 0))
+CACHE_COLUMNS = grid.columns(
+    *(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("USED", 2), ("SERVER", 0), ("MODEL", 3), ("CACHE", 4), ("WHY", 0))
+)
+CACHE_KEY_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,43 @@ class Scope:
     models: bool = False
     #: the images
     images: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrunableItems:
+    """A kind of item on hosts whose unused items can be removed."""
+
+    #: key of the items in the module's answer and in --json
+    items_key: str
+    module: str
+    #: key of an item's identity
+    identity_key: str
+    #: prints the items of a host
+    print_items: Callable[[str, list[dict[str, Any]]], None]
+
+    def prune(
+        self, selection: Selection, member: Member, args: dict[str, Any], check: bool, yes: bool, json: bool
+    ) -> Exit:
+        """Show the items on a host, ask for confirmation, and remove the unused ones."""
+        host, fleet = member.host.name, selection.fleet
+        answer = query_module(fleet, member, self.module, args)
+        rows, freed = answer[self.items_key], None
+        removable = [row[self.identity_key] for row in rows if not row["kept"]]
+        if not json:
+            self.print_items(host, rows)
+            print_text(
+                f"{host}: would free {units.format_size(answer['freed_bytes'])}."
+                if removable
+                else f"{host}: nothing to free."
+            )
+        if removable and not check and confirm(f"Remove these from {host}?", yes=yes):
+            only = {**args, "only": removable}
+            freed = run_module(fleet, member, self.module, only, exclusive=True)["freed_bytes"]
+        if json:
+            print_json_line({"host": host, self.items_key: rows, "freed_bytes": freed})
+        elif freed is not None:
+            print_text(f"{host}: {units.format_size(freed)} freed.")
+        return Exit.CHANGES if removable and freed is None else Exit.OK
 
 
 def clean(pattern: str, scope: Scope, *, check: bool, yes: bool, json: bool) -> list[Exit]:
@@ -62,7 +103,7 @@ def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bo
             raise Refused(f"{name} is in use by run {answer['busy']}.", fix=fix)
         removed = confirm(f"Remove these from {name}?", yes=yes)
     if removed:
-        _remove_items(selection, member, args, timer=any(row["kind"] == "timer" for row in removable))
+        _remove_items(selection, member, args, has_timer=any(row["kind"] == "timer" for row in removable))
     freed = sum(row["size_bytes"] or 0 for row in removable) if removed else None
     if json:
         print_json_line({"host": name, "items": answer["items"], "freed_bytes": freed})
@@ -79,10 +120,10 @@ def _recipe_repositories(selection: Selection, member: Member) -> dict[str, Any]
     return {"repositories": list(repositories)}
 
 
-def _remove_items(selection: Selection, member: Member, args: dict[str, Any], *, timer: bool) -> None:
+def _remove_items(selection: Selection, member: Member, args: dict[str, Any], *, has_timer: bool) -> None:
     """Remove the timer first, so that no check starts, and sparkwright's folders last, because the other steps need them."""
     fleet = selection.fleet
-    if timer:
+    if has_timer:
         absent: dict[str, Any] = {"state": "absent"}
         other_timers = run_module(fleet, member, "health_timer", absent, exclusive=True)["elsewhere"]
         if "system" in other_timers:
@@ -105,14 +146,8 @@ def _print_items(host: str, items: list[dict[str, Any]]) -> None:
     print_text(f"{host}: {units.format_size(total)} to remove.")
 
 
-CACHE_COLUMNS = grid.columns(
-    *(("HOST", 0), ("STATE", 0), ("SIZE", 1), ("USED", 2), ("SERVER", 0), ("MODEL", 3), ("CACHE", 4), ("WHY", 0))
-)
-CACHE_KEY_CHARS = 12
-
-
 def list_caches(selection: Selection, *, json: bool) -> list[Exit]:
-    """Show the caches of each host, and why each one is kept."""
+    """Show the caches of each host, and the reason why each is kept."""
     return act_on_each(selection, lambda member: _list_host_caches(selection, member, json=json), json=json)
 
 
@@ -124,42 +159,6 @@ def prune_caches(selection: Selection, *, check: bool, yes: bool, json: bool) ->
     """
     caches = PrunableItems("caches", "prune_caches", "name", _print_caches)
     return act_on_each(selection, lambda member: caches.prune(selection, member, {}, check, yes, json), json=json)
-
-
-@dataclass(frozen=True, slots=True)
-class PrunableItems:
-    """A kind of item on hosts whose unused items can be removed."""
-
-    #: key of the items in the module's answer and in --json
-    name: str
-    module: str
-    #: key in an item that identifies it
-    identity: str
-    print_items: Callable[[str, list[dict[str, Any]]], None]
-
-    def prune(
-        self, selection: Selection, member: Member, args: dict[str, Any], check: bool, yes: bool, json: bool
-    ) -> Exit:
-        """Show the stored items of a host, ask for confirmation, and remove the unused ones."""
-        host, fleet = member.host.name, selection.fleet
-        answer = query_module(fleet, member, self.module, args)
-        rows, freed = answer[self.name], None
-        removable = [row[self.identity] for row in rows if not row["kept"]]
-        if not json:
-            self.print_items(host, rows)
-            print_text(
-                f"{host}: would free {units.format_size(answer['freed_bytes'])}."
-                if removable
-                else f"{host}: nothing to free."
-            )
-        if removable and not check and confirm(f"Remove these from {host}?", yes=yes):
-            only = {**args, "only": removable}
-            freed = run_module(fleet, member, self.module, only, exclusive=True)["freed_bytes"]
-        if json:
-            print_json_line({"host": host, self.name: rows, "freed_bytes": freed})
-        elif freed is not None:
-            print_text(f"{host}: {units.format_size(freed)} freed.")
-        return Exit.CHANGES if removable and freed is None else Exit.OK
 
 
 def _list_host_caches(selection: Selection, member: Member, *, json: bool) -> Exit:

@@ -94,7 +94,7 @@ def guess_need(playbook: str) -> RequestKind:
 def remaining_hosts(playbook: str, pattern: str) -> str:
     """Return the hosts that an interrupted rolling run has not reached yet (`--resume`), as a pattern.
 
-    Raises Refused if there are none, or if --host selects others.
+    Raises Refused if there are none, or if --host selects other hosts.
     """
     from sparkwright.fleet.rollout import RecordFile, refuse_other_hosts
 

@@ -33,7 +33,7 @@ VERDICT_NOTES = {
     "same": "the flag does nothing: the engine logs the same settings for both arms. Not measured.",
     "not shown": "the engine's log shows no difference between the arms, but does not contain every flag that differs",
 }
-#: limit on the characters of two values; only the name of a setting with longer values is shown
+#: maximum length of a setting's two values together, in characters; of a setting with longer values only the name is shown
 MAX_SHOWN_CHARS = 60
 
 
@@ -53,7 +53,7 @@ class ExperimentFolder:
         is_continued = bool(series) and not finished and not again
         opened = cls(folder, series if is_continued else f"{name}-{time.strftime('%Y%m%dT%H%M%S')}")
         previous_results = folder / results_file.JSON_FILE
-        if not is_continued and series and previous_results.is_file():  # kept under the name of its series
+        if not is_continued and series and previous_results.is_file():  # an earlier experiment's results are kept
             (folder / "before").mkdir(exist_ok=True)
             previous_results.replace(folder / "before" / f"{series}.json")
         opened.save_progress(finished=False)
@@ -83,6 +83,7 @@ class ResultsCollector:
     folder: ExperimentFolder
     experiment: Experiment
     host: str
+    #: `host` or `laptop`
     measured_from: str
     arms: dict[str, dict[str, Any]]
     cells: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -113,14 +114,14 @@ class ResultsCollector:
         try:
             key = Cell.model_validate(cell).key
         except ValidationError as error:
-            place = ".".join(str(part) for part in error.errors()[0]["loc"])
-            self.notes.append(f"a reported cell can't be used: {place}: {error.errors()[0]['msg'].lower()}")
+            field_path = ".".join(str(part) for part in error.errors()[0]["loc"])
+            self.notes.append(f"a reported cell can't be used: {field_path}: {error.errors()[0]['msg'].lower()}")
             return
         self.cells[key] = cell
         self.write()
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every cell was measured, except in refused arms."""
         return not any(self._missing_cells("refused"))
 
@@ -136,7 +137,7 @@ class ResultsCollector:
         return (key for key in self.experiment.keys if key not in measured and key.split(".")[0] not in excluded_arms)
 
     @property
-    def failed(self) -> bool:
+    def has_failures(self) -> bool:
         """True if an arm was started but could not be measured."""
         return any(arm.get("failed") for arm in self.arms.values())
 
@@ -226,8 +227,8 @@ class ResultsCollector:
         self.notes.append(f"the engine's log shows that the arms differ in: {'; '.join(differences)}")
 
 
-def _describe_difference(name: str, other: str | None, value: str | None, arm: str) -> str:
-    """Describe a setting that differs between two arms; long values are left out."""
-    if len(f"{other}{value}") >= MAX_SHOWN_CHARS:
+def _describe_difference(name: str, other_value: str | None, value: str | None, arm: str) -> str:
+    """Describe a setting that differs between two arms; leave out long values."""
+    if len(f"{other_value}{value}") >= MAX_SHOWN_CHARS:
         return name
-    return f"{name} ({value} in arm {arm}, {other} in the other)"
+    return f"{name} ({value} in arm {arm}, {other_value} in the other)"

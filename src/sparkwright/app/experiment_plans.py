@@ -33,6 +33,9 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 from sparkwright.protocol.cluster import TOKEN_SECRET, new_token
 from sparkwright.protocol.plan import Plan, new_run_id, user_at_host
 
+#: the results (None if nothing was started), the exit code and the folder
+Outcome = tuple[Results | None, int, Path]
+
 
 class BenchRun:
     """The experiment of a bench command.
@@ -56,25 +59,26 @@ class BenchRun:
         self.title = self.cluster.name if self.cluster else self.host.name
         self.root = selection.project.root
         self.wait = wait
+        #: the recipe that the host serves, and the recipe that the arms modify
         self.production = recipes.load_host_recipe(selection.project, self.host)
         self.base = recipe.load(self.root, options.recipe) if options.recipe else self.production
         name = options.name or f"{options.command}-{self.title.replace('/', '-')}"
         self.folder = ExperimentFolder.open(self.root, name, again=options.again)
         self.collector: ResultsCollector | None = None
         self._plans: dict[str, Plan] = {}
-        self._refused: SparkwrightError | None = None
+        self._planning_error: SparkwrightError | None = None
         self._planning_lock = threading.Lock()
 
-    def conclude(self, code: int) -> tuple[Results | None, int, Path]:
-        """Return the results, the exit code and the folder."""
+    def conclude(self, code: int) -> Outcome:
+        """Return the outcome of a run that ended with this exit code."""
         if self.collector is None:
             return None, code, self.folder.path
         collector = self.collector
         no_difference = any(note.startswith("the flag does nothing") for note in collector.notes)
-        if code == 0 and (collector.complete or no_difference) and not collector.failed:
+        if code == 0 and (collector.is_complete or no_difference) and not collector.has_failures:
             self.folder.save_progress(finished=True)
         elif code == 0:
-            code = int(Exit.FAILED if collector.failed else Exit.INCONCLUSIVE)
+            code = int(Exit.FAILED if collector.has_failures else Exit.INCONCLUSIVE)
         return collector.results(), code, self.folder.path
 
     def newly_failed_arms(self) -> dict[str, str]:
@@ -94,13 +98,13 @@ class BenchRun:
         The plans of all members are made together, so that no member starts if one of the plans is refused.
         """
         with self._planning_lock:
-            if self._refused is not None:
-                raise self._refused
+            if self._planning_error is not None:
+                raise self._planning_error
             if not self._plans:
                 try:
                     self._plans = self._compile_plans()
                 except SparkwrightError as error:
-                    self._refused = error
+                    self._planning_error = error
                     raise
         return self._plans[member.host.name]
 
@@ -146,33 +150,36 @@ class BenchRun:
             plans[host.name] = clusters.add_barrier(plan, host) if self.cluster else plan
         return plans
 
-    def _build_arms(self, pinned: Mapping[str, Any]) -> list[Arm]:
+    def _build_arms(self, base_pins: Mapping[str, Any]) -> list[Arm]:
         options = self.options
         if not options.has_arms:
             return [lab_arms.running_arm(self.production)]
         if options.a:
             arms = lab_arms.recipe_arms(recipe.load(self.root, options.a), recipe.load(self.root, options.b))
         elif options.flag:
-            arms = lab_arms.flag_arms(self.base, options.flag, pinned)
+            arms = lab_arms.flag_arms(self.base, options.flag, base_pins)
         elif options.axes and options.command != "sweep":
-            arms = lab_arms.value_arms(self.base, options.axes[0], pinned)
+            arms = lab_arms.value_arms(self.base, options.axes[0], base_pins)
         elif options.axes:
-            arms = lab_arms.grid_arms(self.base, options.axes, pinned)
+            arms = lab_arms.grid_arms(self.base, options.axes, base_pins)
         else:
-            arms = lab_arms.sweep_arms(self.base, options.sizes, pinned)
+            arms = lab_arms.sweep_arms(self.base, options.sizes, base_pins)
         return [lab_arms.with_container_name(arm, self.production.file.container.name) for arm in arms]
 
-    def _build_experiment(self, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]) -> Experiment:
-        refusals = {arm.name: lab_arms.find_refusal(arm, pinned[arm.name]) for arm in arms if self.options.has_arms}
+    def _build_experiment(self, arms: Sequence[Arm], pins_by_arm: Mapping[str, Mapping[str, Any]]) -> Experiment:
+        refusals = {
+            arm.name: lab_arms.find_refusal(arm, pins_by_arm[arm.name]) for arm in arms if self.options.has_arms
+        }
         runnable = [arm for arm in arms if refusals.get(arm.name) is None]
         if not runnable and (finding := next(filter(None, refusals.values()), None)):
             raise Refused(f"the engine would refuse every arm: {finding.sentence}", fix="Pass other values.")
         runnable = [arm for arm in runnable if arm.name not in self.failed]
         loads = plan_loads(
-            self.options, LoadLimits.from_arms([arm.effective(pinned[arm.name]) for arm in runnable]), Path.cwd()
+            self.options, LoadLimits.from_arms([arm.effective(pins_by_arm[arm.name]) for arm in runnable]), Path.cwd()
         )
         identities = {
-            arm.name: self._arm_variables(arm, pinned[arm.name], self.host)["serve"]["baseline_key"] for arm in runnable
+            arm.name: self._arm_variables(arm, pins_by_arm[arm.name], self.host)["serve"]["baseline_key"]
+            for arm in runnable
         }
         is_comparison = self.options.command != "sweep"
         is_single_arm = is_comparison and self.options.has_arms and len(runnable) < 2
@@ -185,12 +192,12 @@ class BenchRun:
         )
 
     def _build_collector(
-        self, experiment: Experiment, arms: Sequence[Arm], pinned: Mapping[str, Mapping[str, Any]]
+        self, experiment: Experiment, arms: Sequence[Arm], pins_by_arm: Mapping[str, Mapping[str, Any]]
     ) -> ResultsCollector:
         arms_data = {}
         for arm in arms:
-            finding = lab_arms.find_refusal(arm, pinned[arm.name]) if self.options.has_arms else None
-            variables = self._arm_variables(arm, pinned[arm.name], self.host)
+            finding = lab_arms.find_refusal(arm, pins_by_arm[arm.name]) if self.options.has_arms else None
+            variables = self._arm_variables(arm, pins_by_arm[arm.name], self.host)
             arms_data[arm.name] = {
                 "name": arm.name,
                 "title": arm.title,
@@ -201,7 +208,7 @@ class BenchRun:
                 "model_id": variables["model"]["id"],
                 "commit": variables["model"]["commit"],
                 "flags": dict(variables["engine"]["flags"]),
-                "max_num_batched_tokens": arm.effective(pinned[arm.name]).budget,
+                "max_num_batched_tokens": arm.effective(pins_by_arm[arm.name]).budget,
                 "refused": {"rule": finding.rule, "sentence": finding.sentence} if finding else None,
             }
             arms_data[arm.name] |= {"failed": self.failed[arm.name]} if arm.name in self.failed else {}
@@ -209,9 +216,9 @@ class BenchRun:
         return ResultsCollector(self.folder, experiment, self.title, "host", arms_data, head=head)
 
     def _build_tasks(
-        self, member: Member, experiment: Experiment, pinned: Mapping[str, Mapping[str, Any]]
+        self, member: Member, experiment: Experiment, pins_by_arm: Mapping[str, Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Return the tasks of the cells that the host has not finished yet."""
+        """Return the tasks of the cells that the host has not finished yet, and the known settings of arms, by name."""
         assert self.collector is not None
         configs = {arm.name: play.config_key(arm.name) for arm in experiment.arms}
         query = {"series": self.folder.series, "keys": [*experiment.keys, *configs.values()]}
@@ -242,9 +249,9 @@ class BenchRun:
             remaining, self.folder.series, parts, known_settings=known_settings, changed_flags=changed_flags
         ), known_settings
 
-    def _arm_variables(self, arm: Arm, pinned: Mapping[str, Any], host: Host) -> dict[str, Any]:
+    def _arm_variables(self, arm: Arm, pins: Mapping[str, Any], host: Host) -> dict[str, Any]:
         """Return the variables of an arm that are available to a host's play."""
-        scope = recipe.scope(host, recipes.login_user(host), arm.recipe, pinned)
+        scope = recipe.scope(host, recipes.login_user(host), arm.recipe, pins)
         file = arm.recipe.file
         container_facts = {
             "platform": file.platform,
@@ -257,11 +264,8 @@ class BenchRun:
         return {**shared_variables, **arm_variables, "engine": engine}
 
 
-Outcome = tuple[Results | None, int, Path]
-
-
 def run_on_host(selection: Selection, options: BenchOptions, *, json: bool, wait: bool) -> Outcome:
-    """Run an experiment on one host. Return the results (None if nothing was started), the exit code and the folder."""
+    """Run an experiment on one host."""
     if len(selection.hosts) != 1:
         raise Refused(f"an experiment runs on one host, got {len(selection.hosts)}.", fix="Pass --host NAME.")
     return _run(BenchRun(selection, options, wait=wait), json=json)
@@ -270,7 +274,7 @@ def run_on_host(selection: Selection, options: BenchOptions, *, json: bool, wait
 def run_on_cluster(
     selection: Selection, options: BenchOptions, reconnect: Callable[[], Selection], *, json: bool, wait: bool
 ) -> Outcome:
-    """Run an experiment whose arms span all members of a cluster. Returns the same as `run_on_host`.
+    """Run an experiment whose arms span all members of a cluster.
 
     A failed arm ends the run, because all members then restore their previous server. A sweep is continued with the remaining
     arms in another run, after `reconnect`.

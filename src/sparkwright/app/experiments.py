@@ -30,6 +30,11 @@ from sparkwright.project.folder import Project
 from sparkwright.trust.names import check_file_name
 from sparkwright.visible import one_line, parse_list
 
+#: name of the only arm of an experiment that uses a running server
+SERVER_ARM = "server"
+#: environment variable that holds the key of the server at a URL, for any engine
+KEY_VARIABLE = engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable
+
 
 def run(command: str, arguments: dict[str, Any]) -> int:
     """Run a bench command and return its exit code."""
@@ -148,7 +153,7 @@ def import_results(file: str, name: str, *, json: bool) -> None:
         name: name of the results; empty for the file's name.
 
     Raises:
-        Refused: the name is invalid as a folder's name, or an experiment has it.
+        Refused: the name is invalid as a folder's name, or an experiment already uses it.
     """
     results = vllm_results.read_results(Path(file))
     if name:
@@ -181,7 +186,7 @@ def _print_report(results: Results, note: str, *, json: bool) -> None:
 
 
 def list_experiments(*, json: bool) -> None:
-    """List the experiments of this project, with what was measured, where and when."""
+    """List this project's experiments: name, command, host, number of cells and date."""
     for path in sorted((Project.here_or_cwd() / RESULTS_FOLDER).glob(f"*/{results_file.JSON_FILE}")):
         results = results_file.read_results(path)
         if json:
@@ -221,15 +226,10 @@ def _load_results(name: str) -> Results:
             raise refused from None
 
 
-SERVER_ARM = "server"
-#: environment variable that holds the key of the server at a URL, for any engine
-KEY_VARIABLE = engine.get_engine(engine.DEFAULT_ENGINE).http.key_variable
-
-
 def run_at_url(
     url: str, model: str, options: BenchOptions, *, root: Path, quiet: bool = False
 ) -> tuple[Results, int, Path]:
-    """Run an experiment against a base URL.
+    """Run an experiment against a base URL. Return the results, the exit code and the folder.
 
     Args:
         model: the served name; empty for the first model that the server lists.
@@ -260,8 +260,8 @@ def run_at_url(
         _print_progress(f"  {lab.describe_cell(measured)}", quiet)
         collector.add_cell(measured)
     collector.write()
-    folder.save_progress(finished=collector.complete)
-    return collector.results(), int(Exit.OK if collector.complete else Exit.INCONCLUSIVE), folder.path
+    folder.save_progress(finished=collector.is_complete)
+    return collector.results(), int(Exit.OK if collector.is_complete else Exit.INCONCLUSIVE), folder.path
 
 
 def _check_base_url(url: str) -> str:

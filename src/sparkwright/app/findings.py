@@ -30,7 +30,7 @@ from sparkwright.units import today
 from sparkwright.visible import format_count
 
 SEVERITY_WIDTH = 8
-#: recipe key of a finding that is not about a flag
+#: recipe key of a finding that is not about a flag, by the finding's `flag`
 RECIPE_KEYS: dict[str, tuple[str, ...]] = {
     "": ("image",),
     "publish": ("container", "ports"),
@@ -42,6 +42,10 @@ RECIPE_KEYS: dict[str, tuple[str, ...]] = {
 }
 TEXT_WIDTH = 100
 SCHEMA_LINE = "# yaml-language-server:"
+#: source of findings about a client's requirements
+CLIENT_DOCS = "docs/gateway.md, Clients"
+#: number of requests that an agent sends at a time
+MIN_AGENT_REQUESTS = 4
 
 
 @dataclass(frozen=True)
@@ -308,35 +312,29 @@ def _rule_json(rule: RuleExplanation) -> dict[str, Any]:
     }
 
 
-#: source of the requirements that a client has of a server
-CLIENT_DOCS = "docs/gateway.md, Clients"
-#: concurrent requests of an agent
-MIN_AGENT_REQUESTS = 4
-
-
 def add_client_findings(checked: list[CheckedRecipe], client: str) -> list[CheckedRecipe]:
     """Return the recipes with findings about a client's requirements added. Raises Refused for an unknown client."""
-    form = client_formats.get_format(client)
-    with_client = []
+    client_format = client_formats.get_format(client)
+    extended = []
     for checked_recipe in checked:
-        findings = (*checked_recipe.settings.findings, *_check_client(client, form, checked_recipe))
-        with_client.append(replace(checked_recipe, settings=replace(checked_recipe.settings, findings=findings)))
-    return with_client
+        findings = (*checked_recipe.settings.findings, *_check_client(client, client_format, checked_recipe))
+        extended.append(replace(checked_recipe, settings=replace(checked_recipe.settings, findings=findings)))
+    return extended
 
 
-def _check_client(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
+def _check_client(client: str, client_format: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     """Yield a finding for each unmet requirement of a client. Only recipes that generate text are checked."""
     if checked_recipe.recipe.file.task != GENERATE:
         return
     recipe_engine = checked_recipe.recipe.engine
-    if form.path not in api_paths.list_paths(recipe_engine.http.paths):
-        sentence = f"{client} calls {form.path}, which {recipe_engine.title} is not known to serve."
+    if client_format.path not in api_paths.list_paths(recipe_engine.http.paths):
+        sentence = f"{client} calls {client_format.path}, which {recipe_engine.title} is not known to serve."
         yield Finding("error", sentence, (Way("use an engine that serves this path"),), CLIENT_DOCS)
-    if form.is_agent:
-        yield from _check_agent(client, form, checked_recipe)
+    if client_format.is_agent:
+        yield from _check_agent(client, client_format, checked_recipe)
 
 
-def _check_agent(client: str, form: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
+def _check_agent(client: str, client_format: Format, checked_recipe: CheckedRecipe) -> Iterator[Finding]:
     recipe_engine, flags = checked_recipe.recipe.engine, dict(checked_recipe.settings.flags)
     request = ServerRequest(flags, checked_recipe.recipe.image)
     effective: Effective = recipe_engine.advice.effective(
@@ -361,7 +359,7 @@ def _check_agent(client: str, form: Format, checked_recipe: CheckedRecipe) -> It
         limit = effective.max_num_seqs
         sentence = f"{client} sends several requests at once, but this server handles {limit} at a time."
         yield Finding("warning", sentence, (Way("allow more concurrent requests"),), CLIENT_DOCS)
-    dialect = dialects.BY_PATH[form.path]
+    dialect = dialects.BY_PATH[client_format.path]
     probe = dialect.name if dialect.name in dialects.OTHER_DIALECTS else "tool_call"
     if probe not in checked_recipe.recipe.file.expect.probes:
         sentence = f"no probe checks that this server answers as {client} expects."

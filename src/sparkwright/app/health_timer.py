@@ -31,6 +31,21 @@ SECRET_URL_HOSTS = ("hooks.slack.com", "discord.com", "discordapp.com", "office.
 #: for example 02:00-05:00
 _QUIET_HOURS = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
+_TOKEN_TASK = Task(id="token", name="Renew the secret of the cluster's checks", module="keep_heal_token")
+RULES_FILE, DASHBOARD_FILE, SCRAPE_FILE = (
+    "sparkwright.rules.yml",
+    "sparkwright.dashboard.json",
+    "sparkwright.scrape.yml",
+)
+#: the use of each monitoring file
+USAGE_HINTS = {
+    RULES_FILE: "rule_files of prometheus.yml",
+    SCRAPE_FILE: "scrape_config_files of prometheus.yml (2.43 and newer; else paste it)",
+    DASHBOARD_FILE: "Grafana: Dashboards, New, Import",
+}
+FILE_MODE = 0o644
+RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
+
 
 def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
     """Install the timer on each host of a pattern, with the options of `health.install`. Raises Refused for an invalid value."""
@@ -48,11 +63,11 @@ def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
         **{name: options[name] for name in ("heal", "webhook_file", "webhook_format", "textfile", "system")},
     }
 
-    def tasks_for(host: Host, wakes: bool) -> tuple[Task, ...]:
-        timer = _timer_task({**args, "host": host.machine, "wake": wakes}, become=options["system"])
+    def tasks_for(host: Host, can_wake: bool) -> tuple[Task, ...]:
+        timer = _timer_task({**args, "host": host.machine, "wake": can_wake}, become=options["system"])
         return (_TOKEN_TASK, timer) if host.cluster else (timer,)
 
-    return _run_on_hosts(pattern, json, tasks_for, heals=options["heal"] == "restart")
+    return _run_on_hosts(pattern, json, tasks_for, is_healing=options["heal"] == "restart")
 
 
 def uninstall(pattern: str, *, json: bool) -> list[int]:
@@ -60,11 +75,11 @@ def uninstall(pattern: str, *, json: bool) -> list[int]:
     absent: dict[str, Any] = {"state": "absent"}
     users_timer = _timer_task(absent, register="users")
     roots_timer = _timer_task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
-    return _run_on_hosts(pattern, json, lambda host, wakes: (users_timer, roots_timer), removes=True)
+    return _run_on_hosts(pattern, json, lambda host, can_wake: (users_timer, roots_timer), is_removal=True)
 
 
 def _hashing_arguments(interval: str, quiet_hours: str) -> dict[str, Any]:
-    """Return the task's arguments for hashing the model's files again. Raises Refused for invalid options."""
+    """Return the task's arguments for hashing the model's files at intervals. Raises Refused for invalid options."""
     if quiet_hours and not interval:
         raise Refused("--quiet-hours needs --verify-models.", fix="Add `--verify-models 7d`.")
     begin, _, end = quiet_hours.partition("-")
@@ -107,11 +122,8 @@ def _check_public_url(url: str) -> str:
 
 def _timer_task(args: dict[str, Any], **task_fields: Any) -> Task:
     name = "Remove the health timer" if args.get("state") == "absent" else "Install the health timer"
-    unique = "root" if task_fields.get("become") else "user"
-    return Task(id=f"health_timer_{unique}", name=name, module="health_timer", args=args, **task_fields)
-
-
-_TOKEN_TASK = Task(id="token", name="Renew the secret of the cluster's checks", module="keep_heal_token")
+    owner = "root" if task_fields.get("become") else "user"
+    return Task(id=f"health_timer_{owner}", name=name, module="health_timer", args=args, **task_fields)
 
 
 def _run_on_hosts(
@@ -119,49 +131,36 @@ def _run_on_hosts(
     json: bool,
     tasks_for: Callable[[Host, bool], tuple[Task, ...]],
     *,
-    heals: bool = False,
-    removes: bool = False,
+    is_healing: bool = False,
+    is_removal: bool = False,
 ) -> list[int]:
     """Run tasks on the hosts of a pattern, and return the exit codes.
 
     Args:
         tasks_for: returns the tasks for a host; the second argument is True if requests may wake servers on its machine.
-        heals: the checks may restart servers.
-        removes: the tasks remove the timers.
+        is_healing: the checks may restart servers.
+        is_removal: the tasks remove the timers.
     """
     selection = select_hosts(pattern)
     waking_machines = {server.machine for server in selection.inventory.hosts.values() if server.wake.on_request}
-    needs_restart_plans = heals or any(member.host.machine in waking_machines for member in selection.fleet.members)
-    if removes or not needs_restart_plans:
+    needs_restart_plans = is_healing or any(
+        member.host.machine in waking_machines for member in selection.fleet.members
+    )
+    if is_removal or not needs_restart_plans:
         selection = select_machines(selection)
-    if not removes:
+    if not is_removal:
         clusters.refuse_partial_clusters(selection)
     tokens: dict[str, Secret] = defaultdict(new_token)
     for member in selection.fleet.members:
         assign_become_password(selection, member)
-        if heals and member.host.cluster:
+        if is_healing and member.host.cluster:
             member.secrets[HEAL_TOKEN] = tokens[member.host.cluster.name]
-    if needs_restart_plans and not removes:
+    if needs_restart_plans and not is_removal:
         server_context.attach_restart_plans(selection)
-    # without the host's lock, which would block the first check
+    # not exclusive: the host's lock would block the first check
     return session.run_tasks(
         selection, "Health", lambda host: tasks_for(host, host.machine in waking_machines), exclusive=False, json=json
     )
-
-
-RULES_FILE, DASHBOARD_FILE, SCRAPE_FILE = (
-    "sparkwright.rules.yml",
-    "sparkwright.dashboard.json",
-    "sparkwright.scrape.yml",
-)
-#: how to use each file
-USAGE_HINTS = {
-    RULES_FILE: "rule_files of prometheus.yml",
-    SCRAPE_FILE: "scrape_config_files of prometheus.yml (2.43 and newer; else paste it)",
-    DASHBOARD_FILE: "Grafana: Dashboards, New, Import",
-}
-FILE_MODE = 0o644
-RUNBOOK_URL = re.compile(r"https?://[\w.\[\]:-]+/[\w./~%?=&+-]*")
 
 
 def install_monitoring(
@@ -177,7 +176,7 @@ def install_monitoring(
         )
     if runbooks and not RUNBOOK_URL.fullmatch(runbooks):
         raise Refused(f"'{runbooks}' is not an http(s) URL of a page.", where="--runbooks")
-    # before any file is written, because it may raise Refused
+    # before any file is written, because the selection may be refused
     textfile_hosts = select_machines(select_hosts(pattern)) if textfile else None
     codes = [_write_files(pattern, Path(to).expanduser(), runbooks, check=check, json=json)] if to else []
     return codes + (
@@ -239,7 +238,7 @@ def _gateway_endpoints(inventory: Inventory, host_names: set[str]) -> list[scrap
 
 
 def _configure_textfile(selection: Selection, textfile: str, *, system: bool, check: bool, json: bool) -> list[int]:
-    """Make the checks of each host write their metrics to this folder, without other changes to the timer."""
+    """Make the checks of each host write their metrics to a folder, and change nothing else about the timer."""
     for member in selection.fleet.members:
         assign_become_password(selection, member)
     args: dict[str, Any] = {"textfile": textfile, "system": system, "keep": True}

@@ -24,6 +24,10 @@ from sparkwright.protocol.event_shapes import EVENT_FIELDS as HOST_EVENTS
 from sparkwright.protocol.events import RARE_COUNTS, SCHEMA
 from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number
 
+JSON_SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+#: version of the commands' output, increased when a field is removed or changes its meaning; for events see
+#: `protocol.events.SCHEMA`
+OUTPUT_VERSION = 1
 TEXT_LIST = [line]
 OPTIONAL_NUMBER = (None, number)
 #: fields of `recap` and `host_finished`
@@ -43,9 +47,9 @@ FLEET_EVENTS: dict[str, dict[str, Shape]] = {
         "resume": line,
     },
 }
-#: events of a host that --json prints; other events answer requests, and become a command's own output
+#: events of a host that --json prints; a command's own output is built from the other events, which answer requests
 PRINTED_HOST_EVENTS = ("raw", "note", "run_started", "task_started", "progress", "task_finished", "recap", "run")
-#: recap of a host; for a host that sent none the laptop makes one without the rare counts
+#: recap of a host; if the host sent none, the laptop builds one without the rare counts
 RECAP_SHAPE = {**RECAP_FIELDS, **dict.fromkeys(RARE_COUNTS, OptionalField(COUNT))}
 EVENT_SHAPES: dict[str, dict[str, Shape]] = {
     **{kind: HOST_EVENTS[kind] for kind in PRINTED_HOST_EVENTS},
@@ -58,14 +62,14 @@ EVENT_SHAPES: dict[str, dict[str, Shape]] = {
 class OutputFormat:
     """The JSON output of a command."""
 
-    #: `lines` (one object per line) or `document` (one for everything)
+    #: `lines` (one object per line) or `document` (one object or array)
     form: str
     #: description of a line or of the document
     description: str
     shape: Shape
-    #: with another option the command prints the events of a run instead
+    #: True if the command prints the events of a run with some options
     may_print_events: bool = False
-    #: rows may have fields that the shape does not list
+    #: True if lines may have fields that the shape does not list
     has_further_fields: bool = False
 
 
@@ -79,7 +83,7 @@ RUN_COMMANDS = (
     *("attach", "stop", "runs", "health.check", "health.install", "health.uninstall", "ollama.ps", "ollama.unload"),
     *("gateway.rollback", "images.copy", "models.copy"),
 )
-#: commands that print events, or with --url, where no host runs the experiment, results (bench/results_file.py)
+#: commands that print events; with --url no host runs the experiment, and they print results (bench/results_file.py)
 BENCH_COMMANDS = tuple(f"bench.{name}" for name in ("smoke", "serve", "ab", "sweep", "hol", "itl", "mixed", "context"))
 LINK_SHAPE = {**host_requests.LINK, "rate_gbps": number}
 CACHE_SHAPE = {**host_requests.CACHE, "name": line}
@@ -309,17 +313,13 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         {"sandbox": line, **dict.fromkeys(("containers", "memory", "fault"), OptionalField(line))},
     ),
 }
-#: an error instead of an answer
+#: an error in place of a command's output
 ERROR_SHAPE: dict[str, Any] = {"error": line, "exit": exit_code, "host": OptionalField(line)}
-#: an error may have further fields: those of an answer or of a recap
+#: an error may also have the fields of a command's output or of a recap
 ERROR_SCHEMA = {**shape_schema(ERROR_SHAPE), "additionalProperties": True}
 
 
-JSON_SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-#: version of the commands' output, increased when a field is removed or changes its meaning; for events see
-#: `protocol.events.SCHEMA`
-OUTPUT_VERSION = 1
-#: output that is defined by a type
+#: form and type of the output that a type defines instead of a shape, by command
 TYPED_OUTPUTS: dict[str, tuple[str, Any]] = {
     "status": ("lines", Row),
     "diagnose": ("lines", Diagnosis),
@@ -328,6 +328,18 @@ TYPED_OUTPUTS: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(BENCH_COMMANDS, ("lines", Results)),
 }
 COMMANDS = tuple(sorted({*RUN_COMMANDS, *OUTPUT_FORMATS, *TYPED_OUTPUTS}))
+EVENTS_KIND = "events"
+COMMAND_KINDS = {f"json/{command}": command for command in COMMANDS}
+FILE_KINDS: dict[str, Any] = {
+    "groups": dict[str, GroupFile | None],
+    "host": HostFile,
+    "lock": LockFile,
+    "playbook": list[PlayFile],
+    "recipe": RecipeFile,
+    "registries": dict[str, RegistryFile],
+    "results": Results,
+    "tasks": list[BlockFile | IncludeFile | TaskFile],
+}
 #: reference from a command's schema to the schema of events
 EVENT_REFERENCE = {"$ref": "../events.json"}
 
@@ -390,20 +402,6 @@ def _event_schema(kind: str) -> Schema:
             "description": "only for a host that failed or could not be reached",
         }
     return event_schema
-
-
-EVENTS_KIND = "events"
-COMMAND_KINDS = {f"json/{command}": command for command in COMMANDS}
-FILE_KINDS: dict[str, Any] = {
-    "groups": dict[str, GroupFile | None],
-    "host": HostFile,
-    "lock": LockFile,
-    "playbook": list[PlayFile],
-    "recipe": RecipeFile,
-    "registries": dict[str, RegistryFile],
-    "results": Results,
-    "tasks": list[BlockFile | IncludeFile | TaskFile],
-}
 
 
 def schema(kind: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.protocol import signature
 from sparkwright.protocol.signature import Argument, ArgumentType
 
-#: limits on the characters of an answer, the sections in a search result, and the characters of each section
+#: limits: characters of an answer, sections in a search result, characters of each section
 MAX_PAGE_CHARS, MAX_RESULTS, EXCERPT_CHARS = 60_000, 20, 300
 _HEADING = re.compile(r"^#{1,4} +(.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^(?:```|~~~).*?^(?:```|~~~)", re.MULTILINE | re.DOTALL)
@@ -65,7 +65,7 @@ def topic(name: str) -> str:
 
 
 def search(query: str) -> list[dict[str, str]]:
-    """Return the sections that contain all of these words, those with the words in the title first."""
+    """Return the sections that contain all words of a query; sections with more of them in their name or heading come first."""
     terms = query.lower().split()
     hits = []
     for name in dict.fromkeys([*pages(), *registry.NAMES, *findings.rule_titles()]):
@@ -86,7 +86,7 @@ def search(query: str) -> list[dict[str, str]]:
 
 
 def _find_texts(name: str) -> Iterator[str]:
-    """Yield the page, module and rules with this name, which may be shared (`doctor`)."""
+    """Yield the texts of the page, module and rules with this name; there may be several (`doctor`)."""
     if name in pages():
         yield pages()[name]
     if name in registry.NAMES:
@@ -95,7 +95,7 @@ def _find_texts(name: str) -> Iterator[str]:
 
 
 def _find_headings(text: str) -> list[re.Match[str]]:
-    """Return the headings, without the comments in code blocks."""
+    """Return the headings; lines in code blocks that begin with `#` are not headings."""
     code_spans = [match.span() for match in _FENCED.finditer(text)]
     return [
         match for match in _HEADING.finditer(text) if not any(start <= match.start() < end for start, end in code_spans)
@@ -145,7 +145,7 @@ def module_index() -> str:
 
 
 def module_page(name: str) -> str:
-    """Return the documentation of a module as markdown. Raises Refused, with the nearest name, for an unknown one."""
+    """Return the documentation of a module as markdown. Raises Refused, with the nearest name, for an unknown module."""
     try:
         module_class = registry.load(name)
     except KeyError:

@@ -10,8 +10,9 @@ from sparkwright.console.command_output import print_text
 from sparkwright.errors import Inconclusive, Refused
 from sparkwright.visible import escape_invisible, one_line
 
-#: how many times a question is asked before an invalid answer is an error
+#: number of invalid answers after which a question without a default is refused
 MAX_TRIES = 5
+INPUT_ENDED = "the input ended; nothing was written."
 
 
 def confirm(question: str, *, yes: bool) -> bool:
@@ -74,9 +75,6 @@ def _read_answer(question: str = "") -> str:
         return ""
 
 
-INPUT_ENDED = "the input ended; nothing was written."
-
-
 def can_prompt() -> bool:
     """Return True if standard input and output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
@@ -111,7 +109,7 @@ def ask_yes_no(question: str, *, default: bool = True) -> bool:
 
 
 def ask_full_yes(question: str) -> bool:
-    """Return True if the user typed `yes` in full, as ssh asks for a host key."""
+    """Ask until the answer is `yes` or `no` in full, as ssh does for a host key. Returns True for `yes`."""
     while (answer := ask(f"{question} (yes/no)").lower()) not in ("yes", "no"):
         print_text("Please type yes or no.")
     return answer == "yes"

@@ -34,6 +34,11 @@ from sparkwright.trust.names import check_file_name
 from sparkwright.visible import format_count, one_line
 
 SORT_WIDTH = max(map(len, ROW_KINDS))
+EXPORT_FORMATS = {
+    "sparkrun": export_formats.render_sparkrun,
+    "compose": export_formats.render_compose,
+    "docker-run": export_formats.render_docker_run,
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def parse_source(text: str) -> ImportSource:
 
 
 def parse_answers(options: Sequence[str]) -> dict[str, str]:
-    """Parse `--answer KEY=VALUE` options. Raises Refused for one without a value."""
+    """Parse `--answer KEY=VALUE` options. Raises Refused for an option without a value."""
     rows = [option.partition("=") for option in options]
     if key_without_value := next((key for key, _, value in rows if not value), ""):
         raise Refused(
@@ -70,7 +75,7 @@ def parse_answers(options: Sequence[str]) -> dict[str, str]:
 
 
 def convert_source(source: ImportSource, name: str, answers: Mapping[str, str]) -> ImportedRecipe:
-    """Convert a source to a recipe, and ask its open questions. Without a terminal, they are left in the report."""
+    """Convert a source to a recipe, and ask its open questions. Without a terminal, the questions remain in the report."""
 
     def convert(report: ImportReport) -> ImportedRecipe:
         return recipe_builder.build_recipe(
@@ -126,7 +131,7 @@ def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: b
     """Write the recipe, pin it, and print the report.
 
     Args:
-        host: the host that queries the registry and the hub; empty to not pin the recipe.
+        host: the host that queries the registry and the hub; empty to leave the recipe unpinned.
         check: write nothing.
 
     Raises:
@@ -152,7 +157,9 @@ def write_recipe(imported: ImportedRecipe, *, host: str, check: bool, as_json: b
     _print_report(imported.report)
     print_text(imported.text if check else f"{document.format_path(path)} written.")
     if not check:
-        findings.print_findings_text(findings.check_recipes(imported.name, "", "")[0])  # the recipe is kept in any case
+        findings.print_findings_text(
+            findings.check_recipes(imported.name, "", "")[0]
+        )  # errors do not remove the recipe
         _print_next_steps(imported, host)
     return Exit.OK
 
@@ -171,7 +178,7 @@ def _print_next_steps(imported: ImportedRecipe, host: str) -> None:
             f"Next: set `recipe: {imported.name}` in hosts/{name}.yml, then {lock_step}`invoke plan --host {name}`."
         )
         return
-    names = sorted({found.on or found.name for found in patterns.read_ssh_hosts(root, ALL_HOSTS)})[: imported.hosts]
+    names = sorted({listed_host.machine for listed_host in patterns.read_ssh_hosts(root, ALL_HOSTS)})[: imported.hosts]
     names += [f"HOST{n}" for n in range(len(names) + 1, imported.hosts + 1)]
     print_text(
         f"Next: add a cluster to hosts/groups.yml, of {imported.hosts} hosts without `recipe` in their files (docs/clusters.md):"
@@ -244,7 +251,7 @@ def pin_recipe(imported: ImportedRecipe, host: str) -> None:
 
 def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[ReportRow]:
     if entry.error is not None:
-        fix = "Retry with `invoke lock --host NAME`, NAME being a host that serves it."
+        fix = "Retry with `invoke lock --host NAME`, where NAME is a host that serves it."
         return [ReportRow("note", f"{entry.kind} {entry.key}", f"not pinned: {entry.error} {fix}")]
     lock_name = (
         "the sandbox's own lock, not in spark.lock" if entry.member.host.connection == "sandbox" else "spark.lock"
@@ -261,20 +268,13 @@ def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[
     return [pinned, ReportRow("note", f"image {entry.key}", digest_note)]
 
 
-EXPORT_FORMATS = {
-    "sparkrun": export_formats.render_sparkrun,
-    "compose": export_formats.render_compose,
-    "docker-run": export_formats.render_docker_run,
-}
-
-
-def export_recipe(name: str, form: str, *, unpinned: bool, as_json: bool) -> None:
+def export_recipe(name: str, format_name: str, *, unpinned: bool, as_json: bool) -> None:
     """Write a recipe to standard output in another format.
 
     Raises Refused for an unknown format, and if spark.lock lacks a pin, unless `unpinned` is True.
     """
-    if form not in EXPORT_FORMATS:
-        raise Refused(f"no format {form!r}.", fix=suggest_name(form, EXPORT_FORMATS))
+    if format_name not in EXPORT_FORMATS:
+        raise Refused(f"no format {format_name!r}.", fix=suggest_name(format_name, EXPORT_FORMATS))
     root = Project.here().root
     loaded_recipe = recipe.load(root, name)
     pins = lock_entries(lockfile.load(root), loaded_recipe)
@@ -286,10 +286,10 @@ def export_recipe(name: str, form: str, *, unpinned: bool, as_json: bool) -> Non
         sandbox_note = " The sandbox's pins do not come from a real registry." if only_simulated else ""
         raise Refused(f"spark.lock has no entry for the {missing_names} of {name}.{sandbox_note}", fix=fix)
     exported = export_formats.build_export(loaded_recipe, pins)
-    text = EXPORT_FORMATS[form](exported)
+    text = EXPORT_FORMATS[format_name](exported)
     if as_json:
-        return print_json_line({"recipe": name, "format": form, "text": text, "notes": exported.notes})
+        print_json_line({"recipe": name, "format": format_name, "text": text, "notes": exported.notes})
+        return
     for note in exported.notes:
         print_prose(f"note: {note}.", file=sys.stderr)
     print(text, end="")
-    return None

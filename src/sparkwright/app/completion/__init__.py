@@ -13,6 +13,7 @@ from sparkwright.modules.registry import NAMES
 from sparkwright.project import shipped_files
 from sparkwright.sandbox.faults import FAULTS, MEMBER_FAULTS
 
+TEMPLATE_FOLDER = Path(__file__).parent
 #: kinds of values that the shell reads from the project's folder
 HOSTS, RECIPES, PLAYBOOKS = "hosts", "recipes", "playbooks"
 FILES, TEXT = "files", "text"
@@ -84,9 +85,6 @@ def static_values() -> dict[str, list[str]]:
     }
 
 
-TEMPLATE_FOLDER = Path(__file__).parent
-
-
 def render_script(shell: str, commands: Sequence[Command]) -> str:
     """Return the completion script for a shell. Raises Refused for an unknown shell."""
     if shell not in SHELLS:
@@ -100,8 +98,12 @@ def _posix_renderer(template: str) -> Callable[[Sequence[Command]], str]:
     def render(commands: Sequence[Command]) -> str:
         rows = "\n".join(f"  {command.name}) {_command_row(command)} ;;" for command in commands)
         values = "\n".join(f"  {kind}) printf '%s\\n' {' '.join(words)} ;;" for kind, words in static_values().items())
-        parts = {"@NAMES@": " ".join(command.name for command in commands), "@COMMANDS@": rows, "@VALUES@": values}
-        return _render_template("candidates.sh", parts) + _render_template(template, {})
+        substitutions = {
+            "@NAMES@": " ".join(command.name for command in commands),
+            "@COMMANDS@": rows,
+            "@VALUES@": values,
+        }
+        return _render_template("candidates.sh", substitutions) + _render_template(template, {})
 
     return render
 
@@ -145,11 +147,11 @@ def _quote_for_fish(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _render_template(template: str, parts: dict[str, str]) -> str:
+def _render_template(template: str, substitutions: dict[str, str]) -> str:
     text = (TEMPLATE_FOLDER / template).read_text()
     playbooks = {path.stem for path in (shipped_files.shipped_folder() / "playbooks").glob("*.yml")}
-    for name, value in {**parts, "@PLAYBOOKS@": " ".join(sorted(playbooks))}.items():
-        text = text.replace(name, value)
+    for placeholder, value in {**substitutions, "@PLAYBOOKS@": " ".join(sorted(playbooks))}.items():
+        text = text.replace(placeholder, value)
     return text
 
 

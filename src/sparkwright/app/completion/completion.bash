@@ -1,14 +1,14 @@
 
 _sparkwright() {
-  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= count=0 at candidate
+  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= count=0 index candidate
   if [[ $current == = ]]; then # bash splits --host=spark1 into three words
     current=
   elif [[ $before == = ]]; then
     before=${COMP_WORDS[COMP_CWORD-2]}
   fi
-  for ((at = 1; at < COMP_CWORD; at++)); do
-    if [[ ${COMP_WORDS[at]} != -* ]]; then
-      if [[ -n $command ]]; then count=$((count + 1)); else command=${COMP_WORDS[at]}; fi
+  for ((index = 1; index < COMP_CWORD; index++)); do
+    if [[ ${COMP_WORDS[index]} != -* ]]; then
+      if [[ -n $command ]]; then count=$((count + 1)); else command=${COMP_WORDS[index]}; fi
     fi
   done
   COMPREPLY=()

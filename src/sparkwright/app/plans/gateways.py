@@ -224,7 +224,7 @@ def query_key_hashes(
         except SparkwrightError as error:
             hashes_by_host[name] = ""
             report(
-                f"the key of {name} could not be read: if it has changed, the gateway won't let {name} drain its server:"
+                f"the key of {name} could not be read: if it has changed, {name} cannot drain its server at the gateway:"
                 f" {error.message}"
             )
         finally:

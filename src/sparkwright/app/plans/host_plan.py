@@ -38,9 +38,9 @@ class _Draft:
     notes: list[str]
     #: notes that are the same for all hosts with the same recipe
     notices: list[str] = field(default_factory=list)
-    #: see `PlannedHost` for `keys` and `cacheable`
-    keys: dict[str, tuple[Source, str]] = field(default_factory=dict)
-    cacheable: bool = True
+    #: as in `PlannedHost`
+    key_sources: dict[str, tuple[Source, str]] = field(default_factory=dict)
+    is_cacheable: bool = True
 
 
 class Planner:
@@ -54,9 +54,9 @@ class Planner:
         self._is_gateway, self._needs_gateway_key = play.uses({"gateway"}), play.uses({"gateway_key"})
         self._needs_lock = play.uses(recipe.PINNED_NAMES)
         self._needs_recipe = self._needs_lock or play.uses(recipe.RECIPE_NAMES)
-        self._lints = play.has_task("lint")
-        self._serves = play.uses({"container"})
-        self._needs_server_key = play.has_task("container") and self._serves
+        self._has_lint_task = play.has_task("lint")
+        self._starts_server = play.uses({"container"})
+        self._needs_server_key = play.has_task("container") and self._starts_server
         self._needs_restart_plan = play.has_task("grant_restart")
         self._cluster_token = new_token() if play.has_task("barrier") else None
         #: API keys of servers, by recipe
@@ -67,9 +67,9 @@ class Planner:
 
         Args:
             registered: registered results of the host's earlier plays.
-            check: plan in check mode, whatever the command's options.
+            check: plan in check mode even if the command's options do not.
         """
-        if (error := self._preparation.refused.get(host.name)) is not None:
+        if (error := self._preparation.errors.get(host.name)) is not None:
             raise error
         options = replace(self._options, check=True) if check else self._options
         draft = _Draft(host, self._preparation.read_secrets(host), list(self._preparation.notes[host.name]))
@@ -78,7 +78,7 @@ class Planner:
             restart = (
                 self._build_restart_plan(draft, variables) if self._needs_restart_plan and not options.check else None
             )
-            serves = planned_server(host, variables) if self._serves else None
+            server = planned_server(host, variables) if self._starts_server else None
             compiler_inputs: dict[str, Any] = {"project": self._root, "registered": registered}
             plan = playbook.compile(self._play, host, variables, options, run_id=new_run_id(), **compiler_inputs)
         if self._cluster_token is not None:
@@ -90,11 +90,11 @@ class Planner:
             restart=restart,
             notes=tuple(draft.notes),
             notices=tuple(draft.notices),
-            serves=copy.deepcopy(serves),
-            keys=draft.keys,
+            server=copy.deepcopy(server),
+            key_sources=draft.key_sources,
             engine=self._find_engine_facts(host) if self._needs_recipe else {},
             secrets=draft.secrets,
-            cacheable=draft.cacheable and host.name not in self._preparation.queried,
+            is_cacheable=draft.is_cacheable and host.name not in self._preparation.queried,
         )
 
     def _build_restart_plan(self, draft: _Draft, variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Planner:
             return {}
 
     def _build_variables(self, draft: _Draft) -> Mapping[str, Any]:
-        """Return the variables of a host's plan. Those of the recipe and the lock are included only if the play uses them."""
+        """Return the variables of a host's plan, with those of the recipe and the lock only if the play uses them."""
         host = draft.host
         if self._is_gateway:
             return {**recipe.scope(host, login_user(host), None, {}), "gateway": self._build_gateway_variables(draft)}
@@ -124,16 +124,16 @@ class Planner:
                 self._server_keys[host_recipe.name] = host_recipe.secrets()
             draft.secrets |= self._server_keys[host_recipe.name]
             if (source := host_recipe.file.server_key) is not None:
-                draft.keys = {host_recipe.key_secret: (source, host_recipe.source.where("server_key"))}
+                draft.key_sources = {host_recipe.key_secret: (source, host_recipe.source.where("server_key"))}
         pins = lock_entries(self._preparation.find_lock(host), host_recipe) if self._needs_lock else {}
-        settings = self._preparation.lint_recipe(host_recipe, pins) if self._lints else None
+        settings = self._preparation.lint_recipe(host_recipe, pins) if self._has_lint_task else None
         if settings is not None:
             from sparkwright.app import findings
 
             draft.notes += findings.plan_warnings(host_recipe, settings)
             draft.notices += findings.plan_notices(settings)
         if self._needs_lock and (missing_pins(pins) or host_recipe.file.files):
-            draft.cacheable = False  # the plan depends on a host's answer or on files outside the project
+            draft.is_cacheable = False  # the plan depends on a host's answer or on files outside the project
         if self._options.check and self._needs_server_key and host_recipe.open_to_network:
             draft.notes.append(OPEN_SERVER_WARNING)
         context = server_context.build_scope_arguments(self._selection, host)
@@ -143,7 +143,7 @@ class Planner:
         """Return the `gateway` variable, and add the gateway's secrets to the draft."""
         from sparkwright.app.plans import gateways
 
-        draft.cacheable = False  # the plan depends on files outside the project
+        draft.is_cacheable = False  # the plan depends on files outside the project
         entry, hashes = self._preparation.gateways[draft.host.name]
         variables, secrets = gateways.build_variables(self._selection, draft.host, entry, hashes)
         draft.secrets |= secrets
@@ -153,7 +153,7 @@ class Planner:
         """Return the name of the clients' key, and add the key to the draft."""
         from sparkwright.app.plans import gateways
 
-        draft.cacheable = False
+        draft.is_cacheable = False
         name, secrets = gateways.load_client_key(self._selection, draft.host)
         draft.secrets |= secrets
         return name

@@ -1,4 +1,4 @@
-"""The entries of spark.lock for a plan. The host looks up missing ones in the registry or on the hub, the laptop writes them."""
+"""The entries of spark.lock for a plan. A host looks up missing ones in the registry or on the hub; the laptop writes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PIN_STAGE = "pin"
 
 
 def lock_folder(project: Project, host: Host) -> Path:
-    """Return the folder of a host's lock: the project, or for a sandbox its own folder, because its registry is simulated."""
+    """Return the folder of a host's lock: the project or, for a sandbox with its simulated registry, the sandbox's folder."""
     return _sandbox_lock_folder() if host.connection == "sandbox" else project.root
 
 
@@ -46,7 +46,7 @@ def load_sandbox_lock() -> lockfile.Lock:
 
 
 def lock_entries(lock: lockfile.Lock, recipe: Recipe) -> dict[str, Any]:
-    """Return the lock's entries for a recipe, with None for missing ones.
+    """Return the lock's entries for a recipe; None for missing entries.
 
     Returns:
         `image`, `model` and, if the recipe has `models` or `adapters`, `models` with an entry per role.
@@ -86,19 +86,19 @@ class Pins:
         self.lock = lockfile.load(folder)
 
     def complete(self, fleet: Fleet, member: Member, recipe: Recipe, run_id: str) -> dict[str, Any]:
-        """Return the lock's entries for a recipe, as `lock_entries` does, after the host has looked up missing ones.
+        """Return the lock's entries for a recipe, as `lock_entries` does. The host looks up missing entries first.
 
         Raises Refused if the registry or the hub does not have the image or the model.
         """
         with self._mutex:
-            missing = self._missing_tasks(recipe, member.host)
-            if missing:
-                answers = run_lock_tasks(fleet, member, missing, run_id)
+            tasks = self._build_lookup_tasks(recipe, member.host)
+            if tasks:
+                answers = run_lock_tasks(fleet, member, tasks, run_id)
                 self._add_entries(recipe, answers, fleet, member)
             return lock_entries(self.lock, recipe)
 
-    def image(self, fleet: Fleet, member: Member, ref: str, run_id: str) -> Mapping[str, Any]:
-        """Return the lock's entry for an image, after the host has looked it up if it was missing."""
+    def pin_image(self, fleet: Fleet, member: Member, ref: str, run_id: str) -> Mapping[str, Any]:
+        """Return the lock's entry for an image. If it is missing, the host looks it up first."""
         with self._mutex:
             entry = self.lock.image(ref)
             if entry is None:
@@ -111,7 +111,7 @@ class Pins:
             return entry
 
     def save_engine(self, fleet: Fleet, member: Member, recipe: Recipe) -> None:
-        """Save the engine's version and options, which a task of the member read from the image, in the image's entry."""
+        """Save the engine's version and options, which a task read from the image, in the image's entry."""
         image = recipe.image
         with self._mutex:
             entry = self.lock.image(image)
@@ -126,7 +126,7 @@ class Pins:
             text = f"{_lock_name(member)}: {image} contains {recipe.engine.title} {member.engine_version}."
             fleet.add_note(member, text, detail=True)
 
-    def _missing_tasks(self, recipe: Recipe, host: Host) -> list[Task]:
+    def _build_lookup_tasks(self, recipe: Recipe, host: Host) -> list[Task]:
         pins = lock_entries(self.lock, recipe)
         tasks = [image_task(recipe, host)] if pins["image"] is None else []
         tasks += [model_task(recipe, allow_local_copy=True)] if pins["model"] is None else []
@@ -184,7 +184,7 @@ def image_task(recipe: Recipe, host: Host, *, pinned: str = "", follow: bool = T
 
     Args:
         pinned: the digest in the lock; empty if there is none.
-        follow: look up the tag instead of that digest.
+        follow: look up the tag instead of the pinned digest.
     """
     ref = recipe.image if follow else image_name.with_digest(recipe.image, pinned)
     args = {"ref": ref, "mirror": host.registry_mirror or "", "pinned": pinned if follow else ""}

@@ -37,7 +37,7 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     from sparkwright.project.inventory.host import Source
 
-CACHE_SCHEMA = 3
+CACHE_SCHEMA = 4
 #: inputs of a plan in the project; a playbook can only include files from its own folder and shipped ones
 INPUT_FOLDERS, LOCK_FILE = ("hosts", "playbooks", "recipes", "templates"), "spark.lock"
 #: inputs of a plan among the shipped files
@@ -70,7 +70,7 @@ def _source_json(source: Source) -> list[Any]:
 
 @dataclass(frozen=True)
 class PlannedHost:
-    """A host's plan, and everything else that is needed to run it."""
+    """A host's plan, with everything that a run of it needs."""
 
     host: Host
     #: login name on the host
@@ -80,18 +80,18 @@ class PlannedHost:
     restart: dict[str, Any] | None = None
     #: notes about the host
     notes: tuple[str, ...] = ()
-    #: notes that are the same for other hosts, and shown once
+    #: notes that may be the same for several hosts, and are then shown once
     notices: tuple[str, ...] = ()
     #: the server for the panel; None if the play starts none
-    serves: ServerSummary | None = None
+    server: ServerSummary | None = None
     #: source of the server's key and its "file:line", by name of the secret
-    keys: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
+    key_sources: Mapping[str, tuple[Source, str]] = field(default_factory=dict)
     #: version and options of the image's engine in spark.lock
     engine: dict[str, Any] = field(default_factory=dict)
     #: sent with the plan, never stored
     secrets: dict[str, Secret] = field(default_factory=dict)
     #: True if the plan depends only on files that `input_digest` includes
-    cacheable: bool = True
+    is_cacheable: bool = True
 
     def prepare_member(self, member: Member, fleet: Fleet, store_server: Callable[[ServerSummary], None]) -> Plan:
         """Prepare a member for a run of this plan, emit the notes, and return the plan.
@@ -101,8 +101,8 @@ class PlannedHost:
         """
         member.secrets = self.secrets
         member.restart = member.restart if self.restart is None else self.restart
-        if self.serves is not None:
-            store_server(self.serves)
+        if self.server is not None:
+            store_server(self.server)
         for note in self.notes:
             fleet.add_note(member, note)
         for notice in self.notices:
@@ -116,13 +116,13 @@ class PlannedHost:
         return {
             "host": {**host_fields, "user": host.user, "env": dict(host.env)},
             "sources": {name: _source_json(secret_source) for name, secret_source in host.secret_sources.items()},
-            "keys": {name: [_source_json(key), where] for name, (key, where) in self.keys.items()},
+            "key_sources": {name: [_source_json(key), where] for name, (key, where) in self.key_sources.items()},
             "user": self.user,
             "plan": self.plan.to_json(),
             "restart": self.restart,
             "notes": self.notes,
             "notices": self.notices,
-            "serves": asdict(self.serves) if self.serves else None,
+            "server": asdict(self.server) if self.server else None,
             "engine": self.engine,
         }
 
@@ -137,8 +137,10 @@ class PlannedHost:
             restart=data["restart"],
             notes=tuple(data["notes"]),
             notices=tuple(data["notices"]),
-            serves=ServerSummary(**data["serves"]) if data["serves"] else None,
-            keys={name: (CachedSource.from_json(key), str(where)) for name, (key, where) in data["keys"].items()},
+            server=ServerSummary(**data["server"]) if data["server"] else None,
+            key_sources={
+                name: (CachedSource.from_json(key), str(where)) for name, (key, where) in data["key_sources"].items()
+            },
             engine=dict(data["engine"]),
         )
 
@@ -147,13 +149,13 @@ class PlanCacheEntry:
     """The cache entry for the plans of a command with its options."""
 
     def __init__(self, project: Path, playbook: str, options: DeployOptions) -> None:
-        name = json.dumps([str(project.resolve()), playbook, options.key()], sort_keys=True)
+        name = json.dumps([str(project.resolve()), playbook, options.cache_key()], sort_keys=True)
         self._project = project
         self._file = host_side.cache_folder() / "plans" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
         self._input_digest = ""
         #: True if the command's plans can be cached
         self.is_cacheable = (
-            shipped_files.find_file(project, f"playbooks/{playbook}.yml") is not None and options.cacheable()
+            shipped_files.find_file(project, f"playbooks/{playbook}.yml") is not None and options.is_cacheable()
         )
         if self.is_cacheable:
             with contextlib.suppress(OSError, ValueError):
@@ -170,11 +172,11 @@ class PlanCacheEntry:
         return []
 
     def save(self, plans: Mapping[str, PlannedHost], members: Sequence[Member]) -> None:
-        """Save the members' plans, unless one is not cacheable or contains a secret, or the inputs have changed meanwhile."""
+        """Save the members' plans, unless a plan is not cacheable or contains a secret, or the inputs have changed meanwhile."""
         planned_hosts = [plans[member.host.name] for member in members if member.host.name in plans]
         if len(planned_hosts) < len(members):
             return
-        if not all(planned.cacheable and planned.host.connection == "ssh" for planned in planned_hosts):
+        if not all(planned.is_cacheable and planned.host.connection == "ssh" for planned in planned_hosts):
             return
         secrets = [secret.reveal() for member in members for secret in member.secrets.values()]
         with contextlib.suppress(OSError, ValueError, TypeError):

@@ -21,6 +21,15 @@ from sparkwright.protocol.plan import Block, Plan, Step, Task, new_run_id, tasks
 from sparkwright.secret import Secret
 from sparkwright.trust.names import PEER_URL, require_match
 
+if TYPE_CHECKING:
+    from sparkwright.project.recipe.engine_settings import ServerSettings
+
+MODEL_MODULE = "hf_model"
+#: secret with the token for downloads of a model, as the hosts name it
+PEER_TOKEN = "NEIGHBOUR_TOKEN"
+MAX_URLS = 64
+MODEL_FIELDS = ("id", "commit", "files", "dir")
+
 
 class Preparation:
     """The recipes, locks and secrets of a play's hosts, and the answers of hosts that planning depends on.
@@ -37,8 +46,8 @@ class Preparation:
         #: linted recipes, with the lock entries and the settings
         self._linted: list[tuple[recipe.Recipe, Mapping[str, Any], ServerSettings]] = []
         self._secrets: dict[str, dict[str, Secret]] = {}
-        #: errors of hosts that can't be planned for, by host name
-        self.refused: dict[str, Exception] = {}
+        #: errors that prevent the plans of hosts, by host name
+        self.errors: dict[str, Exception] = {}
         #: lock entry of a gateway's image and hashes of the keys of the hosts behind it, by name of the gateway's host
         self.gateways: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {}
         #: notes by host name
@@ -47,10 +56,10 @@ class Preparation:
         self.queried: set[str] = set()
         self._is_gateway = play.uses({"gateway"})
         self._uses_pins = play.uses(recipe.PINNED_NAMES) and not self._is_gateway
-        self._lints = play.has_task("lint")
+        self._has_lint_task = play.has_task("lint")
 
     def query_members(self, members: Sequence[Member]) -> None:
-        """Query the hosts whose plans need it, in parallel. Errors are stored in `refused`."""
+        """Query the hosts whose plans depend on their answers, in parallel. Failures are stored in `errors`."""
         members_to_query = [member for member in members if self._is_gateway or self._needs_pins(member.host)]
         self.queried |= {member.host.name for member in members_to_query}
         self._selection.fleet.each(members_to_query, self._query_member)
@@ -80,7 +89,7 @@ class Preparation:
         return settings
 
     def read_secrets(self, host: Host) -> dict[str, Secret]:
-        """Return the secrets of a host's file. Those that `query_members` has read are used for one plan."""
+        """Return the secrets of a host's file. Secrets that `query_members` has read are returned once, and then read again."""
         return self._secrets.pop(host.name, None) or self._selection.inventory.secrets(host)
 
     def save_engines(self) -> None:
@@ -102,14 +111,14 @@ class Preparation:
         try:
             member.secrets = self._secrets[member.host.name] = self._selection.inventory.secrets(member.host)
             self._query_gateway(member) if self._is_gateway else self._complete_pins(member)
-        except (SparkwrightError, OSError) as error:  # such as a spark.lock that cannot be written
-            self.refused[member.host.name] = error
+        except (SparkwrightError, OSError) as error:  # for example if spark.lock can't be written
+            self.errors[member.host.name] = error
 
     def _complete_pins(self, member: Member) -> None:
-        """Add missing lock entries for a host. A read-only play is planned without those that can't be looked up."""
+        """Add missing lock entries for a host. A read-only play is planned without entries that can't be looked up."""
         host, fleet = member.host, self._selection.fleet
         host_recipe = self.load_recipe(host)
-        if self._lints:  # before the host is queried
+        if self._has_lint_task:  # before the host is queried
             self.lint_recipe(host_recipe, lock_entries(self.find_lock(host), host_recipe))
         try:
             self._pins[self._folders[host.name]].complete(fleet, member, host_recipe, new_run_id())
@@ -123,22 +132,12 @@ class Preparation:
 
         host = member.host
         image = gateways.find_gateway(self._selection.inventory, host).file.image
-        entry = self._pins[self._folders[host.name]].image(self._selection.fleet, member, image, new_run_id())
+        entry = self._pins[self._folders[host.name]].pin_image(self._selection.fleet, member, image, new_run_id())
         report = self.notes[host.name].append
         self.gateways[host.name] = (
             entry,
             gateways.query_key_hashes(self._selection, member, check=self._check, report=report),
         )
-
-
-if TYPE_CHECKING:
-    from sparkwright.project.recipe.engine_settings import ServerSettings
-
-
-MODEL_MODULE = "hf_model"
-PEER_TOKEN = "NEIGHBOUR_TOKEN"  # name of the secret on the host's side
-MAX_ADDRESSES = 64
-MODEL_FIELDS = ("id", "commit", "files", "dir")
 
 
 class Peers:
@@ -151,7 +150,7 @@ class Peers:
     def add_peer_urls(self, fleet: Fleet, member: Member, plan: Plan) -> Plan:
         """Return the plan with the model's URLs in every `hf_model` task with `from: HOST`.
 
-        The peer is not contacted if it is the host itself, or if the host already has the complete model.
+        The peer is not contacted in check mode, if it is the host itself, or if the host already has the complete model.
         """
         model_tasks = (task for task in tasks_of(plan.steps) if task.module == MODEL_MODULE)
         copy_tasks = [task for task in model_tasks if task.args.get("from") and not task.args.get("peer")]
@@ -182,7 +181,7 @@ class Peers:
         return parse_peer_urls(answer, source)
 
     def close(self) -> None:
-        """Disconnect from the hosts. They share a model until all readers are done, or nobody reads it for a while."""
+        """Disconnect from the hosts, which share a model until all readers are done or none has been active for a while."""
         close_links(self._members.values())
 
     def _add_urls(self, fleet: Fleet, member: Member, task: Task, *, check: bool) -> Task:
@@ -216,7 +215,7 @@ class Peers:
 def parse_peer_urls(answer: Mapping[str, Any], source: str) -> list[str]:
     """Return the URLs at which a host shares a model with other hosts. Raises Failed for an invalid answer."""
     urls = answer.get("urls")
-    if not isinstance(urls, list) or len(urls) > MAX_ADDRESSES:
+    if not isinstance(urls, list) or len(urls) > MAX_URLS:
         raise Failed("the host did not report the URLs of the model.", where=source)
     return [require_match(PEER_URL, url, f"a URL of the model on {source}") for url in urls]
 

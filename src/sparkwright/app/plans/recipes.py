@@ -42,7 +42,7 @@ def render_docker_run_scripts(selection: Selection, recipe_name: str = "") -> li
 
 
 def render_docker_run_script(host: Host, project: Project, recipe_name: str = "") -> str:
-    """Return a host's docker run script. recipe_name: the recipe to use; empty for the host's own recipe."""
+    """Return a host's docker run script, for the named recipe or, if the name is empty, for the host's own."""
     host_recipe = recipe.load(project.root, recipe_name) if recipe_name else load_host_recipe(project, host)
     variables = recipe.scope(host, login_user(host), host_recipe, lock_entries(load_lock(project, host), host_recipe))
     return render_template(project.root, "docker-run.sh.j2", variables)
@@ -70,13 +70,17 @@ def server_url(host: Host, port: int, *, loopback: bool) -> tuple[str, str]:
     Args:
         loopback: the server is published on the host's loopback address only.
     """
-    tunnel = loopback and host.connection == "ssh"
-    hostname = "127.0.0.1" if tunnel or host.connection != "ssh" else host.address
-    return f"http://{hostname}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if tunnel else ""
+    needs_tunnel = loopback and host.connection == "ssh"
+    hostname = "127.0.0.1" if needs_tunnel or host.connection != "ssh" else host.address
+    return f"http://{hostname}:{port}", f"through ssh -L {port}:127.0.0.1:{port} {host.name}" if needs_tunnel else ""
 
 
 def planned_server(host: Host, variables: Mapping[str, Any]) -> ServerSummary:
-    """Return the summary of the server that a host will run. variables: those of its plan."""
+    """Return the summary of the server that a host will run.
+
+    Args:
+        variables: the variables of the host's plan.
+    """
     recipe_fields, container, engine_name = variables["recipe"], variables["container"], variables["engine"]["name"]
     loopback = any(map(is_loopback, container["ports"][:1]))
     url, access_hint = server_url(host, variables["port"], loopback=loopback)

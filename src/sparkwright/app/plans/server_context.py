@@ -31,6 +31,16 @@ from sparkwright.project.inventory.rules import Mistake
 from sparkwright.project.recipe.engine_settings import compute_memory
 from sparkwright.trust import private
 
+#: value of `swap` that requires an interim server
+SWAP_BESIDE = "beside"
+_NO_GATEWAY = "no gateway is in front of this host to send requests to an interim server"
+_SWAP_FIX = "Use `swap: auto`, or add a gateway to its group (docs/gateway.md)."
+RESTART_PLAYBOOK, SWITCH_PLAYBOOK = "restart", "switch"
+#: variables of a restart by a health check that differ from those of `invoke restart`
+HEAL_VARIABLES = {"outcome": "healed", "reason": f"{{{{ {CHECK_RESULT}.why }}}}"}
+HEAL_OPTIONS = playbook.Options(extra=HEAL_VARIABLES)
+SWITCH_OPTIONS = playbook.Options(extra={"reason": HEAL_VARIABLES["reason"]})
+
 
 def build_scope_arguments(selection: Selection, host: Host) -> dict[str, Any]:
     """Return the keyword arguments for `recipe.scope`. Raises Refused if the machine's servers conflict."""
@@ -41,10 +51,6 @@ def build_scope_arguments(selection: Selection, host: Host) -> dict[str, Any]:
         "turns": servers_taking_turns(root, inventory, host),
         "interim": interim_server(selection, host),
     }
-
-
-#: value of `swap` that requires an interim server
-SWAP_BESIDE = "beside"
 
 
 def interim_server(selection: Selection, host: Host) -> dict[str, Any]:
@@ -73,12 +79,8 @@ def interim_server(selection: Selection, host: Host) -> dict[str, Any]:
     return {"port": gateway_servers.interim_port(root, inventory, server), "alone": serving_hosts <= {host.name}}
 
 
-_NO_GATEWAY = "no gateway is in front of this host to send requests to an interim server"
-_SWAP_FIX = "Use `swap: auto`, or add a gateway to its group (docs/gateway.md)."
-
-
 def servers_taking_turns(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:
-    """Return the servers that take turns with a server, including itself, in the order of the host's file.
+    """Return the servers that take turns with a server, including the server itself, in the order of the host's file.
 
     Returns:
         `name` (of the container), `host` (name of the target), `recipe` and `gateways` (in front of it) of each server; empty
@@ -145,9 +147,9 @@ def _find_conflicts(
     for folder, model in _model_folders(host_recipe).items():
         if other_folders.get(folder, model) != model:
             roles = [role for role, second in host_recipe.file.further_models.items() if second.dir == folder]
-            place = host_recipe.file.place_of(roles[0]) if roles else ("model", "dir")
+            key_path = host_recipe.file.place_of(roles[0]) if roles else ("model", "dir")
             message = f"{names} use {folder} for different models."
-            yield message, host_recipe.source.where(*place), "Set a different `dir` in one of them."
+            yield message, host_recipe.source.where(*key_path), "Set a different `dir` in one of them."
 
 
 def _model_folders(host_recipe: recipe.Recipe) -> dict[str, tuple[str, str, str]]:
@@ -165,16 +167,10 @@ def _published_ports(host: Host, host_recipe: recipe.Recipe) -> set[int]:
     return {recipe.serve_port(host, host_recipe), *(int(port) for port in mappings if port.isdigit())}
 
 
-# The plan by which a host restarts its server without a laptop is compiled from playbooks/restart.yml, or for a member of a
-# cluster from playbooks/cluster/restart.yml. If requests may wake the machine's servers on demand, it includes the plan of a
-# switch to the server, from playbooks/switch.yml. Compiling takes longer than the rest of a deploy without changes, so the
-# laptop caches each host's last plans with their inputs.
-
-RESTART_PLAYBOOK, SWITCH_PLAYBOOK = "restart", "switch"
-#: variables of a restart by a health check that differ from those of `invoke restart`
-HEAL_VARIABLES = {"outcome": "healed", "reason": f"{{{{ {CHECK_RESULT}.why }}}}"}
-HEAL_OPTIONS = playbook.Options(extra=HEAL_VARIABLES)
-SWITCH_OPTIONS = playbook.Options(extra={"reason": HEAL_VARIABLES["reason"]})
+# A restart plan, by which a host restarts its server without a laptop, is compiled from playbooks/restart.yml or, for a member of
+# a cluster, from playbooks/cluster/restart.yml. If requests may wake the machine's servers, it includes the plan of a switch to
+# the server, from playbooks/switch.yml. Compiling takes longer than the rest of a deploy without changes, so the laptop caches
+# each host's last restart plan with its inputs.
 
 
 def attach_restart_plans(selection: Selection) -> None:
@@ -192,7 +188,7 @@ def build_restart_plan(selection: Selection, host: Host, variables: Mapping[str,
     """Return the restart plan in the format of host/records/restart_plans.py; empty if spark.lock lacks a pin.
 
     Args:
-        variables: those of the host's plan.
+        variables: the variables of the host's plan.
 
     Raises:
         Refused: a playbook can't be compiled; with file and line.

@@ -25,7 +25,7 @@ from sparkwright.host.state import write_atomically
 
 #: size limit of a settings file
 MAX_FILE_BYTES = 4 * 2**20
-#: mode of a new file, which may show who can use a server
+#: mode of a new file; private, because settings can reveal who may use a server
 NEW_FILE_MODE = 0o600
 #: returns a file's text with the settings for an endpoint merged into it, or raises Unmergeable
 Merger = Callable[[str, Endpoint], str]
@@ -51,10 +51,10 @@ class ClientFile:
     key_variable: str = ""
 
 
-def _merge_mappings(before: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested mappings. If both have a key, the value of `ours` is used."""
+def _merge_mappings(before: Mapping[str, Any], new_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge nested mappings. If both have a key, the new value is used."""
     merged = dict(before)
-    for name, value in ours.items():
+    for name, value in new_settings.items():
         previous = merged.get(name)
         is_nested = isinstance(previous, dict) and isinstance(value, dict)
         merged[name] = _merge_mappings(previous or {}, value) if is_nested else value
@@ -81,9 +81,9 @@ def _parse_yaml(text: str) -> dict[str, Any]:
     return settings
 
 
-def _merge_json(text: str, ours: Mapping[str, Any]) -> str:
+def _merge_json(text: str, new_settings: Mapping[str, Any]) -> str:
     before = _parse_json(text)
-    after = _merge_mappings(before, ours)
+    after = _merge_mappings(before, new_settings)
     return text if after == before else json.dumps(after, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -98,51 +98,51 @@ def _json_merger(client: str) -> Merger:
 
 
 def _merge_claude_code(text: str, endpoint: Endpoint) -> str:
-    ours: dict[str, Any] = {"env": client_formats.claude_variables(endpoint)}
+    new_settings: dict[str, Any] = {"env": client_formats.claude_variables(endpoint)}
     if endpoint.key_variable:
-        ours["apiKeyHelper"] = f"printenv {endpoint.key_variable}"
-    return _merge_json(text, ours)
+        new_settings["apiKeyHelper"] = f"printenv {endpoint.key_variable}"
+    return _merge_json(text, new_settings)
 
 
-def _merge_yaml_list(text: str, ours: Mapping[str, Any], key: str, is_same: Callable[[Any], bool]) -> str:
+def _merge_yaml_list(text: str, new_settings: Mapping[str, Any], key: str, is_same: Callable[[Any], bool]) -> str:
     """Merge a list with a single element into a YAML file.
 
     Args:
         key: the list's name.
-        is_same: returns True for the element of the file that is replaced.
+        is_same: returns True for the file's element that the new one replaces.
     """
-    before, (new_element,) = _parse_yaml(text), ours[key]
+    before, (new_element,) = _parse_yaml(text), new_settings[key]
     elements = before.get(key) or []
     if not isinstance(elements, list):
         raise Unmergeable(f"has a `{key}` that is not a list")
     others = [element for element in elements if not (isinstance(element, dict) and is_same(element))]
     position = next((n for n, element in enumerate(elements) if element not in others), len(others))
-    return _format_yaml(text, {**ours, **before, key: [*others[:position], new_element, *others[position:]]})
+    return _format_yaml(text, {**new_settings, **before, key: [*others[:position], new_element, *others[position:]]})
 
 
 def _merge_continue(text: str, endpoint: Endpoint) -> str:
-    ours = yaml.safe_load(client_formats.FORMATS["continue"].render(endpoint))
-    name = ours["models"][0]["name"]
-    return _merge_yaml_list(text, ours, "models", lambda model: model.get("name") == name)
+    new_settings = yaml.safe_load(client_formats.FORMATS["continue"].render(endpoint))
+    name = new_settings["models"][0]["name"]
+    return _merge_yaml_list(text, new_settings, "models", lambda model: model.get("name") == name)
 
 
 def _merge_litellm(text: str, endpoint: Endpoint) -> str:
     """Merge by name and model, because LiteLLM balances requests between all entries with the same name."""
-    ours = yaml.safe_load(client_formats.FORMATS["litellm"].render(endpoint))
+    new_settings = yaml.safe_load(client_formats.FORMATS["litellm"].render(endpoint))
 
     def is_same(entry: dict[str, Any]) -> bool:
         params = entry.get("litellm_params")
         model = params.get("model") if isinstance(params, dict) else None
         return (entry.get("model_name"), model) == (endpoint.model, f"openai/{endpoint.model}")
 
-    return _merge_yaml_list(text, ours, "model_list", is_same)
+    return _merge_yaml_list(text, new_settings, "model_list", is_same)
 
 
 def _merge_aider(text: str, endpoint: Endpoint) -> str:
-    ours = {"model": f"openai/{endpoint.model}", "openai-api-base": f"{endpoint.url}/v1"}
+    new_settings = {"model": f"openai/{endpoint.model}", "openai-api-base": f"{endpoint.url}/v1"}
     if not endpoint.key_variable:
-        ours["openai-api-key"] = client_formats.NO_KEY
-    return _format_yaml(text, {**_parse_yaml(text), **ours})
+        new_settings["openai-api-key"] = client_formats.NO_KEY
+    return _format_yaml(text, {**_parse_yaml(text), **new_settings})
 
 
 def _merge_aider_metadata(text: str, endpoint: Endpoint) -> str:
@@ -153,12 +153,12 @@ def _merge_codex(text: str, endpoint: Endpoint) -> str:
     """Merge TOML as text, which preserves comments, and check the result by parsing it."""
     new_text = client_formats.FORMATS["codex"].render(endpoint)
     try:
-        before, ours = tomllib.loads(text), tomllib.loads(new_text)
+        before, new_settings = tomllib.loads(text), tomllib.loads(new_text)
     except tomllib.TOMLDecodeError:
         raise Unmergeable("is not TOML") from None
-    providers = {**(before.get("model_providers") or {}), **ours["model_providers"]}
+    providers = {**(before.get("model_providers") or {}), **new_settings["model_providers"]}
     other_settings = {name: value for name, value in before.items() if name != "model_context_window"}
-    after = {**other_settings, **ours, "model_providers": providers}
+    after = {**other_settings, **new_settings, "model_providers": providers}
     if after == before:
         return text
     settings, _, provider_table = new_text.partition("\n\n")

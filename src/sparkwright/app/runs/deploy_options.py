@@ -1,4 +1,4 @@
-"""Options of the commands that run a playbook, from which command line, API, cache key and rollout policy are derived."""
+"""Options of the commands that run a playbook. Command line, API, cache key and rollout policy are derived from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparkwright.project.rollout_policy import RolloutPolicy
 Kind = Literal["run", "rolling", "variable"]
 #: options that affect only the output
 OUTPUT_OPTIONS = ("json", "verbose")
-#: options with which a run lists its tasks only, or plans more than one host or cluster
+#: options with which plans are not cached: the run only lists its tasks, or covers several hosts or clusters
 UNCACHED_OPTIONS = ("list_tasks", "canary", "serial", "max_fail_percentage", "resume", "skip_unreachable")
 
 
@@ -60,11 +60,11 @@ class DeployOptions:
         False, "keep the measured rate and text as the new baseline instead of comparing", "variable"
     )
 
-    def key(self) -> dict[str, Any]:
+    def cache_key(self) -> dict[str, Any]:
         """Return the options that identify a cached plan, as plain JSON."""
         return {name: value for name, value in asdict(self).items() if name not in OUTPUT_OPTIONS}
 
-    def cacheable(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Return True if plans made with these options may be cached."""
         return all(
             getattr(self, option.name) == option.default for option in fields(self) if option.name in UNCACHED_OPTIONS
@@ -78,7 +78,7 @@ class DeployOptions:
 
 
 def option_rows(kind: Kind, *names: str) -> tuple[tuple[str, Any, str], ...]:
-    """Return the name, default and help of the options of a kind, or only of those with the given names."""
+    """Return name, default and help of the options of a kind. If names are passed, other options are left out."""
     return tuple(
         (option.name, option.default, option.metadata["help"])
         for option in fields(DeployOptions)

@@ -134,10 +134,10 @@ class _RenewedPlans:
 
     def _server_keys(self, cached: PlannedHost) -> dict[str, Secret]:
         """Return the server's API keys, each read once for all hosts, because its command may prompt the user."""
-        for name, (source, where) in cached.keys.items():
+        for name, (source, where) in cached.key_sources.items():
             if name not in self._keys:
                 self._keys[name] = secret_source.read_server_key(source, where)
-        return {name: self._keys[name] for name in cached.keys}
+        return {name: self._keys[name] for name in cached.key_sources}
 
 
 def _has_new_engine_facts(member: Member, planned: PlannedHost) -> bool:

@@ -101,8 +101,8 @@ class _PlayPlans:
         planned = self._planner.plan(member.host, member.registered, check=check)
         plan = planned.prepare_member(member, self._fleet, self._output.store_server)
         plan_with_urls = self._peers.add_peer_urls(self._fleet, member, plan)
-        is_cacheable = planned.cacheable and plan_with_urls is plan
-        self.planned_hosts[member.host.name] = replace(planned, cacheable=is_cacheable)
+        is_cacheable = planned.is_cacheable and plan_with_urls is plan
+        self.planned_hosts[member.host.name] = replace(planned, is_cacheable=is_cacheable)
         return plan_with_urls
 
     def preview(self, member: Member) -> Plan:
