@@ -50,7 +50,7 @@ def test_they_are_pinned_fetched_mounted_served_by_name_proved_kept_and_moved_on
     assert "adapters   sql, law: as `model` in requests" in project.run("client", "--host", "sandbox").out
     assert json.loads(project.run("client", "--host", "sandbox", "--json").out)["adapters"] == ["sql", "law"]
     assert (
-        "# LoRA adapters, which are requested by model name: sql, law"
+        "# LoRA adapters, as `model` in requests: sql, law"
         in project.run("client", "--host", "sandbox", "--for", "codex").out
     )
     assert "adapters sql, law" in project.run("deploy", "--host", "sandbox").out

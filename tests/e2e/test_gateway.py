@@ -357,7 +357,7 @@ def test_a_deploy_that_changes_what_serves_where_is_followed_by_the_gateways(gat
         assert result.code == 1, "5 would say that nothing was touched, and the server was replaced"
         assert "NO_KEY provides no key" in result.err
         assert (
-            "The server is deployed, the gateway box is not: " in result.err
+            "The server is deployed, but the gateway box is not: " in result.err
             and "gateway.deploy --host box" in result.err
         )
     finally:

@@ -195,7 +195,7 @@ OUTPUT_FORMATS: dict[str, OutputFormat] = {
         running=bool,
         verified=bool,
         restarted_s=(None, number),
-        models=[host_requests.ROUTED],
+        models=[host_requests.ROUTED_MODEL],
         clients=[host_requests.CLIENT],
     ),
     "monitoring.install": OutputFormat(

@@ -242,7 +242,7 @@ def pin_recipe(imported: ImportedRecipe, host: str) -> None:
         raise Refused(f"--host must name one host, got {len(selection.hosts)}.")
     loaded_recipe = recipe.load(selection.project.root, imported.name)
     entries = lock_update.recipe_entries(selection, selection.fleet.members[0], loaded_recipe)
-    lock_update.query_upstream(selection, [entry for entry in entries if not entry.complete], follow=True)
+    lock_update.query_upstream(selection, [entry for entry in entries if not entry.is_complete], follow=True)
     lock_update.write_locks([entry for entry in entries if entry.new is not None])
     entry_names = {f"{entry.kind} {entry.key}" for entry in entries}
     other_rows = [row for row in imported.report.rows if row.what not in entry_names]

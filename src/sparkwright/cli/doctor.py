@@ -29,7 +29,7 @@ def diagnose(host: str = "", recipe: str = "", token_s: float = 0.0, json: bool 
 
 @command(
     help={
-        "fix": "apply the safe fixes; they are shown first and confirmed",
+        "fix": "show the safe fixes, and apply them after confirmation",
         "yes": "with --fix: do not ask for confirmation",
         "json": "one JSON object per host: findings (check, verdict, evidence, fix, source), fixed, bad",
     }

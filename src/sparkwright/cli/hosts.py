@@ -70,9 +70,9 @@ def check(host: str = "", json: bool = False) -> list[int]:
     0 nothing is missing, 1 something is missing, 3 a host is unreachable.
     """
     from sparkwright.app.connect import default_pattern
-    from sparkwright.app.setup import survey as checks
+    from sparkwright.app.setup import survey
 
-    return checks.check_hosts(host or default_pattern(), json=json)
+    return survey.check_hosts(host or default_pattern(), json=json)
 
 
 @command(help={"json": EVENTS_HELP})
@@ -158,7 +158,7 @@ def clean(
     """Remove everything sparkwright put on a host.
 
     Lists the items with their sizes first, and asks. The server keeps running. Removed: the runtime, state and journals, the
-    health timer, run scripts, previous containers kept for a rollback, server keys that nothing mounts, and files kept beside
+    health timer, run scripts, previous containers kept for a rollback, server keys that nothing mounts, and files stored next to
     models. Refused (exit code 5) while the host has an active run.
     """
     from sparkwright.app import clean_host

@@ -11,7 +11,7 @@ from sparkwright.errors import Exit
         "recipe": "only this recipe",
         "engine_version": "assume that the image has this vLLM version",
         "model": "assume this model instead of the lock's: a folder, a config.json, or a hub id",
-        "for": "check also what this client needs: claude-code, codex, opencode, cline, continue, aider ...",
+        "for": "also check the requirements of this client: claude-code, codex, opencode, cline, continue, aider ...",
         "verbose": "list every recipe, including shipped ones without an error or a warning",
         "json": "one JSON object",
     }

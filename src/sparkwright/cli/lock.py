@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     optional=["update"],
     help={
         "host": "pin the recipes of these hosts, which query the registry and the hub (default: all but sandboxes)",
-        "update": "pin what tags and branches point to now, for all or for NAME (an image, model or recipe); asks first",
+        "update": "pin the current targets of tags and branches: all, or NAME (an image, model or recipe); asks first",
         "check": "change nothing; exit code 2 if a tag or branch has moved upstream",
         "yes": "do not ask for confirmation",
         "json": "one JSON object per entry",
@@ -40,7 +40,7 @@ def lock(
 
     follow = bool(update) or check
     entries = lock_update.select_entries(selection, update if isinstance(update, str) else "")
-    due = [entry for entry in entries if follow or not entry.complete]
+    due = [entry for entry in entries if follow or not entry.is_complete]
     lock_update.query_upstream(selection, due, follow=follow)
     for entry in due:
         _print_entry(entry, json=json)
@@ -66,7 +66,7 @@ def _print_entry(entry: LockEntry, *, json: bool) -> None:
     if entry.error is not None:
         return print_prose(f"{entry.key}: {entry.error}", file=sys.stderr)
     warning = "The registry no longer has the pinned digest: copy it from a host that has it (`invoke images.copy`)."
-    lines = [*lock_update.format_differences(entry.rows), *([warning] if entry.missing_upstream else [])]
+    lines = [*lock_update.format_differences(entry.differences), *([warning] if entry.missing_digest else [])]
     return print_prose("\n  ".join([f"{entry.key}: {entry.format_state()}", *lines]))
 
 

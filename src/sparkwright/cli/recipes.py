@@ -14,7 +14,7 @@ from sparkwright.errors import Exit, Refused
         "source": "a file, a docker run line in quotes, or @REGISTRY/NAME",
         "from-host": "instead of a source: the host of a running container, which keeps serving",
         "container": "the container on that host",
-        "host": "pin it now, through this host's queries to registry and hub (default: --from-host)",
+        "host": "pin the recipe now: this host queries the registry and the hub (default: --from-host)",
         "name": "the new recipe's name (default: from the source)",
         "answer": "KEY=VALUE, the answer to a question; may be repeated",
         "yes": "import a registry's recipe without confirmation; it is still shown",
@@ -85,7 +85,7 @@ def export_recipe(recipe: str, format: str = "sparkrun", unpinned: bool = False,
 def search(word: str, update: bool = False, json: bool = False) -> Exit:
     """Search the registries of registries.yml for recipes.
 
-    Each registry is fetched once, and read at the commit in registries.lock, which --update moves.
+    Each registry is fetched once, and read at the commit in registries.lock, which --update changes.
     """
     from sparkwright.app import registries
 
@@ -94,13 +94,13 @@ def search(word: str, update: bool = False, json: bool = False) -> Exit:
 
 @command(
     name="list",
-    help={"host": "include what these hosts have verified and measured", "json": "one JSON object: recipes"},
+    help={"host": "include the verifications and measurements of these hosts", "json": "one JSON object: recipes"},
 )
 def list_recipes(host: str = "", json: bool = False) -> list[int]:
     """List the recipes: model, size, memory, context, speed.
 
-    The speed was measured by your hosts (with --host), or reported by others (with source and date), or is the physical ceiling,
-    in this order. Recipes whose settings and figures are older than six months are marked as old.
+    The speed is a measurement by your hosts (with --host), a figure reported by others (with source and date), or the physical
+    ceiling, in this order. Recipes whose settings and figures are older than six months are marked as old.
     """
     from sparkwright.app import catalogue
 
@@ -118,7 +118,7 @@ def recommend(host: str = "", for_: str = "chat", json: bool = False) -> list[in
     """Rank the shipped recipes for a host and a use.
 
     Ranks them by whether they fit in memory, then by evidence: the host's own measurements, figures reported from a DGX Spark
-    (with source and date), runs on one by the makers of model or engine without a figure, the physical ceiling.
+    (with source and date), runs on one that the makers of the model or engine report without a figure, the physical ceiling.
     """
     from sparkwright.app import catalogue
 

@@ -15,7 +15,7 @@ RUN_HELP = {"run": "the run's id (default: the newest)"}
 def attach(host: str = "", run: str = "", json: bool = False) -> list[int]:
     """Follow a run again, from its first event.
 
-    After a lost connection, or from another laptop. Ctrl-C asks whether to stop the run or to leave it running.
+    Use it after a lost connection, or from another laptop. Ctrl-C asks whether to stop the run or to leave it running.
     """
     return _query_hosts(host, {"verb": "attach", "run": run}, json=json)
 

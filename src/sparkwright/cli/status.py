@@ -93,22 +93,22 @@ def logs(
     from sparkwright.app.queries.host_requests import report_host_error
 
     pattern = restrict_to_recipe(host, recipe)
-    readings = log_source.read_file(file, tail, engine) if file else log_source.query_hosts(pattern, tail)
-    codes = [reading.exit if state or reading.error else Exit.OK for reading in readings]
-    for reading in readings:
-        with report_host_error(reading.title or file, codes, json=json):
-            log_source.print_log(reading, state=state, json=json, titled=len(readings) > 1)
+    engine_logs = log_source.read_file(file, tail, engine) if file else log_source.query_hosts(pattern, tail)
+    codes = [engine_log.exit if state or engine_log.error else Exit.OK for engine_log in engine_logs]
+    for engine_log in engine_logs:
+        with report_host_error(engine_log.title or file, codes, json=json):
+            log_source.print_log(engine_log, state=state, json=json, with_title=len(engine_logs) > 1)
     return codes
 
 
 @command(
     help={
-        "for": "print them in this client's format, through the gateway if there is one: claude-code, codex, opencode, cline, "
-        "continue, aider, open-webui, litellm, curl or python",
+        "for": "print the settings in this client's format, through the gateway if there is one: claude-code, codex, opencode, "
+        "cline, continue, aider, open-webui, litellm, curl or python",
         "client": "use the key of this client in the gateway's `clients`, instead of the gateway's key",
-        "write": "merge them into that client's file, and keep a backup",
+        "write": "merge the settings into the client's file, and keep a backup",
         "file": "with --write: this file instead of the client's usual one",
-        "check": "send one streamed request as that client does, and print the result; the key is read from its variable",
+        "check": "send one streamed request as the client does, and print the result; the key is read from its variable",
         "json": "one JSON object per host: base_url, model, context_length, max_tokens ...",
     }
 )

@@ -12,7 +12,7 @@ JSON_HELP = "one JSON array"
 @command(
     positional=["source"],
     help={
-        "source": "a folder with a config.json, such a file, or a hub id",
+        "source": "a folder with a config.json, the file itself, or a hub id",
         "revision": "for a hub id: branch, tag or commit (default main)",
         "json": "one JSON object",
     },

@@ -273,7 +273,7 @@ def format_lines(client_format: Format, endpoint: Endpoint) -> list[str]:
             f"# an agent needs a context of {MIN_AGENT_CONTEXT} tokens or more; this server has {endpoint.context}"
         )
     if endpoint.adapters:
-        lines.append(f"# LoRA adapters, to request as `model`: {', '.join(endpoint.adapters)}")
+        lines.append(f"# LoRA adapters, as `model` in requests: {', '.join(endpoint.adapters)}")
     if endpoint.key_source:
         lines.append(f"# set {endpoint.key_variable} to {endpoint.key_source}")
     if client_format.path not in endpoint.paths:

@@ -34,7 +34,7 @@ FINDING_COLUMNS = (("HOST", "host"), ("CHECK", "check"), ("VERDICT", "verdict"),
 
 
 def inspect(pattern: str, *, write: bool, json: bool) -> list[Exit]:
-    """Show the hosts' links, and the `fabric` entries to add to their files. write: add them."""
+    """Show the hosts' links, and the `fabric` entries that their files lack. With `write`, add the entries."""
     selection = select_machines(select_hosts(pattern))
     members, codes = _query_hosts(selection, peers=False, json=json)
     if json:
@@ -85,7 +85,7 @@ def _query_hosts(selection: Selection, *, peers: bool, json: bool) -> tuple[list
     """Return the hosts' links, and the exit codes of hosts that could not be queried, whose errors are printed.
 
     Args:
-        peers: test the path from each host to each of the others as well.
+        peers: also test the path from each host to each of the others.
     """
     fleet = selection.fleet
     fleet.connect()

@@ -30,6 +30,15 @@ ANSWER_FIELDS = tuple(
     field.name for field in fields(Diagnosis) if field.name not in ("host", "error", "exit", "causes")
 )
 CAUSE_FIELDS = tuple(field.name for field in fields(Cause))
+#: columns and lines that are assumed without a terminal
+DEFAULT_TERMINAL_SIZE = (120, 24)
+MIN_COLUMNS = 40
+#: verdicts whose causes are listed with evidence and fix
+LISTED_VERDICTS = ("found", "possible", "noted")
+#: verdicts whose causes share a paragraph, with the title of the paragraph
+SUMMARIZED_VERDICTS = {"unknown": "unknown", "excluded": "ruled out"}
+STYLES = {"found": "failed", "possible": "changed"}
+TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMARIZED_VERDICTS.values()))) + 2
 
 
 def run(pattern: str, *, token_s: float, json: bool) -> list[int]:
@@ -72,7 +81,7 @@ def query_diagnoses(selection: Selection, token_s: float) -> list[Diagnosis]:
 
 
 def _parse_answer(answer: host_requests.Answer, host: Host) -> host_requests.Answer:
-    """Return the diagnosis in a host's answer, which a failed task has as well if the server is unhealthy, or the error."""
+    """Return the diagnosis in a host's answer, or the error. If the server is unhealthy, the task failed with a diagnosis."""
     if isinstance(answer, SparkwrightError):
         return answer
     if "causes" not in answer["data"]:
@@ -115,17 +124,6 @@ def _build_diagnosis(host: Host, answer: host_requests.Answer, description: Mapp
     return replace(diagnosis, fix=add_host_option(diagnosis.fix, host), causes=causes)
 
 
-#: columns and lines that are assumed without a terminal
-DEFAULT_TERMINAL_SIZE = (120, 24)
-MIN_COLUMNS = 40
-#: verdicts whose causes are listed with evidence and fix
-LISTED_VERDICTS = ("found", "possible", "noted")
-#: verdicts whose causes share a paragraph, with the title of the paragraph
-SUMMARIZED_VERDICTS = {"unknown": "unknown", "excluded": "ruled out"}
-STYLES = {"found": "failed", "possible": "changed"}
-TITLE_WIDTH = max(map(len, (*LISTED_VERDICTS, *SUMMARIZED_VERDICTS.values()))) + 2
-
-
 def print_diagnoses(diagnoses: Sequence[Diagnosis]) -> None:
     """Print the diagnoses, separated by blank lines. Each begins with the host's name if there are several."""
     width, console = max(MIN_COLUMNS, shutil.get_terminal_size(DEFAULT_TERMINAL_SIZE).columns), build_console()
@@ -151,7 +149,7 @@ def _with_program_name(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def format_lines(diagnosis: Diagnosis, width: int, *, with_host: bool) -> Iterator[tuple[str, str]]:
-    """Yield the style and text of each line of a diagnosis. with_host: begin with the host's name."""
+    """Yield the style and text of each line of a diagnosis; with `with_host`, the first begins with the host's name."""
     summary = one_line(diagnosis.summary)
     style = {Exit.OK: "ok", Exit.INCONCLUSIVE: "changed"}.get(diagnosis.exit, "failed")
     yield style, f"{diagnosis.host}: {summary}" if with_host else summary

@@ -87,7 +87,7 @@ def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> 
 def mark_lost_members(rows: Sequence[Row], clusters: Mapping[str, Cluster | None]) -> list[Row]:
     """Return the rows, with the state `unknown` for serving members of a cluster that lost another member.
 
-    An engine takes a while to notice a lost rank. Until then, the head's /health and last check do not show it.
+    An engine detects a lost rank only after a while. Until then, the head's /health and last check do not show it.
 
     Args:
         clusters: each host's cluster, by host name; None for a host outside clusters.
@@ -189,7 +189,7 @@ def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now
 
 
 def intended_servers(selection: Selection) -> dict[str, IntendedServer]:
-    """Return the server that each host should run, by host name, with only the recipe's name if a file is invalid."""
+    """Return the server that each host should run, by host name; only its recipe's name if a file is invalid."""
     locks: dict[Path, lockfile.Lock] = {}
     servers = {}
     for host in selection.hosts:

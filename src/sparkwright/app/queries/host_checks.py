@@ -110,11 +110,11 @@ def query_reports(selection: Selection) -> list[HostReport]:
         return HostReport(member.host.name, rows, answer["user"], sandbox=sandbox, budget=answer["budget"])
 
     answers = selection.fleet.ask(query_report)
-    failed = {
+    failed_reports = {
         name: HostReport(name, error=error.message, error_exit=error.exit)
         for name, error in selection.fleet.errors().items()
     }
-    return [answers.get(member.host.name) or failed[member.host.name] for member in selection.fleet.members]
+    return [answers.get(member.host.name) or failed_reports[member.host.name] for member in selection.fleet.members]
 
 
 def query_machine(selection: Selection, member: Member) -> dict[str, Any]:

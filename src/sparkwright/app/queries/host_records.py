@@ -1,4 +1,4 @@
-"""The `history`, `incident`, `unlock`, `report` and `host.list` commands."""
+"""The `history`, `incident`, `unlock`, `report` and `hosts.list` commands."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from sparkwright.trust import private
 from sparkwright.trust.bounds import MAX_JSON_VALUES, parse_json, sanitize
 from sparkwright.trust.shapes import line, moment, validate
 from sparkwright.visible import format_count
+
+HOST_COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
 
 
 def history(pattern: str, last: int, *, json: bool) -> list[int]:
@@ -188,7 +190,7 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
     """Write a page about the hosts' checks and return the exit codes.
 
     Args:
-        since: length of the period, such as 7d.
+        since: length of the period, for example 7d.
         to: path of the page, which is not written with `json`.
     """
     span_s = units.parse_duration(since, "--since", min_s=60)
@@ -241,11 +243,8 @@ def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until
     return host
 
 
-HOST_COLUMNS = grid.columns(("HOST", 0), ("ADDRESS", 0), ("GROUPS", 1), ("RECIPE", 0))
-
-
 def inventory_row(host: Host) -> HostInfo:
-    """Return a host's row for `host.list`."""
+    """Return a host's row for `hosts.list`."""
     return HostInfo(host.name, host.connection, host.address, tuple(host.groups), host.recipe)
 
 

@@ -79,7 +79,7 @@ def parse_answer(answer: Answer, parse: Callable[[Event], T]) -> T | Sparkwright
 
 
 def request_events(fleet: Fleet, member: Member, header: dict[str, Any]) -> list[Event]:
-    """Return the events that answer a request. Raises the error in a recap, with which a host refuses such a request."""
+    """Return the events that answer a request. Raises the error if the host refuses the request with a recap."""
     events = fleet.request(member, header, counted=False)
     if recap := find_recap(events):
         raise build_recap_error(recap)
@@ -110,7 +110,9 @@ def _module_answer(member: Member, module: str, events: Sequence[Event]) -> dict
     finished = next((event for event in events if event["event"] == "task_finished"), None)
     if finished is None or finished["status"] not in ("ok", "changed"):
         raise build_recap_error(find_recap(events), finished["msg"] if finished else "the host gave no answer.")
-    data = {field: value for field, value in finished["data"].items() if field != "attempts"}  # the task runner adds it
+    data = {
+        field: value for field, value in finished["data"].items() if field != "attempts"
+    }  # added by the task runner
     return validate_answer(module, data, host=member.host.name)
 
 
@@ -167,7 +169,7 @@ def check_cidr(value: Any) -> str:
 
 
 def require_file_name(value: Any) -> str:
-    """Return the path of a file inside a folder. Raises ValueError if it is not a safe one."""
+    """Return the path of a file inside a folder. Raises ValueError for an unsafe path."""
     reason = check_file_name(value) if isinstance(value, str) else "is not text"
     if reason:
         raise ValueError(reason)
@@ -195,7 +197,7 @@ MODEL: dict[str, Shape] = {
     "used_by": [line],
 }
 IMAGE: dict[str, Shape] = {"id": line, "names": [line], "frees_bytes": float, "kept": line}
-#: something that `host.clean` can remove; a size of None is unknown
+#: an item that `host.clean` can remove; the size is None if unknown
 CLEAN_ITEM: dict[str, Shape] = {"kind": line, "name": line, "size_bytes": (None, COUNT), "kept": line}
 #: a `Link` of doctor/fabric.py
 LINK: dict[str, Shape] = {
@@ -230,7 +232,8 @@ FILE: dict[str, Shape] = {"path": require_file_name, "size_bytes": COUNT}
 
 #: an upstream server, from gateway/statistics.py
 UPSTREAM: dict[str, Shape] = {"host": line, "state": frozenset(STATES), **dict.fromkeys(("running", "requests"), COUNT)}
-ROUTED: dict[str, Shape] = {
+#: a model that a gateway routes, from gateway/statistics.py
+ROUTED_MODEL: dict[str, Shape] = {
     "model": line,
     **dict.fromkeys(("requests", "running", "queued", "errors"), COUNT),
     "servers": [UPSTREAM],
@@ -250,7 +253,7 @@ GATEWAY: dict[str, Shape] = {
     **dict.fromkeys(("running", "verified"), bool),
     "changed": OptionalField([line], []),
     "restarted_s": OptionalField((None, number), None),
-    "models": [ROUTED],
+    "models": [ROUTED_MODEL],
     "clients": OptionalField([CLIENT], []),
 }
 

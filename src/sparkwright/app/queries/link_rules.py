@@ -19,6 +19,17 @@ from sparkwright.project.inventory.groups import Fabric
 from sparkwright.protocol.cluster import describe_clock_offset
 from sparkwright.visible import format_count
 
+#: perftest's default port; additional halves use the following ports
+FIRST_PERFTEST_PORT = 18515
+MEASURE_S = 4
+#: minimum share of the nominal rate; a lower rate is reported as a warning. The halves of a good port reached 92.6 and 97.3 of
+#: 200 Gb/s (NVIDIA dgx-spark-playbooks, performance guide)
+MIN_LINK_RATE_SHARE = 0.875
+#: below this rate the card is degraded: throttled by firmware or power supply, a card reached 13 of 200 Gb/s
+DEGRADED_GBPS = 25.0
+BANDWIDTH_SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
+DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
+
 
 @dataclass(frozen=True)
 class HostLinks:
@@ -135,9 +146,9 @@ def _same_value_rule(
 def _check_subnets(members: Sequence[HostLinks]) -> Iterator[Finding]:
     """Check that the halves of a port are in different subnets, and that the first halves of all members are in the same one."""
     for member in members:
-        nets = [str(IPv4Interface(link.addresses[0]).network) for link in member.links_in_use if link.addresses]
-        if len(set(nets)) < len(nets):
-            message = f"{member.host}: both halves are in {nets[0]}, so traffic of one may use the other"
+        subnets = [str(IPv4Interface(link.addresses[0]).network) for link in member.links_in_use if link.addresses]
+        if len(set(subnets)) < len(subnets):
+            message = f"{member.host}: both halves are in {subnets[0]}, so traffic of one may use the other"
             yield Finding("subnets", "bad", message, "put each half into a different subnet", known_facts.PLAYBOOKS)
     first_addresses = {
         member.host: member.links_in_use[0].addresses[0]
@@ -189,29 +200,18 @@ _CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] =
 )
 
 
-# `cluster.check --bandwidth` measures the bandwidth between each member and the next, over both halves of the port at once.
-
-#: perftest's default port; additional halves use the following ports
-FIRST_PERFTEST_PORT = 18515
-MEASURE_S = 4
-#: minimum share of the nominal rate; a lower rate is reported as a warning. The halves of a good port reached 92.6 and 97.3 of
-#: 200 Gb/s (NVIDIA dgx-spark-playbooks, performance guide)
-MIN_LINK_RATE_SHARE = 0.875
-#: below this rate the card is degraded; if firmware or power supply throttle it, it reaches 13 Gb/s at a link rate of 200
-DEGRADED_GBPS = 25.0
-BANDWIDTH_SOURCE = "NVIDIA dgx-spark-playbooks; reports of degraded cards in NVIDIA's developer forum"
-DEGRADED_FIX = "power the host off and unplug it for a minute, then update the firmware of the card"
-
-
 def measure_bandwidth(selection: Selection, members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
-    """Measure the bandwidth between each member and the next, and return the findings, each with both hosts' names."""
+    """Measure the bandwidth between each member and the next, over both halves of the port at once.
+
+    Returns the findings, each with both hosts' names.
+    """
     if sys.stderr.isatty():
         print(f"Measuring {format_count(len(members) - 1, 'link')}, {MEASURE_S} s each.", file=sys.stderr)
     selection.fleet.connect()
     try:
         return [
-            (f"{links.host}, {other.host}", _measure_pair(selection, links, other))
-            for links, other in pairwise(members)
+            (f"{sender.host}, {listener.host}", _measure_pair(selection, sender, listener))
+            for sender, listener in pairwise(members)
         ]
     finally:
         selection.fleet.close()
@@ -236,14 +236,14 @@ def evaluate_rates(rates: Sequence[dict[str, Any]], nominal_gbps: float) -> Find
     return Finding("bandwidth", "ok", f"{figures} of {nominal_gbps:.0f}" if nominal_gbps else figures)
 
 
-def _measure_pair(selection: Selection, links: HostLinks, other: HostLinks) -> Finding:
-    """Measure the bandwidth from one host, `links`, to the other."""
-    halves = list(zip(_usable_halves(links), _usable_halves(other), strict=False))
+def _measure_pair(selection: Selection, sender: HostLinks, listener: HostLinks) -> Finding:
+    """Measure the bandwidth from one host to another."""
+    halves = list(zip(_usable_halves(sender), _usable_halves(listener), strict=False))
     if not halves:
         return Finding("bandwidth", "unknown", "no half of the port is up with an address on both hosts")
     ends = {
-        links.host: ("send", [_endpoint_arguments(local, peer, n) for n, (local, peer) in enumerate(halves)]),
-        other.host: ("listen", [_endpoint_arguments(peer, local, n) for n, (local, peer) in enumerate(halves)]),
+        sender.host: ("send", [_endpoint_arguments(local, peer, n) for n, (local, peer) in enumerate(halves)]),
+        listener.host: ("listen", [_endpoint_arguments(peer, local, n) for n, (local, peer) in enumerate(halves)]),
     }
     rates: dict[str, list[dict[str, Any]]] = {}
 
@@ -256,12 +256,12 @@ def _measure_pair(selection: Selection, links: HostLinks, other: HostLinks) -> F
     errors = [f"{name}: {error.message}" for name, error in selection.fleet.errors().items() if name in ends]
     if errors:
         return Finding("bandwidth", "unknown", "; ".join(errors))
-    listeners = {rate["adapter"]: rate for rate in rates.get("listen", [])}
+    listener_rates = {rate["adapter"]: rate for rate in rates.get("listen", [])}
     sender_rates = [
-        _merge_errors(rate, listeners.get(peer.adapter))
+        _merge_errors(rate, listener_rates.get(peer.adapter))
         for rate, (_, peer) in zip(rates.get("send", []), halves, strict=False)
     ]
-    return evaluate_rates(sender_rates, min(_nominal_gbps(links), _nominal_gbps(other)))
+    return evaluate_rates(sender_rates, min(_nominal_gbps(sender), _nominal_gbps(listener)))
 
 
 def _usable_halves(links: HostLinks) -> list[Link]:

@@ -27,6 +27,10 @@ from sparkwright.visible import escape_invisible
 
 #: number of lines at the start of a saved log that are searched for an engine's start
 MAX_SEARCHED_LINES = 2000
+#: maximum width of the value column; the evidence of a longer value is moved to the right
+MAX_VALUE_COLUMNS = 28
+#: minimum width of the evidence column; without that space the evidence is omitted
+MIN_EVIDENCE_COLUMNS = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,19 +71,21 @@ def read_file(name: str, tail: int, engine: str = "") -> list[EngineLog]:
     """
     try:
         with Path(name).open("rb") as saved:
-            writer = _get_engine(engine) if engine else recognize_engine(itertools.islice(saved, MAX_SEARCHED_LINES))
+            log_engine = (
+                _get_engine(engine) if engine else recognize_engine(itertools.islice(saved, MAX_SEARCHED_LINES))
+            )
             saved.seek(0)
-            state = read_log(saved, writer.log)
+            state = read_log(saved, log_engine.log)
             saved.seek(0)
             lines: deque[bytes] = deque(saved, maxlen=tail)
     except OSError as error:
         raise Refused(f"can't be read: {error.strerror}.", where=name) from None
     text = escape_invisible(strip_terminal_codes(b"".join(lines).decode(errors="replace")))
-    return [EngineLog({"file": name}, state.to_json(), writer, text, known=state.known, title=name)]
+    return [EngineLog({"file": name}, state.to_json(), log_engine, text, known=state.known, title=name)]
 
 
 def recognize_engine(lines: Iterable[bytes]) -> Engine:
-    """Return the engine whose start is the first in these lines, or the default engine if none is found."""
+    """Return the engine whose start line comes first, or the default engine if there is none."""
     for line in iter_lines(lines):
         for engine in map(engines.get_engine, engines.TITLES):
             if engine.log.is_start_line(line):
@@ -94,7 +100,7 @@ def _get_engine(name: str) -> Engine:
 
 
 def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
-    """Return the logs of the containers that the hosts' recipes describe. tail: as in `read_file`."""
+    """Return the last `tail` lines of the logs of the containers that the hosts' recipes describe."""
     selection = connect_hosts(pattern)
 
     def query_log(member: Member) -> Mapping[str, Any]:
@@ -117,12 +123,12 @@ def query_hosts(pattern: str, tail: int) -> list[EngineLog]:
     return [build_log(host) for host in selection.hosts]
 
 
-def print_log(log: EngineLog, *, state: bool, json: bool, titled: bool) -> None:
+def print_log(log: EngineLog, *, state: bool, json: bool, with_title: bool) -> None:
     """Print the text of a log, or the engine's state.
 
     Args:
         state: print the engine's state.
-        titled: print the name of the host or file above it.
+        with_title: print the name of the host or file above it.
     """
     if json:
         body = log.state if state else {"text": log.text}
@@ -130,7 +136,7 @@ def print_log(log: EngineLog, *, state: bool, json: bool, titled: bool) -> None:
     elif log.error:
         print_prose(f"{log.title}: {log.error}", file=sys.stderr)
     else:
-        lines = [f"{log.title}:"] if titled else []
+        lines = [f"{log.title}:"] if with_title else []
         if state:
             lines += format_state(log.state, log.engine.log, terminal_width())
         elif log.text:
@@ -138,18 +144,12 @@ def print_log(log: EngineLog, *, state: bool, json: bool, titled: bool) -> None:
         print_text("\n".join(lines))
 
 
-#: largest width of the value column; the evidence of a longer value is moved to the right
-MAX_VALUE_COLUMNS = 28
-#: evidence is omitted in less space
-MIN_EVIDENCE_COLUMNS = 10
-
-
 def format_state(state: Mapping[str, Any], log_format: LogFormat, columns: int | None) -> list[str]:
     """Return the lines of a table with an engine's state.
 
     Args:
         state: an `EngineState` as JSON.
-        columns: width of the terminal, at which evidence is cut but values are not; None without a terminal.
+        columns: width of the terminal, to which evidence is cut, but not values; None without a terminal.
     """
     names = [name for name in (*FIELDS, *log_format.extra_readings) if name in state]
     rows = [

@@ -36,9 +36,9 @@ __all__ = ["is_supported", "watch"]
 #: arguments of the command that each key runs; the name of the selected host is added
 KEY_COMMANDS = {"l": ("logs", "--tail", "300", "--host"), "d": ("diagnose", "--host"), "h": ("history", "--host")}
 DEFAULT_PAGER = ("less", "-R")
-#: how long to collect the answers of a round before the screen is refreshed, in seconds; later ones are shown as they arrive
+#: time in which the answers of a round are collected before a refresh, in seconds; later answers are shown as they arrive
 SETTLE_S = 0.4
-#: how long a host may take to answer before its state is unknown, in seconds, or two intervals if they are longer
+#: time after which the state of a host without an answer is unknown, in seconds; at least two refresh intervals
 SILENCE_LIMIT_S = 5.0
 
 
@@ -103,7 +103,7 @@ class _Watch:
                 self._submit_request(member, self._query_status)
 
     def _submit_request(self, member: Member, request: Callable[[Member], Callable[[], None]]) -> None:
-        """Send a request in a thread. request: returns the update for the answer."""
+        """Call `request` in a thread, and queue the update that it returns."""
 
         def job() -> None:
             with self._connection_locks[member.host.name]:
@@ -120,7 +120,7 @@ class _Watch:
     def _show_answer(
         self, member: Member, answer: host_requests.Answer, answered_s: float, answered_monotonic_s: float
     ) -> None:
-        """Show a host's answer, possibly long after it arrived: a pager may have been open.
+        """Show a host's answer. It may have arrived long before, while a pager was open.
 
         Args:
             answered_s: when it arrived, in seconds since the epoch.
@@ -219,7 +219,7 @@ def _last_checked_temperature(answer: Mapping[str, Any]) -> float | None:
 
 
 def _query_history_entries(member: Member) -> tuple[HistoryEntry, ...] | None:
-    """Return a host's last history entries, newest first; None if the request fails. The host's row shows such an error."""
+    """Return a host's last history entries, newest first; None if the request fails; the host's row then shows the error."""
     try:
         events = [row for row in member.request({"verb": "history"}) if row["event"] == "history"]
     except Exception:  # the connection failed, or was closed on exit

@@ -24,6 +24,8 @@ from sparkwright.project.inventory.groups import Gateway
 from sparkwright.project.inventory.inventory import Inventory
 
 DEPLOY_PLAYBOOK, ROLLBACK_PLAYBOOK = "gateway/deploy", "gateway/rollback"
+#: options of a server's deploy that also apply to the deploy of its gateway
+KEPT_OPTIONS = ("check", "diff", "verbose", "wait", "json")
 
 
 def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int]:
@@ -47,7 +49,7 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
 
 
 def rollback(options: DeployOptions) -> list[int]:
-    """Roll back the gateway that `options.host` names, whose current routes may be invalid, and return the exit codes."""
+    """Roll back the gateway that `options.host` names, and return the exit codes. Its current routes may be invalid."""
     inventory = Inventory.load(Project.here().root)
     gateway = select_gateway(inventory, options.host)
     gateways.refuse_without_key(gateway)
@@ -67,10 +69,6 @@ def select_gateway(inventory: Inventory, name: str) -> Gateway:
     if not name:
         raise Refused("no gateway selected: pass --host GROUP.", fix=f"Gateways: {', '.join(inventory.gateways)}.")
     raise Refused(f"no gateway is called '{name}'.", fix=suggest_name(name, inventory.gateways))
-
-
-#: options of a server's deploy that are kept for the gateway's
-KEPT_OPTIONS = ("check", "diff", "verbose", "wait", "json")
 
 
 def redeploy_gateways(selection: Selection, options: DeployOptions, on_event: Listener | None = None) -> list[int]:
@@ -109,7 +107,7 @@ def _redeploy(gateway: Gateway, options: DeployOptions, on_event: Listener | Non
     codes = [Exit.FAILED if code == Exit.REFUSED else code for code in codes]  # the server was changed
     if any(codes) and on_event is None:
         fix = f"run `{program()} gateway.deploy --host {gateway.name}`"
-        print_prose(f"The server is deployed, the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
+        print_prose(f"The server is deployed, but the gateway {gateway.name} is not: {fix}.", file=sys.stderr)
     return codes
 
 

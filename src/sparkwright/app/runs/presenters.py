@@ -129,7 +129,7 @@ def closing_fleet(fleet: Fleet, on_leave: Callable[[Inconclusive], None] = lambd
     """Close the fleet after the block, and raise Inconclusive for Ctrl-C.
 
     Args:
-        on_leave: called with the error if the command is left while hosts may still be working.
+        on_leave: called with the error if the command ends while hosts may still be working.
     """
     try:
         yield

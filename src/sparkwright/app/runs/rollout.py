@@ -60,7 +60,7 @@ def _parse_percentage(text: str) -> float:
 
 
 class RolloutRun:
-    """The rollout of a playbook to the selected hosts. No record is kept of read-only runs and of runs in a single batch.
+    """The rollout of a playbook to the selected hosts. Read-only runs and runs in a single batch are not recorded.
 
     Args:
         command: the command to suggest, with --resume, for resuming the run.
@@ -159,7 +159,7 @@ class RolloutRun:
         return [Exit.FAILED if hosts_by_outcome["done"] else Exit.REFUSED]
 
     def add_resume_hint(self, error: Inconclusive) -> None:
-        """Add the command that resumes the run to the error for a run that was left while hosts are still working."""
+        """Add the command that resumes the run to the error of a command that ends while hosts are still working."""
         if self._is_recorded:
             error.fix += f" Then `invoke {self._command} --resume` continues with the rest."
 

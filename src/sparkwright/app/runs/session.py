@@ -89,7 +89,7 @@ def run(
 
 
 class _PlayPlans:
-    """The plans of a play, each made when its host's turn comes. Thread-safe."""
+    """The plans of a play, each made just before its host's run. Thread-safe."""
 
     def __init__(self, planner: Planner, fleet: Fleet, peers: Peers, output: RunOutput) -> None:
         self._planner, self._fleet, self._peers, self._output = planner, fleet, peers, output

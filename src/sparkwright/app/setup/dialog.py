@@ -32,10 +32,35 @@ from sparkwright.remote.ssh.host_keys import UnknownKey
 from sparkwright.sandbox import memory
 from sparkwright.shell import join
 
-#: example host of the starter, which a project with a real host leaves out
+#: file of the starter's example host, which a project with another host leaves out
 EXAMPLE_HOST_FILE = "hosts/spark1.yml"
 #: port in hosts/sandbox.yml
 SANDBOX_PORT = 18471
+#: address of the simulated host
+SANDBOX = "sandbox"
+#: survey of a sandbox that has not been started yet
+SANDBOX_SURVEY: dict[str, Any] = {"memory_bytes": memory.TOTAL_BYTES, "models": [], "servers": []}
+CANDIDATE_COLUMNS = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
+CHOICE_COLUMNS = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
+FIT_LABELS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
+#: number of recipes shown with their memory; the others are listed by number and name
+MAX_RECIPE_ROWS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedHost:
+    """A host to add, its survey and its recipe."""
+
+    host: NewHost
+    #: None if the host was not surveyed
+    survey: dict[str, Any] | None
+    #: None if no recipe was selected
+    choice: Choice | None
+
+    @property
+    def lines(self) -> list[str]:
+        """The survey as lines of text."""
+        return [] if self.survey is None else survey.format_lines(self.survey)
 
 
 def create_interactively(folder: Path) -> Exit:
@@ -44,14 +69,14 @@ def create_interactively(folder: Path) -> Exit:
     host = ask_for_host(sandbox=True)
     surveyed = _survey_with_shipped_recipes(host, recipe_name="", interactive=True, offline=False)
     texts, omitted = _changed_texts(surveyed)
-    count = len(starter.plan_files(texts, omitted)) + (not (folder / ".gitignore").exists())
+    file_count = len(starter.plan_files(texts, omitted)) + (not (folder / ".gitignore").exists())
     host_file = f"hosts/{surveyed.host.name}.yml"
     description = (
         f"{host_file} ({surveyed.host.recipe or 'no recipe'}, group {', '.join(surveyed.host.groups)})"
         if _is_hardware(surveyed)
         else host_file
     )
-    if not prompts.ask_yes_no(f"Write {description} and {count - 1} more files to {folder.resolve()}?"):
+    if not prompts.ask_yes_no(f"Write {description} and {file_count - 1} more files to {folder.resolve()}?"):
         print_text("Nothing was written.")
         return Exit.OK
     return _write_project(folder, surveyed)
@@ -207,34 +232,8 @@ def host_from_options(address: str, *, name: str = "", user: str = "", groups: t
     return host
 
 
-SANDBOX = "sandbox"
-#: survey of a sandbox that has not been started yet
-SANDBOX_SURVEY: dict[str, Any] = {"memory_bytes": memory.TOTAL_BYTES, "models": [], "servers": []}
-CANDIDATE_COLUMNS = grid.columns(("", 0), ("HOST", 0), ("FOUND IN", 0))
-CHOICE_COLUMNS = grid.columns(("", 0), ("RECIPE", 0), ("ON DISK", 1), ("FITS", 0), ("MEMORY", 0))
-FIT_LABELS = {"fits": "yes", "unknown": "unknown", "too large": "no"}
-#: number of recipes shown with their memory; the others are listed by number and name
-MAX_RECIPE_ROWS = 9
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyedHost:
-    """A host to add, its survey and its recipe."""
-
-    host: NewHost
-    #: None if the host was not surveyed
-    survey: dict[str, Any] | None
-    #: None if no recipe was selected
-    choice: Choice | None
-
-    @property
-    def lines(self) -> list[str]:
-        """The survey as lines of text."""
-        return [] if self.survey is None else survey.format_lines(self.survey)
-
-
 def ask_for_host(*, sandbox: bool) -> NewHost:
-    """Find hosts, list them, and ask which one to use. `sandbox` includes the simulated host."""
+    """Find hosts, list them, and ask which one to use. With `sandbox`, the simulated host is listed too."""
     with build_console().status("Looking for hosts: ssh configuration, known_hosts, mDNS (2 s)"):
         candidates = discovery.find_candidates(Path.home() / ".ssh")[: discovery.MAX_SHOWN]
     if sandbox:
@@ -288,7 +287,7 @@ def choose_recipe(
     """Return the recipe for a host, or None if none fits.
 
     Args:
-        recipe_name: a recipe for a single host; empty to ask for it, or if not interactive, to use the best that fits.
+        recipe_name: a recipe for a single host; empty to ask for one or, if not interactive, to use the best that fits.
 
     Raises:
         Refused: the named recipe does not fit the host's memory.
@@ -306,7 +305,7 @@ def choose_recipe(
     if not interactive or not fitting:
         return fitting[0] if fitting else None
     rows = [
-        (str(number), choice.name, choice.on_disk, FIT_LABELS[choice.verdict], choice.why)
+        (str(number), choice.name, choice.disk_location, FIT_LABELS[choice.verdict], choice.why)
         for number, choice in enumerate(fitting, start=1)
     ]
     grid.print_table(CHOICE_COLUMNS, rows[:MAX_RECIPE_ROWS])
@@ -365,7 +364,7 @@ def add_host(host: NewHost | None, *, recipe_name: str, interactive: bool, offli
     """Survey a host, select its recipe, and write hosts/NAME.yml and its groups.
 
     Args:
-        host: None to ask for it.
+        host: None to ask which host to add.
 
     Raises:
         Refused: the name is already in use.

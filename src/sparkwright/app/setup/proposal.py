@@ -1,4 +1,4 @@
-"""Proposals for a new host: recipes that fit, ranked, and the texts to add to the project. Without side effects."""
+"""Proposals for a new host: recipes that fit, ranked, and the texts to add to the project. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Choice:
         return self.recipe.name
 
     @property
-    def on_disk(self) -> str:
+    def disk_location(self) -> str:
         """The model's size and folder on the host; empty if it is not there."""
         return (
             f"{units.format_size(self.local_copy['size_bytes'])} in {self.local_copy['dir']}" if self.local_copy else ""
@@ -84,7 +84,7 @@ class Choice:
 
     @property
     def actual_folder(self) -> str:
-        """The folder to use instead of the recipe's model folder; empty if nothing has to change."""
+        """The folder to use instead of the recipe's model folder; empty to use the recipe's."""
         return str(self.local_copy["dir"]) if self.local_copy and self.local_copy["place"] == "folder" else ""
 
 
@@ -93,7 +93,7 @@ def propose_recipes(
 ) -> list[Choice]:
     """Return the proposals for a single host, best first.
 
-    Recipes that are served, or whose model is on the host, come first, then the usual one, then the others by name. Recipes that
+    Recipes that are served, or whose model is on the host, come first, then USUAL_RECIPE, then the others by name. Recipes that
     are too large come last.
 
     Args:
@@ -215,7 +215,7 @@ DEFAULT_GROUP = "lab"
 _DIR = re.compile(r"(?m)^  dir: .*$")
 _RECIPE = re.compile(r"(?m)^recipe: \S+")
 _PORT = re.compile(r"(?m)^serve_port: [0-9]+")
-#: the user or the name, and the IPv6 address, in [USER@]ADDRESS[:PORT]
+#: the user or a host name, and an IPv6 address, in [USER@]ADDRESS[:PORT]
 _WORD = re.compile(r"[^@\s:-][^@\s:]{0,254}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.%]{2,64}")
 
@@ -299,6 +299,7 @@ def add_groups(text: str, existing: Mapping[str, Any] | None, groups: Sequence[s
 
     Args:
         text: content of the current file; empty if it does not exist.
+        existing: its parsed content.
     """
     new = [group for group in groups if group not in (existing or {})]
     start = text or shipped_files.schema_line("groups")

@@ -26,6 +26,19 @@ MAX_HOST_KEYS = 8
 #: decides whether to accept an unknown host key
 Accept = Callable[[UnknownKey], bool]
 
+COLUMNS = grid.columns(
+    *(
+        ("HOST", 0),
+        ("GPU", 2),
+        ("MEMORY", 1),
+        ("DISK FREE", 3),
+        ("DOCKER", 4),
+        ("OLLAMA", 6),
+        ("SERVES", 5),
+        ("MISSING", 0),
+    )
+)
+
 
 def survey_arguments(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     """Return the arguments of the `survey` module for the models of these recipes."""
@@ -35,7 +48,7 @@ def survey_arguments(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 
 def query_host(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[str, Any]:
     """Return the answer of the `survey` module. Raises Unreachable, or UnknownKey if `accept` returns False."""
-    decided: set[bytes] = set()
+    decided_keys: set[bytes] = set()
     while True:
         fleet = Fleet([Member(host)])
         try:
@@ -44,13 +57,13 @@ def query_host(host: Host, recipes: Sequence[Recipe], accept: Accept) -> dict[st
         except UnknownKey as error:
             key_bytes = error.key.asbytes()
             if (
-                key_bytes in decided
-                or len(decided) >= MAX_HOST_KEYS
+                key_bytes in decided_keys
+                or len(decided_keys) >= MAX_HOST_KEYS
                 or not accept(error)
                 or error.target.new_keys_file is None
             ):
                 raise
-            decided.add(key_bytes)
+            decided_keys.add(key_bytes)
             print_text(f"{host_keys.save_key(error.target, error.key, error.target.new_keys_file)}.")
         finally:
             fleet.close()
@@ -111,24 +124,10 @@ def is_key_refused(error: SparkwrightError) -> bool:
     return "accepts none of" in error.message
 
 
-COLUMNS = grid.columns(
-    *(
-        ("HOST", 0),
-        ("GPU", 2),
-        ("MEMORY", 1),
-        ("DISK FREE", 3),
-        ("DOCKER", 4),
-        ("OLLAMA", 6),
-        ("SERVES", 5),
-        ("MISSING", 0),
-    )
-)
-
-
 def check_hosts(pattern: str, *, json: bool) -> list[int]:
-    """Log in to the hosts of a pattern and show them.
+    """Survey the hosts of a pattern and print a row for each. Return the exit codes.
 
-    Returns exit code 1 for a host with problems, and 3 for an unreachable host.
+    The code is 1 for a host with problems, and 3 for an unreachable host.
     """
     selection = select_machines(connect_hosts(pattern))
     try:

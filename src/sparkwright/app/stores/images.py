@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sparkwright import units
@@ -37,6 +37,49 @@ from sparkwright.secret import Secret
 from sparkwright.trust.image_name import ImageReference, with_digest
 
 COLUMNS = grid.columns(("HOST", 0), ("STATE", 0), ("FREES", 1), ("IMAGE", 0), ("WHY", 0))
+#: secret with the private key for a copy
+COPY_KEY_SECRET = "SPARKWRIGHT_COPY_KEY"
+#: free space that a copy needs, relative to the size of the image
+FREE_SPACE_FACTOR = 1.05
+#: arguments: image, incoming tag, pack command. sh has no pipefail, so the exit code bypasses the pipe.
+SAVE_SCRIPT = (
+    'docker tag "$1" "$2" || exit 1; '
+    'exec 3>&1; code=$( { { docker save "$2"; echo $? >&4; } | $3 >&3; } 4>&1 ); '
+    'docker rmi --no-prune "$2" >/dev/null; exit "$code"'
+)
+
+
+@dataclass(frozen=True)
+class ImageToCopy:
+    """An image reference, with the facts about it in the lock."""
+
+    #: image reference, with the digest if it is known
+    ref: str
+    #: image ids that belong to the digest according to the lock; empty if the image is not in the lock
+    ids: tuple[str, ...] = ()
+    #: download size in bytes, by platform
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the image as arguments of a module."""
+        return {"ref": self.ref, "ids": list(self.ids)}
+
+
+@dataclass(frozen=True)
+class ImageTransfer:
+    """The transfer of one image between two hosts."""
+
+    fleet: Fleet
+    source: Member
+    target: Member
+    #: answer of `inspect_image` from the source
+    source_image: dict[str, Any]
+    #: answer of `inspect_image` from the target
+    target_image: dict[str, Any]
+    #: the image's tag on the target until it is compared
+    temporary_tag: str
+    #: compression program that both hosts have
+    packer: str
 
 
 def prune(selection: Selection, *, everything: bool, check: bool, yes: bool, json: bool) -> list[Exit]:
@@ -120,50 +163,6 @@ def _copy_to_targets(
     return codes
 
 
-COPY_KEY_SECRET = "SPARKWRIGHT_COPY_KEY"
-FREE_SPACE_FACTOR = 1.05
-
-#: Arguments: image, incoming tag, pack command. sh has no pipefail, so the exit code bypasses the pipe.
-SAVE_SCRIPT = (
-    'docker tag "$1" "$2" || exit 1; '
-    'exec 3>&1; code=$( { { docker save "$2"; echo $? >&4; } | $3 >&3; } 4>&1 ); '
-    'docker rmi --no-prune "$2" >/dev/null; exit "$code"'
-)
-
-
-@dataclass(frozen=True)
-class ImageToCopy:
-    """An image reference, with the facts about it in the lock."""
-
-    #: with the digest if it is known
-    ref: str
-    #: image ids that the lock accepts for the digest; empty if the image is not in the lock
-    ids: tuple[str, ...] = ()
-    #: download size in bytes, by platform
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the image as arguments of a module."""
-        return {"ref": self.ref, "ids": list(self.ids)}
-
-
-@dataclass(frozen=True)
-class ImageTransfer:
-    """The transfer of one image between two hosts."""
-
-    fleet: Fleet
-    source: Member
-    target: Member
-    #: answer of `inspect_image` from the source
-    source_image: dict[str, Any]
-    #: answer of `inspect_image` from the target
-    target_image: dict[str, Any]
-    #: the image's tag on the target until it is compared
-    temporary_tag: str
-    #: compression program that both hosts have
-    packer: str
-
-
 def copy_between_members(selection: Selection, source: Member, target: Member, image: str) -> str:
     """Copy an image between two members, and return a sentence about the outcome.
 
@@ -192,7 +191,7 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
     target_image = query_module(fleet, target, "inspect_image", {**image_to_copy.to_json(), "most_bytes": max_bytes})
     if target_image["present"] and target_image["layers"] == source_image["layers"]:
         return f"{target.host.name}: has {image_to_copy.ref} already."
-    # nothing uses the image by this tag before it is compared
+    # a temporary tag, because nothing may use the image before it is compared
     incoming = f"{ImageReference.parse(image_to_copy.ref).repository}:incoming-{secrets.token_hex(6)}"
     packer = image_archive.select_packer(source_image["tools"], target_image["tools"])
     transfer = ImageTransfer(fleet, source, target, source_image, target_image, incoming, packer)
@@ -204,9 +203,9 @@ def copy_between_members(selection: Selection, source: Member, target: Member, i
         with suppress(SparkwrightError):  # the error of the copy matters more
             run_module(fleet, target, "undo_load", {"before": target_image["names"]}, exclusive=True)
         raise
-    compared = {"layers": source_image["layers"], "platform": source_image["platform"], "before": target_image["names"]}
+    expected = {"layers": source_image["layers"], "platform": source_image["platform"], "before": target_image["names"]}
     run_module(
-        fleet, target, "adopt_image", {**image_to_copy.to_json(), "incoming": incoming, **compared}, exclusive=True
+        fleet, target, "adopt_image", {**image_to_copy.to_json(), "incoming": incoming, **expected}, exclusive=True
     )
     duration = units.format_duration(time.monotonic() - started_s)
     size = units.format_size(source_image["size_bytes"])
@@ -297,8 +296,10 @@ def _reachable_addresses(target: Member, target_addresses: list[str]) -> list[st
 
 def _generate_key_pair() -> tuple[Secret, str]:
     key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return Secret(private.decode()), public.decode()
 
 

@@ -29,6 +29,25 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.project.recipe import Recipe
 from sparkwright.protocol.plan import new_run_id
 
+EntryData = Mapping[str, Any]
+MAX_SHOWN_ROWS = 18
+#: fields that are equal for files with the same content
+CONTENT_KEYS = ("sha256", "blob_id", "size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryDifference:
+    """A difference between two entries, as text."""
+
+    what: str
+    #: None if absent or unknown
+    before: str | None
+    #: None if absent or unknown
+    after: str | None
+
+    def __str__(self) -> str:
+        return f"{self.what:<10} {self.before or 'unknown'} -> {self.after or 'unknown'}"
+
 
 @dataclass
 class LockEntry:
@@ -36,19 +55,25 @@ class LockEntry:
 
     #: `image` or `model`
     kind: str
+    #: key in spark.lock
     key: str
     recipe: Recipe
+    #: host that looks up the entry
     member: Member
+    #: folder of the lock
     folder: Path
+    #: data in the lock; None if the entry is missing
     old: dict[str, Any] | None
+    #: data from the registry or the hub
     new: dict[str, Any] | None = None
+    #: error of the lookup
     error: SparkwrightError | None = None
-    rows: list[Any] = field(default_factory=list)
+    differences: list[EntryDifference] = field(default_factory=list)
     #: role of a second model; None for the recipe's own model
     role: str | None = None
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the lock has the entry with all its data."""
         return self.old is not None and (self.kind == "model" or bool(self.old["manifests"]))
 
@@ -59,14 +84,15 @@ class LockEntry:
             return "error"
         if self.old is None:
             return "new"
-        if self.rows:
+        if self.differences:
             return "moved"
-        return "completed" if not self.complete and (self.new or {}).get("manifests") else "same"
+        return "completed" if not self.is_complete and (self.new or {}).get("manifests") else "same"
 
     @property
-    def missing_upstream(self) -> Any:
+    def missing_digest(self) -> str | None:
         """The pinned digest if the registry no longer has it, otherwise None."""
-        return (self.new or {}).get("gone")
+        digest: str | None = (self.new or {}).get("gone")
+        return digest
 
     def format_state(self) -> str:
         """Return the state as text, with a summary of the entry if it is new."""
@@ -84,8 +110,8 @@ class LockEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry in the form of --json."""
-        rows = [asdict(row) for row in self.rows]
-        fields = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.missing_upstream}
+        rows = [asdict(row) for row in self.differences]
+        fields = {"kind": self.kind, "name": self.key, "state": self.state, "rows": rows, "gone": self.missing_digest}
         if self.error is None:
             return fields
         return {**fields, **error_row(str(self.error), self.error.exit, host=self.member.host.name)}
@@ -107,15 +133,15 @@ def select_entries(selection: Selection, name: str = "") -> list[LockEntry]:
         return all_entries
     matches = [entry for entry in all_entries if name in (entry.key, entry.key.partition("@")[0], entry.recipe.name)]
     if not matches:
-        known_names = sorted({known for entry in all_entries for known in (entry.key, entry.recipe.name)})
-        raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=suggest_name(name, known_names))
+        names = sorted({known_name for entry in all_entries for known_name in (entry.key, entry.recipe.name)})
+        raise Refused(f"nothing in these hosts' recipes is called {name!r}.", fix=suggest_name(name, names))
     return matches
 
 
 def recipe_entries(
     selection: Selection, member: Member, recipe: Recipe, lock: lockfile.Lock | None = None
 ) -> list[LockEntry]:
-    """Return the entries for a recipe's image and models, to be looked up through a host.
+    """Return the entries for a recipe's image and models, which a host will look up.
 
     Args:
         lock: the host's lock, if it was already read.
@@ -136,7 +162,7 @@ def recipe_entries(
 
 
 def _all_entries(selection: Selection) -> Iterator[LockEntry]:
-    """Yield each image and model once, to be looked up through the first host that serves it."""
+    """Yield an entry for each image and model. The first host that serves it looks it up."""
     seen: set[tuple[Path, str]] = set()
     locks: dict[Path, lockfile.Lock] = {}
     for member in selection.fleet.members:
@@ -158,7 +184,7 @@ def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow
     The error of a failed query is stored in its entry.
 
     Args:
-        follow: query what tags and branches point to now, not only the pinned digest.
+        follow: query the current targets of tags and branches instead of the pinned digest.
     """
 
     def query_through(member: Member) -> None:
@@ -190,7 +216,9 @@ def _query_entry(selection: Selection, entry: LockEntry, run_id: str, *, follow:
         return
     if entry.old is not None:
         title = entry.recipe.engine.title
-        entry.rows = compare_images(entry.old, entry.new, title) if is_image else compare_models(entry.old, entry.new)
+        entry.differences = (
+            compare_images(entry.old, entry.new, title) if is_image else compare_models(entry.old, entry.new)
+        )
 
 
 def write_locks(new_entries: Sequence[LockEntry]) -> None:
@@ -199,7 +227,7 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
         lock = lockfile.load(folder)
         for entry in (entry for entry in new_entries if entry.folder == folder):
             new = dict(entry.new or {})
-            if entry.state == "completed" and entry.old is not None:  # the same image
+            if entry.state == "completed" and entry.old is not None:  # the digest is the same: keep its other data
                 new.update({key: value for key, value in entry.old.items() if value})
             if entry.kind == "image":
                 lock = lock.with_image(entry.key, new)
@@ -210,26 +238,6 @@ def write_locks(new_entries: Sequence[LockEntry]) -> None:
                     id_, revision, file = model_key_parts(entry.recipe.file.further_models[entry.role], entry.role)
                 lock = lock.with_model(id_, revision, new, file)
         save_lock(lock, folder)
-
-
-EntryData = Mapping[str, Any]
-MAX_SHOWN_ROWS = 18
-#: fields that are equal for files with the same content
-CONTENT_KEYS = ("sha256", "blob_id", "size_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class EntryDifference:
-    """A difference between two entries, as text."""
-
-    what: str
-    #: None if absent or unknown
-    before: str | None
-    #: None if absent or unknown
-    after: str | None
-
-    def __str__(self) -> str:
-        return f"{self.what:<10} {self.before or 'unknown'} -> {self.after or 'unknown'}"
 
 
 def compare_images(old: EntryData, new: EntryData, engine: str) -> list[EntryDifference]:
@@ -261,7 +269,10 @@ def compare_models(old: EntryData, new: EntryData) -> list[EntryDifference]:
     changed = [files for files in common if any(files[0].get(key) != files[1].get(key) for key in CONTENT_KEYS)]
     rows += [EntryDifference(f"+ {file['path']}", "absent", _format_size(file["size_bytes"])) for file in added]
     rows += [EntryDifference(f"- {file['path']}", _format_size(file["size_bytes"]), "absent") for file in removed]
-    rows += [EntryDifference(f"~ {a['path']}", _format_content(a), _format_content(b)) for a, b in changed]
+    rows += [
+        EntryDifference(f"~ {old_file['path']}", _format_content(old_file), _format_content(new_file))
+        for old_file, new_file in changed
+    ]
     download_bytes = sum(file["size_bytes"] for file in [*added, *(new_file for _, new_file in changed)])
     return [*rows, EntryDifference("to load", "0 B", units.format_size(download_bytes))] if added or changed else rows
 

@@ -1,4 +1,4 @@
-"""Reading a model's config.json from a folder, a file or the hub, without a client library."""
+"""A model's config.json, read from a folder, a file or the hub without a client library, and the facts in it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ from sparkwright.visible import format_count
 
 HUB = "https://huggingface.co"
 TIMEOUT_S, MAX_REDIRECTS = 10, 10
+#: descriptions of `Architecture.kind`; {0} is the mechanism
+KIND_DESCRIPTIONS = {
+    "recurrent": "recurrent: {0} in addition to full attention",
+    "attention_free": "recurrent without any attention: {0}",
+    "dense": "dense: attention only",
+    "unknown": "unknown",
+}
 
 
 def load_config(source: str, revision: str = "main") -> Mapping[str, Any]:
@@ -96,7 +103,7 @@ def parse_config(raw: bytes, where: str) -> Mapping[str, Any]:
 def _fetch_config(model: str, revision: str) -> bytes:
     raw = _fetch_file(model, revision, "config.json")
     if raw is None:
-        raise _status_error(404, "the hub", model, revision, token=False)
+        raise _status_error(404, "the hub", model, revision, has_token=False)
     return raw
 
 
@@ -131,23 +138,15 @@ def _fetch_file(model: str, revision: str, name: str) -> bytes | None:
     return answer.body
 
 
-def _status_error(code: int, hub: str, model: str, revision: str, token: bool) -> SparkwrightError:
+def _status_error(code: int, hub: str, model: str, revision: str, has_token: bool) -> SparkwrightError:
     if code in (401, 403):
-        fix = "HF_TOKEN may belong to an account without access." if token else "If you have access, set HF_TOKEN."
+        fix = "HF_TOKEN may belong to an account without access." if has_token else "If you have access, set HF_TOKEN."
         message = f"the hub denies access to {model} ({code}): it is gated, private, or does not exist."
         return Refused(message, fix=f"Request access at {hub}/{model}. {fix}")
     if code == 404:
         message = f"the hub has no config.json for {model} at {revision!r}, and there is no such folder here."
         return Refused(message, fix="Check the id's spelling and the revision.")
     return Unreachable(f"{hub} answered {code} for {model}.", fix="Try again later, or pass a folder on disk.")
-
-
-KIND_DESCRIPTIONS = {
-    "recurrent": "recurrent: {0} in addition to full attention",
-    "attention_free": "recurrent without any attention: {0}",
-    "dense": "dense: attention only",
-    "unknown": "unknown",
-}
 
 
 def config_facts(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def format_facts(source: str, config: Mapping[str, Any]) -> Iterator[str]:
         yield _format_line(label, f"{evidence.path}: {evidence.seen}")
     if architecture.max_position_embeddings:
         yield _format_line(
-            "length", f"{architecture.max_position_embeddings} tokens{_describe_stretch(architecture, config)}"
+            "length", f"{architecture.max_position_embeddings} tokens{_describe_extension(architecture, config)}"
         )
     prediction_layers = config_parts.count_prediction_layers(config)
     if prediction_layers:
@@ -221,7 +220,7 @@ def format_chat(chat: Mapping[str, Any] | None) -> Iterator[str]:
         yield from (_format_line(label, text) for label, text in chat_template.fact_lines(chat))
 
 
-def _describe_stretch(architecture: Architecture, config: Mapping[str, Any]) -> str:
+def _describe_extension(architecture: Architecture, config: Mapping[str, Any]) -> str:
     trained, longest = config_parts.trained_length(config), architecture.max_position_embeddings or 0
     factor = longest / trained if trained else 0
     return f" (trained on {trained}, extended by a factor of {factor:g})" if factor > 1 else ""

@@ -28,12 +28,13 @@ from sparkwright.visible import format_count, join_first, one_line
 
 #: columns of `models.list`
 LIST_COLUMNS = grid.columns(("HOST", 0), ("MODEL", 0), ("SIZE", 1), ("STATE", 0), ("USED BY", 0), ("FOLDER", 0))
+#: pairs of a host's name and a row of a module's answer
 Rows = list[tuple[str, dict[str, Any]]]
 
 
-def query_hosts(selection: Selection, answer_of: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def query_hosts(selection: Selection, query: Callable[[Member], dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the answers of the selected hosts, by host name, and print the errors of the others."""
-    answers = selection.fleet.ask(answer_of)
+    answers = selection.fleet.ask(query)
     for name, error in selection.fleet.errors().items():
         print_error(error, json=False, host=name)
     return answers
@@ -77,11 +78,11 @@ def verify(pattern: str, *, deep: bool, as_json: bool) -> list[int]:
     """Compare each host's model with the lock. The exit code is 2 if a file is missing or changed."""
     selection = select_hosts(pattern)
     models = {host.name: locked_model(selection.project, host) for host in selection.hosts}
-    further = {host.name: _further_models(selection.project, host) for host in selection.hosts}
+    further_models = {host.name: _further_models(selection.project, host) for host in selection.hosts}
 
     def verify_member(member: Member) -> dict[str, Any]:
         name = member.host.name
-        args = {**models[name], "deep": deep, "models": further[name]}
+        args = {**models[name], "deep": deep, "models": further_models[name]}
         return run_module(selection.fleet, member, "verify_model", args)
 
     answers = query_hosts(selection, verify_member)
@@ -183,7 +184,7 @@ def prune(pattern: str, *, yes: bool, as_json: bool) -> list[int]:
 
 
 def locked_model(project: Project, host: Host) -> dict[str, Any]:
-    """Return the id, commit, files and dir of a host's model, from its recipe and the lock. Raises Failed and Refused."""
+    """Return the id, commit, files and dir of a host's model, from its recipe and the lock. Raises Failed if it is not pinned."""
     model = recipes.load_host_recipe(project, host).file.model
     entry = load_lock(project, host).model(model.id, model.revision, model.file_key)
     if entry is None:
@@ -220,7 +221,7 @@ def _recipe_folders(selection: Selection, machine: Host) -> list[str]:
 
 
 def _is_recipe_folder(folder: str, recipe_folder: str) -> bool:
-    """Return True if the recipe names this folder. `~` matches any home folder, because the laptop may not know the login's."""
+    """Return True if the recipe names this folder. `~` matches any home folder, because the login's may be unknown here."""
     return folder.endswith(recipe_folder[1:]) if recipe_folder.startswith("~/") else folder == recipe_folder
 
 

@@ -32,7 +32,7 @@ MAX_OUTPUT_BYTES = 2**20
 CHUNK_BYTES = 64 * 1024
 #: hash of a runtime that does not exist, so that the host reports its Python and processor (`runtime_missing`)
 _ABSENT = "0" * 20
-#: The unpacker is first on standard input, after the password's line, which sudo does not read if it needs no password.
+#: skips the line with the password, which sudo leaves on standard input if it needs none, then reads and runs the unpacker
 _UNPACK = (
     "import sys\n"
     f"while (line := sys.stdin.buffer.readline()) != {BEGIN_MARKER!r}:\n    line or sys.exit(1)\n"
@@ -40,6 +40,8 @@ _UNPACK = (
 )
 #: readable by everyone, for `doctor` and the runner; writable only by root
 _INSTALL = '"$@" || exit 1; chmod -R go=rX "$0"'
+#: interval of the lines about a download, in seconds
+PROGRESS_INTERVAL_S = 2.0
 
 
 def install(selection: Selection) -> list[Exit]:
@@ -142,11 +144,8 @@ def _last_error_line(channel: Channel) -> str:
     return lines[-1] if lines else "sudo gave no reason"
 
 
-PROGRESS_INTERVAL_S = 2.0
-
-
 def fetch_wheels(machines: str, pythons: str) -> None:
-    """Download the runtime's wheels for comma-separated processors and Python versions. Raises Refused for an unknown one."""
+    """Download the runtime's wheels for comma-separated processors and Python versions. Raises Refused for an unknown value."""
     targets = [(machine, version) for machine in parse_list(machines) for version in parse_list(pythons)]
     for machine, version in targets:
         if machine not in runtime.MACHINES:
@@ -164,7 +163,7 @@ def fetch_wheels(machines: str, pythons: str) -> None:
 
 
 def _progress_callback(title: str) -> Callable[[int, int, str], None]:
-    """Return a callback that prints the current wheel every two seconds."""
+    """Return a callback that prints the current wheel every PROGRESS_INTERVAL_S."""
     printed_s = time.monotonic()
 
     def progress(done: int, total: int, name: str) -> None:

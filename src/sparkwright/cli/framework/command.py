@@ -30,11 +30,9 @@ DEFAULT_HELP = {
 
 
 class Command(Task[Any]):
-    """A sparkwright command as an Invoke task.
+    """A sparkwright command as an Invoke task."""
 
-    `word` names the option that an optional word after the command sets (`explain [RULE]`).
-    """
-
+    #: option that an optional word after the command sets (`explain [RULE]`)
     word = ""
 
     def argspec(self, body: Callable[..., Any]) -> Signature:
@@ -94,7 +92,11 @@ def command(
 
 
 def build_command(body: Body, name: str, doc: str, options: Sequence[Option], *positional: str) -> Command:
-    """Make a command from a table of options, by giving its function a signature for Invoke."""
+    """Make a command from a table of options, from which Invoke gets the function's signature.
+
+    Args:
+        positional: names of the options that are words without a flag.
+    """
     run = handle_errors(body)
     run.__name__, run.__doc__ = name, doc
     defaults = {

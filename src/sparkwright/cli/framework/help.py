@@ -11,6 +11,15 @@ from typing import Any
 from sparkwright.cli.help_groups import COMMAND_NAMES, GROUPS, find_examples
 from sparkwright.program import rewrite_commands
 
+#: limits of the text's width, in columns
+MAX_WIDTH, MIN_WIDTH = 100, 60
+#: maximum width of the names' column; the text of a longer name begins on the next line
+MAX_NAME_WIDTH = 24
+#: placeholders of option values that differ from the option's name
+PLACEHOLDERS = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
+#: a name and its text
+Row = tuple[str, str]
+
 
 def format_command_list(collection: Any, root: str = "") -> str:
     """Return the commands by group, one per line.
@@ -99,14 +108,6 @@ def display_name(collection: Any, name: str) -> str:
 def first_line(task: Any) -> str:
     """Return the first line of a task's docstring."""
     return (inspect.getdoc(task) or "").partition("\n")[0]
-
-
-MAX_WIDTH, MIN_WIDTH = 100, 60
-#: width of the names' column; the text of a longer name begins on the next line
-MAX_NAME_WIDTH = 24
-#: placeholders of option values that differ from the option's name
-PLACEHOLDERS = {"update": "NAME", "a": "RECIPE", "b": "RECIPE", "serial": "SIZE", "help": "COMMAND", "list": "GROUP"}
-Row = tuple[str, str]
 
 
 def format_option(option: Any) -> str:

@@ -21,22 +21,40 @@ SUGGESTED_OPTIONS = {"dry": "--dry-run (the same as --check)"}
 #: options to suggest for an unexpected word after a command, in this order
 WORD_OPTIONS = ("--host", "--recipe")
 
+#: minimum values of numeric options
+MIN_VALUES: dict[str, float] = {
+    "canary": 0,
+    "every": 0.1,
+    "last": 1,
+    "long-tokens": 0,
+    "output-tokens": 0,
+    "prompt-tokens": 0,
+    "repeat": 1,
+    "requests": 0,
+    "tail": 1,
+    "timeout-s": 0.1,
+    "token-s": 0,
+}
+#: maximum of durations and counts; a seed has no limit
+MAX_VALUE = 1e9
+UNBOUNDED_OPTIONS = ("seed",)
 
-def parse_commands(program: Program, original: Callable[[Program], None]) -> None:
-    """Parse the commands with Invoke's `original`. Raises Invoke's Exit with one sentence for a mistake."""
+
+def parse_commands(program: Program, parse_tasks: Callable[[Program], None]) -> None:
+    """Parse the commands with Invoke's `parse_tasks`. Raises Invoke's Exit with one sentence for a mistake."""
     words: list[str] = program.core.unparsed
     if {"--help", "-h"} & set(words):
         _request_help(program, words)
     _expand_word(program, words)
     try:
-        original(program)
+        parse_tasks(program)
     except ParseError as error:
-        contexts = _contexts(program)
+        contexts = _build_contexts(program)
         raise _refuse(
             _describe_parse_error(str(error), words, error.context or _find_command(words, contexts), contexts)
         ) from None
     except ValueError:
-        raise _refuse(describe_invalid_number(words, _find_command(words, _contexts(program)))) from None
+        raise _refuse(describe_invalid_number(words, _find_command(words, _build_contexts(program)))) from None
     if message := _check_help_names(program):
         raise _refuse(message)
     for name, suggestion in SUGGESTED_OPTIONS.items():
@@ -67,14 +85,14 @@ def _find_task(program: Program, name: str) -> Any:
 
 def _request_help(program: Program, words: Sequence[str]) -> None:
     """Treat `play --help` as a request for help even though the command expects a word."""
-    command = _find_command(words, _contexts(program))
+    command = _find_command(words, _build_contexts(program))
     if command is not None:
         program.args.help.value = command.name
         program.core.unparsed = [command.name] if not command.positional_args else []
 
 
-def _contexts(program: Program) -> dict[str, Any]:
-    """Return the commands by name. It takes 30 ms, so it is only called after a mistake."""
+def _build_contexts(program: Program) -> dict[str, Any]:
+    """Return the commands by name. This takes 30 ms, so it is only called after a mistake."""
     return {
         str(name): context for context in program.collection.to_contexts() for name in (context.name, *context.aliases)
     }
@@ -88,7 +106,7 @@ def _check_help_names(program: Program) -> str:
     """Return an error message if the word after `--help` or `--list` is unknown; otherwise empty."""
     command, group = program.args.help.value, program.args.list.value
     if isinstance(command, str) and _find_task(program, command) is None:
-        return _describe_unknown_word(command, (), "", None, _contexts(program))
+        return _describe_unknown_word(command, (), "", None, _build_contexts(program))
     groups = program.collection.collections
     if isinstance(group, str) and group not in groups:
         return f"no commands below '{group}'." + _suggest(group, groups, "--list")
@@ -141,25 +159,6 @@ def _suggest(word: str, candidates: Iterable[str], help_option: str) -> str:
     names = {item.lstrip("-"): item for item in candidates}  # without dashes, which would make all options similar
     matches = difflib.get_close_matches(word.lstrip("-"), names, n=1)
     return f" Did you mean {names[matches[0]]}?" if matches else f" See {help_option}."
-
-
-#: minimum of numeric options
-MIN_VALUES: dict[str, float] = {
-    "canary": 0,
-    "every": 0.1,
-    "last": 1,
-    "long-tokens": 0,
-    "output-tokens": 0,
-    "prompt-tokens": 0,
-    "repeat": 1,
-    "requests": 0,
-    "tail": 1,
-    "timeout-s": 0.1,
-    "token-s": 0,
-}
-#: maximum of durations and counts; a seed has no limit
-MAX_VALUE = 1e9
-UNBOUNDED_OPTIONS = ("seed",)
 
 
 def check_ranges(context: Any) -> str:
