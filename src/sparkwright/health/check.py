@@ -39,7 +39,7 @@ class HealthCheck:
     settings: Settings
     measure: MeasureSpeed
     run_plan: heal.RunPlan
-    #: True if the host's timer started the check
+    #: True if the check was started by the host's timer
     scheduled: bool = False
     #: True to measure the decode rate even if it is not due
     smoke: bool = False
@@ -69,7 +69,7 @@ class HealthCheck:
         return self._check_again(outcome, restarted=True)
 
     def _vote_in_cluster(self, record: Record, decision: heal.Decision) -> heal.Decision:
-        """Return the decision, after a vote of the members if the server is a cluster's."""
+        """Return the decision. If the server is a cluster's, the members vote on it."""
         if not record.rank.cluster:
             return decision
         from sparkwright.health import cluster_heal
@@ -95,7 +95,7 @@ class HealthCheck:
         evaluation = evaluate_observation(observation, self.settings.limits)
         if not busy:
             observation = replace(observation, speed=self._measure_speed(observation, evaluation, history))
-            if new_run := _describe_active_run(self.context):  # it started in the meantime
+            if new_run := _describe_active_run(self.context):  # a run started in the meantime
                 observation = self._observe(prober, new_run)
             evaluation = evaluate_observation(observation, self.settings.limits)
         evaluation = self._break_loop(observation, evaluation, history)
@@ -122,15 +122,15 @@ class HealthCheck:
 
         While a run is in progress on the host, the check does not count and the history stays unchanged.
         """
-        before = history.state
+        previous_state = history.state
         if observation.busy:
             reported, flapping = evaluation.state, False
             since_s = observation.time_s
         else:
             history.seen.append(evaluation.state)
-            damped = damp_state(before, history.seen)
+            damped = damp_state(previous_state, history.seen)
             reported, flapping = damped.state, damped.flapping
-            since_s = history.since_s if reported == before else observation.time_s
+            since_s = history.since_s if reported == previous_state else observation.time_s
             history.state, history.since_s = reported, since_s
             history.cures = history.cures + 1 if evaluation.cure == "restart" else 0
             history.failed = 0 if evaluation.state == "ok" else history.failed
@@ -140,7 +140,7 @@ class HealthCheck:
             state=reported,
             seen=evaluation.state,
             since_s=round(since_s, 3),
-            before=before or "",
+            before=previous_state or "",
             why=evaluation.why,
             cure=evaluation.cure,
             flapping=flapping,
@@ -164,7 +164,7 @@ class HealthCheck:
             history.answered = start_id(observation.container)
             is_frozen = observation.frozen_s is not None
             history.counted = {
-                # as long as the server is frozen, this stays the time at which it froze
+                # while the server is frozen, the time at which it froze
                 "time_s": history.counted["time_s"] if is_frozen else observation.time_s,
                 "start": start_id(observation.container),
                 "running": observation.server.running,
@@ -190,7 +190,7 @@ class HealthCheck:
             return
         try:
             service_guard.write_configuration(self.context)
-        except Exception as error:  # the Docker Engine may be restarting; the next check tries again
+        except Exception as error:  # the Docker Engine may be restarting; the next check retries
             self.context.note(f"cannot update the memory guard's containers: {engine_socket.no_answer_message(error)}")
 
     # -- beyond a single observation --------------------------------------------------------------------------------------
@@ -232,17 +232,17 @@ class HealthCheck:
 
 
 def _counters_after_check(observation: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
-    """Return the server's counters including the check's own tokens, which the next check must not count as traffic."""
-    http, own_tokens = prober.http, 1 if observation.server.token == "made" else 0
+    """Return the server's counters including the tokens of this check, so that the next check does not count them as traffic."""
+    http, check_tokens = prober.http, 1 if observation.server.token == "made" else 0
     generated, heartbeat = observation.server.generated_tokens, observation.heartbeat
     is_measured = generated is not None and record.speed.measured_s == observation.time_s
-    if is_measured or (own_tokens and http.has_separate_heartbeat):
+    if is_measured or (check_tokens and http.has_separate_heartbeat):
         counters = server_counters.read_counters(http, observation.server.url, prober.key)[0]
-        generated, heartbeat, own_tokens = counters.get(roles.GENERATED), counters.get(roles.HEARTBEAT), 0
+        generated, heartbeat, check_tokens = counters.get(roles.GENERATED), counters.get(roles.HEARTBEAT), 0
     after = (
         {"generated": generated, "heartbeat": heartbeat} if http.has_separate_heartbeat else {"generated": generated}
     )
-    return {name: None if count is None else count + own_tokens for name, count in after.items()}
+    return {name: None if count is None else count + check_tokens for name, count in after.items()}
 
 
 def _served_tok_per_s(observation: Observation, history: CheckHistory) -> float | None:

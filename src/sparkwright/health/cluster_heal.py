@@ -1,7 +1,8 @@
 """Healing a cluster without a laptop: the members' checks vote, then each member runs its own restart plan.
 
-No server is changed before the vote. Only the head's check opens a vote and only the others' checks join it, so two members can't
-start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime locks the host and ends the vote.
+No server is changed before the vote. Only the head's check opens a vote, and only the other members' checks join it, so two
+members can't start conflicting restarts. A waiting check holds no lock: a deploy that starts in the meantime locks the host and
+ends the vote.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class HealVote:
     busy: Callable[[], str]
 
     def open_vote(self, decision: Decision) -> Decision:
-        """Open the vote as the head and wait for the others' checks. Return the joint decision, or why there is none."""
+        """Open the vote as the head, and wait for the other members' checks. Return the joint decision."""
         with ExitStack() as exit_stack:
             if not exit_stack.enter_context(store.try_heal_lock(self.context.state)):
                 return Decision(message=f"{NOT_RESTARTED}an earlier check is waiting for the other members")

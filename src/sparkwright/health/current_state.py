@@ -85,8 +85,8 @@ def build_record(
         good,
         rank,
         limits=Settings.load(folder).limits,
-        stopped_loop=history.stopped_for(container.id, good),
-        stopping_run=history.stopped_by(folder, container.id),
+        stopped_loop=history.loop_stop_reason(container.id, good),
+        stopping_run=history.find_stopping_run(folder, container.id),
         awake_server=turns.other_awake_server(folder),
         wake_message=wake_message,
     )

@@ -26,17 +26,48 @@ from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
-#: number of consecutive checks that have to recommend a restart
+#: number of consecutive checks that must recommend a restart
 CHECKS_NEEDED = 2
 #: number of consecutive failed restarts after which healing stops
 MAX_FAILED_RESTARTS = 2
 ACTOR = "the health check"
 NOT_RESTARTED = "not restarted: "
-#: records of host/gateway/drain_record.py and interim.py, named here because most checks need not import their HTTP client
+#: records of host/gateway/drain_record.py and interim.py, named here so that most checks do not import their HTTP client
 DRAINED_RECORD, INTERIM_RECORD = "drained", "interim"
 
 #: runs a plan on this host with its secrets, and returns the recap
 RunPlan = Callable[[Context, Plan, Mapping[str, Secret]], Event]
+Predicate = Callable[[Record, CheckHistory, Settings, float], bool]
+
+#: reasons against a restart; the first that applies is reported
+_REASONS: tuple[tuple[Predicate, str], ...] = (
+    (lambda record, history, settings, now_s: settings.heal == "none", "healing is disabled"),
+    (lambda record, history, settings, now_s: bool(record.busy), "a run is in progress on the host"),
+    (lambda record, history, settings, now_s: record.cure == "power", f"not restarted: {POWER_CYCLE_FIX}"),
+    (lambda record, history, settings, now_s: record.cure != "restart", "a restart would not help"),
+    (
+        lambda record, history, settings, now_s: bool(record.rank.rank),
+        "not restarted: the head of its cluster decides",
+    ),
+    (
+        lambda record, history, settings, now_s: bool(record.drift),
+        "not restarted: the running server is not the last good state",
+    ),
+    (
+        lambda record, history, settings, now_s: history.cures < CHECKS_NEEDED,
+        "not restarted yet: a second check has to confirm it",
+    ),
+    (
+        lambda record, history, settings, now_s: history.failed >= MAX_FAILED_RESTARTS,
+        "not restarted: the last restarts did not help",
+    ),
+    (
+        lambda record, history, settings, now_s: any(
+            0 <= now_s - heal_s < settings.heal_every_s for heal_s in history.heals
+        ),
+        "not restarted: the last restart was less than --heal-every ago",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,39 +108,6 @@ def reason_against_restart(record: Record, history: CheckHistory, settings: Sett
     return next((message for applies, message in _REASONS if applies(record, history, settings, now_s)), "")
 
 
-Predicate = Callable[[Record, CheckHistory, Settings, float], bool]
-
-#: reasons against a restart; the first that applies is reported
-_REASONS: tuple[tuple[Predicate, str], ...] = (
-    (lambda record, history, settings, now_s: settings.heal == "none", "healing is disabled"),
-    (lambda record, history, settings, now_s: bool(record.busy), "a run is in progress on the host"),
-    (lambda record, history, settings, now_s: record.cure == "power", f"not restarted: {POWER_CYCLE_FIX}"),
-    (lambda record, history, settings, now_s: record.cure != "restart", "a restart would not help"),
-    (
-        lambda record, history, settings, now_s: bool(record.rank.rank),
-        "not restarted: the head of its cluster decides",
-    ),
-    (
-        lambda record, history, settings, now_s: bool(record.drift),
-        "not restarted: the running server is not the last good state",
-    ),
-    (
-        lambda record, history, settings, now_s: history.cures < CHECKS_NEEDED,
-        "not restarted yet: a second check has to confirm it",
-    ),
-    (
-        lambda record, history, settings, now_s: history.failed >= MAX_FAILED_RESTARTS,
-        "not restarted: the last restarts did not help",
-    ),
-    (
-        lambda record, history, settings, now_s: any(
-            0 <= now_s - heal_s < settings.heal_every_s for heal_s in history.heals
-        ),
-        "not restarted: the last restart was less than --heal-every ago",
-    ),
-)
-
-
 def restart(
     context: Context, decision: Decision, history: CheckHistory, why: str, now_s: float, run_plan: RunPlan
 ) -> str:
@@ -125,7 +123,7 @@ def restart(
 
 
 def load_plan_secrets(state: StateFolder, plan: Plan) -> dict[str, Secret]:
-    """Return the server's API key by its secret's name in a saved plan; empty if the server has no key.
+    """Return the server's API key, by the name of its secret in a saved plan; empty if the server has no key.
 
     Raises Refused if the key is no longer stored.
     """
@@ -156,8 +154,8 @@ def return_to_gateway(context: Context, record: Record) -> None:
         from sparkwright.host.gateway import drain_record
 
         returned, problems = drain_record.return_server(context.state)
-        for problem in (*(f"returned to the gateway {name}" for name in returned), *problems):
-            context.note(f"{problem}.")
+        for message in (*(f"returned to the gateway {name}" for name in returned), *problems):
+            context.note(f"{message}.")
     if _has_record(context.state, INTERIM_RECORD):
         from sparkwright.host.gateway import interim
 

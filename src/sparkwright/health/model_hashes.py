@@ -29,12 +29,16 @@ from sparkwright.trust.shapes import build_dataclass
 
 STATE_PREFIX = "hashes-"
 ACTOR = "the health check"
-#: time after which a check starts no further file, in seconds, so that it ends before the next check
+#: time in seconds after which a check starts no further file, so that it ends before the next check
 TIME_SLICE_S = 120.0
 #: time limit for a single file, in seconds
 FILE_TIMEOUT_S = 1200.0
 #: interval at which the running requests and the lock are checked, in seconds
 POLL_INTERVAL_S = 2.0
+
+
+class _Interrupted(Exception):
+    """Raised while the server has requests or a run is in progress on the host, or if a file takes too long."""
 
 
 @dataclass
@@ -57,7 +61,7 @@ class ModelHashes:
 
     @classmethod
     def load(cls, context: Context, manifest: Manifest) -> ModelHashes:
-        """Read the progress for a folder; it starts over if the stored one is missing, invalid or for another commit."""
+        """Read the progress for a folder, or start over if it is missing, invalid or for another commit."""
         stored = context.state.read(_state_name(manifest.folder)) or {}
         try:
             hashes = build_dataclass(cls, stored, folder=str(manifest.folder))
@@ -86,8 +90,8 @@ def load_model_files(context: Context, settings: Settings, now_s: float) -> Mode
     since_s = hashes.finished_s or hashes.began_s
     is_late = bool(since_s) and now_s - since_s > 2 * settings.verify_every_s
     age_s = now_s - hashes.finished_s if hashes.finished_s else None
-    files = len(manifest.entries()) + len(hashes.wrong)
-    return ModelFiles(files, len(hashes.read), tuple(hashes.wrong), hashes.paused, age_s, is_late)
+    total = len(manifest.entries()) + len(hashes.wrong)
+    return ModelFiles(total, len(hashes.read), tuple(hashes.wrong), hashes.paused, age_s, is_late)
 
 
 def hash_more_files(
@@ -139,10 +143,6 @@ def is_quiet(hours: str, now_s: float) -> bool:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-class _Interrupted(Exception):
-    """Raised while the server has requests or a run is in progress on the host, or if a file takes too long."""
-
-
 def _hash_files(
     context: Context, manifest: Manifest, hashes: ModelHashes, now: Callable[[], float], slice_s: float
 ) -> str:
@@ -171,7 +171,7 @@ def _has_verified_content(manifest: Manifest, file: Mapping[str, Any], watch: _W
     path = manifest.folder / file["path"]
     stamp = read_stamp(path)
     watch.begin()
-    actual_hash = hash_file(path, file, watch.bytes_read, drop=True)
+    actual_hash = hash_file(path, file, watch.on_bytes_read, drop=True)
     return actual_hash == expected_hash(file) or stamp != read_stamp(path) or not manifest.is_verified(file)
 
 
@@ -204,11 +204,11 @@ class _Watch:
         self._began_s = self._checked_s = 0.0
 
     def begin(self) -> None:
-        """Start the time limit of a file. Raises _Interrupted as `bytes_read` does."""
+        """Start the time limit of a file. Raises _Interrupted as `on_bytes_read` does."""
         self._began_s = time.monotonic()
         self._check_interrupts()
 
-    def bytes_read(self, count: int) -> None:
+    def on_bytes_read(self, count: int) -> None:
         """Callback of `hash_file` after each chunk of `count` bytes. Raises _Interrupted."""
         now_s = time.monotonic()
         if now_s - self._began_s > FILE_TIMEOUT_S:

@@ -1,4 +1,4 @@
-"""Notifications of state changes, by a command and by a webhook in its receiver's format (webhook_formats.py).
+"""Notifications of state changes by a command, and by a webhook in the format of its receiver (webhook_formats.py).
 
 A failed notification is retried at the next check. The message contains no secrets. A secret webhook URL stays in a file of the
 user (`--webhook-file`), which is read for each notification and never copied.
@@ -18,7 +18,7 @@ from sparkwright.health.judging.judge import GOOD_STATES, is_notifiable
 from sparkwright.health.record import Record
 from sparkwright.health.settings import Settings
 from sparkwright.health.store import CheckHistory
-from sparkwright.health.webhook_formats import Post, build_post, is_repeated, resolve_format
+from sparkwright.health.webhook_formats import Post, build_post, expects_repeats, resolve_format
 from sparkwright.transport import http
 from sparkwright.transport.connection import InvalidRequest, TransportError
 from sparkwright.trust import bounds
@@ -43,7 +43,7 @@ def send_if_changed(
     note: Callable[[str], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Notify if the settled state differs from the last notified one. A failure is only noted."""
+    """Notify if the settled state differs from the last notified state. A failure is only noted."""
     if record.busy or not is_notifiable(history.seen):
         return
     before = history.notified
@@ -56,7 +56,7 @@ def send_if_changed(
             run_command(settings.command, message)
         url = settings.webhook or _read_url(settings.webhook_file)
         shape = resolve_format(url, settings.webhook_format)
-        if url and (before != record.state or (is_repeated(shape) and record.state not in GOOD_STATES)):
+        if url and (before != record.state or (expects_repeats(shape) and record.state not in GOOD_STATES)):
             post_with_retries(url, build_post(message, shape, every_s=settings.every_s), pause=pause)
     except NotificationFailed as error:
         note(f"could not send the notification of {record.state}: {error}")
@@ -101,7 +101,7 @@ def run_command(argv: tuple[str, ...], message: dict[str, Any]) -> None:
         completed = subprocess.run(
             list(argv),
             input=json.dumps(message).encode(),
-            stdout=subprocess.DEVNULL,  # it may be endless
+            stdout=subprocess.DEVNULL,  # the output may be endless
             stderr=subprocess.DEVNULL,
             timeout=COMMAND_TIMEOUT_S,
             env=env,

@@ -20,7 +20,7 @@ from sparkwright.health.store import CheckHistory
 from sparkwright.host import evidence, nvidia_smi
 from sparkwright.host.cluster import rank
 from sparkwright.host.containers import container_labels, containers, crash_loop, engine_socket, server_key
-from sparkwright.host.gateway import haproxy_sockets as gateway_now
+from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.host.memory import host_lost, service_guard
 from sparkwright.host.module import Context
 from sparkwright.host.records import turns, verified_states
@@ -108,9 +108,9 @@ class Prober:
             if inspected is None:
                 return {}, replace(observation, container=Container(name, status="absent"))
             container = parse_container(inspected, verified)
-            loop = ""
+            loop_reason = ""
             if container.exit_code or container.status != "exited":
-                loop = crash_loop.check_and_record(inspected, self.context)
+                loop_reason = crash_loop.check_and_record(inspected, self.context)
             drift = snapshot.find_drift(self.context, self.good, inspected)
             rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
         except SparkwrightError as error:
@@ -123,9 +123,9 @@ class Prober:
         return inspected, replace(
             observation,
             container=container,
-            crash_loop=loop,
-            stopped_loop=self.history.stopped_for(container.id, self.good),
-            stopping_run=self.history.stopped_by(self.context.state, container.id),
+            crash_loop=loop_reason,
+            stopped_loop=self.history.loop_stop_reason(container.id, self.good),
+            stopping_run=self.history.find_stopping_run(self.context.state, container.id),
             guard_stop=service_guard.stop_reason(self.context.state, container.id, container.started_s or 0),
             rank=rank,
             drift=drift,
@@ -182,12 +182,16 @@ class Prober:
         name = (self.good.get("serve") or {}).get("served_name", "")
         url, limit_s = observation.server.url, self.limits.token_s
         is_busy_cluster = bool(observation.rank.cluster and observation.server.running)
-        if is_busy_cluster:  # its stall must be detected in a single check: by the next one the group may have exited
+        if (
+            is_busy_cluster
+        ):  # a stall must be detected within this check, because the group may have exited by the next one
             limit_s = max(limit_s, self.limits.frozen_s)
         check = http_probe.check_token(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if check.token == "none":
             after = server_counters.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
-            if after is not None and after > (observation.heartbeat or 0):  # other requests progress: only a long queue
+            if after is not None and after > (
+                observation.heartbeat or 0
+            ):  # other requests make progress, so this one is only queued
                 token, frozen_s = "skipped", None
             else:
                 is_frozen = is_busy_cluster and after is not None and after == observation.heartbeat
@@ -199,7 +203,7 @@ class Prober:
         )
 
     def _frozen_s(self, observation: Observation, server: Server, heartbeat: float | None) -> float | None:
-        """Return the time without a token while requests were running; None if there was no stall since the previous check."""
+        """Return the time without a token while requests were running; None if tokens were generated since the previous check."""
         since_s = self.history.still_since_s(start_id(observation.container), heartbeat)
         return observation.time_s - since_s if server.running and since_s is not None else None
 
@@ -214,7 +218,7 @@ class Prober:
         return (Gpu(**sample),) if sample else ()
 
     def _resample_gpus(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """Append a second sample if the first is suspicious: a single one may be an exception."""
+        """Append a second sample if the first is suspicious: a single sample may be an outlier."""
         if not gpus or not is_power_starved(gpus[0], self.limits):
             return gpus
         self.pause(SECOND_SAMPLE_PAUSE_S)
@@ -239,8 +243,8 @@ def read_machine(context: Context) -> Machine:
 
 def find_gateway_problem(context: Context) -> str | None:
     """Return the problem of this host's gateway; empty if it has none, None if the host has no gateway."""
-    status = gateway_now.inspect(context.state)
-    return gateway_now.describe_problem(status) if status else None
+    status = haproxy_sockets.inspect(context.state)
+    return haproxy_sockets.describe_problem(status) if status else None
 
 
 def start_id(container: Container) -> str:

@@ -39,19 +39,17 @@ ON_DEMAND_S = 600.0
 #: determined by app/outcome.py, where a starting host is not a failure
 State = Literal["ok", "asleep", "unknown", "degraded", "starting", "down", "crash-looping", "stalled", "wedged"]
 STATES: tuple[State, ...] = get_args(State)
+Level = Literal["ok", "warn", "bad", "unknown"]
+#: a restart, cutting the AC power, a new deploy, or a person; "" if nothing is required
+Cure = Literal["", "restart", "power", "deploy", "person"]
 
 #: prefix of model files in a record's drift
 MODEL_FILE_PREFIX = "model "
 
 
 def severity(state: str) -> int:
-    """Return how bad a state is, where 0 is ok. A state of a newer version is as bad as `unknown`."""
+    """Return the rank of a state, from 0 for ok to the worst. An unknown name, from a newer version, ranks as `unknown`."""
     return STATES.index(state) if state in STATES else STATES.index("unknown")
-
-
-Level = Literal["ok", "warn", "bad", "unknown"]
-#: a restart, cutting the AC power, a new deploy, or a person; "" if nothing has to be done
-Cure = Literal["", "restart", "power", "deploy", "person"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +292,7 @@ def _record_shape(text_shape: Shape) -> dict[str, Shape]:
     shapes: dict[Any, Shape] = {
         **dict.fromkeys(("str", "State", "Level", "Cure"), text_shape),
         "bool": bool,
-        "float": moment,  # durations are below the calendar's limit, too
+        "float": moment,  # durations are also below the limit of a time
         "float | None": (None, number),
         "int": integer,
         "int | None": (None, integer),

@@ -72,12 +72,37 @@ RESOURCE_LIMITS = ("Nice=5", "MemoryMax=2G", "TasksMax=256")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 #: time limit for a check, in seconds
 CHECK_TIMEOUT_S = 300
-#: time limit for a check that may restart the server: a start of a big model takes minutes, and twice that if the first fails
+#: time limit for a check that may restart the server: a large model starts in minutes, or twice that if a start fails
 HEAL_TIMEOUT_S = 7200
-#: time limit for hashing model files, in seconds: the time slice, and the last file that is started in it
+#: time limit for hashing model files, in seconds: the time slice, and the file that was started last in it
 HASH_TIMEOUT_S = 1500
-#: time that a stop of the wake service waits for a switch in progress, in seconds
+#: time for which a stop of the wake service waits for a switch in progress, in seconds
 WAKE_STOP_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The programs that a host's scheduler starts."""
+
+    #: command line of the check
+    program: Sequence[str]
+    every_s: float
+    #: folders that the programs may write to
+    writes: Sequence[Path]
+    #: environment variables, by name
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: user that the programs run as, for root's systemd; empty for the user's own systemd
+    user: str = ""
+    #: True if the check may restart the server
+    heals: bool = False
+    #: True to harden the units with namespaces
+    confined: bool = True
+    #: command line of the memory guard
+    guard: Sequence[str] = ()
+    #: True if the check hashes the model's files in quiet hours
+    hashes: bool = False
+    #: command line of the service that wakes servers on request; empty if requests may not wake servers
+    wake: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +139,7 @@ class Scheduler:
     def build_schedule(self, check_settings: settings.Settings, context: Context, *, confined: bool) -> Schedule:
         """Return the schedule for these settings. confined: True to harden the units with namespaces."""
         env = {name: context.machine.env[name] for name in PASSED_VARIABLES if context.machine.env.get(name)}
-        # a restart renames compile caches into the trash next to them, so both must be in one mount; "-": it may not exist yet
+        # a restart renames compile caches into the trash next to them, so both must be in one mount; "-": may not exist yet
         share = Path(f"-{context.machine.home / own_folders.SHARE_FOLDER}")
         textfile_folder = [expand_home(check_settings.textfile)] if check_settings.textfile else []
         return Schedule(
@@ -163,7 +188,7 @@ def find_runtime() -> Path | None:
 
 
 def mark_in_use(runtime_folder: Path) -> None:
-    """Protect a runtime from removal. The previous one stays protected until `release_runtimes`."""
+    """Protect a runtime from removal. The previous runtime remains protected until `release_runtimes`."""
     (runtime_folder / IN_USE_MARK).touch()
 
 
@@ -199,31 +224,6 @@ def _bus_environment() -> list[str]:
     folder = Path(f"/run/user/{os.getuid()}")
     is_missing = "XDG_RUNTIME_DIR" not in os.environ and folder.is_dir()
     return ["env", f"XDG_RUNTIME_DIR={folder}"] if is_missing else []
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The programs that a host's scheduler starts."""
-
-    #: command line of the check
-    program: Sequence[str]
-    every_s: float
-    #: folders that the programs may write to
-    writes: Sequence[Path]
-    #: environment variables, by name
-    env: Mapping[str, str] = field(default_factory=dict)
-    #: user that the programs run as, for root's systemd; empty for the user's own systemd
-    user: str = ""
-    #: True if the check may restart the server
-    heals: bool = False
-    #: True to harden the units with namespaces
-    confined: bool = True
-    #: command line of the memory guard
-    guard: Sequence[str] = ()
-    #: True if the check hashes the model's files in quiet hours
-    hashes: bool = False
-    #: command line of the service that wakes servers on request; empty if requests may not wake servers
-    wake: Sequence[str] = ()
 
 
 def render_guard_unit(schedule: Schedule) -> str:

@@ -1,6 +1,6 @@
 """A snapshot of a server's container and /health, which takes a tenth of a second.
 
-It does not prove that the server generates, but a check stays valid only while both are unchanged.
+It does not prove that the server generates. A check remains valid only while both are unchanged.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read_temperature(machine: Machine) -> dict[str, float]:
 
 
 def is_verified_since_start(container: Container, good: Mapping[str, Any]) -> bool:
-    """Return True if the server was verified after its last start. If it does not answer now, it is not still starting."""
+    """Return True if the server was verified after its last start. If it does not answer now, it is no longer starting."""
     return good.get("container_id") == container.id and float(good.get("since") or 0) > (container.started_s or 0.0) > 0
 
 
@@ -177,7 +177,9 @@ def find_drift(context: Context, good: Mapping[str, Any], inspected: dict[str, A
     spec = ContainerSpec.from_json(good["spec"])
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
-    if inspected["Id"] == good.get("container_id"):  # a container's image never changes, only the image's tags do
+    if inspected["Id"] == good.get(
+        "container_id"
+    ):  # the image of a container never changes, only the tags of images do
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
     if name != spec.name:

@@ -44,7 +44,7 @@ class CheckHistory:
     seen: list[State] = field(default_factory=list)
     #: reported state
     state: State | None = None
-    #: start of the reported state, in seconds since the epoch
+    #: time since which the state is reported, in seconds since the epoch
     since_s: float = 0.0
     #: consecutive checks that recommended a restart
     cures: int = 0
@@ -67,7 +67,7 @@ class CheckHistory:
 
     @classmethod
     def load(cls, state: StateFolder) -> CheckHistory:
-        """Read the history that the last check saved; it is empty if it is missing or invalid."""
+        """Read the history that the last check saved, or return an empty one if it is missing or invalid."""
         field_names = {field.name for field in dataclasses.fields(cls)}
         try:
             stored = state.read(HISTORY_NAME) or {}
@@ -78,26 +78,26 @@ class CheckHistory:
         loaded.state = loaded.state if loaded.state in STATES else None
         return loaded
 
-    def stopped_for(self, container_id: str, good: Mapping[str, Any]) -> str:
+    def loop_stop_reason(self, container_id: str, good: Mapping[str, Any]) -> str:
         """Return the reason why this container's crash loop was stopped; empty if it was not, or if it was verified since."""
         broken = self.broken
         is_same = broken.get("id") == container_id and broken.get("since", "") in ("", str(good.get("since", "")))
         return broken.get("why", "") if is_same else ""
 
     @staticmethod
-    def stopped_by(state: StateFolder, container_id: str) -> str:
+    def find_stopping_run(state: StateFolder, container_id: str) -> str:
         """Return the id of the run that stopped this container and did not start it again; empty if none did."""
         previous = state.read("previous") or {}
         is_stopped = container_id and previous.get("id") == container_id and not previous.get("started")
         return str(previous.get("run", "")) if is_stopped else ""
 
     def still_since_s(self, start: str, heartbeat: float | None) -> float | None:
-        """Return since when the heartbeat counter has not moved while requests were running; None if it moved or is unknown.
+        """Return the time since which the heartbeat counter is unchanged although requests were running, or None.
 
-        A token that the previous check did not get in time counts as a running request.
+        A test request of the previous check without a token in time counts as a running request.
 
         Args:
-            start: identifier of the container's current start, which must be the one of the previous check.
+            start: identifier of the container's current start. If it differs at the previous check, the result is None.
             heartbeat: current value of the counter.
         """
         last = self.counted
@@ -118,7 +118,7 @@ class CheckHistory:
 
 @contextmanager
 def acquire_check_lock(state: StateFolder) -> Iterator[None]:
-    """Hold the lock of a check for the duration of the block: concurrent checks would overwrite each other's history."""
+    """Hold the lock of a check for the duration of the block: concurrent checks would overwrite the history."""
     with open(state.ensure_records_folder() / LOCK_FILE, "a", opener=private.opener) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

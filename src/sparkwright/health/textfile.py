@@ -30,7 +30,7 @@ class Metric:
 
     #: name without the prefix, ending with the unit
     name: str
-    about: str
+    description: str
     #: returns the value from a record; None (unknown) omits the metric
     value: Callable[[Record], float | None]
 
@@ -90,7 +90,7 @@ HEALS_METRIC = Metric("heal_restarts_last_day", "Restarts by the health check in
 
 
 def write(context: Context, record: Record, history: CheckHistory, settings: Settings) -> None:
-    """Replace the file. An error is only noted."""
+    """Write the file of the last check. An error is only noted."""
     server = context.state.server
     if settings.textfile:
         path, mode = expand_home(settings.textfile) / shared_file(server), 0o644  # node_exporter runs as another user
@@ -131,7 +131,7 @@ def render_metrics(record: Record, *, heals: int = 0, server: str = "") -> str:
 
 
 def _format_head(metric: Metric) -> str:
-    return f"# HELP {PREFIX}{metric.name} {metric.about}\n# TYPE {PREFIX}{metric.name} gauge\n"
+    return f"# HELP {PREFIX}{metric.name} {metric.description}\n# TYPE {PREFIX}{metric.name} gauge\n"
 
 
 def _format_sample(metric: Metric, labels: Mapping[str, str], value: float) -> str:

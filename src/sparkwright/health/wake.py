@@ -1,4 +1,4 @@
-"""Waking servers on request: the decision whose turn it is, and the service that polls the gateways for requests."""
+"""Waking servers on request: the decision about a switch, and the service that polls the gateways for requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.secret import Secret
 
-#: time after a failed switch in which requests do not start another one to the same server, in seconds
+#: time after a failed switch during which requests do not start another switch to the same server, in seconds
 RETRY_PAUSE_S = 1800.0
 #: number of consecutive failures after which requests do not wake a server
 MAX_FAILURES = 2
@@ -33,7 +33,7 @@ MIN_REQUEST_VALIDITY_S = 60.0
 TIME_FORMAT = "%H:%M:%S"
 #: interval of polling the gateways, in seconds
 POLL_INTERVAL_S = 5.0
-#: the interval while no server on this machine may be woken, or while the state can't be read
+#: interval of polling while requests may not wake any server on this machine, or the state can't be read
 IDLE_INTERVAL_S = 30.0
 ACTOR = "the wake service"
 SWITCH_EVENT = "switched"
@@ -49,7 +49,7 @@ class TurnServer:
     verified_s: float
     #: True if requests may wake the server
     on_request: bool = False
-    #: idle time after which the server that this one replaced is woken again, in seconds; 0 for never
+    #: idle time in seconds after which the server that was replaced by this one is woken again; 0 for never
     sleep_after_s: float = 0.0
     #: minimum duration of a turn, in seconds
     stay_awake_s: float = 0.0
@@ -64,9 +64,9 @@ class Situation:
     """The servers that take turns on a machine, and the requests for them."""
 
     servers: Mapping[str, TurnServer]
-    #: name of the server whose turn it is
+    #: name of the awake server
     awake: str
-    #: start of its turn, in seconds since the epoch
+    #: start of the awake server's turn, in seconds since the epoch
     awake_since_s: float
     #: time of the last request, by sleeping server
     requested_s: Mapping[str, float] = field(default_factory=dict)
@@ -90,12 +90,12 @@ class Decision:
     server: str = ""
     #: reason for the switch, for the history
     why: str = ""
-    #: what `status` shows about a server's turn, by server
+    #: message of `status` about a server's turn, by server
     messages: Mapping[str, str] = field(default_factory=dict)
 
 
 def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dict[str, int]:
-    """Return the number of seconds in which a request would wake each sleeping server; 0 if no switch was measured.
+    """Return the number of seconds until a request would have woken each sleeping server; 0 if no switch was measured.
 
     Servers that requests can't wake are omitted.
     """
@@ -108,7 +108,7 @@ def wake_delays_s(situation: Situation, record: WakeRecord, now_s: float) -> dic
 
 
 def decide(situation: Situation, record: WakeRecord, now_s: float) -> Decision:
-    """Decide whose turn it is: the server that was requested first, or the one that a now idle server replaced."""
+    """Decide about a switch: to the server that was requested first, or from an idle server back to the one that it replaced."""
     messages = {server.name: _describe_turn(server, situation, record, now_s) for server in _list_asleep(situation)}
     ready = [
         server
@@ -149,7 +149,7 @@ def _is_requested(server: TurnServer, situation: Situation, record: WakeRecord, 
 
 
 def _last_failure(server: TurnServer, record: WakeRecord) -> SwitchFailure:
-    """Return the failed switches since the server was last verified; a count of 0 if there is none."""
+    """Return the failed switches since the server was last verified; the count is 0 if there were none."""
     failure = record.failures.get(server.name)
     return failure if failure and failure.time_s > server.verified_s else SwitchFailure(0, 0.0, "")
 
@@ -210,7 +210,7 @@ class Waker:
     request_counts: dict[tuple[str, str], int] = field(default_factory=dict)
     #: time of the last request for the awake server, in seconds since the epoch
     last_used_s: float = 0.0
-    #: run of the last verification for which the duration of the switch was read, by server
+    #: run from which the duration of the last switch was read, by server
     measured_runs: dict[str, str] = field(default_factory=dict)
 
     def poll(self) -> bool:
@@ -287,14 +287,14 @@ class Waker:
         return str(owner) if owner is not None and alive else ""
 
     def _resume_interrupted_switch(self, record: WakeRecord, situation: Situation) -> Decision:
-        """Return the decision to repeat a switch of this service that was killed. The killed one counts as a failure."""
+        """Return the decision to repeat a switch of this service that was cut off. The interrupted switch counts as a failure."""
         if not record.begun or situation.busy:
             return Decision()
         server, record.begun = record.begun, ""
         if situation.awake != server or journal.read_recap(self.context.state.path / "runs" / record.run) is not None:
             return Decision()
         self._record_failure(record, server, f"run {record.run} was cut off")
-        may_retry = record.failures[server].count < 2
+        may_retry = record.failures[server].count < MAX_FAILURES
         return Decision(server, f"run {record.run} was cut off") if may_retry else Decision()
 
     # -- the gateways ----------------------------------------------------------------------------------------------------
@@ -303,10 +303,10 @@ class Waker:
         """Report the sleeping servers to their gateways.
 
         Args:
-            delays_s: number of seconds in which a request wakes a server, by server.
+            delays_s: number of seconds until a request has woken a server, by server.
 
         Returns:
-            The number of seconds since the last request, by server that was requested.
+            The number of seconds since the last request, by requested server.
         """
         ages_s = dict[str, float]()
         key = server_operations.load_key(self.context.state)
@@ -336,14 +336,14 @@ class Waker:
 
     @contextmanager
     def _keep_reporting(self, servers: Mapping[str, StateFolder], server: str, took_s: float) -> Iterator[None]:
-        """Report the remaining seconds to the gateways while the server is being woken in the block. took_s: 0 if unknown."""
+        """Report the remaining seconds to the gateways while the block wakes the server. took_s: last duration, or 0."""
         ended, started_s = threading.Event(), time.monotonic()
 
         def report() -> None:
             while not ended.wait(POLL_INTERVAL_S):
-                left_s = max(POLL_INTERVAL_S, took_s - (time.monotonic() - started_s)) if took_s else 0
+                remaining_s = max(POLL_INTERVAL_S, took_s - (time.monotonic() - started_s)) if took_s else 0
                 with suppress(SparkwrightError, OSError):
-                    self._report_asleep(servers, {server: round(left_s)})
+                    self._report_asleep(servers, {server: round(remaining_s)})
 
         thread = threading.Thread(target=report, daemon=True)
         thread.start()
@@ -385,8 +385,8 @@ class Waker:
         self.request_counts, self.last_used_s = {}, self.now()
 
     def _record_failure(self, record: WakeRecord, server: str, why: str) -> None:
-        before = record.failures.get(server)
-        record.failures[server] = SwitchFailure(before.count + 1 if before else 1, self.now(), why[:500])
+        previous = record.failures.get(server)
+        record.failures[server] = SwitchFailure(previous.count + 1 if previous else 1, self.now(), why[:500])
 
 
 def _gateways(folder: StateFolder) -> Iterator[Gateway]:

@@ -1,4 +1,4 @@
-"""Notifications in the formats of webhook receivers: our own JSON, Slack, Discord, ntfy, Alertmanager.
+"""Notifications in the formats of webhook receivers: sparkwright's JSON, Slack, Discord, ntfy, Alertmanager.
 
 Messages quote logs and servers, so each format escapes and truncates them: quoted text can't mention a user or disguise a link. A
 URL may become a link to itself, without a preview.
@@ -59,7 +59,7 @@ class Post:
 
 
 def resolve_format(url: str, shape: str) -> str:
-    """Return the format for a receiver. shape: the user's setting; `auto` selects it by the URL, with our own JSON as default."""
+    """Return the format for a receiver. shape: the user's setting; `auto` selects the format by the URL, with JSON as default."""
     if shape != "auto":
         return shape
     try:
@@ -72,12 +72,12 @@ def resolve_format(url: str, shape: str) -> str:
 
 
 def build_post(message: Mapping[str, Any], shape: str, *, every_s: float = 0.0) -> Post:
-    """Return the request for a receiver. every_s: interval of the checks; each of them repeats an open alert."""
+    """Return the request for a receiver. every_s: interval of the checks, each of which repeats an open alert."""
     return _BUILDERS[shape](message, every_s)
 
 
-def is_repeated(shape: str) -> bool:
-    """Return True if receivers of this format expect a lasting state to be sent again by each check."""
+def expects_repeats(shape: str) -> bool:
+    """Return True if receivers of this format expect each check to send a lasting state again."""
     return shape == "alertmanager"
 
 

@@ -108,7 +108,7 @@ def _with_container(server: DiagnosisInput, context: Context, good: Mapping[str,
         return replace(server, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # exceptions of docker and requests, for an engine that hangs or sends an invalid answer
         return replace(server, engine_error=engine_socket.no_answer_message(error))
-    broken = CheckHistory.load(context.state).stopped_for(container.id, good)
+    broken = CheckHistory.load(context.state).loop_stop_reason(container.id, good)
     may_loop = container.exit_code or container.status != "exited"
     loop = crash_loop.check(inspected, context) if may_loop else ""
     observed = replace(

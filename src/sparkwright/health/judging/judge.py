@@ -25,14 +25,14 @@ EXIT_CODES: dict[State, Exit] = {
     "crash-looping": Exit.FAILED,
     "down": Exit.FAILED,
 }
-#: consecutive checks that confirm a worse state, default 1. A stalled server was already frozen over two checks
+#: number of consecutive checks that confirm a worse state, 1 by default: a stall, for example, is measured over two checks
 CONFIRMING_CHECKS: dict[State, int] = {"degraded": 2, "unknown": 2}
 #: MIN_FLAP_CHANGES changes within FLAP_WINDOW_CHECKS checks count as flapping; a good state must then hold for HOLD_CHECKS checks
 MIN_FLAP_CHANGES = 4
 FLAP_WINDOW_CHECKS = 12
 HOLD_CHECKS = 3
 GOOD_STATES: tuple[State, ...] = ("ok", "asleep", "starting")
-#: states of a server that generates, which a single check proves
+#: states of a server that generated a token; a single check proves them
 SERVING_STATES: tuple[State, ...] = ("ok", "degraded")
 
 
@@ -60,7 +60,7 @@ class Evaluation:
 
 def evaluate_observation(observation: Observation, limits: Limits, names: Collection[str] = ()) -> Evaluation:
     """Return the state implied by a single observation. names: the questions to use; empty for all."""
-    answers = {name: ask(observation, limits) for name, ask in QUESTIONS.items() if not names or name in names}
+    answers = {name: check(observation, limits) for name, check in QUESTIONS.items() if not names or name in names}
     findings = [_build_finding(name, answer) for name, answer in answers.items() if answer is not None]
     worst = max(findings, key=lambda finding: severity(finding.state))
     cure: Cure = "power" if any(finding.cure == "power" for finding in findings) else worst.cure

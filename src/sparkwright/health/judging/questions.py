@@ -21,7 +21,7 @@ RESTARTING_POLICIES = ("always", "unless-stopped")
 #: exit codes of a container that was stopped manually: it handled SIGTERM (0 or 143) or was killed (137)
 MANUAL_STOP_EXIT_CODES = (0, 137, 143)
 POWER_CYCLE_FIX = "cut the host's AC power for 60 s (USB-PD); a restart does not fix it"
-#: cures by those verdicts of `smoke_test` that mean too slow
+#: cures by verdict of `smoke_test`, for the verdicts on a slow server
 SLOW_VERDICTS: dict[str, Cure] = {"regression": "person", "misconfigured": "deploy", "host degraded": "power"}
 
 
@@ -89,7 +89,7 @@ def _check_asleep(observed: Observation) -> Answer:
 
 
 def _describe_stop(observed: Observation) -> str:
-    """Describe how a container stopped. Exit code 0 alone does not prove a manual stop: an engine may exit without an error."""
+    """Describe how a container stopped. Exit code 0 alone does not prove a manual stop, because an engine may exit with it."""
     container = observed.container
     if container.status != "exited":
         return f"{container.name} {describe_status(container.status)} (exit code {container.exit_code})"
@@ -162,12 +162,12 @@ def _check_token(observed: Observation, limits: Limits) -> Answer:
     if observed.frozen_s is not None and observed.frozen_s >= limits.frozen_s:
         return None  # `stall` reports the more specific cause
     generates = observed.answer_noun == "token"
-    made, busy = ("generated", "generating tokens") if generates else ("returned", "working")
+    verb, activity = ("generated", "generating tokens") if generates else ("returned", "working")
     running = int(server.running or 0)
     answers: dict[str, Answer] = {
         "": None,
-        "made": ("ok", f"{made} a {observed.answer_noun} in {server.token_s or 0:.2f} s"),
-        "skipped": ("ok", f"{busy} for {format_count(running, 'request')}; no test request sent"),
+        "made": ("ok", f"{verb} a {observed.answer_noun} in {server.token_s or 0:.2f} s"),
+        "skipped": ("ok", f"{activity} for {format_count(running, 'request')}; no test request sent"),
         "refused": ("unknown", "the server requires an API key that is not stored on this host", "unknown", "person"),
         "error": ("bad", f"the test request failed: {observed.error}{suffix}", "down", "restart"),
     }
@@ -330,10 +330,12 @@ def is_power_starved(gpu: Gpu, limits: Limits) -> bool:
 
 def _describe_gpu(gpu: Gpu) -> str:
     figures = ((gpu.utilization_percent, "{:.0f} % busy"), (gpu.clock_mhz, "{:.0f} MHz"), (gpu.power_w, "{:.0f} W"))
-    return "the GPU is " + (", ".join(form.format(value) for value, form in figures if value is not None) or "present")
+    return "the GPU is " + (
+        ", ".join(template.format(value) for value, template in figures if value is not None) or "present"
+    )
 
 
-#: by name, in the order of the report
+#: functions by question, in the order of the report
 QUESTIONS: dict[str, Callable[[Observation, Limits], Answer]] = {
     "deploy": _check_run_in_progress,
     "container": _check_container,

@@ -85,13 +85,13 @@ def _is_host_restart(observed: Observation) -> bool:
 
 
 def is_crash_loop(container: Container, now_s: float) -> bool:
-    """Return True if a single check is enough to conclude that a server that does not answer is in a crash loop."""
+    """Return True if an unanswering server is certainly in a crash loop, so that a single check is enough."""
     age_s = now_s - container.started_s if container.status == "running" and container.started_s is not None else 0.0
     return (container.restarts or 0) >= MIN_LOOP_RESTARTS and age_s <= BACKOFF_RESET_S
 
 
 def restarted_state(container: Container, now_s: float) -> State:
-    """Return the state of a server that Docker restarted and that does not answer yet: crash-looping or down."""
+    """Return the state of a server that was restarted by Docker and does not answer yet: crash-looping or down."""
     return "crash-looping" if is_crash_loop(container, now_s) else "down"
 
 
