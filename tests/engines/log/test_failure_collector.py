@@ -99,7 +99,7 @@ def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, 
 @pytest.mark.parametrize(
     ("size", "says"),
     [
-        (1, "its processes could not meet at 127.0.0.1:29501 on this host."),
+        (1, "its processes could not connect to each other at 127.0.0.1:29501 on this host."),
         (
             2,
             "the head at 127.0.0.1:29501 did not answer: see its own log, and whether the hosts reach each other over the "

@@ -74,7 +74,7 @@ def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
         ("err-max-model-len", "max-model-len 1000000 is more than the model's 8192.0."),
         ("err-no-model", "there is no model at /models/does-not-exist in the container."),
         ("err-port-in-use", "its port is in use inside the container's network."),
-        ("err-kv-too-big", "its KV cache was to take 900.0 GiB of memory, and 15.03 GiB were free."),
+        ("err-kv-too-big", "its KV cache needs 900.0 GiB of memory, and 15.03 GiB were free."),
         (
             "jamba-eager",
             "its engine failed while it served a request: IndexError: Dimension out of range (expected to be in range of [-2, 1], but got 2).",

@@ -23,7 +23,7 @@ def is_refused(name: str, value: Any) -> bool:
     if "switch" in option_values.known_options()[name].kind:
         return not isinstance(value, bool) and value != []
     misfit = option_values.find_misfit(name, value)
-    return misfit is not None and misfit.sort != "name"
+    return misfit is not None and misfit.limit != "name"
 
 
 @pytest.mark.parametrize("name", sorted(PARSER_VERDICTS["letters"]))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.engine
 
 #: GiB: more than any machine that these tests run on has
 TOO_MUCH = "100000"
-TAKEN = f"its KV cache was to take {TOO_MUCH}.0 GiB of memory"
+TAKEN = f"its KV cache needs {TOO_MUCH}.0 GiB of memory"
 AB = (
     "bench.ab", "--host", "here", "-a", "served", "-b", "other", "--loads", "serve", "--requests", "4",
     "--concurrency",

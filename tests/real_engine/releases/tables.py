@@ -176,7 +176,7 @@ def list_changes() -> list[Change]:
 
 def _option_changes() -> Iterator[Change]:
     for row in option_history.ROWS:
-        source = " ".join(filter(None, (row.source, f"({row.sure})")))
+        source = " ".join(filter(None, (row.source, f"({row.certainty})")))
         if row.since:
             yield Change(row.since, f"`--{row.flag}` exists", source, _has(row))
         if row.removed:
@@ -199,7 +199,7 @@ def _gone(row: option_history.Row) -> Seen:
     def seen(report: Report) -> bool | None:
         version = versions.parse(report.version)
         came = not row.since or versions.at_least(version, row.since)
-        back = bool(row.back) and versions.at_least(version, row.back)
+        back = bool(row.added_again) and versions.at_least(version, row.added_again)
         return row.flag not in report.options if came and not back else None
 
     return seen

@@ -30,8 +30,8 @@ from sparkwright.units import GIB
 
 CHUNKED_PREFILL = vllm_flags.CHUNKED_PREFILL
 RULES: tuple[Rules[Any, Any], ...] = (rules.RULES, SPLITS)
-#: limit of the context without chunked prefill: a step is then as long as the context, and a longer one needs minutes and memory
-#: at the start
+#: limit of the context without chunked prefill: a step then contains a whole prompt, and with a longer context the start takes minutes
+#: and needs more memory
 MAX_UNCHUNKED_TOKENS = 32768
 #: assumed memory in addition to weights and a KV cache of fixed size, until a start is measured
 COMPUTE_BYTES = 4 * GIB
@@ -98,7 +98,7 @@ def effective(request: advice.ServerRequest, model: Mapping[str, Any], version: 
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Return the share of memory, which vLLM fills for any model; with kv-cache-memory-bytes, the sum of weights and cache.
+    """Return the share of memory, which vLLM fills for any model; with kv-cache-memory-bytes, the sum of weights, cache and computation.
 
     In both cases vLLM checks at its start that the share is available (source of 0.32.0, v1/worker/utils.py `request_memory`).
     """
@@ -124,10 +124,10 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the flags for chunked prefill on and off, alike in everything else.
+    """Return the changes to the flags that turn chunked prefill on, and those that turn it off. None removes a flag.
 
-    A recurrent model's prefix caching needs chunked prefill, so prefix caching is off in both. Without chunked prefill a step
-    takes a whole prompt, so the context is at most MAX_UNCHUNKED_TOKENS in both.
+    A recurrent model's prefix caching needs chunked prefill, so both turn prefix caching off, except for dense models. Without chunked
+    prefill a step contains a whole prompt, so both limit the context to MAX_UNCHUNKED_TOKENS.
     """
     model_kind = kind(model)
     common: dict[str, Any] = {}
@@ -161,10 +161,10 @@ def _find_obstacle(
         sentence = f"chunked prefill can't be turned off in vLLM {version}: the flag is ignored."
         return sentence, (Way("use an image with vLLM 0.12 or newer"),), "on, as always in this release"
     wants_prefix_caching = architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is True
-    caches_by_block = (
+    uses_align_mode = (
         architecture.name not in CACHE_MODE_ALL or at_least(version, prediction.ALIGN_ONLY_SINCE) is not False
     )
-    if not wants_prefix_caching or not caches_by_block:
+    if not wants_prefix_caching or not uses_align_mode:
         return None
     ways = (
         Way("turn prefix caching off", {vllm_flags.PREFIX_CACHING: False}),
@@ -175,7 +175,7 @@ def _find_obstacle(
 
 
 def _turn_chunked_prefill_off(request: VllmRequest, architecture: Architecture) -> dict[str, Any]:
-    """Return the flags with `--no-enable-chunked-prefill`, and without a recurrent model's prefix caching, the default from 0.28 on."""
+    """Return the flags with chunked prefill off, and for a recurrent model also prefix caching, which is on by default from 0.28 on."""
     flags = {**request.flags, CHUNKED_PREFILL: False}
     if architecture.kind == "recurrent" and request.flag(vllm_flags.PREFIX_CACHING) is None:
         flags[vllm_flags.PREFIX_CACHING] = False

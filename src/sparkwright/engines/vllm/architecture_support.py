@@ -1,7 +1,7 @@
-"""Model architectures that vLLM loads, by release: those in a registry from 0.10.2 to 0.33.0, and some that are in none.
+"""The releases of vLLM that load a model architecture, from the model registries of 0.10.2 to 0.33.0.
 
 Source: the registries in releases.json, from each release's wheel; Qwen3.5 was added in 0.17.0 (merged 2026-02-09, not in 0.16.0).
-An architecture may have been added or removed in any release between two of these.
+An architecture may also have been added or removed in a release that the tables skip.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sparkwright.engines.vllm.versions import parse
 RELEASES = releases.release_names()
 #: newest release in the tables
 NEWEST = RELEASES[-1]
-#: first releases that are not in the tables
+#: first releases with these architectures, which the tables skip
 FIRST_RELEASES = dict.fromkeys(("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"), "0.17.0")
-#: recurrent architectures in none of these registries
+#: recurrent architectures that none of the registries contains
 UNSUPPORTED = (
     *("BailingMoeLinearV2ForCausalLM", "RecurrentGemmaForCausalLM", "Rwkv7ForCausalLM", "RwkvForCausalLM"),
     "ZambaForCausalLM",
@@ -34,8 +34,8 @@ class Support:
 
     since: str | None = None  # oldest release known to load it; None if unknown
     until: str | None = None  # newest release known to load it; None if unknown, or if it was not removed
-    lacking: str | None = None  # newest release known not to load it, before `since`; None if unknown
-    gone: str | None = None  # oldest release known to have removed it; None if it was not removed
+    newest_without: str | None = None  # newest release before `since` known not to load it; None if unknown
+    removed_in: str | None = None  # oldest release known to have removed it; None if it was not removed
     #: temporary removals: the last release with it before, and the first one after
     gaps: tuple[tuple[str, str], ...] = ()
 
@@ -54,9 +54,9 @@ def _build_support(name: str, runs: Sequence[Run]) -> Support:
 
 SUPPORT: dict[str, Support] = {
     **{name: _build_support(name, runs) for name, runs in releases.release_runs("architectures").items()},
-    **dict.fromkeys(UNSUPPORTED, Support(lacking=NEWEST)),
+    **dict.fromkeys(UNSUPPORTED, Support(newest_without=NEWEST)),
     # removed before the oldest release in the tables
-    "Phi3SmallForCausalLM": Support(until="0.9.2", gone=RELEASES[0]),
+    "Phi3SmallForCausalLM": Support(until="0.9.2", removed_in=RELEASES[0]),
 }
 
 
@@ -71,9 +71,9 @@ def is_supported(name: str, version: str) -> bool | None:
     release = _parse_release(version)
     if support is None or release is None:
         return None
-    if support.lacking and release <= Version(support.lacking):
+    if support.newest_without and release <= Version(support.newest_without):
         return False
-    if support.gone and release >= Version(support.gone):
+    if support.removed_in and release >= Version(support.removed_in):
         return False
     if any(Version(before) < release < Version(after) for before, after in support.gaps):
         return None
@@ -90,9 +90,9 @@ def describe_support(name: str) -> str:
     if support.until:
         return f"up to {support.until}, not since"
     if support.since:
-        older = f"none up to {support.lacking}" if support.lacking else "older ones unknown"
+        older = f"none up to {support.newest_without}" if support.newest_without else "older ones unknown"
         return f"{support.since} and newer; {older}"
-    return f"none up to {support.lacking}"
+    return f"none up to {support.newest_without}"
 
 
 def _parse_release(text: str) -> Version | None:

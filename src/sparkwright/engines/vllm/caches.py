@@ -32,7 +32,8 @@ CACHES = CompileCaches(
     },
     places={"/tmp/torchinductor_root": "inductor_headers"},
     usual=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
-    # flags of the HTTP server, the log and the answers. Others may affect the cache: a slow start is better than a wrong cache
+    # flags of the HTTP server, the log and the answers, which do not affect compiled code. A change of any other flag leads to a new
+    # cache: a slow start is better than a wrong cache
     indifferent=frozenset(
         (
             *("host", "port", "uds", "root-path", "api-key", "served-model-name", "config"),
@@ -54,7 +55,7 @@ CACHES = CompileCaches(
 
 ISSUE = "vllm issue 36493"
 
-#: limits for recurrent hybrids: first release, first release without the limit, and the limit
+#: limits of the prefix cache for recurrent hybrids: first release, first release without the limit, and the limit
 HYBRID_LIMITS: tuple[tuple[str, str, str], ...] = (
     ("", "0.11.1", "this release turns it off for recurrent models; Gated DeltaNet has it from 0.15 on"),
     ("0.11.1", "0.15.0", "this release supports it only for Mamba models; Gated DeltaNet has it from 0.15 on"),
@@ -79,7 +80,7 @@ def block_tokens(cache: Mapping[str, str]) -> int:
 
 
 def is_off(cache: Mapping[str, str]) -> bool | None:
-    """Return True if the engine reports that prefix caching is off; None if the settings lack it."""
+    """Return True if the engine reports that prefix caching is off; None if it does not report the setting."""
     setting = cache.get("enable_prefix_caching")
     return None if setting not in ("True", "False") else setting == "False"
 

@@ -18,8 +18,6 @@ from sparkwright.engines.vllm.versions import at_least, within
 PREFIX = "VLLM_"
 #: set by images, but not read by vLLM
 IMAGE_VARIABLES = frozenset({"VERSION", "BUILD_COMMIT", "BUILD_PIPELINE", "BUILD_URL", "IMAGE_TAG"})
-#: this release and later ones have not been reviewed
-FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +60,9 @@ SUCCESSOR_FLAGS = {
 
 @cache
 def variable_histories() -> dict[str, tuple[str, str]]:
-    """Return the first release with each variable and the first one without it, by name without VLLM_.
+    """Return the first release with each variable and the first one after its removal, by name without VLLM_.
 
-    "" instead of the first if the oldest release in the tables has the variable, and instead of the second if the newest has it.
+    The first is "" if the oldest release in the tables has the variable, the second is "" if the newest release has it.
     """
     newest = len(releases.release_names()) - 1
     histories = {}
@@ -79,7 +77,7 @@ def variable_histories() -> dict[str, tuple[str, str]]:
 def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
     """Return a variable's problem; None if the release reads it, or the variable is not vLLM's.
 
-    version: of the engine. None if unknown; a removed variable is then reported as uncertain.
+    version: the engine's version. If it is None (unknown), a removed variable is reported as uncertain.
     """
     if not name.startswith(PREFIX):
         return None
@@ -87,10 +85,10 @@ def find_unread(name: str, version: Version | None) -> UnreadVariable | None:
     if short_name in IMAGE_VARIABLES:
         return None
     history = variable_histories().get(short_name)
-    engine = f"vLLM {version}" if version else "vLLM 0.33.0"
+    engine = f"vLLM {version or releases.release_names()[-1]}"
     if history is None:
         similar = difflib.get_close_matches(short_name, variable_histories(), 1, 0.85)
-        is_certain = at_least(version, FIRST_UNKNOWN_RELEASE) is False
+        is_certain = at_least(version, releases.FIRST_RELEASE_AFTER_TABLES) is False
         return UnreadVariable(
             name, f"{engine} reads no such variable", is_certain, f"{PREFIX}{similar[0]}" if similar else ""
         )

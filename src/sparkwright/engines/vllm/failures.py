@@ -1,4 +1,4 @@
-"""Log lines with which vLLM, or one member of a cluster, reports a failure, each with the sentence that explains it.
+"""Log lines that report a failure of vLLM or of a cluster's member, each with a sentence that explains it.
 
 Sources: real start-up failures of vLLM 0.32.0 in tests/data (rows marked "real"); vLLM's source and issues for the rest.
 """
@@ -12,15 +12,15 @@ from sparkwright.engines.log.failure_collector import failure_pattern as _row
 from sparkwright.engines.log.machine_failures import CRASH_FAILURES, HOST_FAILURES, IMAGE_FAILURES
 
 FABRIC_ADVICE = "correct `fabric` in the host's file"
-#: in the sentences of a member that failed because another one did; the other's log has the cause
+#: phrases in the failure of a member that failed because another member did; the cause is in the log of the other member
 PEER_FAILURE_PHRASES = ("members joined within", "did not answer", "the connection to the member", "RDMA to")
-#: 22809 means 2.28.9
+#: NCCL's version as a number, such as 22809 for 2.28.9
 NCCL_VERSION = r"(\d)0?([1-9]?\d)(?=\d\d\b)0?([1-9]?\d)"
 HEAD_UNREACHABLE = (
     "the head at {0}:{1} did not answer: see its own log, and whether the hosts reach each other over the fabric."
 )
 #: the same failure of a server on one host
-RENDEZVOUS_FAILED = "its processes could not meet at {0}:{1} on this host."
+RENDEZVOUS_FAILED = "its processes could not connect to each other at {0}:{1} on this host."
 
 #: failures of a start
 START_FAILURES: tuple[FailurePattern, ...] = (
@@ -28,7 +28,7 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     _row(  # real
         "DistStoreError: Timed out",
         r"DistStoreError: Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients joined",
-        "{1} of {2} members joined within {0} s: the log of the missing member says why.",
+        "{1} of {2} members joined within {0} s: the cause is in the log of the missing member.",
     ),
     _row(  # real
         "DistNetworkError: The server socket has failed to listen",
@@ -90,7 +90,7 @@ START_FAILURES: tuple[FailurePattern, ...] = (
     _row(
         "Total number of attention heads",
         r"attention heads \((\d+)\) must be divisible by tensor parallel size \((\d+)\)",
-        "its {0} attention heads do not divide by tensor-parallel-size {1}: use `parallel: {{pipeline: {1}}}`.",
+        "its {0} attention heads are not divisible by tensor-parallel-size {1}: use `parallel: {{pipeline: {1}}}`.",
     ),
     _row(
         "Number of experts in the model must be greater than 0",
@@ -159,7 +159,7 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
 
 CHUNKED_PREFILL_REQUIRED = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
 MODEL_NOT_FOUND = "there is no model at {0} in the container."
-#: exceptions of a process that exits because another did
+#: exceptions of a process that exits because another process exited
 CONSEQUENCES = re.compile(
     r"^(?:(?:Async)?EngineDeadError|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
     r"|Engine core initialization failed|WorkerProc initialization failed|Executor failed|^RuntimeError: cancelled"
@@ -174,7 +174,7 @@ TRUNCATED_FILE_ERRORS = (
     "HeaderTooLarge",
 )
 
-#: specific rows first: the first row that matches any line of a log wins
+#: specific rows first: the failure of a log is that of the first row that matches any of its lines
 FAILURES: tuple[FailurePattern, ...] = (
     # the command line (argparse: "vllm: error:" or "vllm serve: error:")
     _row("error: unrecognized arguments: ", r"error: unrecognized arguments: (.+)", "unknown argument: {0}."),
@@ -249,7 +249,7 @@ FAILURES: tuple[FailurePattern, ...] = (
         "on kv cache allocation is less than",
         r"Available memory on node \d+ \(([\d.]{1,20})/[\d.]{1,20} GiB\).{0,200} less than requested "
         r".{0,200}?\(([\d.]{1,20}) GiB",
-        "its KV cache was to take {1} GiB of memory, and {0} GiB were free.",
+        "its KV cache needs {1} GiB of memory, and {0} GiB were free.",
     ),
     _row(
         "GiB KV cache is needed",

@@ -1,4 +1,4 @@
-"""The command line of `vllm serve`: normalised flags of a recipe, and parsing of command lines from other sources."""
+"""The command line of `vllm serve`: normalized flags of a recipe, and parsing of command lines from other sources."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ HEADLESS = "headless"
 API_SERVERS = "api-server-count"
 BACKEND = "distributed-executor-backend"
 
+#: words before the model in a command
+PROGRAM_WORDS = frozenset(("vllm", "serve"))
 #: the larger of vLLM's defaults: 0.9 until 0.19, 0.92 from 0.20.0 (pull request 38284)
 DEFAULT_MEMORY_UTILIZATION = 0.92
 DEFAULT_PORT = 8000
@@ -81,7 +83,7 @@ def canonical(written: str) -> str:
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a flag; None if it is not set. For `enable-x`, `disable-x` (from 0.33 on) counts too."""
+    """Return the value of a flag; None if it is not set. For `enable-x`, this is the opposite of `disable-x` (from 0.33 on) if only that is set."""
     opposite = flags.get(name.replace("enable-", "disable-", 1)) if name.startswith("enable-") else None
     setting = flags.get(name)
     return not opposite if setting is None and isinstance(opposite, bool) else setting
@@ -220,12 +222,8 @@ def _flag_words(name: str, setting: Any) -> list[str]:
     return [f"--{name}", *words]
 
 
-#: words before the model in a command
-PROGRAM_WORDS = frozenset(("vllm", "serve"))
-
-
 def parse_command(words: Sequence[str]) -> Command:
-    """Parse a command. Switches become booleans, several words a list, and JSON its value."""
+    """Return the model and the flags of a command. Switches become booleans, several words a list, and JSON its value."""
     grouped = list(group_words(words))
     flags: dict[str, Any] = {}
     for flag, values in grouped:

@@ -21,7 +21,7 @@ from sparkwright.engines.http import Http, MetricSample, ServerKey
 
 #: metric whose labels are the cache settings
 CACHE_CONFIG = "vllm:cache_config_info"
-#: bound for about twenty settings
+#: limit for the labels, which are about twenty settings
 MAX_LABELS_CHARS = 1 << 16
 _LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
 
@@ -41,7 +41,7 @@ def low_priority(command: Sequence[str]) -> int:
     return LOWEST_PRIORITY if option_value(command, "--scheduling-policy") == "priority" else 0
 
 
-#: the routes in the packages of 0.10.2 to 0.33.0; the startup log lists those of a run
+#: routes in the packages of 0.10.2 to 0.33.0; the startup log lists the routes of a server
 PATHS = (
     *OPENAI_PATHS,
     ApiPath(MESSAGES, since="0.11.2"),
@@ -87,11 +87,11 @@ HTTP = Http(
 )
 
 
-# vLLM's API key is passed in vLLM's configuration file instead of an argument or environment variable.
+# The API key is passed in vLLM's configuration file instead of an argument or environment variable.
 #
-# `vllm serve MODEL --config FILE` reads FILE (it must end in .yaml or .yml) as if its keys preceded the other flags, so
-# flags on the command line override it. It accepts one such file only. Seen on 0.32.0: 401 without the key, `***` in the
-# log, and the key is in no process's command line or environment. /health, /metrics and /version need no key.
+# `vllm serve MODEL --config FILE` reads FILE (its name must end in .yaml or .yml) as if its keys preceded the other flags, so
+# flags on the command line override it. It accepts only one configuration file. Observed on 0.32.0: 401 without the key, `***`
+# in the log, and the key is in no process's command line or environment. /health, /metrics and /version need no key.
 
 KEY_FILE_FLAG = "config"
 KEY_FLAG = "api-key"

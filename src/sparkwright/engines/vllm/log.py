@@ -15,12 +15,12 @@ from sparkwright.engines.vllm import flags, log_lines
 from sparkwright.engines.vllm.failures import CONSEQUENCES, FAILURES
 from sparkwright.engines.vllm.versions import at_least, parse
 
-#: names in the dump that differ from the flag's. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
+#: names of settings in the config dump, by flags with another name. real, 0.32.0; chunked_prefill_enabled until 0.11.0 (source)
 SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     "enable-chunked-prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
     "max-model-len": ("max_seq_len",),
 }
-#: paths that differ between starts without an effect on behaviour
+#: settings with paths, which may differ between starts and do not affect the server's behaviour
 VOLATILE_SETTINGS = re.compile(r"'(?:\w+_)?(?:cache_dir|dump_path)': (?:'[^']*'|None),? ?")
 
 
@@ -65,10 +65,11 @@ KERNELS: tuple[tuple[str, Line], ...] = (
 )
 
 
-#: readings that are part of the kernel path, by the title of the kind
+#: readings that are reported with the kernels, each with its title
 KERNEL_READINGS = (("CUDA graphs", "cudagraph_mode"), ("compile", "compile_mode"))
 
-#: source of the cost: the warning in marlin_utils_fp4.py ("may degrade performance for compute-heavy workloads")
+#: names of kernels that read quantized weights but compute in 16 bits, and their cost. Source of the cost: the warning in
+#: marlin_utils_fp4.py ("may degrade performance for compute-heavy workloads")
 WEIGHT_ONLY = (
     re.compile(r"marlin|humming|w4a16|emulation", re.IGNORECASE),
     "decoding is nearly as fast, long prompts and many streams are slower",
@@ -127,7 +128,7 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 
 
 def _read_vllm_line(state: EngineState, line: str) -> bool:
-    """Store the readings of a config dump, and chunked prefill from its own line unless an earlier line reported it."""
+    """Store the readings of a config dump or, unless an earlier line reported it, chunked prefill. Return True for a config dump."""
     dump = log_lines.CONFIG_DUMP.match(line)
     if dump:
         _read_config_dump(state, line, dump)
@@ -194,7 +195,7 @@ LOG = LogFormat(
 JIT_WARNING = "JIT compilation during inference"
 #: in warnings of marlin_utils_fp4.py and marlin_utils_fp8.py
 NO_NATIVE_SUPPORT = re.compile(r"native support for (FP\d+) computation")
-#: formats with native arithmetic on a GB10, which a 16-bit kernel does not use
+#: formats for which a GB10 has native arithmetic; a weight-only kernel does not use it
 QUANTIZED_FORMATS = re.compile(r"fp4|fp8|compressed-tensors|modelopt", re.IGNORECASE)
 #: fused_moe.py: there is no file with tuned tile sizes for this GPU and these experts
 UNTUNED_WARNING = "Using default MoE config"
@@ -225,7 +226,7 @@ def detect_jit_compilation(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def detect_weight_only_kernel(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause of a weight-only kernel: it reads fewer bytes, but computes in 16 bits."""
+    """Yield a cause if the weights run on a weight-only kernel, which reads fewer bytes but computes in 16 bits."""
     line = evidence.find_warning("native support for FP")
     weight_format = NO_NATIVE_SUPPORT.search(line)
     kernels = (evidence.log or {}).get("kernels") or {}
@@ -254,7 +255,7 @@ def detect_untuned_experts(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def detect_missing_kernels(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause of an image with CUDA 12, which has no code for a GB10, unless the release in the log excludes it."""
+    """Yield a possible cause, an image with CUDA 12 and so without code for a GB10, unless the release in the log excludes it."""
     version, _ = evidence.find_in_log("version")
     has_cuda_13 = at_least(parse(str(version)), CUDA_13_SINCE) if version else None
     if evidence.share is not None and evidence.share < 0.4 and not has_cuda_13:
@@ -284,7 +285,7 @@ def detect_block_over_budget(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 
 def exclude_chunked_prefill(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield chunked prefill as excluded. It is often blamed, but on by default in every engine that can load a recurrent model."""
+    """Yield chunked prefill as an excluded cause: it is often blamed, but is on by default in every release that loads recurrent models."""
     effective, line = evidence.find_in_log("chunked_prefill")
     if effective is True:
         yield Cause("chunked prefill", "excluded", f"on, as by default; the flag changes nothing. {line}")

@@ -20,14 +20,14 @@ BANNERS = (
     line(" version ", r"[█▀▄\ufffd]\s+version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
     line("LLM API server version ", r"LLM API server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
     line("LLM server version ", r"LLM server version v?(\d+\.\d+\.\d+\S*?),?(?:\s|$)"),
-    # of a cluster's worker, which does not print its arguments. real; source 0.17.1 to 0.33
+    # from a cluster's worker, which does not print its arguments. real; source 0.17.1 to 0.33
     line("Launching vLLM ", r"Launching vLLM \(v([^)\s]{1,100})\) headless multiproc executor"),
 )
 #: the arguments, after the banner. real; 0.9 to 0.33
 ARGUMENTS = line("non-default args: {")
 #: first line of a process that refuses its arguments. real
 USAGE = line("usage: vllm ", r"^usage: vllm ")
-#: the same, in a log without its beginning: a running server never prints this line
+#: an error about arguments in a log without its beginning; a running server never prints this line
 ARGPARSE = line("error: ", r"^vllm(?: serve)?: error: ")
 
 # -- lines that have a value and also begin a stage -----------------------------------------------------------------------------
@@ -36,7 +36,8 @@ KV_CACHE_SIZE = line("KV cache size: ", r"KV cache size: ([\d,]+) tokens")
 WEIGHTS_TOOK = line("Loading weights took ", r"Loading weights took ([\d.]+) s")
 # source 0.9 to 0.33: "takes" until 0.12 or so
 COMPILE_TOOK = line("torch.compile t", r"torch\.compile (?:takes|took) ([\d.]+) s")
-#: v1/worker/gpu_worker.py: memory in total, after the graphs. source 0.32.0; "for weight" and "for non-torch memory": 0.10 to 0.30
+#: v1/worker/gpu_worker.py: the memory in use after the capture of graphs. source 0.32.0; "for weight" and "for non-torch memory": 0.10
+#: to 0.30
 ACTUAL_USAGE = "Actual usage is "
 GRAPHS_TOOK = line("Graph capturing finished in ", r"Graph capturing finished in ([\d.]+) s")
 #: on a CPU, no line has the duration of the compilation, which is between these lines. real (0.32.0)
@@ -85,7 +86,7 @@ CUDAGRAPH_MODE_CHANGED = line("CUDAGraphMode.", _MODE_CHANGED)
 ATTENTION_BACKEND = line(
     "Using ", r"Using (Flash ?Attention|FlashInfer|Triton(?= backend on)|FlashMLA|[\w ]{0,40}?MLA) backend"
 )
-#: later lines win, also over the dump. real unless a comment names another source
+#: readings of lines; later lines override earlier ones and the dump. real unless a comment names another source
 VALUES: tuple[tuple[str, Line], ...] = (
     *(("version", banner) for banner in BANNERS),
     ("speculation", line(ARGUMENTS.needle, r"'speculative_config': \{[^{}]{0,500}?'method': '(\w{1,40})'")),
@@ -119,15 +120,15 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("init_s", line("(profile, create kv cache, warmup model) took ", r"warmup model\) took ([\d.]+) s")),
 )
 
-#: these override the dump, which is printed before them. chunked prefill: source 0.11.0, 0.33.0; prefix caching: source 0.32.0
+#: readings implied by a line, which override the dump. chunked prefill: source 0.11.0, 0.33.0; prefix caching: source 0.32.0
 FIXED: tuple[tuple[str, Line, bool], ...] = (
     ("chunked_prefill", line("Disabling chunked prefill for model without KVCache"), False),
     ("chunked_prefill", line("Disabling chunked prefill: model has non-causal"), False),
     ("prefix_caching", line("Disabling prefix caching: model has non-causal"), False),
 )
 
-#: printed only if it is on, and not always: it is in the source of 0.17 to 0.33, but in no real log of 0.32.0. A missing line does
-#: not mean that chunked prefill is off
+#: printed only if chunked prefill is on, but not always: the source of 0.17 to 0.33 has this line, and no real log of 0.32.0 does. Its
+#: absence does not mean that chunked prefill is off
 CHUNKED_PREFILL_ON = line("Chunked prefill is enabled with max_num_batched_tokens=")
 
 # -- stages ----------------------------------------------------------------------------------------------------------------
@@ -186,8 +187,8 @@ SPECULATION_SUSPECTED = (
 
 #: a requested shutdown; errors after this line are part of it. real
 STOPPING = line("[shutdown] API server: shutdown triggered")
-#: the same in older releases (source 0.9 to 0.17) and from uvicorn (real), for a server that was ready: a failed start prints it too,
-#: after the reason
+#: a requested shutdown of a server that was ready, in older releases (source 0.9 to 0.17) and from uvicorn (real). A failed start also
+#: prints these lines, after the reason
 STOPPING_WHEN_READY = line("Shutting down", r"Shutting down FastAPI HTTP server|\bINFO:\s+Shutting down\s*$")
 
 #: lines of these levels never report a failure, although they may quote one
@@ -219,7 +220,7 @@ RANK_ASSIGNED = r"\brank (\d{1,6}) in world size (\d{1,6}) is assigned as DP ran
 RANK_INTENDED = r"\bworld_size=(\d{1,6}) rank=(\d{1,6}) local_rank=\d+ distributed_init_method=\S+ backend=(\w{1,40})"
 INTENT_NEEDLE = " local_rank="
 
-#: later lines win
+#: readings of lines; later lines override earlier ones
 MEMBER_VALUES: tuple[tuple[str, Line], ...] = (
     ("rank", line("DP rank ", RANK_ASSIGNED)),
     ("world_size", line("DP rank ", RANK_ASSIGNED.replace(r"(\d{1,6}) in", r"\d{1,6} in"))),

@@ -14,7 +14,7 @@ from sparkwright.engines.vllm.log import LOG
 
 #: transport between the members; unknown if NCCL does not log it
 Transport = Literal["rdma", "sockets", "gloo", "unknown"]
-#: readings of a member
+#: readings whose log lines are kept as evidence
 READINGS = ("rank", "world_size", "intended_rank", "backend", "nccl", "network", "adapters_found", "failure")
 
 
@@ -24,7 +24,7 @@ class MemberLog:
 
     #: assigned by the group; None until the group exists
     rank: int | None = None
-    #: None until the group exists
+    #: number of ranks in the group; None until the group exists
     world_size: int | None = None
     #: rank in the member's flags, logged before it has joined a group
     intended_rank: int | None = None

@@ -1,4 +1,4 @@
-"""Existence of the options of `vllm serve` in a release, from a table of added and removed options and from the releases' own lists."""
+"""Existence of the options of `vllm serve` in a release, from a table of added and removed options and from the options in releases.json."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sparkwright.engines.options import find_similar
 from sparkwright.engines.vllm import options, releases
 from sparkwright.engines.vllm.versions import at_least
 
-#: evidence for the release of a change. read: its source or help. dates: the merge date of the change and the release dates, or reports
-#: about the parser. near: the release may be off by one
+#: evidence for the release of a change. read: the release's source or help. dates: the merge date of the change and the release dates, or
+#: reports about the parser. near: the release may be off by one
 Certainty = Literal["read", "dates", "near"]
 #: the oldest supported release; an unknown release is assumed to have at least its options
 OLDEST = "0.11.0"
@@ -31,16 +31,23 @@ class Row:
     #: replacement
     instead: str = ""
     source: str = ""
-    sure: Certainty = "dates"
+    certainty: Certainty = "dates"
     #: release in which it was added again; empty if it was not
-    back: str = ""
+    added_again: str = ""
 
 
 ROWS: tuple[Row, ...] = (
     # removed
-    Row("disable-log-requests", "", "0.17.0", "nothing: request logging is off by default", "#21739", back="0.33.0"),
+    Row(
+        "disable-log-requests",
+        "",
+        "0.17.0",
+        "nothing: request logging is off by default",
+        "#21739",
+        added_again="0.33.0",
+    ),
     Row("swap-space", removed="0.18.0", instead="nothing: it had no effect", source="#36216"),
-    Row("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", sure="read"),
+    Row("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", certainty="read"),
     Row("max-num-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
     Row("max-long-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
     Row("override-attention-dtype", removed="0.28.0", instead="nothing", source="0.22.1 and 0.32.0"),
@@ -66,10 +73,10 @@ ROWS: tuple[Row, ...] = (
     Row("rope-scaling", removed="0.11.1", instead="hf-overrides", source="#24542"),
     Row("rope-theta", removed="0.11.1", instead="hf-overrides", source="#24542"),
     Row("max-seq-len-to-capture", removed="0.11.0", instead="max-cudagraph-capture-size", source="#25543"),
-    Row("cuda-graph-sizes", removed="0.13.0", instead="cudagraph-capture-sizes", source="#26016", sure="near"),
+    Row("cuda-graph-sizes", removed="0.13.0", instead="cudagraph-capture-sizes", source="#26016", certainty="near"),
     Row("num-scheduler-steps", removed="0.10.1", instead="nothing", source="V0's multi-step"),
     Row("multi-step-stream-outputs", removed="0.10.1", instead="nothing", source="V0's multi-step"),
-    Row("use-v2-block-manager", removed="0.10.0", instead="nothing", sure="near"),
+    Row("use-v2-block-manager", removed="0.10.0", instead="nothing", certainty="near"),
     Row("preemption-mode", removed="0.11.0", instead="nothing", source="V0's removal"),
     Row("scheduler-delay-factor", removed="0.11.0", instead="nothing", source="V0's removal"),
     Row("disable-async-output-proc", removed="0.11.0", instead="nothing", source="V0's removal"),
@@ -85,7 +92,7 @@ ROWS: tuple[Row, ...] = (
         "0.30.0",
         "0.31.0",
         source="the wheels of 0.10.2 to 0.33.0",
-        sure="read",
+        certainty="read",
     ),
     # added
     Row("enable-log-requests", since="0.10.1", source="#21739"),
@@ -95,24 +102,21 @@ ROWS: tuple[Row, ...] = (
     Row("default-chat-template-kwargs", since="0.14.0", source="#31343"),
     Row("mamba-cache-mode", since="0.15.0", source="#30877"),
     Row("mamba-block-size", since="0.11.1"),
-    Row("kv-cache-memory-bytes", since="0.10.2", source="the wheels of 0.10.2 to 0.33.0", sure="near"),
+    Row("kv-cache-memory-bytes", since="0.10.2", source="the wheels of 0.10.2 to 0.33.0", certainty="near"),
     Row("attention-backend", since="0.13.0"),
     Row("performance-mode", since="0.17.0", source="#34936"),
     Row("language-model-only", since="0.17.0"),
     Row("optimization-level", since="0.12.0", source="#26847"),
     Row("async-scheduling", since="0.10.0"),
-    Row("stream-interval", since="0.11.1", source="the wheels of 0.10.2 to 0.33.0", sure="read"),
+    Row("stream-interval", since="0.11.1", source="the wheels of 0.10.2 to 0.33.0", certainty="read"),
     Row("moe-backend", since="0.17.0"),
     Row("linear-backend", since="0.22.0"),
     Row("prefix-match-unit", since="0.26.0", source="#46384"),
-    Row("device-memory-utilization", since="0.31.0", sure="near"),
+    Row("device-memory-utilization", since="0.31.0", certainty="near"),
 )
 ROWS_BY_FLAG = {row.flag: row for row in ROWS}
 #: releases with a complete list of options, oldest first
 RELEASES = releases.release_names()
-
-#: for this release and later ones there is no complete list
-FIRST_UNKNOWN_RELEASE = "0.34.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ class Existence:
     instead: str = ""
     source: str = ""
     #: an existing option with a similar name; empty if there is none
-    near: str = ""
+    similar: str = ""
 
 
 def find_existence(flag: str, version: Version | None, listed: Collection[str] = ()) -> Existence:
@@ -136,7 +140,7 @@ def find_existence(flag: str, version: Version | None, listed: Collection[str] =
     Args:
         flag: name without leading dashes, optionally with `.field`.
         version: the engine's version; None if unknown.
-        listed: options in the engine's own help. If given, only they decide, and the table adds the reason.
+        listed: options in the engine's own help. If given, only they determine the existence, and the table adds the reason.
     """
     name = flag.replace("_", "-").partition(".")[0]
     row = ROWS_BY_FLAG.get(name)
@@ -155,13 +159,13 @@ def _find_in_list(name: str, row: Row | None, listed: Collection[str]) -> Existe
     if matches:
         return Existence(False, f"it could mean {', '.join(matches)}", matches[0])
     closest = "" if row else find_similar(name, listed)
-    return Existence(False, f"the engine does not list it{_describe_history(row)}", *_replacement(row), near=closest)
+    return Existence(False, f"the engine does not list it{_describe_history(row)}", *_replacement(row), similar=closest)
 
 
 def _find_in_rows(name: str, row: Row | None, version: Version | None) -> Existence:
     if row is None:
         return Existence(None)
-    if row.back and at_least(version, row.back):
+    if row.added_again and at_least(version, row.added_again):
         return Existence(True, source=row.source)
     was_added = _has_been_added(row, version)
     was_removed = at_least(version, row.removed) if row.removed else False
@@ -175,7 +179,7 @@ def _find_in_rows(name: str, row: Row | None, version: Version | None) -> Existe
 
 
 def _has_been_added(row: Row, version: Version | None) -> bool | None:
-    """Return True if an option is not newer than a release, or than the oldest supported one if the release is unknown."""
+    """Return True if an option was added in a release or earlier; None if unknown. Without a release, the oldest supported one counts."""
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
@@ -184,9 +188,9 @@ def _has_been_added(row: Row, version: Version | None) -> bool | None:
 def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
     """Return the existence according to the nearest RELEASES.
 
-    None if the releases before and after this version differ, or if it is older or newer than all of them.
+    None if the releases before and after this version differ, or if the version is older or newer than all of them.
     """
-    if version is None or at_least(version, FIRST_UNKNOWN_RELEASE) is not False:
+    if version is None or at_least(version, releases.FIRST_RELEASE_AFTER_TABLES) is not False:
         return None
     earlier = [release for release in RELEASES if at_least(version, release)]
     later = [release for release in RELEASES if at_least(version, release) is not True]
@@ -209,11 +213,11 @@ def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Ex
         )
         reason = f"it was removed in {removed_in}"
     closest = "" if releases_with else find_similar(name, options.anchor_options(options.NEWEST))
-    return Existence(False, reason, *_replacement(row), near=closest)
+    return Existence(False, reason, *_replacement(row), similar=closest)
 
 
 def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
-    """Return the existence according to the releases in ANCHORS; None if they do not decide it."""
+    """Return the existence according to the releases in ANCHORS; None if it does not follow from them."""
     matches = [options.complete_name(name, options.anchor_options(release)) for release in options.ANCHORS]
     if len(matches[-1]) > 1:
         return Existence(False, f"it could mean {', '.join(matches[-1])}", matches[-1][0])
@@ -223,9 +227,11 @@ def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
     is_older = version is not None and at_least(version, options.OLDEST_ANCHOR) is False
     if not any(presence):
         reason = f"no release from {options.OLDEST_ANCHOR} to {options.NEWEST} has it"
-        is_known = version is not None and not is_older and at_least(version, FIRST_UNKNOWN_RELEASE) is False
+        is_known = (
+            version is not None and not is_older and at_least(version, releases.FIRST_RELEASE_AFTER_TABLES) is False
+        )
         return Existence(
-            False if is_known else None, reason, near=find_similar(name, options.anchor_options(options.NEWEST))
+            False if is_known else None, reason, similar=find_similar(name, options.anchor_options(options.NEWEST))
         )
     if is_older and not (options.opposite_switch(name) and not any(presence[:-1])):
         return None
@@ -240,11 +246,11 @@ def _find_between_anchors(presence: Sequence[bool], version: Version | None) -> 
     first_index = presence.index(True)
     if version_index >= first_index:
         return Existence(True)
-    introduced_in, lacking = options.ANCHORS[first_index], options.ANCHORS[first_index - 1]
-    if version is not None and version.release[:2] <= Version(lacking).release[:2]:
+    introduced_in, newest_without = options.ANCHORS[first_index], options.ANCHORS[first_index - 1]
+    if version is not None and version.release[:2] <= Version(newest_without).release[:2]:
         is_newest = introduced_in == options.NEWEST
-        return Existence(False, f"it came with {introduced_in}" if is_newest else f"it came after {lacking}")
-    return Existence(None, f"it came after {lacking}, with {introduced_in} at the latest")
+        return Existence(False, f"it came with {introduced_in}" if is_newest else f"it came after {newest_without}")
+    return Existence(None, f"it came after {newest_without}, with {introduced_in} at the latest")
 
 
 def _describe_history(row: Row | None) -> str:

@@ -1,4 +1,4 @@
-"""Validation of values like the parser and the config classes of `vllm serve`, and the shapes of options in its help output."""
+"""Validation of options' values, as by the parser and the config classes of `vllm serve`, and the shapes of options in its help output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkwright.visible import join_first, one_line
 _OPTION_LINE = re.compile(r"^  -\S.*", re.M)
 _NAME = re.compile(r"(?:^|, )--([a-zA-Z0-9][\w.-]*)")
 _CHOICES = re.compile(r"\{([^{}]+)\}(.*)")
-#: after the choices in a shape: several words are accepted; other words are accepted too
+#: marks after the choices in a shape: "..." if the option accepts several words, "*" if it also accepts other words
 MANY_MARK, OPEN_MARK = "...", "*"
 #: kinds for the shapes of options that are not in the table: a "word" may have any value
 _KINDS = {"switch": "switch", "bare switch": "bare switch", "word": "", "word?": "text or nothing", "words": "text?+"}
@@ -108,11 +108,11 @@ class InvalidValue(NamedTuple):
     """A value that an option does not accept."""
 
     #: the violated limit
-    sort: LimitKind
+    limit: LimitKind
     #: problem as a predicate, such as "must be at least 1, got -3"
     why: str
     #: probably intended value; "" if unknown
-    near: str = ""
+    intended: str = ""
 
 
 def known_options() -> Mapping[str, Option]:
@@ -145,7 +145,7 @@ def is_repeated(name: str) -> bool:
 
 
 def find_misfit(name: str, value: Any, option: Option | None = None) -> InvalidValue | None:
-    """Return the problem with a value; None if it is valid or the option is unknown. `option` defaults to the one in the table."""
+    """Return the problem with a value; None if it is valid or the option is unknown. `option` defaults to the table's option."""
     option = option or known_options().get(name)
     if value is None or option is None or not option.kind or "switch" in option.kind:
         return None

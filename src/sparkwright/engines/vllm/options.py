@@ -4,8 +4,8 @@ Kinds: `?` also accepts "" and "None". `+` accepts several words. size: a whole 
 and --no-x. bare switch: only --x. object: a JSON object. module: NAME=PATH, or JSON.
 
 Sources: kinds, choices and short names are from the actions of 0.32.0's parser (tests/data/vllm-0.32.0/parser.json); options of 0.11.2
-and 0.22.1 have the same kinds. Limits are from the `Field` of the row's config class, in the row's release and the later ones among
-0.11.2, 0.22.1 and 0.32.0.
+and 0.22.1 have the same kinds. Limits are from the `Field` of the row's config class. They are the same in the row's release and the
+later ones among 0.11.2, 0.22.1 and 0.32.0.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ def _parse_release(release: str) -> Any:
 TABLE = OptionTable(Path(__file__).parent, _parse_release)
 #: release of the options in the table
 TABLE_RELEASE = TABLE.release
+#: first later release whose choices may differ from the table
+FIRST_RELEASE_WITH_UNKNOWN_CHOICES = "0.33.0"
 #: oldest release that the table was compared with
 OLDEST = "0.11.2"
-#: releases whose lists were compared with their own `--help=all` (tests/data, and the report of 0.33.0 in tests/data/engine-agreement)
-#: or, for 0.22.1, with the output of its image's parser
+#: releases whose options in releases.json were compared with their own `--help=all` (tests/data, and the report of 0.33.0 in
+#: tests/data/engine-agreement) or, for 0.22.1, with the output of its image's parser
 ANCHORS = OLDEST_ANCHOR, MIDDLE_ANCHOR, NEWEST = "0.22.1", TABLE_RELEASE, "0.33.0"
 
 

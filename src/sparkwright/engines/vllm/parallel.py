@@ -19,7 +19,7 @@ from sparkwright.engines.vllm.splits import SPLITS, SplitCase
 # Sources: vLLM 0.33.0 utils/network_utils.py, device_communicators/shm_broadcast.py and docs/usage/security.md; NCCL 2.30's
 # documentation of its variables; a real cluster of two members with 0.32.0 (duration of a stop, effect of an unset time limit).
 
-#: address for vLLM's message queue; by default that of the interface with the default route
+#: address for vLLM's message queue; by default, the address of the interface with the default route
 HOST_IP_VARIABLE = "VLLM_HOST_IP"
 #: interface for TCP between the members: NCCL's bootstrap, gloo, tensorpipe
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -28,7 +28,7 @@ ADAPTERS_VARIABLE = "NCCL_IB_HCA"
 #: time after which a group with a lost or hung member exits; /health answers 200 until then. vLLM's default is 300 s
 STEP_TIMEOUT_VARIABLE = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 STEP_TIMEOUT_S = 90
-#: makes NCCL log the network that it uses, without every operation
+#: variables that make NCCL log the network that it uses, but not every operation
 TRACE = "NCCL_DEBUG"
 TRACE_VARIABLES = {TRACE: "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
@@ -87,7 +87,7 @@ SET_BY: Mapping[str, str] = {
 def member_flags(member: ClusterMember) -> dict[str, Any]:
     """Return the flags of a member; None removes a flag of the recipe.
 
-    They do not depend on the engine's version, which is unknown until the image is present: otherwise the second deploy would
+    The flags do not depend on the engine's version, which is unknown until the image is present: otherwise the second deploy would
     build another command than the first.
     """
     is_worker = member.rank > 0

@@ -28,7 +28,7 @@ MODEL_DTYPE_BYTES = 2
 #: a block is a multiple of this on CUDA (128 on a CPU)
 BLOCK_ALIGNMENT_TOKENS = 16
 
-#: models with several states of different sizes, and another alignment
+#: models whose block size is not predicted: they have several states of different sizes, and another alignment
 NOT_PREDICTED = ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration")
 
 
@@ -41,7 +41,7 @@ class RecurrentState:
     #: tokens in the convolution state
     conv_tokens: int
     ssm_size: int
-    #: from the config; "auto" for the model's dtype
+    #: dtype of the SSM state in the config; "auto" for the model's dtype
     ssm_dtype: str = "auto"
 
 
@@ -182,8 +182,8 @@ MEMORY_UTILIZATION = "gpu-memory-utilization"
 MAX_NUM_BATCHED_TOKENS = "max-num-batched-tokens"
 MAX_NUM_SEQS = "max-num-seqs"
 
-#: first release in which the flags have an effect: V1 before it always set chunked prefill to True (source of 0.11.0; issues
-#: 18547, 20914), and prefix caching of a recurrent model to False, "since it is not yet supported" (source of 0.11.0)
+#: first releases in which the flags have an effect. Until 0.11.0, V1 always set chunked prefill to True (source; issues 18547, 20914),
+#: and prefix caching of a recurrent model to False, "since it is not yet supported" (source)
 CHUNKED_PREFILL_OPTIONAL_SINCE = "0.11.1"
 RECURRENT_PREFIX_CACHING_SINCE = "0.11.1"
 #: first release whose default cache mode is `align` for every model: recurrent states are cached only at block ends
@@ -262,8 +262,7 @@ class VllmRequest(advice.ServerRequest):
 
 
 def predict_effective(request: VllmRequest, architecture: Architecture, version: Version | None) -> Effective:
-    """Return the settings that follow from flags, model and version. For a combination that the engine refuses, they are the
-    requested ones."""
+    """Return the settings that follow from flags, model and version; the requested settings for a combination that the engine refuses."""
     chunked = _predict_chunked_prefill(request, version)
     prefix = _predict_prefix_caching(request, architecture, version)
     length = _flag_number(request, "max-model-len") or architecture.max_position_embeddings

@@ -18,6 +18,8 @@ TableName = Literal["options", "architectures", "variables"]
 #: consecutive releases: the indexes of the first and the last in `release_names()`
 Run = tuple[int, int]
 FILE = Path(__file__).with_suffix(".json")
+#: first release after the newest in the tables
+FIRST_RELEASE_AFTER_TABLES = "0.34.0"
 
 
 @cache
@@ -43,7 +45,7 @@ def release_runs(table: TableName) -> Mapping[str, tuple[Run, ...]]:
 def find_introduction(index: int) -> str:
     """Return the release that introduced a change which first appears in the release at this index.
 
-    Patch releases may be missing in the tables: unless the previous release is of the same minor version, it is that version's .0.
+    The tables skip patch releases: the result is the .0 of the minor version, unless the release before this index has the same minor version.
     """
     release, previous = Version(release_names()[index]), Version(release_names()[index - 1])
     is_same_minor = index > 0 and previous.release[:2] == release.release[:2]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: this release and later ones have not been reviewed
-FIRST_UNKNOWN_RELEASE = "0.34.0.dev0"
+#: first release whose methods and keys have not been reviewed
+FIRST_RELEASE_WITH_UNKNOWN_KEYS = "0.34.0"
 
 #: source of a method's drafts: layers of the model itself, a second model, or the text generated so far
 Drafter = Literal["own layers", "second model", "either", "text"]
@@ -25,8 +25,8 @@ class SpeculationMethod:
     since: str = ""
     #: first release without it; "" if it was not removed
     until: str = ""
-    #: current name, for a deprecated one
-    now: str = ""
+    #: current name of a deprecated method; "" for other methods
+    current_name: str = ""
 
 
 #: former names of mtp, by the first release with them; "" for every supported release. The engine accepts them and logs a warning
@@ -63,7 +63,7 @@ METHODS: dict[str, SpeculationMethod] = {
     "custom_class": SpeculationMethod("second model", since="0.22.0"),
     "extract_hidden_states": SpeculationMethod("text", since="0.17.0"),
     **{
-        name: SpeculationMethod("either", since=since, now="mtp")
+        name: SpeculationMethod("either", since=since, current_name="mtp")
         for since, names in FORMER_MTP_NAMES.items()
         for name in names.split()
     },

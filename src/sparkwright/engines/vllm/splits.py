@@ -19,8 +19,8 @@ from sparkwright.engines.vllm.versions import at_least
 
 #: pipeline parallelism over hosts: broken in 0.18.0 (issue 37933), fixed by pull request 40150
 PIPELINE_SINCE = "0.20.0"
-#: first release whose layers have not been reviewed: head limits and pipeline support are certain only below it
-FIRST_UNREAD_RELEASE = "0.33.0"
+#: first release whose layers have not been reviewed: limits of heads and pipeline support are certain only for older releases
+FIRST_RELEASE_WITH_UNKNOWN_LAYERS = "0.33.0"
 #: first release whose flags for clusters and log lines have been reviewed
 CLUSTER_SINCE = "0.17.1"
 #: heads of Mamba-2 and linear attention: divided among the hosts, never copied
@@ -37,13 +37,13 @@ LATENT_RANK_KEY = "kv_lora_rank"
 
 
 def check_attention_heads(model: Architecture, hosts: int) -> str:
-    """Return the problem as a clause, "its 9 attention heads do not divide by 2", else "". Every release refuses such a split."""
+    """Return the problem as a clause, "its 9 attention heads are not divisible by 2", else "". Every release refuses such a split."""
     count = ConfigPart("", model.text).number("num_attention_heads")
-    return f"its {count} attention heads do not divide by {hosts}" if count and count % hosts else ""
+    return f"its {count} attention heads are not divisible by {hosts}" if count and count % hosts else ""
 
 
 def check_other_heads(model: Architecture, hosts: int) -> str:
-    """Return the problem of KV, recurrent or linear attention heads as a clause, else "". A custom build may not have it."""
+    """Return the problem of KV, recurrent or linear attention heads as a clause, else "". A custom build may have other limits."""
     return next(_find_undivided(ConfigPart("", model.text), hosts), "") if hosts > 1 else ""
 
 
@@ -62,16 +62,16 @@ def is_pipeline_broken(version: Version | None) -> bool:
 def _find_undivided(text: ConfigPart, hosts: int) -> Iterator[str]:
     kv_heads = text.number(KV_HEADS_KEY)
     if kv_heads and not text.number(LATENT_RANK_KEY) and kv_heads % hosts and hosts % kv_heads:
-        yield f"its {kv_heads} KV heads can neither be divided by {hosts} nor copied evenly"
+        yield f"its {kv_heads} KV heads can be neither divided by {hosts} nor copied evenly"
     for name, title in DIVIDED_HEADS.items():
         if (count := text.number(name)) and count % hosts:
-            yield f"its {count} {title} do not divide by {hosts}"
+            yield f"its {count} {title} are not divisible by {hosts}"
     is_mamba2 = text.number("mamba_num_heads", "mamba_n_heads")
     if is_mamba2 and (groups := text.number(*GROUP_KEYS)) and groups > 1 and groups % hosts:
-        yield f"its {groups} Mamba groups do not divide by {hosts}"
+        yield f"its {groups} Mamba groups are not divisible by {hosts}"
     nested = ConfigPart("", text.mapping(tables.LINEAR_CONFIG_KEY) or {})
     if (count := nested.number("num_heads")) and count % hosts:
-        yield f"its {count} linear attention heads do not divide by {hosts}"
+        yield f"its {count} linear attention heads are not divisible by {hosts}"
 
 
 #: generative models without pipeline parallelism in vLLM 0.32.0: `supports_pp` of the class is false.
@@ -111,7 +111,7 @@ class SplitCase:
     @property
     def is_reviewed_release(self) -> bool:
         """True if the engine's release is known and its layers have been reviewed."""
-        return at_least(self.version, FIRST_UNREAD_RELEASE) is False
+        return at_least(self.version, FIRST_RELEASE_WITH_UNKNOWN_LAYERS) is False
 
     @property
     def model(self) -> str:
@@ -124,7 +124,7 @@ class SplitCase:
     def ways(self) -> tuple[Way, ...]:
         """Return up to two valid splits over the same number of hosts, else the advice to change that number."""
         hosts = self.split.hosts
-        # the most tensor parallel first: it is the faster split for a single stream
+        # the splits with the highest tensor parallelism first: they are faster for a single stream
         splits = [Split(hosts // stages, stages) for stages in range(1, hosts + 1) if hosts % stages == 0]
         valid = [split for split in splits if split != self.split and self._is_valid(split)]
         if valid:
@@ -142,11 +142,11 @@ class SplitCase:
 
 @dataclass(frozen=True)
 class SplitExample:
-    """A split with a finding of the rule; a test checks that."""
+    """A split for which the rule reports a finding; a test checks this."""
 
     split: Split
     flags: Mapping[str, Any] = field(default_factory=dict)
-    #: the relevant keys of its config.json
+    #: relevant keys of the model's config.json
     model: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = "0.32.0"
 
@@ -256,9 +256,9 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
 @rule(
     "parallel-heads",
     sources=(
-        f"{SOURCE} (0.32.0): attention heads must divide by the tensor parallel size",
-        "the models' attention layers (0.32.0): KV heads must divide by that size, or that size by the KV heads: then each is copied",
-        "mamba_mixer2.py and gdn/*.py (0.32.0): heads and groups of recurrent layers must divide by that size",
+        f"{SOURCE} (0.32.0): the number of attention heads must be divisible by the tensor parallel size",
+        "the models' attention layers (0.32.0): the number of KV heads must be divisible by that size, or the size by it: then each is copied",
+        "mamba_mixer2.py and gdn/*.py (0.32.0): the numbers of heads and groups of recurrent layers must be divisible by that size",
     ),
     example=SplitExample(
         Split(tensor=3),
@@ -272,7 +272,7 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
     ),
 )
 def undivided_heads(case: SplitCase) -> Iterator[Finding]:
-    """Tensor parallelism needs heads that divide by the number of hosts.
+    """Tensor parallelism needs numbers of heads that are divisible by the number of hosts.
     Every host computes its share of each layer's heads. If there are fewer KV heads than hosts, each KV head is copied to several hosts. Heads
     of recurrent layers are never copied. The engine refuses other numbers only after it was started on every host. Pipeline parallelism
     splits the model between layers and has no such limit: for three hosts, `parallel: {pipeline: 3}` is the usual split.
@@ -323,8 +323,8 @@ def too_few_layers(case: SplitCase) -> Iterator[Finding]:
 )
 def no_pipeline_model(case: SplitCase) -> Iterator[Finding]:
     """Some models do not support pipeline parallelism.
-    The model's class in vLLM has to implement it; otherwise the engine ends its start with "Pipeline parallelism is not supported for this
-    model". The list of these models was read from 0.32.0: a later release may support more.
+    The model's class in vLLM must implement it; otherwise the start fails with "Pipeline parallelism is not supported for this model". The
+    list of these models is from 0.32.0: a later release may support more.
     """
     if case.split.pipeline == 1 or case.architecture.name not in NO_PIPELINE_MODELS:
         return
@@ -362,7 +362,7 @@ def old_release(case: SplitCase) -> Iterator[Finding]:
 )
 def broken_pipeline(case: SplitCase) -> Iterator[Finding]:
     """Pipeline parallelism over hosts needs vLLM 0.20 or newer.
-    It failed in 0.18 and was fixed in 0.20; tensor parallelism was not affected.
+    It fails in 0.18 and was fixed in 0.20; tensor parallelism is not affected.
     """
     if case.split.pipeline > 1 and is_pipeline_broken(case.version):
         sentence = f"{case.engine} fails with pipeline parallelism over hosts (fixed in {PIPELINE_SINCE})."

@@ -1,6 +1,6 @@
 """vLLM's versions, parsed by PEP 440: releases, NGC's local parts (0.29.0+nv26.09), nightlies (0.16.1rc1.dev42+g1234).
 
-Comparisons return True, False or None. None also means: a nightly may or may not have the changes of the next release.
+Comparisons return True, False, or None if unknown: a nightly may or may not have the changes of the next release.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def at_least(version: Version | None, since: str) -> bool | None:
 
 def within(version: Version | None, since: str = "", until: str = "") -> bool | None:
     """Return True if a version is in [since, until), None if unknown. An empty bound is open."""
-    is_from = at_least(version, since) if since else True
-    is_past = at_least(version, until) if until else False
-    if is_from is False or is_past is True:
+    has_begun = at_least(version, since) if since else True
+    has_ended = at_least(version, until) if until else False
+    if has_begun is False or has_ended is True:
         return False
-    return None if is_from is None or is_past is None else True
+    return None if has_begun is None or has_ended is None else True

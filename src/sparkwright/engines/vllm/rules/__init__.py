@@ -26,6 +26,6 @@ def check(
         request: the settings of the recipe.
         architecture: the model's architecture.
         version: the engine's version; None if unknown.
-        listed: the options in the engine's own help. If given, only they exist, and their shapes decide which values are valid.
+        listed: the options in the engine's own help. If given, all other options count as unknown, and values are checked against the listed shapes.
     """
     return RULES.check(Case(request, architecture, version, listed))

@@ -17,6 +17,12 @@ from sparkwright.visible import one_line
 
 #: oldest release whose log is known to mask the key
 LOG_HIDES_KEY_SINCE = "0.32.0"
+GID_INDEX = "NCCL_IB_GID_INDEX"
+THINKING_SWITCH = "default-chat-template-kwargs"
+#: strings that mean false but are truthy in a Jinja template
+NEGATIVE_WORDS = ("false", "no", "off", "0")
+#: a parser in the model's repository, such as nano_v3_reasoning_parser.py
+PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
 
 
 @rule(
@@ -76,7 +82,7 @@ UNREACHABLE_OPTIONS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 )
 def out_of_reach(case: Case) -> Iterator[Finding]:
     """The server must listen on the port that the container publishes.
-    Otherwise it loads its model for minutes and is never reachable: the deploy fails after the previous server was stopped. The first
+    Otherwise it loads its model for minutes but is never reachable: the deploy fails after the previous server was stopped. The first
     entry of `container.ports` is the server's port. A container's loopback is not reachable from outside, except on the host's network.
     For HTTPS, put a proxy in front of the server.
     """
@@ -106,9 +112,6 @@ def key_in_log(case: Case) -> Iterator[Finding]:
         sentence = f"{case.engine} may print its API key in its log, which Docker keeps on the host."
         way = Way("use an image with vLLM 0.32 or newer")
         yield Finding("warning", sentence, (way,), "a real start of 0.32.0", "server_key")
-
-
-GID_INDEX = "NCCL_IB_GID_INDEX"
 
 
 @rule(
@@ -175,13 +178,6 @@ def gid_index(case: Case) -> Iterator[Finding]:
         yield Finding("warning", sentence, (Way("remove it"),), "NCCL's documentation", "container.env")
 
 
-THINKING_SWITCH = "default-chat-template-kwargs"
-#: strings that mean false but are truthy in a Jinja template
-NEGATIVE_WORDS = ("false", "no", "off", "0")
-#: a parser in the model's repository, such as nano_v3_reasoning_parser.py
-PARSER_FILE = re.compile(r"(?:[\w.-]{0,80}[_-])?(reasoning|tool)[_-](?:call[_-])?parser[\w.-]{0,40}\.py", re.IGNORECASE)
-
-
 @rule(
     "tool-calls",
     sources=(
@@ -214,7 +210,7 @@ def tool_calls(case: Case) -> Iterator[Finding]:
     example=Example({"reasoning-parser": "qwen3"}),
 )
 def thinking(case: Case) -> Iterator[Finding]:
-    """The tokens of the reasoning count against max_tokens.
+    """Reasoning tokens count against max_tokens.
     With a small max_tokens the response ends during the reasoning: `content` is null and `reasoning` has all the tokens. Clients can turn
     thinking off per request (chat_template_kwargs: {"enable_thinking": false}); from 0.14 on it can be turned off by default.
     """
@@ -277,7 +273,7 @@ def template_value_as_text(case: Case) -> Iterator[Finding]:
 @rule(
     "config-file-switches",
     sources=(
-        "the parsers of 0.28.0 and 0.32.0: a number in that file has an effect, false has none",
+        "the parsers of 0.28.0 and 0.32.0: in that file, a number has an effect, but false has none",
         "#51573 fixed it in 0.28, but not for `vllm serve`",
     ),
     example=Example({"config": "/etc/vllm.yaml"}),

@@ -27,6 +27,28 @@ RELEASE_TAG = re.compile(r"^v(?P<major>\d+)\.(?P<minor>\d+)\.\d+(?P<rest>.*)$")
 CUDA13_SINCE = (0, 20)
 FROZEN_TAG = re.compile(r"^cu130-nightly(-aarch64)?$")
 MOVING_TAGS = ("latest", "nightly")
+#: allows a context longer than the model's, at the user's risk. Source: the engine's error message
+LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+
+SPECULATION_FLAG = speculation.FLAG
+ADAPTERS = "lora-modules"
+OVERRIDES, EXPERTS = "hf-overrides", "num_experts_per_tok"
+PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
+#: variables with the folder of gpt-oss's vocabulary; openai_harmony in vLLM 0.32.0 reads the first
+VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
+#: values of `speculative-config.model` that name a method
+METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
+#: roles in spark.lock of the models in flags and keys
+MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
+#: flags and keys with a second model, tokenizer or configuration; source: vLLM 0.32.0, config/model.py and config/speculative.py
+FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
+
+ASCEND_SOURCE = "Ascend-vLLM's guide to its features and scheduler"
+CHUNKED_SCHEDULER = {
+    prediction.ASCEND_CONFIG: {
+        prediction.ASCEND_SCHEDULER: {prediction.SCHEDULER_ENABLED: True, prediction.SCHEDULER_CHUNKED: True}
+    }
+}
 
 
 @rule(
@@ -108,14 +130,6 @@ def _official_tag(case: Case) -> str:
     return match["tag"] if match else ""
 
 
-ASCEND_SOURCE = "Ascend-vLLM's guide to its features and scheduler"
-CHUNKED_SCHEDULER = {
-    prediction.ASCEND_CONFIG: {
-        prediction.ASCEND_SCHEDULER: {prediction.SCHEDULER_ENABLED: True, prediction.SCHEDULER_CHUNKED: True}
-    }
-}
-
-
 @rule(
     "ascend-exclusive",
     sources=(ASCEND_SOURCE,),
@@ -184,23 +198,6 @@ def scheduler(case: Case) -> Iterator[Finding]:
         sentence = "ascend_scheduler_config.enabled turns chunked prefill off despite enable-chunked-prefill."
         way = Way("also set chunked_prefill_enabled", {prediction.ASCEND_CONFIG: change[prediction.ASCEND_CONFIG]})
         yield Finding("error", sentence, (way,), ASCEND_SOURCE, prediction.ASCEND_CONFIG)
-
-
-#: allows a context longer than the model's, at the user's risk. Source: the engine's error message
-LONG_CONTEXT_VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
-
-SPECULATION_FLAG = speculation.FLAG
-ADAPTERS = "lora-modules"
-OVERRIDES, EXPERTS = "hf-overrides", "num_experts_per_tok"
-PLUGINS = ("tool-parser-plugin", "reasoning-parser-plugin")
-#: variables with the folder of gpt-oss's vocabulary; openai_harmony in vLLM 0.32.0 reads the first
-VOCABULARY_VARIABLES = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
-#: values of `speculative-config.model` that name a method
-METHOD_NAMES = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states")
-#: roles in spark.lock of the models in flags and keys
-MODEL_ROLES: Mapping[str, ModelRole] = {"tokenizer": "tokenizer", f"{SPECULATION_FLAG}.model": "draft"}
-#: flags and keys with a second model, tokenizer or configuration; source: vLLM 0.32.0, config/model.py and config/speculative.py
-FETCHED_FLAGS = ("tokenizer", "hf-config-path", f"{SPECULATION_FLAG}.model", f"{SPECULATION_FLAG}.tokenizer")
 
 
 @rule(
@@ -292,12 +289,10 @@ def stretched_context(case: Case) -> Iterator[Finding]:
     With rope scaling (such as yarn) a model accepts prompts longer than those it was trained on. How well it uses them depends on the
     model; check with a long prompt in `expect.probes`.
     """
-    trained, context = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
-    if trained and context and context > trained:
-        sentence = (
-            f"max-model-len {context} is beyond the {trained} tokens that the model was trained on (rope scaling)."
-        )
-        way = Way(f"for the trained length, set max-model-len to {trained}", {"max-model-len": trained})
+    trained_length, context = config_parts.trained_length(case.architecture.config), case.effective.max_model_len
+    if trained_length and context and context > trained_length:
+        sentence = f"max-model-len {context} is beyond the {trained_length} tokens that the model was trained on (rope scaling)."
+        way = Way(f"for the trained length, set max-model-len to {trained_length}", {"max-model-len": trained_length})
         yield Finding("info", sentence, (way,), "the model's config.json", "max-model-len")
 
 
@@ -325,12 +320,12 @@ def experts_per_token(case: Case) -> Iterator[Finding]:
     configs = (override_config, text_config if isinstance(text_config, Mapping) else {})
     requested = next((config[EXPERTS] for config in configs if EXPERTS in config), None)
     config = case.architecture.config
-    trained = config.get(EXPERTS) or (config.get("text_config") or {}).get(EXPERTS)
-    if requested is not None and trained and requested != trained:
+    trained_experts = config.get(EXPERTS) or (config.get("text_config") or {}).get(EXPERTS)
+    if requested is not None and trained_experts and requested != trained_experts:
         remaining = {
             key: value for key, value in override_config.items() if key not in (EXPERTS, "text_config")
         } or None
-        sentence = f"{OVERRIDES}: {one_line(str(requested), max_chars=20)} experts per token, but the model was trained with {trained}."
+        sentence = f"{OVERRIDES}: {one_line(str(requested), max_chars=20)} experts per token, but the model was trained with {trained_experts}."
         way = Way("remove it", {OVERRIDES: remaining})
         yield Finding("warning", sentence, (way,), "the model's config.json", OVERRIDES)
 
@@ -379,17 +374,17 @@ def model_length(case: Case) -> Iterator[Finding]:
     The engine derives the maximum from the model's config and refuses a larger value, unless the environment variable
     VLLM_ALLOW_LONG_MAX_MODEL_LEN is set or rope scaling is overridden. Output beyond the maximum is garbage.
     """
-    effective, longest = case.effective, case.architecture.max_position_embeddings
+    effective, model_maximum = case.effective, case.architecture.max_position_embeddings
     if (
-        longest is None
+        model_maximum is None
         or effective.max_model_len is None
-        or effective.max_model_len <= longest
+        or effective.max_model_len <= model_maximum
         or case.flag("hf-overrides") is not None
     ):
         return
     is_allowed = LONG_CONTEXT_VARIABLE in case.request.env
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
-    way = Way(f"lower max-model-len to {longest}", {"max-model-len": longest})
-    sentence = f"max-model-len {effective.max_model_len} exceeds the model's {longest}: {outcome}."
+    way = Way(f"lower max-model-len to {model_maximum}", {"max-model-len": model_maximum})
+    sentence = f"max-model-len {effective.max_model_len} exceeds the model's {model_maximum}: {outcome}."
     source = "vLLM's ModelConfig; a real start of 0.32.0"
     yield Finding("warning" if is_allowed else "error", sentence, (way,), source, "max-model-len")

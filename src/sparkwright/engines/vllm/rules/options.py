@@ -15,6 +15,11 @@ from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE, 
 from sparkwright.engines.vllm.rules.rule import HYBRID_MODEL, Case, Example, rule, severity_of
 from sparkwright.engines.vllm.versions import at_least, within
 
+#: values covered by a separate rule
+COVERED_ELSEWHERE = {("mamba-cache-mode", "all")}
+#: switches without which vLLM does not check a parser's name
+PARSER_SWITCHES = {"tool-call-parser": "enable-auto-tool-choice"}
+
 
 @rule(
     "unknown-flag",
@@ -32,30 +37,32 @@ def unknown_flag(case: Case) -> Iterator[Finding]:
     for flag, value in case.request.flags.items():
         if value is None:
             continue
-        status = find_existence(flag.removeprefix("no-"), case.release, case.listed)
-        if status.exists or (status.exists is None and not status.why):
+        existence = find_existence(flag.removeprefix("no-"), case.release, case.listed)
+        if existence.exists or (existence.exists is None and not existence.why):
             continue
-        severity = severity_of(status.exists is False or None) or "warning"
+        severity = severity_of(existence.exists is False or None) or "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
         other_engine = describe_owner("vllm", flag)
-        sentence = f"{other_engine or f'{flag}: {status.why}'}; {case.engine} {outcome} to start."
-        source = status.source or "vLLM's options by release"
-        yield Finding(severity, sentence, (_replace_flag(flag, value, status, case.listed),), source, flag)
+        sentence = f"{other_engine or f'{flag}: {existence.why}'}; {case.engine} {outcome} to start."
+        source = existence.source or "vLLM's options by release"
+        yield Finding(severity, sentence, (_replace_flag(flag, value, existence, case.listed),), source, flag)
 
 
-def _replace_flag(flag: str, value: Any, status: Existence, listed: Collection[str]) -> Way:
+def _replace_flag(flag: str, value: Any, existence: Existence, listed: Collection[str]) -> Way:
     if alternative := format_counterparts("vllm", flag) if describe_owner("vllm", flag) else "":
         return Way(f"use {alternative} instead", {flag: None})
-    if status.near:
-        return Way(f"write {status.near}", {flag: None, status.near: value})
-    alternative = "" if status.instead else find_opposite(flag, listed or options.anchor_options(options.MIDDLE_ANCHOR))
+    if existence.similar:
+        return Way(f"write {existence.similar}", {flag: None, existence.similar: value})
+    alternative = (
+        "" if existence.instead else find_opposite(flag, listed or options.anchor_options(options.MIDDLE_ANCHOR))
+    )
     if alternative and isinstance(value, bool):
         return Way(f"write {alternative}: {str(not value).lower()}", {flag: None, alternative: not value})
     change: dict[str, Any] = {flag: None}
-    if status.instead.startswith("enable-") and value is not False:
-        change[status.instead.partition(":")[0]] = False
-    has_successor = status.instead and not status.instead.startswith("nothing")
-    return Way(f"write {status.instead} instead" if has_successor else "remove it", change)
+    if existence.instead.startswith("enable-") and value is not False:
+        change[existence.instead.partition(":")[0]] = False
+    has_successor = existence.instead and not existence.instead.startswith("nothing")
+    return Way(f"write {existence.instead} instead" if has_successor else "remove it", change)
 
 
 @rule(
@@ -72,9 +79,9 @@ def switch_with_value(case: Case) -> Iterator[Finding]:
         option = option_values.find_option(flag, case.listed)
         if option is None or "switch" not in option.kind or value is None or isinstance(value, bool):
             continue
-        intended = str(value).strip().lower() not in ("false", "0", "no", "off", "")
+        is_on = str(value).strip().lower() not in ("false", "0", "no", "off", "")
         sentence = f"{flag} is a switch and takes no value, got {value!r}: {case.engine} refuses to start."
-        way = Way(f"write {flag}: {str(intended).lower()}", {flag: intended})
+        way = Way(f"write {flag}: {str(is_on).lower()}", {flag: is_on})
         yield Finding("error", sentence, (way,), "the help of 0.32.0", flag)
 
 
@@ -100,7 +107,7 @@ def unread_variable(case: Case) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredFlag:
-    """A flag that vLLM accepts but that has no effect, or not the expected one."""
+    """A flag that vLLM accepts, but that has no effect or an unexpected one."""
 
     flag: str
     applies: Callable[[Any, Case], bool]
@@ -123,7 +130,7 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
     ),
     IgnoredFlag(
         "enable-prefix-caching",
-        lambda value, case: value is True and case.hybrid,
+        lambda value, case: value is True and case.is_hybrid,
         "0.10.2",
         RECURRENT_PREFIX_CACHING_SINCE,
         "is ignored on a recurrent model: prefix caching stays off",
@@ -177,7 +184,7 @@ def kv_scales(case: Case) -> Iterator[Finding]:
     Scales computed from the first batch are wrong for models with recurrent layers. Before 0.19 they were used and degraded the
     output; from 0.19 on the engine logs a warning and uses 1.0; 0.28 removed the option.
     """
-    if not case.hybrid or case.flag("calculate-kv-scales") is not True or case.within("0.28.0"):
+    if not case.is_hybrid or case.flag("calculate-kv-scales") is not True or case.within("0.28.0"):
         return
     is_wrong = case.within("", "0.19.0")
     if is_wrong:
@@ -187,14 +194,6 @@ def kv_scales(case: Case) -> Iterator[Finding]:
     sentence = f"calculate-kv-scales {outcome}, and 0.28 and later refuse it."
     way = Way("remove it", {"calculate-kv-scales": None})
     yield Finding("error" if is_wrong else "warning", sentence, (way,), "vLLM #37565, #49389", "calculate-kv-scales")
-
-
-#: values covered by a separate rule
-COVERED_ELSEWHERE = {("mamba-cache-mode", "all")}
-#: switches without which vLLM does not check a parser's name
-PARSER_SWITCHES = {"tool-call-parser": "enable-auto-tool-choice"}
-#: this release and later ones may have other choices than the table
-FIRST_UNKNOWN_RELEASE = "0.33.0.dev0"
 
 
 @rule(
@@ -224,15 +223,17 @@ def flag_value(case: Case) -> Iterator[Finding]:
             continue
         outcome = "refuses to start" if severity == "error" else "may refuse to start"
         way = (
-            Way(f"write {name}: {invalid.near}", {name: invalid.near}) if invalid.near else Way("correct or remove it")
+            Way(f"write {name}: {invalid.intended}", {name: invalid.intended})
+            if invalid.intended
+            else Way("correct or remove it")
         )
-        source = "vLLM's config classes" if invalid.sort == "range" else "the engine's help and parser"
+        source = "vLLM's config classes" if invalid.limit == "range" else "the engine's help and parser"
         yield Finding(severity, f"{name} {invalid.why}: {case.engine} {outcome}.", (way,), source, name)
 
 
 def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
-    """Return True if the engine validates this value: not for names that plugins may add, or whose switch is off."""
-    if invalid.sort != "name":
+    """Return True if the engine validates this value: not a parser's name if a plugin is set or the parser's switch is off."""
+    if invalid.limit != "name":
         return True
     switch = PARSER_SWITCHES.get(name)
     has_plugin = case.flag(option_values.known_options()[name].plugin) is not None
@@ -242,13 +243,13 @@ def _is_checked(case: Case, name: str, invalid: InvalidValue) -> bool:
 def _is_refused(case: Case, name: str, invalid: InvalidValue) -> bool | None:
     """Return True if this release refuses the value, None if it may refuse it, False if unknown."""
     has_shapes = bool(case.listed) and isinstance(case.listed, Mapping)
-    is_table_release = within(case.version, options.TABLE_RELEASE, FIRST_UNKNOWN_RELEASE) is True
-    if invalid.sort == "choice":
+    is_table_release = within(case.version, options.TABLE_RELEASE, options.FIRST_RELEASE_WITH_UNKNOWN_CHOICES) is True
+    if invalid.limit == "choice":
         return has_shapes or is_table_release or None
-    if invalid.sort == "name":
+    if invalid.limit == "name":
         is_listed = has_shapes and option_values.known_options()[name].listed
-        return is_table_release or is_listed or (None if invalid.near else False)
-    if invalid.sort == "kind":
+        return is_table_release or is_listed or (None if invalid.intended else False)
+    if invalid.limit == "kind":
         anchors = (options.OLDEST_ANCHOR, options.MIDDLE_ANCHOR)
         is_in_all_releases = all(name in options.anchor_options(anchor) for anchor in anchors)
         return has_shapes or is_in_all_releases or at_least(case.version, options.TABLE_RELEASE) or None

@@ -32,11 +32,11 @@ class Case:
 
     @property
     def release(self) -> Version | None:
-        """The engine's version, else the one in the tag of an official image. Only for the existence of options."""
+        """The engine's version, else the version in the tag of an official image. Used only for the existence of options."""
         return self.version or versions.parse_image_tag(self.request.image)
 
     @property
-    def hybrid(self) -> bool:
+    def is_hybrid(self) -> bool:
         """True if the model has both recurrent and attention layers."""
         return self.architecture.kind == "recurrent"
 
@@ -55,9 +55,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Example(VllmRequest):
-    """A request with a finding of the rule; a test checks that."""
+    """A request for which the rule reports a finding; a test checks this."""
 
-    #: the relevant keys of config.json
+    #: relevant keys of the model's config.json
     model: Mapping[str, Any] = field(default_factory=dict)
     version: str | None = "0.32.0"
 
@@ -83,7 +83,7 @@ rule = RULES.rule
 
 
 def severity_of(certain: bool | None) -> Severity | None:
-    """Return the severity of a refusal: error if certain, warning if that is unknown (None), None if there is no refusal."""
+    """Return the severity of a refusal: error if it is certain, warning if it is possible (None), None if it is excluded."""
     return "error" if certain else "warning" if certain is None else None
 
 

@@ -10,6 +10,29 @@ from sparkwright.engines.vllm.prediction import CHUNKED_PREFILL_OPTIONAL_SINCE
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case, Example, conjunction, rule, severity_of
 
 SAFE_MEMORY_SHARE = 0.85
+LOAD_FORMAT, LOAD_STRATEGY = "load-format", "safetensors-load-strategy"
+#: packages that load formats need
+LOADER_PACKAGES = {
+    "fastsafetensors": "fastsafetensors",
+    "instanttensor": "instanttensor",
+    "runai_streamer": "runai-model-streamer",
+    "runai_streamer_sharded": "runai-model-streamer",
+}
+#: effects of load strategies on the memory that CPU and GPU share
+MEMORY_EFFECTS = {
+    "eager": "reads each file completely before creating its weights, which temporarily takes twice the file's size",
+    "prefetch": "fills the page cache with all files while they load, and CUDA counts the page cache as used memory",
+}
+#: vLLM's default; no GB10 is known to have memory for the states of more sequences
+DEFAULT_MAX_SEQS = int(prediction.DEFAULTS[prediction.MAX_NUM_SEQS][0].value)
+#: consequence of a block over the budget, by severity
+OVER_BUDGET_OUTCOMES = {
+    "error": "refuses to start",
+    "warning": "refuses to start before 0.27",
+    "info": "is slow on long prompts",
+}
+CHUNKED_PREFILL_ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
+PREFIX_CACHING_OFF = Way("turn prefix caching off", {"enable-prefix-caching": False})
 
 
 @rule(
@@ -35,21 +58,6 @@ def memory_utilization(case: Case) -> Iterator[Finding]:
         sentence = f"gpu-memory-utilization is not set, and {default} is too high for shared memory."
         way = Way(f"set it to {SAFE_MEMORY_SHARE}", {flags.MEMORY_UTILIZATION: SAFE_MEMORY_SHARE})
         yield Finding("warning", sentence, (way,), "vLLM #38284; DGX Spark reports", flags.MEMORY_UTILIZATION)
-
-
-LOAD_FORMAT, LOAD_STRATEGY = "load-format", "safetensors-load-strategy"
-#: packages that load formats need
-LOADER_PACKAGES = {
-    "fastsafetensors": "fastsafetensors",
-    "instanttensor": "instanttensor",
-    "runai_streamer": "runai-model-streamer",
-    "runai_streamer_sharded": "runai-model-streamer",
-}
-#: effects of load strategies on the memory that CPU and GPU share
-MEMORY_EFFECTS = {
-    "eager": "reads each file completely before creating its weights, which temporarily takes twice the file's size",
-    "prefetch": "fills the page cache with all files while they load, and CUDA counts the page cache as used memory",
-}
 
 
 @rule(
@@ -82,16 +90,6 @@ def _remove_flag(severity: Severity, sentence: str, flag: str) -> Finding:
     return Finding(severity, sentence, (Way("remove it", {flag: None}),), "vLLM 0.32.0", flag)
 
 
-#: vLLM's default; no GB10 is known to have memory for the states of more sequences
-DEFAULT_MAX_SEQS = int(prediction.DEFAULTS[prediction.MAX_NUM_SEQS][0].value)
-#: consequence of a block over the budget, by severity
-OVER_BUDGET_OUTCOMES = {
-    "error": "refuses to start",
-    "warning": "refuses to start before 0.27",
-    "info": "is slow on long prompts",
-}
-
-
 @rule(
     "block-over-budget",
     sources=(
@@ -102,14 +100,14 @@ OVER_BUDGET_OUTCOMES = {
     example=Example({"enable-prefix-caching": True, "kv-cache-dtype": "fp8"}, model=HYBRID_MODEL, version="0.17.1"),
 )
 def block_over_budget(case: Case) -> Iterator[Finding]:
-    """With prefix caching, a block of a hybrid model must fit into max-num-batched-tokens.
+    """With prefix caching, the block of a hybrid model must not exceed max-num-batched-tokens.
     vLLM enlarges the attention blocks of a hybrid to the size of a recurrent layer's state: 2096 tokens for Qwen3.5-35B-A3B with an fp8
     KV cache, 1056 with bf16. In cache mode `align` the scheduler advances by whole blocks, and the default budget on a GB10 is 2048. If
     a block is larger, 0.15 and 0.16 hang on the first long request, 0.17 to 0.26 refuse to start, and later releases are slow.
     """
     effective = case.effective
     if (
-        not case.hybrid
+        not case.is_hybrid
         or effective.prefix_caching is False
         or effective.block_tokens is None
         or effective.budget is None
@@ -185,7 +183,7 @@ def seqs_over_mamba_blocks(case: Case) -> Iterator[Finding]:
     sources=(
         "#55041: `all` deprecated; the help of 0.32.0: choices align and none",
         "source of 0.33.0: the option has no effect",
-        "source of 0.17.1: `all` falls back to `align` if the model's class does not support it, which is true of all Gated DeltaNet models",
+        "source of 0.17.1: `all` falls back to `align` if the model's class does not support `all`, as for all Gated DeltaNet models",
         "0.28.0, its parser: `all` still has an effect if set explicitly for a Mamba2 model",
     ),
     example=Example({"mamba-cache-mode": "all"}, model=HYBRID_MODEL),
@@ -212,10 +210,6 @@ def mamba_cache_mode(case: Case) -> Iterator[Finding]:
     yield Finding(severity, sentence, (way,), "the help of 0.32.0; source of 0.17.1 and 0.33.0", "mamba-cache-mode")
 
 
-CHUNKED_PREFILL_ON = Way("leave chunked prefill on", {"enable-chunked-prefill": None})
-PREFIX_CACHING_OFF = Way("turn prefix caching off", {"enable-prefix-caching": False})
-
-
 @rule(
     "prefix-caching-needs-chunked-prefill",
     sources=(
@@ -232,7 +226,7 @@ def needs_chunked_prefill(case: Case) -> Iterator[Finding]:
     models: to turn chunked prefill off, turn off both.
     """
     effective = case.effective
-    if not case.hybrid or effective.chunked_prefill is not False or effective.mamba_cache_mode in ("none", "all"):
+    if not case.is_hybrid or effective.chunked_prefill is not False or effective.mamba_cache_mode in ("none", "all"):
         return
     severity = severity_of(conjunction(case.within("0.15.0"), effective.prefix_caching))
     if severity is None:
@@ -293,7 +287,7 @@ def explicit_chunked_prefill(case: Case) -> Iterator[Finding]:
     same with and without the flag, so it cannot make a server slow. To check this, start the server with and without it, and compare
     the config dumps and decode rates.
     """
-    if not case.hybrid or case.flag("enable-chunked-prefill") is not True:
+    if not case.is_hybrid or case.flag("enable-chunked-prefill") is not True:
         return
     sentence = (
         "enable-chunked-prefill is redundant: chunked prefill is on by default in every release that loads this model."

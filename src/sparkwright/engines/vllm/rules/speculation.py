@@ -103,7 +103,7 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
             change = {**remaining, closest: value} if closest else remaining
             way = Way(f"write {closest}" if closest else f"remove {name}", {FLAG: change})
             shown_name = one_line(name, max_chars=MAX_SHOWN_CHARS)
-            yield ConfigError(f"{shown_name} is not one of its keys", way, _is_fully_known(case))
+            yield ConfigError(f"{shown_name} is not one of its keys", way, _is_reviewed(case))
             continue
         is_available = within(case.release, key.since, key.until)
         if is_available is not True and (key.since or key.until):
@@ -128,8 +128,8 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
         if closest:
             way = Way(f"write method: {closest}", {FLAG: {**config, "method": closest}})
         else:
-            way = Way(f"choose one of {', '.join(name for name, method in METHODS.items() if not method.now)}")
-        yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", way, _is_fully_known(case))
+            way = Way(f"choose one of {', '.join(name for name, method in METHODS.items() if not method.current_name)}")
+        yield ConfigError(f"{one_line(name, max_chars=MAX_SHOWN_CHARS)} is not a method", way, _is_reviewed(case))
         return
     is_available = within(case.release, method.since, method.until)
     if is_available is not True and (method.since or method.until):
@@ -175,7 +175,7 @@ def _resolve_method(config: Mapping[str, Any]) -> tuple[str, speculation.Specula
     """Return the current name of the method ("" if the config sets none), and the method; None if it is unknown."""
     name = str(config.get("method") or ("ngram" if config.get("model") in ("ngram", "[ngram]") else ""))
     method = METHODS.get(name)
-    return (method.now if method and method.now else name), method
+    return (method.current_name if method and method.current_name else name), method
 
 
 @rule(
@@ -190,7 +190,7 @@ def speculation_without_layers(case: Case) -> Iterator[Finding]:
     """
     config = speculative_config(case) or {}
     method = METHODS.get(str(config.get("method") or ""))
-    is_mtp = method is not None and (method.now or config.get("method")) == "mtp"
+    is_mtp = method is not None and (method.current_name or config.get("method")) == "mtp"
     is_model_known = bool(case.architecture.config) and case.architecture.kind != "unknown"
     if (
         is_mtp
@@ -242,9 +242,9 @@ def quantized_drafter(case: Case) -> Iterator[Finding]:
         yield Finding("warning", sentence, (way,), "vLLM #38650", FLAG)
 
 
-def _is_fully_known(case: Case) -> bool | None:
-    """Return True if the tables cover the release, or else None."""
-    return within(case.version, "", speculation.FIRST_UNKNOWN_RELEASE) or None
+def _is_reviewed(case: Case) -> bool | None:
+    """Return True if the release's methods and keys have been reviewed, otherwise None."""
+    return within(case.version, "", speculation.FIRST_RELEASE_WITH_UNKNOWN_KEYS) or None
 
 
 def _is_removed(case: Case, until: str) -> bool:
