@@ -42,7 +42,7 @@ def version(text: str | None) -> Version | None:
 
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
-    """Return an unknown kind: config.json does not apply to GGUF files."""
+    """Return an unknown kind: a GGUF file has no config.json."""
     return UnknownKind("a GGUF model")
 
 
@@ -85,9 +85,9 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Return the memory of the locked GGUF files, the KV cache, cached prompts and compute buffers.
+    """Return the memory for the locked GGUF files, the KV cache, cached prompts and compute buffers.
 
-    The size of the KV cache follows from the model's header in the lock; without one it counts as 0.
+    The size of the KV cache follows from the model's header in the lock; without a header it counts as 0.
     """
     files, flags = locked.get("files") or (), llama_flags.normalize(flags)
     file_sizes = {file["path"]: file["size_bytes"] for file in files if str(file["path"]).lower().endswith(SUFFIX)}
@@ -97,7 +97,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     header = Header(0, 0, dict(values)) if isinstance(values, Mapping) and values.get(ARCHITECTURE_KEY) else None
     needs = estimate_memory(file_sizes, flags, header)
     tokens = cache_tokens(header, flags) if header and needs.kv else None
-    cache = f"{tokens} tokens, by the model's header" if tokens else "the model's header does not give its size"
+    cache = f"{tokens} tokens, by the model's header" if tokens else "its size does not follow from the model's header"
     return Memory(
         bytes=needs.total,
         weights_bytes=needs.weights,
@@ -118,17 +118,16 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return None: there is no such switch."""
+    """Return None: llama.cpp has no switch for chunked prefill."""
     return None
 
 
 # Estimate of llama-server's memory.
 #
-# Sources: src/llama-kv-cache.cpp, and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py). The estimate equals
-# them to the byte for a model with attention in all layers. It is an upper bound for models with recurrent layers, sliding windows
-# or MLA.
+# Sources: src/llama-kv-cache.cpp, and the "KV buffer size" lines of b11549 (tests/real_llama/test_memory.py). The estimate for the KV
+# cache is exact for a model with attention in all layers, and an upper bound for models with recurrent layers, sliding windows or MLA.
 
-#: bytes and elements per block, by cache type (ggml-common.h)
+#: bytes and elements of a block, by cache type (ggml-common.h)
 CACHE_TYPES: dict[str, tuple[int, int]] = {
     "f32": (4, 1),
     "f16": (2, 1),
@@ -150,7 +149,7 @@ MAX_LAYERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeeds:
-    """The memory of a server, in bytes."""
+    """The memory that a server needs, in bytes."""
 
     weights: int
     #: 0 if unknown
@@ -165,12 +164,12 @@ class MemoryNeeds:
 
 
 def estimate_memory(sizes: Mapping[str, int], flags: Mapping[str, Any], header: Header | None) -> MemoryNeeds:
-    """Return the memory of a server with these flags.
+    """Return the memory that a server with these flags needs.
 
     Args:
-        sizes: bytes of each file, including mmproj and draft model.
-        flags: by canonical name.
-        header: of the model; None if unknown.
+        sizes: bytes by file, including mmproj and draft model.
+        flags: flags by canonical name.
+        header: the model's header; None if unknown.
     """
     weights = sum(sizes.values())
     kv = kv_bytes(header, flags) if header is not None else None
@@ -180,9 +179,9 @@ def estimate_memory(sizes: Mapping[str, int], flags: Mapping[str, Any], header: 
 
 
 def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """Return the tokens in the cache of all slots together; None if neither the flags nor the header set a context.
+    """Return the size of the cache for all slots in tokens; None if neither the flags nor the header set a context.
 
-    A context beyond the trained length is allocated in full, although no request can be longer than the trained length.
+    A context beyond the trained length is allocated completely, although no request can be longer than the trained length.
     """
     trained_tokens = count_or_none(header.architecture_value("context_length")) or 0
     slot_tokens = llama_flags.context(flags) or llama_flags.round_up_context(trained_tokens)
@@ -190,7 +189,7 @@ def cache_tokens(header: Header, flags: Mapping[str, Any]) -> int | None:
 
 
 def kv_bytes(header: Header, flags: Mapping[str, Any]) -> int | None:
-    """Return the size of the KV cache in bytes; None if the header lacks a size."""
+    """Return the size of the KV cache in bytes; None if the header lacks a number that determines it."""
     tokens, layers = cache_tokens(header, flags), count_or_none(header.architecture_value("block_count"))
     if tokens is None or layers is None or layers > MAX_LAYERS:
         return None
@@ -210,7 +209,7 @@ def _quantized_bytes(elements: int, cache_type: Any) -> int:
 
 
 def _total_kv_heads(header: Header, layers: int) -> int | None:
-    """Return the KV heads of all layers together; the header has either one number for every layer, or a list of them."""
+    """Return the number of KV heads in all layers. The header contains a number for every layer, or a list with a number per layer."""
     heads = header.architecture_value("attention.head_count_kv")
     heads = header.architecture_value("attention.head_count") if heads is None else heads
     counts = [count_or_none(layer) for layer in heads[:layers]] if isinstance(heads, list) else [count_or_none(heads)]
@@ -221,7 +220,7 @@ def _total_kv_heads(header: Header, layers: int) -> int | None:
 
 
 def _head_widths(header: Header) -> tuple[int, int] | None:
-    """Return the elements per key and per value of a head; None if unknown."""
+    """Return the numbers of elements of a head's key and value; None if unknown."""
     lengths = [count_or_none(header.architecture_value(f"attention.{part}_length")) for part in ("key", "value")]
     embedding_length = count_or_none(header.architecture_value("embedding_length"))
     heads = header.architecture_value("attention.head_count")

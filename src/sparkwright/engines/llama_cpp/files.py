@@ -27,9 +27,9 @@ _SHARD = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf"
 _PROJECTOR, _IMPORTANCE_MATRIX = re.compile(r"(^|[-_.])mmproj", re.I), re.compile(r"(^|[-_.])imatrix", re.I)
 #: names of draft models and speculation heads
 _DRAFT = re.compile(r"(^|[-_.])(draft|mtp|eagle\d*)([-_.]|$)", re.I)
-#: the name of an architecture, such as gpt-oss
+#: valid names of architectures, such as gpt-oss
 _ARCHITECTURE_NAME = re.compile(r"[\w.-]{1,64}")
-#: bytes with which `config_of` and `adapter_of` work: the model's shape is in the first few hundred
+#: number of bytes that `config_of` and `adapter_of` need: the model's shape is in the first few hundred
 BEGINNING_BYTES = 1 << 16
 HEADER_BYTES = gguf.HEADER_BYTES
 #: suffixes of weights in other formats
@@ -42,9 +42,9 @@ class NoSingleModel(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SelectedFiles:
-    """The paths of the selected files."""
+    """The paths of a model's files."""
 
-    #: the model's shards in order
+    #: the model's shards, in order
     model: tuple[str, ...]
     #: the projector; empty if none is selected
     mmproj: str = ""
@@ -53,7 +53,7 @@ class SelectedFiles:
 
     @property
     def served(self) -> str:
-        """The file for the command line; llama-server finds the other shards in the same folder."""
+        """The file for the command line: the first shard. llama-server finds the others in the same folder."""
         return self.model[0]
 
     @property
@@ -67,7 +67,7 @@ class RepositoryModel:
 
     #: path without suffix and shard number
     name: str
-    #: shards in order
+    #: paths of the shards, in order
     files: tuple[str, ...]
     #: expected number of shards
     count: int
@@ -128,7 +128,7 @@ def select_files(
 
 
 def config_of(beginning: bytes) -> dict[str, Any] | None:
-    """See engine.Files: the name of the architecture, and the sizes that determine the memory."""
+    """See engine.Files. Returns the name of the architecture, and the sizes that determine the memory."""
     header = _parse_beginning(beginning)
     if header is None or not _ARCHITECTURE_NAME.fullmatch(header.architecture):
         return None
@@ -147,7 +147,7 @@ def adapter_of(beginning: bytes) -> dict[str, Any] | None:
 
 
 def chat_of(beginning: bytes) -> protocol.EmbeddedChat | None:
-    """See engine.Files. None for an incomplete header, since the template usually comes after the vocabulary."""
+    """See engine.Files. Returns None for an incomplete header, because the template usually comes after the vocabulary."""
     header = _parse_beginning(beginning)
     return protocol.EmbeddedChat(header.template, header.sampling) if header and header.complete else None
 
@@ -160,7 +160,7 @@ def _parse_beginning(beginning: bytes) -> gguf.Header | None:
 
 
 def group_models(sizes: Mapping[str, int]) -> list[RepositoryModel]:
-    """Return the models among these files, the smallest first."""
+    """Return the models that consist of these files, the smallest first."""
     shards: dict[tuple[str, int], list[str]] = {}
     for name in sorted(sizes):
         shard = _SHARD.fullmatch(name)
@@ -174,7 +174,7 @@ def group_models(sizes: Mapping[str, int]) -> list[RepositoryModel]:
 
 
 def format_models(models: Sequence[RepositoryModel]) -> str:
-    """Return a pattern and the size of each model: "Llama-Q4_K_M.gguf (4.6 GiB), Llama-Q8_0-*.gguf (8.0 GiB, 2 files)"."""
+    """Return the models' patterns and sizes as text: "Llama-Q4_K_M.gguf (4.6 GiB), Llama-Q8_0-*.gguf (8.0 GiB, 2 files)"."""
     return join_first([_format_model(model) for model in models], MAX_SHOWN_CHOICES) if models else "none"
 
 
@@ -213,7 +213,7 @@ def _select_companion(
     role: str,
     where: str,
 ) -> str:
-    """Return the file that `pattern` matches, else the file with a name of this role that the model's patterns match."""
+    """Return the file that `pattern` matches; without `pattern`, the file that `names_of_role` and the model's patterns match, or ""."""
     if pattern:
         matches = [name for name in files if _matches(name, [pattern])]
     else:

@@ -132,11 +132,11 @@ SAMPLING: tuple[str, ...] | None = None
 #: flags with files below the model's mount point
 FILE_FLAGS = (MODEL, "mmproj", "model-draft")
 
-#: flags of every command unless the recipe sets them. The engine's default port will change with a release; a published port needs
-#: the container's address; the start must not download anything; /metrics has the heartbeat; the log contains sizes and types of
+#: flags of every command unless the recipe sets them. The engine's default port will change in a later release; a published port needs
+#: the container's address; the start must not download anything; health checks read /metrics; the log contains sizes and types of
 #: buffers from verbosity 4 on
 DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True, VERBOSITY: 4, "offline": True}
-#: slots of a server without the flag; they share one context
+#: number of slots if the flag is not set; they share one context
 DEFAULT_SLOTS = 4
 #: a slot's context is a multiple of this
 CONTEXT_STEP_TOKENS = 256
@@ -153,14 +153,14 @@ def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of these flags, in their order. Flags that are None, and bare switches that are off, have no words."""
+    """Return the command-line words for the flags, in order. Flags that are None, and bare switches that are off, are left out."""
     return tuple(word for name, setting in normalize(flags).items() for word in _flag_words(name, setting))
 
 
 def command(model: str, flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words after the image: the flags, with the paths of their files, and DEFAULT_FLAGS.
+    """Return the words after the image: the flags, with paths in the container, and DEFAULT_FLAGS.
 
-    model: folder in the container; the flag MODEL names a file in it (the first shard).
+    model: the model's folder in the container, which contains the file in the flag MODEL (the first shard).
     """
     recipe_flags = normalize(flags)
     files = {name: _path_below(model, recipe_flags[name]) for name in FILE_FLAGS if recipe_flags.get(name) is not None}
@@ -219,7 +219,7 @@ def parse_positive_integer(text: Any) -> int | None:
 
 
 def round_up_context(tokens: int) -> int:
-    """Return a context that the server allocates for this many tokens."""
+    """Return the context that the server allocates for a number of tokens, a multiple of CONTEXT_STEP_TOKENS."""
     return -(-tokens // CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS
 
 
@@ -284,7 +284,7 @@ def _parse_value(option: Option, words: Sequence[str]) -> Any:
 
 
 def _parse_plain(word: str) -> Any:
-    """Return the number or the mapping that a word contains, else the word."""
+    """Return the number or mapping that a word represents, or else the word."""
     parsed = parse_word(word)
     return word if isinstance(parsed, list) else parsed
 

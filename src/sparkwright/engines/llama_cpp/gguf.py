@@ -23,7 +23,7 @@ MAX_ARRAY_ITEMS, MAX_KEPT_ARRAY_ITEMS = 1 << 22, 1024
 MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS = 1 << 16, 1 << 21
 
 TEXT_TYPE, ARRAY_TYPE = 8, 9
-#: formats for struct.unpack, by type number
+#: struct formats by type number
 SCALAR_FORMATS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 
 
@@ -42,7 +42,7 @@ SAMPLING_KEYS = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-#: precision of the 32-bit numbers in a file, in decimal places
+#: decimal places to which the file's 32-bit numbers are rounded
 SAMPLING_DIGITS = 6
 #: keys below the architecture's name that determine the size of the KV cache
 SHAPE_KEYS = (
@@ -61,11 +61,11 @@ def is_integer(value: Any) -> bool:
 class Header:
     """The header of a GGUF file."""
 
-    #: of the file format
+    #: version of the file format
     version: int
     #: number of tensors
     tensors: int
-    #: by key; None for a long array, which is skipped
+    #: values by key; None for a long array, which is skipped
     values: dict[str, Any]
     #: False if the bytes ended within the header
     complete: bool = True
@@ -102,10 +102,10 @@ def parse_header(data: bytes, *, partial: bool = False) -> Header:
 
     Args:
         data: the beginning of the file.
-        partial: accept data that end within the header. The model's shape comes before its vocabulary.
+        partial: accept data that ends within the header. The model's shape precedes its vocabulary.
 
     Raises:
-        NotGguf: data is not a GGUF header, or ends within it although `partial` is false.
+        NotGguf: data is not a GGUF header, or ends within the header and `partial` is false.
     """
     reader = _ByteReader(data)
     try:
@@ -134,20 +134,20 @@ class _ByteReader:
     """A sequential reader; raises struct.error at the end of the bytes."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+        self._data, self._position = data, 0
         self._items_to_keep, self._texts_to_skip = MAX_KEPT_ITEMS, MAX_SKIPPED_TEXTS
 
     def read_bytes(self, size: int) -> bytes:
-        if self._at + size > len(self._data):
+        if self._position + size > len(self._data):
             raise struct.error
-        self._at += size
-        return self._data[self._at - size : self._at]
+        self._position += size
+        return self._data[self._position - size : self._position]
 
-    def scalar(self, form: str) -> Any:
-        return struct.unpack(form, self.read_bytes(struct.calcsize(form)))[0]
+    def scalar(self, struct_format: str) -> Any:
+        return struct.unpack(struct_format, self.read_bytes(struct.calcsize(struct_format)))[0]
 
-    def count(self, form: str, maximum: int, noun: str) -> int:
-        number: int = self.scalar(form)
+    def count(self, struct_format: str, maximum: int, noun: str) -> int:
+        number: int = self.scalar(struct_format)
         if number > maximum:
             raise NotGguf(f"claims {number} {noun}, more than any model has")
         return number
@@ -155,35 +155,35 @@ class _ByteReader:
     def text(self, maximum: int) -> str:
         return self.read_bytes(self.count("<Q", maximum, "bytes of one text")).decode()
 
-    def value(self, kind: int) -> Any:
-        if kind == TEXT_TYPE:
+    def value(self, value_type: int) -> Any:
+        if value_type == TEXT_TYPE:
             return self.text(MAX_TEXT_BYTES)
-        if kind == ARRAY_TYPE:
+        if value_type == ARRAY_TYPE:
             return self._array()
-        if kind not in SCALAR_FORMATS:
-            raise NotGguf(f"has a value of the unknown type {kind}")
-        return self.scalar(SCALAR_FORMATS[kind])
+        if value_type not in SCALAR_FORMATS:
+            raise NotGguf(f"has a value of the unknown type {value_type}")
+        return self.scalar(SCALAR_FORMATS[value_type])
 
     def _array(self) -> list[Any] | None:
-        kind, items = self.scalar("<I"), self.count("<Q", MAX_ARRAY_ITEMS, "items of one list")
-        if kind == ARRAY_TYPE:
+        item_type, items = self.scalar("<I"), self.count("<Q", MAX_ARRAY_ITEMS, "items of one list")
+        if item_type == ARRAY_TYPE:
             raise NotGguf("has a list of lists, which llama.cpp does not load")
         if items <= min(MAX_KEPT_ARRAY_ITEMS, self._items_to_keep):
             self._items_to_keep -= items
-            return [self.value(kind) for _ in range(items)]
-        if kind in SCALAR_FORMATS:
-            self.read_bytes(items * struct.calcsize(SCALAR_FORMATS[kind]))
-        elif kind == TEXT_TYPE:
+            return [self.value(item_type) for _ in range(items)]
+        if item_type in SCALAR_FORMATS:
+            self.read_bytes(items * struct.calcsize(SCALAR_FORMATS[item_type]))
+        elif item_type == TEXT_TYPE:
             self._skip_texts(items)
         else:
-            raise NotGguf(f"has a list of the unknown type {kind}")
+            raise NotGguf(f"has a list of the unknown type {item_type}")
         return None
 
     def _skip_texts(self, items: int) -> None:
         self._texts_to_skip -= items
         if self._texts_to_skip < 0:
             raise NotGguf(f"has lists of more than {MAX_SKIPPED_TEXTS} texts together")
-        unpack_size, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
+        unpack_size, data, position, end = struct.Struct("<Q").unpack_from, self._data, self._position, len(self._data)
         for _ in range(items):
             size = unpack_size(data, position)[0]
             position += 8 + size
@@ -191,4 +191,4 @@ class _ByteReader:
                 raise NotGguf(f"claims {size} bytes of one text, more than any model has")
             if position > end:
                 raise struct.error
-        self._at = position
+        self._position = position

@@ -16,7 +16,7 @@ from sparkwright.engines.http import USAGES, Http, MetricSample, ServerKey, Usag
 from sparkwright.trust.bounds import count_or_none
 
 PORT = 8080
-#: flag and variable with the key itself; every user of the host can read the flag
+#: flag and variable that contain the key; every user of the host can read the flag
 KEY_FLAG = "api-key"
 KEY_VARIABLE = "LLAMA_API_KEY"
 
@@ -29,7 +29,7 @@ def parse_build(props: Any) -> str:
 def parse_settings(props: Any) -> dict[str, Any]:
     """Return the settings in an answer of /props; missing ones are omitted.
 
-    max_model_len: tokens per slot. max_concurrency: slots. Both may differ from the flags.
+    max_model_len is the number of tokens per slot, max_concurrency the number of slots. Both may differ from the flags.
     """
     if not isinstance(props, dict):
         return {}
@@ -50,7 +50,7 @@ def slot_context(model: Mapping[str, Any]) -> Any:
     return meta.get("n_ctx") if isinstance(meta, dict) else None
 
 
-#: the routes of b11549
+#: routes of b11549
 PATHS = (*OPENAI_PATHS, *map(ApiPath, (MESSAGES, COUNT_TOKENS, "/tokenize", "/detokenize", "/infill")))
 
 HTTP = Http(
@@ -78,7 +78,7 @@ HTTP = Http(
     thinking={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("timings_per_token",), ("ignore_eos",), ("stream_options",)),
     counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
-    # a stream ends with `timings`, even if its client did not request `usage`
+    # a stream ends with `timings`, even if the client did not request `usage`
     usages=(*USAGES, Usage("timings", ("prompt_n", "cache_n"), "predicted_n")),
     public=frozenset(("/health",)),
     render=("/apply-template",),

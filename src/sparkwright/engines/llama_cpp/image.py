@@ -1,4 +1,4 @@
-"""Build and options of the llama-server in an image, from its own output; the tag is not used."""
+"""Build and options of the llama-server in an image, from the program's output; the tag is not used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMOVED = "the argument has been removed"
 class ListedOption:
     """An option in the help text."""
 
-    #: canonical name: the last of the long ones
+    #: canonical name: the last long name
     name: str
     #: spellings that switch it on, with dashes
     words: tuple[str, ...]
@@ -38,7 +38,7 @@ class ListedOption:
 
 
 def parse_help(text: str) -> dict[str, ListedOption]:
-    """Return the options in a help text by canonical name, without removed ones; empty if the text is not a list of options."""
+    """Return the options in a help text by canonical name, except removed ones; empty if the text is no list of options."""
     options: dict[str, ListedOption] = {}
     for entry in re.split(r"\n(?=-[A-Za-z-])", "\n" + text[:MAX_HELP_CHARS]):
         option = _parse_option(entry.strip("\n"))
@@ -63,7 +63,7 @@ def _parse_option(entry: str) -> ListedOption | None:
 
 
 def _off_words(words: list[str]) -> tuple[str, ...]:
-    """Return the words that switch the option off: those after the last long word that switches it on."""
+    """Return the words that switch the option off, which follow the last long word that switches it on."""
     long = [index for index, word in enumerate(words) if word.startswith("--")]
     on = [index for index in long if not words[index].startswith("--no-")]
     return tuple(words[max(on) + 1 :]) if on and len(on) < len(long) else ()
@@ -109,7 +109,7 @@ def parse_version(text: str) -> str | None:
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Return the number of values of each option in a help text; empty if it is not a list of options."""
+    """Return the number of values of each option in a help text; empty if the text is no list of options."""
     return {name: str(option.takes) for name, option in parse_help(text).items()}
 
 

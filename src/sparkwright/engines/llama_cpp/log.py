@@ -1,6 +1,6 @@
 """llama-server's log: its failures, the format for the reader, and the causes of slowness specific to llama.cpp.
 
-Rows marked "real" are from logs in tests/data: CPU builds b10068 and b11549, and b10434 up to the point where it computes. Rows
+Rows marked "real" are from logs in tests/data: CPU builds b10068 and b11549, and b10434 until it begins to compute. Rows
 marked "source" are from llama.cpp's source. Most lines of a start appear only with `-lv 4`; without it their readings are unknown.
 """
 
@@ -89,7 +89,7 @@ FAILURES: tuple[FailurePattern, ...] = (
         "the model's file is truncated or damaged: its {0} cannot be read.",
         "never",
     ),
-    # memory; CUDA's messages: source
+    # memory; CUDA's messages are from the source
     failure_pattern(
         "cudaMalloc failed: out of memory",
         r"allocating ([\d.]+) MiB on device",
@@ -103,7 +103,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern(
         "failed to allocate compute pp buffers", "", "there is no memory for its compute buffers.", "never"
     ),
-    # the machine and the image; all but the port: source
+    # the machine and the image; all except the port are from the source
     failure_pattern(
         "couldn't bind HTTP server socket",
         r"hostname: (\S+), port: (\d+)",
@@ -126,7 +126,7 @@ FAILURES: tuple[FailurePattern, ...] = (
         "it ended with a fatal error ({0}).",
         "always",
     ),
-    # consequences of a cause
+    # consequences of other failures
     failure_pattern(
         "error loading model: ",
         r"error loading model: (?!llama_model_loader: failed to load)(.+?)\.?$",
@@ -157,18 +157,18 @@ FAILURES: tuple[FailurePattern, ...] = (
 )
 
 
-#: minutes.seconds.ms.us since the start of the process; a letter for the level follows. Errors about arguments have no prefix
+#: time since the start of the process as minutes.seconds.ms.us, before a letter for the level. Errors about arguments have no prefix
 _PREFIX = r"^\d{1,6}\.\d\d\.\d{3}\.\d{3} "
 
-#: functions that log the server's events. real: the first until b10434, the second in b11549
+#: function that logs the server's events. real: the first until b10434, the second in b11549
 _LOGGED_BY = r"(?:llama_server|init): "
 
-#: only with -lv 4. real
+#: the build, only with -lv 4. real
 BUILD = line("common_params_print_info: build ", r"print_info: build (\d+ \(\w+\))")
-#: b11549
+#: the build in b11549
 BUILD_INFO = line("init: build_info: ", r"init: build_info: (b\d+-\S+)")
 VERBOSITY = line("common_params_print_info: verbosity = ")
-#: before any other line. real
+#: printed before any other line. real
 ARGUMENT_ERRORS = (
     line("error: invalid argument: ", r"^error: invalid argument: "),
     line("error while handling argument ", r"^error while handling argument "),
@@ -183,7 +183,7 @@ KV_CACHE = line("llama_kv_cache: size = ", r"llama_kv_cache: size = +([\d.]+) Mi
 CONTEXT_CAPPED = line(
     "exceeds the training context of the model", r"the slot context \(\d+\) exceeds the training context of the model"
 )
-#: `fit` reduced a context that no flag sets, to leave memory free. source; only with -lv 4
+#: `fit` reduced the context, which no flag sets, to leave memory free. source; only with -lv 4
 CONTEXT_REDUCED = line("context size reduced from ", r"context size reduced from \d{1,12} to \d{1,12}")
 
 
@@ -210,7 +210,7 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (LISTENING,)),
 )
 
-#: later lines win. real; only with -lv 4, except the line of the slots
+#: readings of lines; later lines override earlier ones. real; only with -lv 4, except the line of the slots
 VALUES: tuple[tuple[str, Line], ...] = (
     ("version", BUILD),
     ("version", BUILD_INFO),
@@ -220,7 +220,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("flash_attention", line("llama_context: flash_attn ", r"llama_context: flash_attn +=\s*(\w+)")),
     ("kv_cache_mib", KV_CACHE),
     ("kv_cache_dtype", line(KV_CACHE.needle, r"(K \(\w+\):.{0,40}?, V \(\w+\))")),
-    # not evidence of a GPU: printed without one too. real
+    # no evidence of a GPU: also printed without a GPU. real
     ("gpu_layers", line("load_tensors: offloaded ", r"offloaded (\d{1,5}/\d{1,5}) layers to GPU")),
     ("cpu_weights_mib", line("CPU_Mapped model buffer size = ", r"CPU_Mapped model buffer size = +([\d.]+) MiB")),
     ("gpu_weights_mib", line(" model buffer size = ", _GPU_DEVICE + r"model buffer size = +([\d.]+) MiB")),
@@ -233,17 +233,17 @@ VALUES: tuple[tuple[str, Line], ...] = (
 )
 
 
-#: readings that are the sum of their lines
+#: readings that are the sum of the values in several lines
 SIZE_READINGS = ("kv_cache_mib", "recurrent_mib", "cpu_weights_mib", "gpu_weights_mib", "gpu_compute_mib")
 
 
 def _normalize_flash_attention(value: Any) -> Any:
-    """Return the log's word for a value of flash-attn; other values, such as "auto", are unchanged."""
+    """Return the log's word for a value of flash-attn: "enabled" or "disabled"; other values, such as "auto", are unchanged."""
     return {"on": "enabled", "1": "enabled", "off": "disabled", "0": "disabled"}.get(str(value).casefold(), value)
 
 
 LOG = LogFormat(
-    # answers of the model, which may quote exceptions, and lines of each request
+    # answers of the model, which may quote exceptions, and lines that are printed for each request
     noise=("unparsed ", "got exception: ", "print_timing: "),
     banners=(BUILD, BUILD_INFO),
     arguments=VERBOSITY,
@@ -307,7 +307,7 @@ LOG = LogFormat(
 
 
 def detect_layers_on_cpu(evidence: SlownessEvidence) -> Iterator[Cause]:
-    """Yield the cause "layers on the CPU", found or excluded: n-gpu-layers or `fit` may have put them there."""
+    """Yield the cause "layers on the CPU", found or excluded. n-gpu-layers or `fit` may assign layers to the CPU."""
     offloaded, line = evidence.find_in_log("gpu_layers")
     if not offloaded:
         return

@@ -55,16 +55,33 @@ RULES: Rules[Case, Case] = Rules(
 def rule(
     name: str, *, sources: Iterable[str], example: ServerRequest, build: int = flags.NEWEST_BUILD
 ) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule; see `Rules.rule`. `build` belongs to its example."""
+    """Register a rule; see `Rules.rule`. `build` is the build of its example."""
     case = Case(replace(example, flags=flags.normalize(example.flags)), f"b{build}")
     return RULES.rule(name, sources=sources, example=case)
 
 
-#: smallest number in common use for "all layers" (99, 999); no current model has as many
+#: smallest number that is commonly used for "all layers" (99, 999); no current model has so many layers
 MIN_ALL_LAYERS = 99
 OFFICIAL_IMAGE = re.compile(r"^ghcr\.io/ggml-org/llama\.cpp:(?P<tag>[\w.-]+)")
 HELP = "llama-server --help"
 OVERRIDES = "override-kv"
+#: flags that download an unpinned model when the server starts
+DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
+#: True for the values of --spec-type that need a second model. Source: the help of b10434 and b11549, which agree
+SPEC_TYPES: dict[str, bool] = {
+    "none": False,
+    "draft-simple": True,
+    "draft-eagle3": True,
+    "draft-mtp": False,
+    "draft-dflash": True,
+    "draft-dspark": True,
+    "ngram-simple": False,
+    "ngram-map-k": False,
+    "ngram-map-k4v": False,
+    "ngram-mod": False,
+    "ngram-cache": False,
+}
+SPEC_TYPE, DRAFT, MAX_DRAFTS, MIN_DRAFTS = "spec-type", "model-draft", "spec-draft-n-max", "spec-draft-n-min"
 
 
 @rule(
@@ -92,14 +109,10 @@ def model_file(case: Case) -> Iterator[Finding]:
         yield Finding("error", sentence, (Way(f"write {name}", {flags.MODEL: name}),), HELP, flags.MODEL)
 
 
-#: flags that download an unpinned model when the server starts
-DOWNLOAD_FLAGS = ("hf-repo", "hf-file", "hf-repo-draft", "model-url", "mmproj-url", "docker-repo")
-
-
 @rule("downloads", sources=(HELP,), example=ServerRequest({"model": "a.gguf", "hf": "org/repo:Q4_K_M"}))
 def downloads(case: Case) -> Iterator[Finding]:
     """A model that llama-server downloads at startup is not pinned.
-    -hf and similar flags fetch the current file at every start. Neither its hash in spark.lock nor the memory that it needs is checked.
+    -hf and similar flags fetch the current file at every start. Neither the file's hash nor the memory that it needs is checked.
     """
     names = case.request.flags
     presets = [name for name in names if name.endswith("-default") and name != "spec-default"]
@@ -109,23 +122,6 @@ def downloads(case: Case) -> Iterator[Finding]:
             way = Way("remove it: `model.id` and `model.file` select what is downloaded and pinned", {name: None})
             sentence = f"{name} makes llama-server download a model that spark.lock does not pin."
             yield Finding("error", sentence, (way,), HELP, name)
-
-
-#: True for the values of --spec-type that need a second model. Source: the help of b10434 and b11549, which agree
-SPEC_TYPES: dict[str, bool] = {
-    "none": False,
-    "draft-simple": True,
-    "draft-eagle3": True,
-    "draft-mtp": False,
-    "draft-dflash": True,
-    "draft-dspark": True,
-    "ngram-simple": False,
-    "ngram-map-k": False,
-    "ngram-map-k4v": False,
-    "ngram-mod": False,
-    "ngram-cache": False,
-}
-SPEC_TYPE, DRAFT, MAX_DRAFTS, MIN_DRAFTS = "spec-type", "model-draft", "spec-draft-n-max", "spec-draft-n-min"
 
 
 @rule(
@@ -230,7 +226,7 @@ def fit_shrinks(case: Case) -> Iterator[Finding]:
 )
 def layers_on_cpu(case: Case) -> Iterator[Finding]:
     """With a number for n-gpu-layers, the other layers run on the CPU.
-    On a GB10 CPU and GPU share the memory, so this saves nothing, and every token waits for the slower CPU.
+    On a GB10, CPU and GPU share the memory, so this saves none, and every token waits for the slower CPU.
     """
     layers = flags.parse_positive_integer(case.flag(flags.LAYERS))
     if case.request.platform == "gb10" and layers is not None and 0 < layers < MIN_ALL_LAYERS:
@@ -372,12 +368,12 @@ def open_to_network(case: Case) -> Iterator[Finding]:
     example=ServerRequest({"model": "a.gguf", "metrics": False}),
 )
 def no_metrics(case: Case) -> Iterator[Finding]:
-    """Without metrics, a stalled server looks like a busy one.
-    sparkwright adds --metrics; health checks compare the number of decoding steps with that of the previous check.
+    """Without metrics, a stalled server looks like a busy server.
+    sparkwright adds --metrics; health checks compare the number of decoding steps with the number at the previous check.
     """
     if case.flag(flags.METRICS) is False:
         way = Way("remove it", {flags.METRICS: None})
-        yield Finding("warning", "metrics is off: health checks cannot see a stall.", (way,), HELP, flags.METRICS)
+        yield Finding("warning", "metrics is off: health checks cannot detect a stall.", (way,), HELP, flags.METRICS)
 
 
 @rule(

@@ -30,11 +30,11 @@ RULES = (rules.RULES,)
 CHUNKING_OFF = -1
 #: default chunk size on GPUs with 90 to 160 GB (source of 0.5.23)
 DEFAULT_CHUNK_TOKENS = 8192
-#: in SGLang's formula for the memory of computation (source of 0.5.9): the minimum for a chunk, the default of
-#: max-prefill-tokens, and the requests in CUDA graphs on GPUs with 90 to 160 GB
+#: numbers in SGLang's formula for the memory of computation (source of 0.5.9): the minimum for a chunk, the default of
+#: max-prefill-tokens, and the requests in the largest CUDA graph on GPUs with 90 to 160 GB
 MIN_CHUNK_TOKENS, DEFAULT_PREFILL_TOKENS, MAX_GRAPH_REQUESTS = 2048, 16384, 256
 GRAPHS_OFF = "disable-cuda-graph"
-#: keys of config.json with the rows and the width of a table of n-gram embeddings
+#: keys of config.json with the number of rows and the width of the table of n-gram embeddings
 NGRAM_TABLE_KEYS = ("ngram_vocab_size_base", "ple_embed_dim")
 MAX_TEXT_CHARS = 200
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+\.\d+(?:\.?post\d+)?(?:rc\d+)?)(?![\d.])")
@@ -47,12 +47,12 @@ def version(text: str | None) -> Version | None:
 
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
-    """Return an unknown kind, with the longest sequence."""
+    """Return an unknown kind with the model's maximum sequence length."""
     return UnknownKind("a model whose kind is unknown for SGLang", count_or_none(model.get("max_position_embeddings")))
 
 
 def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config's keys for the longest sequence and the table of n-gram embeddings."""
+    """Return the keys of config.json for the maximum sequence length and the table of n-gram embeddings."""
     text_config = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     sizes = {
         name: count_or_none((text_config or {}).get(name)) for name in ("max_position_embeddings", *NGRAM_TABLE_KEYS)
@@ -109,7 +109,7 @@ def effective(request: ServerRequest, model: Mapping[str, Any], version: Version
 
 
 def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
-    """Return the share for weights and KV cache, and the memory for computation on top of it; unknown without a share in the flags.
+    """Return the share for weights and KV cache, and the additional memory for computation; unknown if the flags set no share.
 
     SGLang applies the share to the memory that is free at its start. Here it applies to all memory, the upper bound. The memory
     for computation is estimated with the formula by which SGLang chooses a share (source of 0.5.9 server_args.py, 0.5.23
@@ -128,7 +128,7 @@ def memory(flags: Mapping[str, Any], locked: Mapping[str, Any]) -> Memory:
     compute_bytes = 512 * MIB + tokens * MIB * 3 // 2 + graph_requests * 2 * MIB
     step = f"{tokens} tokens of unchunked prompts" if chunk_tokens == 0 else f"{tokens} tokens of a chunk"
     table_bytes = _ngram_table_bytes(flags, locked.get("config") or {})
-    source = f"by SGLang's own formula: {step}, CUDA graphs of {graph_requests} requests"
+    source = f"by SGLang's formula: {step}, CUDA graphs of {graph_requests} requests"
     return Memory(
         share=share,
         bytes=compute_bytes,
@@ -156,6 +156,6 @@ def _ngram_table_bytes(flags: Mapping[str, Any], model: Mapping[str, Any]) -> in
 def chunked_prefill_arms(
     flags: Mapping[str, Any], model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the recipe's chunk size, or SGLang's default, for on, and -1 for off."""
+    """Return the changes to the flags that turn chunked prefill on (the recipe's chunk size or SGLang's default) and off."""
     chunk_tokens = sglang_flags.chunk_size(sglang_flags.normalize(flags)) or DEFAULT_CHUNK_TOKENS
     return {sglang_flags.CHUNK_SIZE: chunk_tokens}, {sglang_flags.CHUNK_SIZE: CHUNKING_OFF}

@@ -123,6 +123,8 @@ ADAPTERS: AdapterFlags | None = AdapterFlags(
 )
 #: flags of every command unless the recipe sets them. The engine's defaults are the container's loopback and no /metrics
 DEFAULT_FLAGS: Mapping[str, Any] = {HOST: "0.0.0.0", PORT: DEFAULT_PORT, METRICS: True}
+#: words before the model in a command; older guides run the Python module
+PROGRAM_WORDS = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
 
 
 def value(flags: Mapping[str, Any], name: str) -> Any:
@@ -137,7 +139,7 @@ def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
 
 
 def argv(flags: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of these flags, in their order. Flags that are None, and switches that are off, have no words."""
+    """Return the command-line words for the flags, in order. Flags that are None, and most switches that are off, are left out."""
     return tuple(word for name, setting in normalize(flags).items() for word in _flag_words(name, setting))
 
 
@@ -203,10 +205,6 @@ def _flag_words(name: str, setting: Any) -> list[str]:
     return [f"--{name}", format_word(setting)]
 
 
-#: words before the model in a command; older guides run the Python module
-PROGRAM_WORDS = frozenset(("sglang", "serve", "python", "python3", "-m", "sglang.launch_server"))
-
-
 def parse_command(words: Sequence[str]) -> Command:
     """Return the model and the flags of a command. Switches become booleans, digits numbers, and several words a list.
 
@@ -235,7 +233,7 @@ def _parse_value(name: str, words: list[str]) -> Any:
 # Commands from other projects. Sources: spark-arena/recipe-registry@3075780, scitrera/oss-spark-run@3190eb7; server_args.py of
 # 0.5.23.
 
-#: prefixes in common use, which argparse completes
+#: common abbreviations, which argparse completes
 ABBREVIATIONS = {"--tp": "--tp-size", "--pp": "--pp-size", "--dp": "--dp-size"}
 
 

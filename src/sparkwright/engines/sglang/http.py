@@ -23,7 +23,7 @@ from sparkwright.engines.http import Http, MetricSample
 from sparkwright.trust.bounds import count_or_none, parse_number
 
 PORT = 30000
-#: SGLANG_HEALTH_CHECK_TIMEOUT, seconds
+#: default of SGLANG_HEALTH_CHECK_TIMEOUT, in seconds
 HEALTH_TIMEOUT_S = 20.0
 MAX_TEXT_CHARS = 200
 #: default tokens per page: `page_size` resolves to 1 (0.5.9 server_args.py, 0.5.23 arg_groups/overrides.py). With some attention
@@ -41,8 +41,8 @@ def parse_version(info: Any) -> str:
 def parse_settings(info: Any) -> dict[str, Any]:
     """Return the settings in an answer of /server_info; missing ones are omitted.
 
-    max_model_len: only if a flag sets it; /v1/models has it in any case. slots: concurrent requests. mem_fraction_static: share of
-    all memory for weights and KV cache.
+    max_model_len is present only if a flag sets it; /v1/models always contains it. slots is the maximum number of concurrent requests,
+    mem_fraction_static the share of all memory for weights and KV cache.
     """
     if not isinstance(info, dict):
         return {}
@@ -66,7 +66,7 @@ def parse_settings(info: Any) -> dict[str, Any]:
 
 
 def context_length(model: Mapping[str, Any]) -> Any:
-    """Return the longest sequence in tokens from a model in /v1/models; None if it is missing."""
+    """Return the maximum sequence length in tokens from a model in /v1/models; None if it is missing."""
     return model.get("max_model_len")
 
 

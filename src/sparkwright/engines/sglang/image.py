@@ -1,4 +1,7 @@
-"""Version and options of the SGLang in an image, from its own output; the tag is not used. Source: 0.5.23; not tested with a real image."""
+"""Version and options of the SGLang in an image, from the program's output; the tag is not used.
+
+Source: 0.5.23; not tested with a real image.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ def parse_version(text: str) -> str | None:
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Return the options in a help text with "0" for switches and "1" for others; empty if it is not a list of options.
+    """Return the options in a help text, "0" for switches and "1" for other options, by name; empty if the text is no list of options.
 
-    The text begins with the options for language models. Those for image and video models follow, and are ignored.
+    The text begins with the options for language models. The options for image and video models follow, and are ignored.
     """
     text = text[:MAX_HELP_CHARS]
     options = {"model-type": "1"} if "--model-type" in text else {}  # only mentioned outside of the list

@@ -21,7 +21,7 @@ USAGE = line("usage: ", r"^usage: (?:sglang serve|launch_server\.py) ")
 ARGPARSE = line("error: ", r"^(?:sglang serve|launch_server\.py): error: ")
 LOADED = line("Load weight end.", r"Load weight end\. elapsed=([\d.]+) s")
 KV_CACHE = line("KV Cache is allocated. ", r"KV Cache is allocated\. .{0,80}?#tokens: ([\d,]+)")
-#: managers/scheduler.py: a line with several settings
+#: a string that only the scheduler's line with several settings contains (managers/scheduler.py)
 SCHEDULER = "max_total_num_tokens="
 GRAPHS_BEGIN = line("uda graph begin", r"[Cc]apture cuda graph begin")
 GRAPHS_BEGIN_NEW = line("CUDA graph begin", r"Capture .{0,80}?CUDA graph begin")
@@ -41,7 +41,8 @@ STAGES: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("ready", (READY,)),
 )
 
-#: later lines win, and the scheduler's line is the last. Its chunked_prefill_size is -1 if chunked prefill is off
+#: readings of lines; later lines override earlier ones, and the scheduler's line is the last. Its chunked_prefill_size is -1 if chunked
+#: prefill is off
 VALUES: tuple[tuple[str, Line], ...] = (
     ("weights_s", LOADED),
     ("weights_gib", line(LOADED.needle, r"mem usage=([\d.]+\d) GB")),
@@ -63,7 +64,7 @@ VALUES: tuple[tuple[str, Line], ...] = (
     ("attention_backend", line("Attention backend not specified. Use ", r"Use (\w+) backend by default")),
 )
 
-#: managers/scheduler.py of 0.5.23: logged after the scheduler's line, which has the requested size
+#: readings implied by a line. managers/scheduler.py of 0.5.23: logged after the scheduler's line, which has the requested size
 FIXED: tuple[tuple[str, Line, Any], ...] = (
     ("chunked_prefill", line("Chunked prefill is disabled for multimodal models"), False),
 )
@@ -160,7 +161,7 @@ FAILURES: tuple[FailurePattern, ...] = (
     ),
 )
 
-#: exceptions of a process that exits because another did
+#: exceptions of a process that exits because another process exited
 CONSEQUENCES = re.compile(
     r"^(?:KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|ConnectionResetError|EOFError)\b"
     r"|gloo/transport/tcp/pair\.cc.{0,80}?Connection closed|Initialization failed"

@@ -36,7 +36,7 @@ FORMER_NAMES: Mapping[str, str] = {
 }
 #: works on a GB10 with CUDA graphs; 0.75 led to swapping (sglang #34872)
 SUGGESTED_MEMORY_SHARE = 0.7
-#: images with any tag except a release's
+#: images whose tag is not that of a release
 MOVING_TAG = re.compile(r"^(?:docker\.io/)?lmsysorg/sglang:(?!v\d)[\w.-]+")
 #: allows a context longer than the model's, at the user's risk
 LONG_CONTEXT_VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
@@ -49,7 +49,7 @@ class Case(OptionCase):
     """The input of the rules."""
 
     #: the model's maximum sequence length in tokens; None if unknown
-    longest: int | None = None
+    model_maximum: int | None = None
 
     ENGINE, TITLE, HISTORY = "sglang", "SGLang", flags.HISTORY
 
@@ -67,7 +67,6 @@ class Case(OptionCase):
 
 RuleFunction = Callable[[Case], Iterable[Finding]]
 
-
 RULES: Rules[Case, Case] = Rules(
     describe_example=lambda case: {
         "engine": "sglang",
@@ -84,10 +83,10 @@ def rule(
     sources: Iterable[str],
     example: ServerRequest,
     version: str = flags.SOURCE_RELEASE,
-    longest: int | None = None,
+    model_maximum: int | None = None,
 ) -> Callable[[RuleFunction], RuleFunction]:
-    """Register a rule; see `Rules.rule`. `version` and `longest` belong to its example, and have the meaning of Case's fields."""
-    case = Case(replace(example, flags=flags.normalize(example.flags)), version, longest=longest)
+    """Register a rule; see `Rules.rule`. `version` and `model_maximum` are fields of its example's Case (`version` as `release`)."""
+    case = Case(replace(example, flags=flags.normalize(example.flags)), version, model_maximum=model_maximum)
     return RULES.rule(name, sources=sources, example=case)
 
 
@@ -121,8 +120,7 @@ def flag_value(case: Case) -> Iterator[Finding]:
 def memory_unset(case: Case) -> Iterator[Finding]:
     """Without mem-fraction-static, SGLang's memory use cannot be checked before a start.
     SGLang then chooses a share, depending on the memory that is free at its start. The share includes weights and KV cache: if SGLang
-    fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the weights, and must be
-    raised.
+    fails with "Not enough memory. Please try to increase --mem-fraction-static", the share is too small for the weights: raise it.
     """
     if case.flag(flags.MEMORY) is None:
         way = Way(
@@ -285,12 +283,14 @@ def open_to_network(case: Case) -> Iterator[Finding]:
 
 @rule("no-metrics", sources=(SOURCE,), example=ServerRequest({"enable-metrics": False}))
 def no_metrics(case: Case) -> Iterator[Finding]:
-    """Without metrics, a stalled server looks like a busy one.
-    sparkwright adds --enable-metrics; health checks compare the number of decoded tokens with that of the previous check.
+    """Without metrics, a stalled server looks like a busy server.
+    sparkwright adds --enable-metrics; health checks compare the number of decoded tokens with the number at the previous check.
     """
     if case.flag(flags.METRICS) is False:
         way = Way("remove it", {flags.METRICS: None})
-        yield Finding("warning", f"{flags.METRICS} is off: checks cannot see a stall.", (way,), SOURCE, flags.METRICS)
+        yield Finding(
+            "warning", f"{flags.METRICS} is off: checks cannot detect a stall.", (way,), SOURCE, flags.METRICS
+        )
 
 
 @rule(
@@ -312,7 +312,7 @@ def image_kernels(case: Case) -> Iterator[Finding]:
     "model-length",
     sources=("srt/configs/model_config.py of 0.5.9 and 0.5.23: the ValueError mentions the variable",),
     example=ServerRequest({flags.CONTEXT: 200000}),
-    longest=131072,
+    model_maximum=131072,
 )
 def model_length(case: Case) -> Iterator[Finding]:
     """context-length must not exceed the model's maximum context.
@@ -320,12 +320,17 @@ def model_length(case: Case) -> Iterator[Finding]:
     set to 1. Beyond the maximum, the output is garbage or a GPU kernel fails.
     """
     requested = flags.context(case.request.flags)
-    if case.longest is None or requested is None or requested <= case.longest or case.flag("json-model-override-args"):
+    if (
+        case.model_maximum is None
+        or requested is None
+        or requested <= case.model_maximum
+        or case.flag("json-model-override-args")
+    ):
         return
     is_allowed = str(case.request.env.get(LONG_CONTEXT_VARIABLE, "")).lower() in ("1", "true", "yes", "y")
     outcome = "output beyond it is garbage" if is_allowed else f"{case.engine} refuses to start"
-    way = Way(f"lower {flags.CONTEXT} to {case.longest}", {flags.CONTEXT: case.longest})
-    sentence = f"{flags.CONTEXT} {requested} exceeds the model's {case.longest}: {outcome}."
+    way = Way(f"lower {flags.CONTEXT} to {case.model_maximum}", {flags.CONTEXT: case.model_maximum})
+    sentence = f"{flags.CONTEXT} {requested} exceeds the model's {case.model_maximum}: {outcome}."
     yield Finding("warning" if is_allowed else "error", sentence, (way,), SOURCE, flags.CONTEXT)
 
 
