@@ -38,7 +38,7 @@ class ListedOption:
 
 
 def parse_help(text: str) -> dict[str, ListedOption]:
-    """Return the options in a help text by canonical name, except removed ones; empty if the text is no list of options."""
+    """Return the options in a help text by canonical name, except removed ones; empty if the text is not a list of options."""
     options: dict[str, ListedOption] = {}
     for entry in re.split(r"\n(?=-[A-Za-z-])", "\n" + text[:MAX_HELP_CHARS]):
         option = _parse_option(entry.strip("\n"))
@@ -109,7 +109,7 @@ def parse_version(text: str) -> str | None:
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Return the number of values of each option in a help text; empty if the text is no list of options."""
+    """Return the number of values of each option in a help text; empty if the text is not a list of options."""
     return {name: str(option.takes) for name, option in parse_help(text).items()}
 
 

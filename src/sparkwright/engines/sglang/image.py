@@ -35,7 +35,7 @@ def parse_version(text: str) -> str | None:
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Return the options in a help text, "0" for switches and "1" for other options, by name; empty if the text is no list of options.
+    """Return the options in a help text, "0" for switches and "1" for other options, by name; empty if the text is not a list of options.
 
     The text begins with the options for language models. The options for image and video models follow, and are ignored.
     """
