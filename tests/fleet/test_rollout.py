@@ -46,7 +46,9 @@ def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
     records: list[tuple[list[str], list[str]]] = []
     record = RolloutRecord("restart", HOSTS[:3])
     roll = PlayRollout(
-        RolloutPolicy(serial=(1,)), record=record, save=lambda value: records.append((value.under_way, value.left))
+        RolloutPolicy(serial=(1,)),
+        record=record,
+        save=lambda value: records.append((value.under_way, value.unfinished)),
     )
     roll.record_batch(["s1"])
     roll.finish_batch(["s1"], {})
@@ -59,7 +61,7 @@ def test_a_batch_under_way_counts_as_left_until_it_is_over() -> None:
 def test_a_host_is_through_after_the_last_play_that_is_for_it() -> None:
     record = RolloutRecord("site", ["s1", "s2"])
     PlayRollout(RolloutPolicy(), record=record, final_hosts=frozenset({"s1"})).finish_batch(["s1", "s2"], {})
-    assert record.left == ["s2"]
+    assert record.unfinished == ["s2"]
 
 
 # The record of a rolling run on the laptop, and the cases in which it can't be resumed.
@@ -78,7 +80,7 @@ def test_it_is_kept_until_nothing_is_left_and_never_committed(tmp_path: Path) ->
     file, record = RecordFile(tmp_path, "restart"), unfinished_record()
     file.save(record)
     assert file.load() == record
-    assert file.load().left == ["s2", "s3"]
+    assert file.load().unfinished == ["s2", "s3"]
     assert (tmp_path / ".sparkwright/.gitignore").read_text() == "*\n"
     record.done |= {"s2": dict(FINGERPRINT), "s3": dict(FINGERPRINT)}
     file.save(record)

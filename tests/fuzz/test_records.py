@@ -35,7 +35,7 @@ def test_the_record_of_a_rolling_run(tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         file.path.write_bytes(data)
         record = file.load()
-        assert isinstance(record.left, list)
+        assert isinstance(record.unfinished, list)
         refuse_other_hosts(record, ["spark1", "spark2"])
         refuse_changed_run(record, {"serial": "1"}, lambda host: {"recipes/a.yml": "ab"}, now_s=2e9)
 

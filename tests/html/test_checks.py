@@ -66,12 +66,12 @@ def test_a_check_counts_for_as_long_as_it_speaks() -> None:
     assert host.unknown_share == pytest.approx(1 - 3600 / (7 * weeks.DAY_S))
     (episode,) = host.episodes
     assert (episode.start_s, episode.end_s) == (weeks.SINCE_S + 2700, weeks.SINCE_S + 3600)
-    assert not episode.end_known
+    assert not episode.is_end_known
 
 
 def test_a_check_by_hand_speaks_for_ten_minutes_and_not_for_the_week() -> None:
     (value,) = weeks.make_host([dataclasses.replace(weeks.make_check(weeks.SINCE_S + 100), every_s=0.0)]).periods
-    assert (value.state, value.end_s - value.start_s, value.end_known) == ("ok", 600, False)
+    assert (value.state, value.end_s - value.start_s, value.is_end_known) == ("ok", 600, False)
     drawn = html.page(
         [weeks.make_host([dataclasses.replace(weeks.make_check(weeks.SINCE_S), every_s=0.0)])],
         weeks.SINCE_S,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkwright import html as pages
-from sparkwright.html import Host
+from sparkwright.html import HostChecks
 from tests.html import weeks
 
 BROWSER = next(
@@ -41,7 +41,7 @@ addEventListener('load', () => {
 """
 
 
-def make_week() -> list[Host]:
+def make_week() -> list[HostChecks]:
     """Return one host with all kinds of checks, one without checks, and one that could not be reached."""
 
     def change(hours: float) -> dict[str, Any] | None:
@@ -52,7 +52,7 @@ def make_week() -> list[Host]:
             more["tok_per_s"] = 48 + hours % 7
         return more | ({"state": "down", "why": "<b>exited</b> & gone"} if 80 <= hours < 84 else {})
 
-    silent = Host("spark3", weeks.SINCE_S, weeks.UNTIL_S, error="unreachable: 10.0.0.3 refuses connections.")
+    silent = HostChecks("spark3", weeks.SINCE_S, weeks.UNTIL_S, error="unreachable: 10.0.0.3 refuses connections.")
     return [weeks.make_host(weeks.make_checks(change)), weeks.make_host([], "spark2"), silent]
 
 

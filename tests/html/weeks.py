@@ -39,7 +39,7 @@ def make_checks(change: Callable[[float], dict[str, Any] | None] = lambda hours:
     return records
 
 
-def make_host(records: list[Record], name: str = "spark1") -> html.Host:
+def make_host(records: list[Record], name: str = "spark1") -> html.HostChecks:
     """Return the host as the laptop reads it."""
     event = {"fields": list(CHECK_FIELDS), "rows": [check_row(record) for record in records]}
     return html.build_host(name, event, SINCE_S, UNTIL_S)

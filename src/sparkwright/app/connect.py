@@ -45,14 +45,14 @@ class PendingConnections:
 
     Args:
         pattern: pattern for hosts, in the form of --host.
-        need: kind of requests that will follow; the runner on the host imports the modules for it.
+        request_kind: kind of requests that will follow; the runner on the host imports the modules for it.
     """
 
-    def __init__(self, pattern: str, need: RequestKind) -> None:
+    def __init__(self, pattern: str, request_kind: RequestKind) -> None:
         self.pattern = pattern
-        self.need = need
+        self.request_kind = request_kind
         self.hosts = patterns.read_ssh_hosts(Project.here().root, pattern)[:FORKS]
-        self._links = {host.name: (host.connection_settings, open_link(host, need)) for host in self.hosts}
+        self._links = {host.name: (host.connection_settings, open_link(host, request_kind)) for host in self.hosts}
 
     def assign_links(self, members: Sequence[Member]) -> None:
         """Assign the connections to their members, and close the others.
@@ -60,7 +60,7 @@ class PendingConnections:
         A member without a connection connects on its first request.
         """
         for member in members:
-            member.need = self.need
+            member.request_kind = self.request_kind
             if self._links.get(member.host.name, ("",))[0] == member.host.connection_settings:
                 member.link = self._links.pop(member.host.name)[1]
         self.close()
@@ -102,16 +102,16 @@ def remaining_hosts(playbook: str, pattern: str) -> str:
     record = RecordFile(project.root, playbook).load()
     if pattern:
         refuse_other_hosts(record, [host.name for host in select_hosts(pattern).hosts])
-    return ",".join(record.left)
+    return ",".join(record.unfinished)
 
 
-def connect_hosts(pattern: str, need: RequestKind = "engine") -> Selection:
+def connect_hosts(pattern: str, request_kind: RequestKind = "engine") -> Selection:
     """Select the hosts of a pattern and start connecting to them. Raises Refused as `select_hosts` does.
 
     Args:
-        need: kind of requests that will follow.
+        request_kind: kind of requests that will follow.
     """
-    return complete_selection(PendingConnections(pattern, need))
+    return complete_selection(PendingConnections(pattern, request_kind))
 
 
 def complete_selection(pending: PendingConnections) -> Selection:
@@ -151,7 +151,9 @@ def select_machines(selection: Selection) -> Selection:
     for member in selection.fleet.members:
         connected.setdefault(member.host.machine, member)
     close_links(member for member in selection.fleet.members if connected[member.host.machine] is not member)
-    members = [Member(host, link=connected[host.name].link, need=connected[host.name].need) for host in hosts]
+    members = [
+        Member(host, link=connected[host.name].link, request_kind=connected[host.name].request_kind) for host in hosts
+    ]
     return replace(selection, hosts=hosts, fleet=Fleet(members))
 
 

@@ -90,7 +90,7 @@ class Fleet:
         rollout: PlayRollout,
         preview: Callable[[Member], Plan] | None = None,
     ) -> None:
-        """Run the members' plans batch by batch. If the run stops early, `stopped` contains the reason and no play starts later.
+        """Run the members' plans batch by batch. If the run stops early, `stopped` contains the reason, and no more plays start.
 
         Args:
             rollout: the batches, and the hosts that must keep serving.
@@ -133,7 +133,7 @@ class Fleet:
         An exception becomes the member's recap.
 
         Args:
-            then: called for each member after `act`, even if that failed.
+            then: called for each member after `act`, even if `act` failed.
         """
         if not members:
             return
@@ -260,7 +260,7 @@ class Fleet:
         )
 
     def _run_together(self, batch: Sequence[Member], plan_for: Callable[[Member], Plan]) -> None:
-        """Run the plans of a cluster's members. None is started unless all could be made, because members wait for each other."""
+        """Run the plans of a cluster's members, or none if one could not be made, because members wait for each other."""
         plans: dict[str, Plan] = {}
 
         def plan(member: Member) -> None:
@@ -294,7 +294,7 @@ class Fleet:
                 for host_event in answer:
                     self._record_event(member, host_event)
 
-        def then(member: Member) -> None:
+        def settle(member: Member) -> None:
             if member.recap is recaps_before[member.host.name]:
                 self._events.put(event("waiting", host=member.host.name))
                 return
@@ -302,7 +302,7 @@ class Fleet:
             self._report_finished(member)
 
         recaps_before = {name: member.recap for name, member in waiting.items()}
-        self.each(list(waiting.values()), check, then)
+        self.each(list(waiting.values()), check, settle)
         failed = _failure_reasons(settled.values())
         self.stopped = rollout.policy.precheck_stop_reason(list(failed), list(waiting), is_rolling=is_rolling)
         rollout.record_outcomes([name for name in settled if name not in failed], failed)
@@ -329,7 +329,7 @@ class Fleet:
         self._events.put(event)
 
     def _handle_interrupt(self, running: Sequence[Member]) -> None:
-        """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end when the link is closed."""
+        """Handle Ctrl-C: stop the runs, or disconnect and leave them running. Other requests end with the connection."""
         hosts = ",".join(member.host.name for member in running if member.run_id)
         if hosts and self.ask_stop(hosts):
             # selected again, because further runs may have started while the user was asked

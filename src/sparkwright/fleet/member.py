@@ -45,8 +45,8 @@ class Member:
     engine_options: dict[str, Any] | None = None
     #: True if a task has verified that the host serves
     is_verified: bool = False
-    #: kind of request for which the connection is opened
-    need: RequestKind = "engine"
+    #: kind of requests for which the connection is opened
+    request_kind: RequestKind = "engine"
     #: notes about the host that were already shown
     shown_notes: set[str] = field(default_factory=set)
 
@@ -57,7 +57,7 @@ class Member:
     def open(self) -> Link:
         """Return the link, and start to connect in the background if it is not open."""
         if self.link is None:
-            self.link = open_link(self.host, self.need)
+            self.link = open_link(self.host, self.request_kind)
         return self.link
 
     def request(self, header: Mapping[str, Any], secrets: Mapping[str, Secret] | None = None) -> Iterator[Event]:

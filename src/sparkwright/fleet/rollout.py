@@ -26,6 +26,21 @@ from sparkwright.units import MIB
 RECORD_SCHEMA = 1
 RECORD_FOLDER = ".sparkwright"
 MAX_RECORD_AGE_S = 7 * 86400.0
+#: size limit of the file; a host takes about 1 kB
+MAX_RECORD_BYTES = 4 * MIB
+RECORD_SHAPE = Partial(
+    {
+        "schema": int,
+        "playbook": str,
+        **{key: [line] for key in ("hosts", "under_way")},
+        "options": {str: object},
+        "done": {str: {str: str}},
+        "failed": {str: str},
+        "began_s": moment,
+    },
+    needs=("schema", "playbook", "hosts"),
+    strict=True,
+)
 
 #: digests of a host's inputs, by name such as "recipes/a.yml"
 Fingerprints = Mapping[str, str]
@@ -51,26 +66,9 @@ class RolloutRecord:
     began_s: float = field(default_factory=time.time)
 
     @property
-    def left(self) -> list[str]:
+    def unfinished(self) -> list[str]:
         """The hosts that are not finished."""
         return [name for name in self.hosts if name not in self.done]
-
-
-#: size limit of the file; a host takes about 1 kB
-MAX_RECORD_BYTES = 4 * MIB
-RECORD_SHAPE = Partial(
-    {
-        "schema": int,
-        "playbook": str,
-        **{key: [line] for key in ("hosts", "under_way")},
-        "options": {str: object},
-        "done": {str: {str: str}},
-        "failed": {str: str},
-        "began_s": moment,
-    },
-    needs=("schema", "playbook", "hosts"),
-    strict=True,
-)
 
 
 class RecordFile:
@@ -84,7 +82,7 @@ class RecordFile:
     def save(self, record: RolloutRecord) -> None:
         """Replace the file, or remove it if all hosts are finished. Raises Failed if it can't be written."""
         try:
-            if not record.left:
+            if not record.unfinished:
                 self.path.unlink(missing_ok=True)
                 return
             private.create_folder(self._folder)
@@ -159,7 +157,7 @@ class PlayRollout:
     host_count: int = 0
     #: check all hosts before the first batch
     checks_first: bool = False
-    #: True for a cluster, of which no member is started if the plan of one can't be made
+    #: True for a cluster: no member is started unless the plans of all members can be made
     together: bool = False
     #: enforces `min_serving`; None if no group has a minimum
     guard: Guard | None = None

@@ -13,10 +13,14 @@ from sparkwright.health.record import severity, validity_s
 from sparkwright.trust.shapes import OptionalField, Shape, build_dataclass, line, moment, validate
 from sparkwright.units import GIB
 
+MAX_SPANS = 240
+#: readable lengths of a span, in seconds
+SPAN_LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The data of a check that the report shows. None if unknown."""
+    """The data of a check that the report shows; None for unknown values."""
 
     time_s: float
     state: str
@@ -26,6 +30,7 @@ class Check:
     mem_available_bytes: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    #: how the check healed the server; empty if it did not
     healed: str = ""
     #: interval of the schedule; 0 for a manual check
     every_s: float = 0.0
@@ -54,7 +59,7 @@ class Period:
     start_s: float
     end_s: float
     #: False if its last check expired before the next one
-    end_known: bool = True
+    is_end_known: bool = True
 
 
 def merge_periods(checks: Sequence[Check], until_s: float) -> list[Period]:
@@ -65,22 +70,22 @@ def merge_periods(checks: Sequence[Check], until_s: float) -> list[Period]:
         until_s: end of the last period, in seconds since the epoch.
     """
     periods: list[Period] = []
-    for period in _check_periods(checks, until_s):
+    for period in _iter_validity_periods(checks, until_s):
         previous = periods[-1] if periods else None
-        if previous is not None and previous.end_known and previous.state == period.state:
+        if previous is not None and previous.is_end_known and previous.state == period.state:
             periods[-1] = Period(
-                period.state, previous.why or period.why, previous.start_s, period.end_s, period.end_known
+                period.state, previous.why or period.why, previous.start_s, period.end_s, period.is_end_known
             )
         else:
             periods.append(period)
     return periods
 
 
-def _check_periods(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
+def _iter_validity_periods(checks: Sequence[Check], until_s: float) -> Iterator[Period]:
     """Yield the period in which each check is valid."""
     for check, next_s in zip(checks, [*(check.time_s for check in checks[1:]), until_s], strict=False):
-        last_s = check.time_s + validity_s(check.every_s)
-        yield Period(check.state, check.why, check.time_s, min(next_s, last_s), next_s <= last_s)
+        expiry_s = check.time_s + validity_s(check.every_s)
+        yield Period(check.state, check.why, check.time_s, min(next_s, expiry_s), next_s <= expiry_s)
 
 
 def total_seconds(periods: Sequence[Period], state: str = "") -> float:
@@ -88,22 +93,23 @@ def total_seconds(periods: Sequence[Period], state: str = "") -> float:
     return sum(period.end_s - period.start_s for period in periods if state in ("", period.state))
 
 
-MAX_SPANS = 240
-#: readable lengths of a span, in seconds
-SPAN_LENGTHS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The summary of a span's checks: number, worst state, median rate, lowest available memory, highest temperature."""
+    """The summary of the checks in a span of time."""
 
     start_s: float
+    #: number of checks
     checks: int
+    #: worst state, and its reason
     state: str
     why: str
+    #: median decode rate; None if unknown
     tok_per_s: float | None
+    #: lowest available memory; None if unknown
     memory_gib: float | None
+    #: highest temperature; None if unknown
     temperature_c: float | None
+    #: how checks healed the server; empty if none did
     healed: str = ""
 
 
@@ -117,11 +123,11 @@ class Episode:
     #: None if it has not ended
     end_s: float | None
     #: False if the state after it is unknown
-    end_known: bool = True
+    is_end_known: bool = True
 
 
 @dataclass(frozen=True)
-class Host:
+class HostChecks:
     """The checks of a host in the period of the report."""
 
     name: str
@@ -150,7 +156,7 @@ class Host:
                 period.why,
                 period.start_s,
                 None if period.end_s >= self.until_s else period.end_s,
-                period.end_known,
+                period.is_end_known,
             )
             for period in self.periods
             if period.state != "ok"
@@ -178,13 +184,13 @@ class Host:
         return next((check.baseline_tok_per_s for check in reversed(self.checks) if check.baseline_tok_per_s), None)
 
 
-def build_host(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> Host:
-    """Return a host from its `checks` event (runner/status.py), ignoring unknown fields. Raises ValueError."""
+def build_host(name: str, event: Mapping[str, Any], since_s: float, until_s: float) -> HostChecks:
+    """Return the checks in a host's `checks` event (runner/status.py), ignoring unknown fields. Raises ValueError if invalid."""
     rows = [dict(zip(event["fields"], row, strict=False)) for row in event["rows"]]
     checks = [build_dataclass(Check, row) for row in validate(rows, [CHECK_SHAPE], "a check")]
     checks = sorted((check for check in checks if since_s <= check.time_s <= until_s), key=lambda check: check.time_s)
     span_s = span_length_s(until_s - since_s, checks)
-    return Host(name, since_s, until_s, span_s, checks, list(summarize_spans(checks, span_s)))
+    return HostChecks(name, since_s, until_s, span_s, checks, list(summarize_spans(checks, span_s)))
 
 
 def span_length_s(total_s: float, checks: Sequence[Check]) -> float:

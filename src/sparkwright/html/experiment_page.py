@@ -15,8 +15,20 @@ from sparkwright.html import plot
 from sparkwright.html.page import render
 from sparkwright.html.plot import Chart, Line
 
-#: the only flag of the first sweeps
+#: flag of the chunk size, which sweeps of earlier versions varied
 BUDGET_FLAG = "max-num-batched-tokens"
+#: charts of a sweep: title, name in `Figures`, unit
+SWEEP_CHARTS = (
+    ("Throughput", "output_tok_per_s", "tok/s"),
+    ("TTFT p50", "ttft_p50_ms", "ms"),
+    ("ITL p99", "itl_p99_ms", "ms"),
+)
+#: charts by depth: key, title, name of the figure, unit, divisor and description
+DEPTH_CHARTS = (
+    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of a stream."),
+    ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
+    ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The host's lowest MemAvailable during the load."),
+)
 
 
 def write_page(folder: Path, results: Results) -> str:
@@ -67,14 +79,6 @@ def build_charts(results: Results) -> list[Chart]:
     ]
 
 
-#: charts of a sweep: title, name in `Figures`, unit
-SWEEP_CHARTS = (
-    ("Throughput", "output_tok_per_s", "tok/s"),
-    ("TTFT p50", "ttft_p50_ms", "ms"),
-    ("ITL p99", "itl_p99_ms", "ms"),
-)
-
-
 def _sweep_charts(results: Results) -> Iterator[Chart]:
     """Yield charts of each load by the swept flag, or a heat map of each load by two swept flags."""
     if results.experiment != "sweep":
@@ -85,8 +89,8 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
             yield from _heat_map_charts(results, axes, title, name, unit)
             continue
         swept = axes[0] if axes and axes[0] != BUDGET_FLAG else "max_num_batched_tokens"
-        places = _arm_positions(results, axes)
-        lines = _build_lines((row.words, places.get(row.arm), row.figure(name)) for row in build_rows(results))
+        positions = _arm_positions(results, axes)
+        lines = _build_lines((row.words, positions.get(row.arm), row.figure(name)) for row in build_rows(results))
         if lines:
             bars = () if _has_numeric_values(results, axes) else tuple(_swept_values(results, axes[0]))
             yield Chart(
@@ -97,7 +101,7 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
                 f"{title}, {unit}",
                 lines,
                 kind="bars" if bars else "lines",
-                log_x=not bars and min(places.values(), default=0) > 0,
+                log_x=not bars and min(positions.values(), default=0) > 0,
                 bars=bars,
                 table=_build_table(swept, lines, unit, bars),
             )
@@ -114,7 +118,7 @@ def _swept_values(results: Results, name: str) -> list[str]:
 
 
 def _arm_positions(results: Results, axes: Sequence[str]) -> dict[str, float]:
-    """Return the x positions of the arms, which are their values if all are numbers, and otherwise their indexes."""
+    """Return the x position of each arm: the value of its flag if all values are numbers, otherwise the value's index."""
     if not axes:
         return {arm.name: arm.max_num_batched_tokens for arm in results.arms if arm.max_num_batched_tokens}
     name = axes[0]
@@ -206,9 +210,9 @@ def _head_of_line_charts(results: Results) -> Iterator[Chart]:
         "H2: short prompts right behind a long one",
         "Mean time to the first token of the short prompts, alone and behind the long prompt, and that of the long prompt.",
         {
-            "shorts alone": "short_alone_ttft_mean_ms",
-            "shorts behind it": "short_ttft_mean_ms",
-            "the long one": "long_ttft_ms",
+            "short prompts alone": "short_alone_ttft_mean_ms",
+            "short prompts behind the long one": "short_ttft_mean_ms",
+            "long prompt": "long_ttft_ms",
         },
         "TTFT, ms",
     )
@@ -255,14 +259,6 @@ def _throughput_charts(results: Results) -> Iterator[Chart]:
                 )
 
 
-#: charts by depth: key, title, name of the figure, unit, divisor and description
-DEPTH_CHARTS = (
-    ("rate", "Decode rate", "stream_tok_per_s", "tok/s", 1.0, "Median decode rate of a stream."),
-    ("ttft", "TTFT", "ttft_max_ms", "s", 1000.0, "The longest time to a first token."),
-    ("memory", "Memory", "lowest_available_gib", "GiB", 1.0, "The host's lowest MemAvailable during the load."),
-)
-
-
 def _depth_charts(results: Results) -> Iterator[Chart]:
     """Yield the charts of decode rate, time to first token and memory by prompt length."""
     rows = [row for row in build_rows(results) if row.load.get("kind") == "depth"]
@@ -298,7 +294,7 @@ def _format_arm(results: Results, name: str) -> str:
 
 
 def _build_table(x: str, lines: tuple[Line, ...], unit: str, names: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
-    """Return a table with a row for each x, or for each of the names whose index is x, and a column for each line."""
+    """Return a table with a column for each line, and a row for each x, labelled with its value or, if given, names[x]."""
     positions = sorted({position for line in lines for position, _ in line.points})
     labels = dict(enumerate(names)) if names else {position: f"{position:g}" for position in positions}
     points = [dict(line.points) for line in lines]

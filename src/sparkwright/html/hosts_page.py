@@ -11,13 +11,13 @@ from markupsafe import Markup
 from sparkwright import units
 from sparkwright.health.record import STATES
 from sparkwright.html import plot
-from sparkwright.html.checks import Host
+from sparkwright.html.checks import HostChecks
 from sparkwright.html.page import render
 
 MAX_TEMPERATURE_C = 100.0
 
 
-def page(hosts: Sequence[Host], since_s: float, until_s: float) -> str:
+def page(hosts: Sequence[HostChecks], since_s: float, until_s: float) -> str:
     """Return the HTML page of all hosts. Times are in seconds since the epoch."""
     zone = time.strftime("%Z (UTC%z)", time.localtime(until_s))
     return render(
@@ -41,7 +41,7 @@ def format_number(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _host_context(host: Host) -> dict[str, Any]:
+def _host_context(host: HostChecks) -> dict[str, Any]:
     share = host.ok_share
     rates, memory, temperatures = (
         [value for _, value in host.points(name)] for name in ("tok_per_s", "memory_gib", "temperature_c")
@@ -59,7 +59,7 @@ def _host_context(host: Host) -> dict[str, Any]:
     return {"host": host, "facts": facts, "plots": _render_plots(host) if host.checks else []}
 
 
-def _render_plots(host: Host) -> list[Markup]:
+def _render_plots(host: HostChecks) -> list[Markup]:
     axis = plot.time_axis(host.since_s, host.until_s)
     table = f"The table of {host.name} below contains the same values."
     baseline = host.baseline_tok_per_s

@@ -88,7 +88,7 @@ class Figure:
     name: str
     #: top of the scale; None to derive it from the values
     top: float | None = None
-    #: a dashed line as (name, value); None for none
+    #: name and value of a dashed line; None for no line
     reference: tuple[str, float] | None = None
     #: True to join even measurements that are far apart
     joined: bool = False
@@ -302,7 +302,7 @@ def _draw_grid(y: Scale, ticks: Sequence[float]) -> list[str]:
 
 
 def _draw_axis_labels(labels: Sequence[tuple[float, str]], floor: float, room: float = 0) -> list[str]:
-    """Return the labels of the horizontal axis, each cut to `room` pixels if that is set, otherwise without overlapping ones."""
+    """Return the labels of the horizontal axis, each cut to `room` pixels or, if `room` is 0, without those that overlap."""
     parts, previous_end = [], float("-inf")
     for middle, text in labels:
         label = one_line(text, max_chars=max(4, int(room / CHARACTER_WIDTH))) if room else text
@@ -317,14 +317,15 @@ def _draw_time_labels(x: Scale, floor: float) -> list[str]:
     """Return labels at round local times."""
     span_s = x.high - x.low
     step_s = next((step_s for step_s in LABEL_STEPS_S if span_s / step_s <= MAX_TIME_LABELS), LABEL_STEPS_S[-1])
-    form = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
-    shift_s = time.localtime(x.high).tm_gmtoff
-    first = math.ceil((x.low + shift_s) / step_s) * step_s - shift_s
+    time_format = "%d %b" if step_s >= DAY_S else "%a %H:%M" if span_s > DAY_S else "%H:%M"
+    utc_offset_s = time.localtime(x.high).tm_gmtoff
+    first = math.ceil((x.low + utc_offset_s) / step_s) * step_s - utc_offset_s
     parts = []
     for time_s in (first + n * step_s for n in range(MAX_TIME_LABELS + 1)):
         if time_s <= x.high:
             position = min(max(x.position(time_s), LEFT + 18), WIDTH - RIGHT - 18)
-            parts.append(_draw_text(position, floor + 13, time.strftime(form, time.localtime(time_s)), "label middle"))
+            text = time.strftime(time_format, time.localtime(time_s))
+            parts.append(_draw_text(position, floor + 13, text, "label middle"))
     return parts
 
 

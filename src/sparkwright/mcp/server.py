@@ -170,10 +170,10 @@ def _add_resources(server: MCPServer[Any], fleet: Fleet) -> None:
     def status() -> dict[str, Any]:
         return output.build_answer("hosts", fleet.status())
 
-    for question in _host_resources(fleet):
-        uri = f"sparkwright://{question.__name__}/{{host}}"
-        add = server.resource(uri, mime_type=json_type, description=question.__doc__)
-        add(_translate_errors(question, ResourceError))
+    for read_host in _host_resources(fleet):
+        uri = f"sparkwright://{read_host.__name__}/{{host}}"
+        add = server.resource(uri, mime_type=json_type, description=read_host.__doc__)
+        add(_translate_errors(read_host, ResourceError))
 
     docs_description = "The list of pages, modules and rules."
     server.resource("sparkwright://docs", mime_type="text/plain", description=docs_description)(manual.index)
@@ -199,7 +199,7 @@ def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
     """Return the functions of the resources for one host or group."""
 
     def health(host: str) -> dict[str, Any]:
-        """A new health check of its server, with a generated token."""
+        """A new health check of the host's server, with a generated token."""
         return _follow_run(fleet.health(host), _ignore_event)
 
     def plan(host: str) -> dict[str, Any]:
@@ -207,19 +207,19 @@ def _host_resources(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return _follow_run(fleet.plan(host), _ignore_event)
 
     def diagnose(host: str) -> dict[str, Any]:
-        """The causes why its server is slow or down."""
+        """The reasons why the host's server is slow or down."""
         return output.build_answer("hosts", fleet.diagnose(host))
 
     def logs(host: str) -> dict[str, Any]:
-        """The end of its server's log, and the engine's state according to its last start."""
+        """The end of the server's log, and the engine's state according to its last start."""
         return _read_logs(fleet, host, DEFAULT_LINES)
 
     def history(host: str) -> dict[str, Any]:
-        """The changes to its server, newest first."""
+        """The changes to the host's server, newest first."""
         return output.build_answer("hosts", fleet.history(host))
 
     def incident(host: str) -> dict[str, Any]:
-        """The diagnostics of its server's last failure."""
+        """The diagnostics of the server's last failure."""
         return output.build_answer("hosts", fleet.incident(host), max_text_chars=output.MAX_LOG_CHARS)
 
     def report(host: str) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _translate_errors_to(
 
 
 def _translate_errors(function: Callable[Params, Answer], error_type: type[Exception]) -> Callable[Params, Answer]:
-    """Wrap a function so that clients get our error messages. The SDK hides those of other exception types."""
+    """Wrap a function so that clients get our error messages: the SDK hides the messages of other exception types."""
 
     @functools.wraps(function)
     def call(*args: Params.args, **options: Params.kwargs) -> Answer:

@@ -59,7 +59,7 @@ class Alert:
 
 _GATEWAY = f'job="{GATEWAY_JOB}"'
 #: alerts as (name without `Sparkwright`, how long it must hold, severity, PromQL, summary), where `%` stands for the prefix of
-#: our metrics, `@` for the server, with its name on a host with several, and `#` for the host
+#: our metrics, `#` for the host, and `@` for the host with the server's name if it has several servers
 _ALERT_ROWS = (
     ("ServerDown", "1m", "critical", '%health_state{state=~"down|wedged|stalled|crash-looping"} == 1',
      "The server on @ is {{ $labels.state }}."),
@@ -79,7 +79,7 @@ _ALERT_ROWS = (
      f"%memory_available_bytes < {_LIMITS.available_bytes} unless %memory_available_bytes >= 0.5 * %memory_verified_bytes",
      "# has {{ $value | humanize1024 }}B of memory left."),
     ("MemoryGrowing", "0m", "warning", "%memory_growing == 1",
-     "The memory of the server on @ has grown; as much growth again would exhaust the host's."),
+     "The memory of the server on @ has grown; if it grows as much again, the host's memory is exhausted."),
     ("DiskLow", "5m", "warning", f"%disk_free_bytes < {_LIMITS.disk_free_bytes}",
      "# has {{ $value | humanize1024 }}B of disk left."),
     ("Hot", "10m", "warning", f"%gpu_temperature_celsius > {_LIMITS.temperature_c:g}", "The GPU of # is at {{ $value }} °C."),

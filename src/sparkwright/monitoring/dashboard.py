@@ -1,7 +1,6 @@
 """The dashboard for import into Grafana, with rows of panels for the fleet, a host, a model and the gateway.
 
-The panels are defined as data below, and a function adds the other fields of Grafana's schema. Its version is 39, that of
-Grafana 10.4, which newer versions can read.
+The panels are defined as data below, and a function adds the other fields of Grafana's schema.
 """
 
 from __future__ import annotations
@@ -16,9 +15,11 @@ from sparkwright.health.textfile import PREFIX
 from sparkwright.monitoring.alerts import CLIENTS_JOB, GATEWAY_JOB
 
 TITLE, UID = "sparkwright", "sparkwright-fleet"
+#: version of Grafana's schema: that of Grafana 10.4, which newer versions can read
 SCHEMA_VERSION = 39
 GRID_COLUMNS, PANEL_HEIGHT = 24, 8
 DATASOURCE = {"type": "prometheus", "uid": "${source}"}
+SOURCE_VARIABLE = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 #: Grafana's colours for the states, from best to worst
 STATE_COLOURS = ("green", "dark-blue", "text", "yellow", "blue", "red", "dark-red", "dark-red", "dark-red")
 
@@ -44,7 +45,7 @@ class Panel:
 
 _STATE_SUM = " + ".join(f'{severity(state)} * %health_state{{state="{state}"@}}' for state in STATES if severity(state))
 _STATE_QUERY = f"sum by (instance, server) ({_STATE_SUM.replace(' + ', ' or ')})"
-#: label of the server on a host with several
+#: legend: the host and, if it has several servers, the server
 _SERVER = "{{instance}} {{server}}"
 _MODEL = " * on (instance, server) group_left (model) %server_info{@}"
 #: selects HAProxy's backends with a model; those whose names begin with a dash contain tables
@@ -134,9 +135,6 @@ def _build_dashboard() -> dict[str, Any]:
         "templating": {"list": [SOURCE_VARIABLE, _instance_variable()]},
         "panels": list(_build_panels()),
     }
-
-
-SOURCE_VARIABLE = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
 
 
 def _instance_variable() -> dict[str, Any]:

@@ -121,7 +121,7 @@ class Candidate:
 def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = discover_hosts) -> list[Candidate]:
     """Return the hosts in the user's ssh files and on the local network, those named like a Spark first.
 
-    Takes two seconds. Of known_hosts, which may list any machine, only `.local` names and names like a Spark's are used.
+    Takes two seconds. From known_hosts, which may list any machine, only `.local` names and names like a Spark's are returned.
 
     Args:
         ssh_folder: the folder ~/.ssh.

@@ -152,7 +152,7 @@ class Repository:
         """Yield files with their texts, omitting files that git does not return.
 
         Raises:
-            Refused: their total size exceeds MAX_TEXT_BYTES; no file is read then.
+            Refused: their total size exceeds MAX_TEXT_BYTES. No file was read.
         """
         if sum(file.size_bytes for file in files) > MAX_TEXT_BYTES:
             message = f"its {len(files):,} recipes exceed the limit of {MAX_TEXT_BYTES // MIB} MiB in total."
@@ -247,7 +247,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _error_line(errors: bytes) -> str:
-    """Return the line of git's error output that contains the reason, without a full stop at its end."""
+    """Return the line of git's error output that contains the reason, without a full stop at the end."""
     lines = errors.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
     return next((line for line in lines if line.startswith("fatal: ")), lines[-1]).rstrip(".")
 

@@ -31,11 +31,11 @@ class Link(Protocol):
         """Close the connection. Runs on the host continue."""
 
 
-def open_link(host: Host, need: RequestKind = "engine") -> Link:
+def open_link(host: Host, request_kind: RequestKind = "engine") -> Link:
     """Return the link for a host's `connection`. An ssh link starts connecting in the background.
 
     Args:
-        need: kind of the requests that will follow.
+        request_kind: kind of the requests that will follow.
     """
     if host.connection == "ssh":
         from sparkwright.remote.ssh import ssh_config
@@ -44,7 +44,7 @@ def open_link(host: Host, need: RequestKind = "engine") -> Link:
         ssh_config.start_resolving(host)  # in a separate process, while this one imports
         from sparkwright.remote.ssh.ssh_link import SshLink
 
-        return SshLink(host, need)
+        return SshLink(host, request_kind)
     from sparkwright.remote.local import LocalLink
 
     return LocalLink(host)

@@ -12,9 +12,9 @@ from sparkwright.errors import Failed
 from sparkwright.transport.connection import MinimumRate, ProgressDeadline, TimedOut
 
 CHUNK_BYTES = 256 * 1024
-#: time limit for the first byte, in seconds: the Docker Engine may unpack a whole image before
+#: time limit for the first byte, in seconds: the Docker Engine may first unpack a whole image
 SILENCE_TIMEOUT_S = 3600.0
-#: minimum rate after the first byte, that of a slow home connection
+#: minimum rate after the first byte: that of a slow home connection
 MIN_RATE = MinimumRate(64 * 2**20, 1800.0)
 EXIT_TIMEOUT_S = 1800.0
 #: limits on a program's last line: the number of chunks that are searched for it, and its characters

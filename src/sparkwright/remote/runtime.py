@@ -192,7 +192,7 @@ def is_cached(python: str, machine: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def pinned_requirements(text: str = "") -> dict[str, Pin]:
-    """Return the pinned requirements by package name. text: a requirements file; empty for the runtime's."""
+    """Return the pinned requirements by package name. text: content of a requirements file; empty for the runtime's."""
     text = text or REQUIREMENTS.read_text()
     pins = {}
     for line in text.replace("\\\n", " ").splitlines():
@@ -248,7 +248,7 @@ def _download(missing: dict[str, Pin], folder: Path, python: str, machine: str, 
 
 
 def _run_pip(argv: list[str], total: int, progress: Progress) -> str:
-    """Run pip and report its progress. Return its output if it failed; empty if it succeeded."""
+    """Run pip and report its progress. Returns pip's output if it failed; empty if it succeeded."""
     output, done = [], 0
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
         for line in pip.stdout or ():
@@ -377,14 +377,14 @@ def parse_interpreter(answer: Event, host: str) -> Interpreter:
     return Interpreter(path, version, answer["machine"])
 
 
-def start_command(runtime: str, need: str) -> str:
+def start_command(runtime: str, request_kind: str) -> str:
     """Return the command line that starts a runtime, which reads a request from standard input.
 
     Args:
         runtime: content hash of the runtime.
-        need: kind of the requests that follow, whose modules are imported in advance; see boot.py.
+        request_kind: kind of the requests that follow, whose modules are imported in advance; see boot.py.
     """
-    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, need])
+    return join(["exec", "env", "LC_ALL=C", "sh", "-c", _START, "sparkwright", runtime, request_kind])
 
 
 def unpack_command(runtime: str, python: str) -> str:

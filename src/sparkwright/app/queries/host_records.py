@@ -216,14 +216,14 @@ def write_report(selection: Selection, since: str, to: str, *, json: bool) -> li
     return [host.error_exit for host in hosts]
 
 
-def report_row(host: html.Host) -> Report:
+def report_row(host: html.HostChecks) -> Report:
     """Return the summary of a host's checks."""
     if host.error:
         return Report(host.name, host.span_s, 0, error=host.error, exit=Exit(host.error_exit))
     return Report(host.name, host.span_s, len(host.checks), tuple(asdict(span) for span in host.spans))
 
 
-def query_reports(selection: Selection, since_s: float, until_s: float) -> list[html.Host]:
+def query_reports(selection: Selection, since_s: float, until_s: float) -> list[html.HostChecks]:
     """Return the checks of every host in a period, or an error for a host that can't be queried."""
     members = selection.fleet.members
     try:
@@ -236,10 +236,10 @@ def query_reports(selection: Selection, since_s: float, until_s: float) -> list[
     ]
 
 
-def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.Host:
+def _parse_report(name: str, answer: host_requests.Answer, since_s: float, until_s: float) -> html.HostChecks:
     host = host_requests.parse_answer(answer, lambda event: html.build_host(name, event, since_s, until_s))
     if isinstance(host, SparkwrightError):
-        return html.Host(name, since_s, until_s, error=str(host), error_exit=int(host.exit))
+        return html.HostChecks(name, since_s, until_s, error=str(host), error_exit=int(host.exit))
     return host
 
 

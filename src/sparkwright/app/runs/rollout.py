@@ -143,7 +143,7 @@ class RolloutRun:
         not_begun = [member.host.name for member in fleet.members if member.recap is None]
         if self.record is None and not not_begun:
             return []
-        can_resume = self.record is not None and self.record.left and self._is_recorded
+        can_resume = self.record is not None and self.record.unfinished and self._is_recorded
         hosts_by_outcome = {
             "done": [name for name, code in exit_codes.items() if code in SUCCESS_CODES],
             "earlier": [name for name in self.record.done if name not in exit_codes] if self.record else [],

@@ -44,7 +44,7 @@ def open_connection(
     Args:
         name: the host's name, for messages.
         notify: called with a message for each host key that is accepted as new.
-        visited: the jump hosts on the way to this one.
+        visited: the jump hosts that led to this target, to detect a loop.
 
     Raises:
         Unreachable: a host can't be reached, or its key can't be trusted.

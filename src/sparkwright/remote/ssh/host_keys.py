@@ -132,7 +132,7 @@ def changed_key_error(target: SshTarget, key: paramiko.PKey, known_keys: list[Kn
         f"the key of {target.host_key_name} is not the known one: {fingerprint(key)} ({key.get_name()}),"
         f" not {_sha256(expected.key)} ({expected.kind})."
         " The connection may be intercepted, or the host was reinstalled.",
-        fix=f"If it was: `{remove_command}`, then log in once with ssh and compare the new key.",
+        fix=f"If it was reinstalled: `{remove_command}`, then log in once with ssh and compare the new key.",
     )
 
 
@@ -177,7 +177,7 @@ def _refuse_revoked(target: SshTarget, key: paramiko.PKey, known_keys: list[Know
 
 
 def _check_address_key(target: SshTarget, key: paramiko.PKey, peer: str) -> None:
-    """Enforce CheckHostIP: refuse a key if the address is known with another of its kind. As in ssh, loopback is exempt."""
+    """Enforce CheckHostIP: refuse a key if the address is known with another key of its type. As in ssh, loopback is exempt."""
     is_loopback = peer == "::1" or peer.removeprefix("::ffff:").startswith("127.")
     if not target.check_ip or not peer or peer == target.hostname or is_loopback:
         return
@@ -262,7 +262,7 @@ def parse_known_hosts(output: bytes) -> Iterator[KnownKey]:
 
 
 def is_revoked(path: Path, key: paramiko.PKey) -> bool:
-    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read: like ssh, trust no key then."""
+    """Return True if RevokedHostKeys lists a key. Raises Refused if the list can't be read; ssh then trusts no key either."""
     try:
         data = path.read_bytes()
     except OSError as error:

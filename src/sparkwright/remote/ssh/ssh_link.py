@@ -51,7 +51,7 @@ class _AnswerDeadline:
         self._deadline = None if seconds is None else Deadline(seconds)
 
     def wait_s(self, silence_s: float | None) -> float | None:
-        """Return how long to wait for the next bytes: at most `silence_s`, and until the limit. Raises TimedOut after it."""
+        """Return how long to wait for the next bytes: at most `silence_s`, and not beyond the limit. Raises TimedOut after it."""
         if self._deadline is None:
             return silence_s
         left_s = self._deadline.remaining_s()
@@ -72,17 +72,18 @@ class SshLink:
     The runner imports its modules while the laptop is still planning, and then waits for the first request.
 
     Args:
-        need: kind of the requests that will follow.
+        request_kind: kind of the requests that will follow.
     """
 
-    def __init__(self, host: Host, need: str = "engine") -> None:
+    def __init__(self, host: Host, request_kind: str = "engine") -> None:
         self._host = host
         # computed in this thread: the hash's many small reads would be slow in the connecting thread
-        self._start = runtime.start_command(runtime.content_hash(), need)
+        self._start = runtime.start_command(runtime.content_hash(), request_kind)
         self._closed = False
         self._connection: Future[Connection] = Future()
         self._notes: list[str] = []
-        self._waiting: Channel | None = None
+        #: channel of the runner that waits for the first request
+        self._ready_channel: Channel | None = None
         threading.Thread(target=self._connect, daemon=True).start()
 
     def request(self, header: dict[str, Any], secrets: Mapping[str, Secret]) -> Iterator[Event]:
@@ -117,7 +118,7 @@ class SshLink:
                 ssh_config.resolve(self._host), self._host.name, self._notes.append
             )
             if connection.transport is not None:
-                self._waiting = self._exec(connection.transport, self._start)
+                self._ready_channel = self._exec(connection.transport, self._start)
             self._connection.set_result(connection)
             if self._closed:
                 connection.close()
@@ -137,7 +138,7 @@ class SshLink:
     def _send_request(
         self, transport: paramiko.Transport, header: dict[str, Any], secrets: Mapping[str, Secret], *, may_ship: bool
     ) -> Iterator[Event]:
-        channel, self._waiting = self._waiting, None
+        channel, self._ready_channel = self._ready_channel, None
         channel = channel or self._exec(transport, self._start)
         limit = _AnswerDeadline(READY_TIMEOUT_S)
         events = self._events(channel, limit)
@@ -158,7 +159,7 @@ class SshLink:
     def _await_start(self, events: Iterator[Event]) -> Generator[Event, None, Event]:
         """Yield the output of the login shell, and return the first event of the runner or bootstrap.
 
-        The request is sent only after that event: if the login shell starts another shell, that would execute it as commands.
+        The request is sent only after that event: if the login shell starts another shell, that shell would execute the request.
         """
         last_line = ""
         try:
@@ -251,7 +252,7 @@ class SshLink:
     def _ship_runtime(
         self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
-        """Upload the runtime, which is missing or damaged. failed_start: last output of an existing runtime."""
+        """Upload the runtime, which is missing or damaged. failed_start: last output of one that did not start; or empty."""
         if missing["event"] == "no_python":
             fix = "Install it (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
