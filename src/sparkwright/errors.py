@@ -55,6 +55,10 @@ class Unreachable(SparkwrightError):
     exit = Exit.UNREACHABLE
 
 
+class KeysRejected(Unreachable):
+    """The host answers, but accepts none of the user's keys."""
+
+
 class Inconclusive(SparkwrightError):
     """The measurement does not allow a verdict."""
 

@@ -489,7 +489,7 @@ def test_a_clients_settings_have_the_key_and_the_models_of_that_client(gate: Gat
     assert "model      fast\nkey        $ALICE_KEY: the key of alice" in run_client("--client", "alice")
     assert run_client("--client", "carol").startswith("5 ") and "$CAROL_KEY" not in run_client("--client", "carol")
     assert run_client("--for", "codex", "--client", "carol").startswith("5 ")
-    assert "carol may use other, and sandbox serves qwen3.5-35b" in run_client("--for", "codex", "--client", "carol")
+    assert "carol may use other, but sandbox serves qwen3.5-35b" in run_client("--for", "codex", "--client", "carol")
     unknown = run_client("--for", "codex", "--client", "alicia")
     assert unknown.startswith("5 ") and "no gateway in front of sandbox has a client called 'alicia'" in unknown
     assert run_client("--json", "--client", "alice").startswith("5 ")

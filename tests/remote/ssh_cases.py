@@ -179,18 +179,18 @@ CASES = [
         before="open",
         says="is readable by others",
     ),
-    refused_case("PubkeyAuthentication no", "PubkeyAuthentication no", says="accepts none of"),
+    refused_case("PubkeyAuthentication no", "PubkeyAuthentication no", says="rejected every key"),
     Case("IdentityAgent with a space", login='IdentityFile none\nIdentityAgent "<dir>/an agent"'),
     Case("the agent of SSH_AUTH_SOCK", login="IdentityFile none"),
     Case("the agent of another variable", login="IdentityFile none\nIdentityAgent $LAB_AGENT"),
-    refused_case("IdentityAgent none", login="IdentityFile none\nIdentityAgent none", says="accepts none of"),
-    refused_case("IdentitiesOnly", login="IdentityFile <dir>/nobody\nIdentitiesOnly yes", says="accepts none of"),
+    refused_case("IdentityAgent none", login="IdentityFile none\nIdentityAgent none", says="rejected every key"),
+    refused_case("IdentitiesOnly", login="IdentityFile <dir>/nobody\nIdentitiesOnly yes", says="rejected every key"),
     Case("IdentitiesOnly, the agent's key by its public part", login="IdentityFile <dir>/held.pub\nIdentitiesOnly yes"),
     Case("IdentitiesOnly, a passphrase that the agent knows", login="IdentityFile <dir>/locked\nIdentitiesOnly yes"),
     Case("CertificateFile", login=f'{LOGIN_OPTIONS.replace("/id", "/signed")}\nCertificateFile "<dir>/a cert.pub"'),
     Case("a certificate beside the key", login=LOGIN_OPTIONS.replace("/id", "/signed2")),
     refused_case(
-        "a key whose certificate is elsewhere", login=LOGIN_OPTIONS.replace("/id", "/signed"), says="accepts none of"
+        "a key whose certificate is elsewhere", login=LOGIN_OPTIONS.replace("/id", "/signed"), says="rejected every key"
     ),
     Case("a certificate beside the key that is of no use", login=LOGIN_OPTIONS.replace("/id", "/expired")),
     # -- the way there

@@ -65,9 +65,13 @@ def lock_model(context: RecordingContext, **fields: Any) -> dict[str, Any]:
 
 
 def fetch_files(
-    context: RecordingContext, files: list[dict[str, Any]], mode: Any = "plain", retry_policy: RetryPolicy = FAST_RETRY
+    context: RecordingContext,
+    files: list[dict[str, Any]],
+    mode: Any = "plain",
+    retry_policy: RetryPolicy = FAST_RETRY,
+    **options: Any,
 ) -> Result:
-    args = HfModel.Args(id=MODEL, commit=COMMIT, files=files, dir="~/m", transfer=mode)
+    args = HfModel.Args(id=MODEL, commit=COMMIT, files=files, dir="~/m", transfer=mode, **options)
     return HfModel(retry_policy).run(args, context)
 
 
@@ -241,7 +245,8 @@ def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_ho
     hub.faults.headers[BIG] = {"Content-Range": f"bytes 0-0/{10**15}"}
     once = RetryPolicy(tries=1, pauses_s=(0.0,), hub_retries=0)
     with pytest.raises(Failed, match="the transfer process exited with -6"):
-        fetch_files(context, [hub.row(BIG)], "hf_transfer", once)
+        # until its memory is full nothing is received: on a busy machine for longer than the usual limit
+        fetch_files(context, [hub.row(BIG)], "hf_transfer", once, stall_seconds=600)
     assert disk_usage_bytes(context) <= 64 * MIB
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     assert most <= file_transfer.MEMORY_BYTES["hf_transfer"] + 256 * MIB

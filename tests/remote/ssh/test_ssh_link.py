@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from sparkwright import host_side
+from sparkwright.app.setup import dialog
+from sparkwright.app.setup.proposal import NewHost
 from sparkwright.errors import Refused, Unreachable
 from sparkwright.protocol.events import Event
 from sparkwright.protocol.plan import Plan, Task
@@ -257,6 +259,17 @@ def test_a_key_the_host_does_not_take_is_named(lab: SshLab) -> None:
     (lab.sshd.folder / "authorized_keys").write_text("")
     result = connection_error(lab)
     assert f"rejected every key: the agent's keys and {lab.folder}/id" in result
+
+
+def test_init_shows_how_to_copy_a_key_to_a_host_that_rejects_every_key(
+    lab: SshLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab.sshd.folder / "authorized_keys").write_text("")
+    monkeypatch.setattr("builtins.input", lambda question="": "n")
+    host = NewHost("spark1", "127.0.0.1", port=lab.sshd.port)
+    with pytest.raises(Unreachable, match="nothing was written"):
+        dialog.log_in_and_survey(host, [], interactive=True)
+    assert f"ssh-copy-id -p {lab.sshd.port} 127.0.0.1" in capsys.readouterr().out
 
 
 def test_a_closed_port_and_an_unknown_name_are_told_apart(lab: SshLab) -> None:

@@ -18,7 +18,7 @@ from sparkwright.app.setup.proposal import Choice, NewHost
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_json_line, print_prose, print_text, terminal_width, wrap_sentence
 from sparkwright.console.terminal import build_console
-from sparkwright.errors import Exit, Failed, Refused, Unreachable
+from sparkwright.errors import Exit, Failed, KeysRejected, Refused, Unreachable
 from sparkwright.host.state import write_atomically
 from sparkwright.project import recipe, shipped_files, starter
 from sparkwright.project.folder import Project
@@ -265,7 +265,7 @@ def log_in_and_survey(host: NewHost, recipes: Sequence[Recipe], *, interactive: 
         return survey.query_host(as_host, recipes, _ask_to_accept_key)
     except Unreachable as error:
         print_prose(error)
-        if survey.is_key_refused(error):
+        if isinstance(error, KeysRejected):
             login = f"{host.user}@{host.address}" if host.user else host.address
             command = ["ssh-copy-id", *(["-p", host.port] if host.port else []), login]
             print_text(f"To copy your key there: {join(command)}")

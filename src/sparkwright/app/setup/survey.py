@@ -11,7 +11,7 @@ from sparkwright.app.queries import host_checks
 from sparkwright.app.queries.host_requests import query_module
 from sparkwright.console import grid
 from sparkwright.console.command_output import print_error, print_json_line, print_text
-from sparkwright.errors import Exit, SparkwrightError
+from sparkwright.errors import Exit
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member
 from sparkwright.project import recipe
@@ -117,11 +117,6 @@ def format_lines(answer: dict[str, Any]) -> list[str]:
 def is_ready(answer: dict[str, Any]) -> bool:
     """Return True if the host has a GPU, and the login can use Docker."""
     return bool(answer["gpu"] and answer["docker"]["reachable"])
-
-
-def is_key_refused(error: SparkwrightError) -> bool:
-    """Return True if the host answered but accepted none of the user's keys."""
-    return "accepts none of" in error.message
 
 
 def check_hosts(pattern: str, *, json: bool) -> list[int]:

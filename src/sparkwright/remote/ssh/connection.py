@@ -16,7 +16,7 @@ from typing import Any
 import paramiko
 from fabric import Config, Connection
 
-from sparkwright.errors import Refused, SparkwrightError, Unreachable
+from sparkwright.errors import KeysRejected, Refused, SparkwrightError, Unreachable
 from sparkwright.remote.ssh import host_keys, ssh_config
 from sparkwright.remote.ssh.login import Login
 from sparkwright.remote.ssh.ssh_config import SshTarget
@@ -144,9 +144,8 @@ def _login_error(error: Exception, target: SshTarget, name: str, login: Login) -
         tried = ", ".join(str(path) for path in target.identity_files) or "no key file"
         tried += f" ({'; '.join(login.problems)})" if login.problems else ""
         fix = f"Try `{target.manual_login}`."
-        return Unreachable(
-            f"unreachable: {where} rejected every key: the agent's keys and {tried}.", where=name, fix=fix
-        )
+        message = f"unreachable: {where} rejected every key: the agent's keys and {tried}."
+        return KeysRejected(message, where=name, fix=fix)
     if isinstance(error, socket.gaierror):
         return Unreachable(f"unreachable: cannot resolve {target.hostname}.", where=name, fix="Check `address:`.")
     if isinstance(error, ConnectionRefusedError) or "Unable to connect" in str(error):
