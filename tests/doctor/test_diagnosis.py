@@ -83,7 +83,7 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         "no server answers: crash loop: qwen35 exited (1) 20 s ago, 4 restarts so far",
     ),
     (
-        make_input(container=make_container("exited", policy="no"), last_exit=EXITED, broken="it restarted 4 times within 10 minutes"),
+        make_input(container=make_container("exited", policy="no"), last_exit=EXITED, stop_reason="it restarted 4 times within 10 minutes"),
         "crash-looping",
         "no server answers: qwen35 exited (1) 20 s ago; crash loop: it restarted 4 times within 10 minutes",
     ),
@@ -111,7 +111,7 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
     (
         make_input(probe=replace(SERVES, token="none", waited_s=30)),
         "wedged",
-        "no token: the server is wedged: /health answers 200, no other requests, but no token within 30 s",
+        "no token: the server is wedged: /health returns 200, no other requests, but no token within 30 s",
     ),
     (
         make_input(probe=replace(SERVES, running=2, still_s=61)),
@@ -126,7 +126,7 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
     (
         make_input(engine=engine.get_engine("sglang"), log=READY, probe=LOADING),
         "wedged",
-        "no token: the server is wedged: /health answers 503, but it was ready",
+        "no token: the server is wedged: /health returns 503, but it was ready",
     ),
     (make_input(probe=LOADING), "down", "no server answers: /health returns 503: the engine is dead"),
     (make_input(probe=replace(SERVES, running=2, still_s=30)), "unknown", PREFILL),
@@ -151,7 +151,7 @@ SEEN: tuple[tuple[DiagnosisInput, str, str], ...] = (
         "no server answers at http://127.0.0.1:8000: no answer from the Docker Engine",
     ),
     (
-        make_input(busy="ada runs deploy", container=make_container("absent")),
+        make_input(active_run="ada runs deploy", container=make_container("absent")),
         "in progress",
         "in progress: ada runs deploy; no server answers: there is no container qwen35",
     ),
@@ -270,20 +270,23 @@ def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None
 
 
 @pytest.mark.parametrize(
-    ("booted_s", "lost", "name", "verdict", "evidence"),
+    ("booted_s", "host_loss", "name", "verdict", "evidence"),
     [
-        (NOW - 39, "", "the host went down under it", "found", "the host had booted 19 s before"),
-        (NOW - 39, "the host went down at 02:14", "the host went down under it", "found", ": the host went down at 02:14"),
-        (NOW - 90_000, "", "the host or the Docker Engine ended under it", "possible", "when the engine started"),
-        (None, "", "the host or the Docker Engine ended under it", "possible", "exit code 255"),
+        (NOW - 39, "", "the host went down while it was running", "found", "the host had booted 19 s before"),
+        (NOW - 39, "the host went down at 02:14", "the host went down while it was running", "found", ": the host went down at 02:14"),
+        (NOW - 90_000, "", "the host or the Docker Engine stopped while it was running", "possible", "when the engine started"),
+        (None, "", "the host or the Docker Engine stopped while it was running", "possible", "exit code 255"),
     ],
 )  # fmt: skip
 def test_a_server_that_docker_found_dead_was_stopped_by_nobody(
-    booted_s: float | None, lost: str, name: str, verdict: str, evidence: str
+    booted_s: float | None, host_loss: str, name: str, verdict: str, evidence: str
 ) -> None:
     """Docker sets exit code 255 if it finds a container dead at its own start."""
     observed = make_input(
-        container=make_container("exited"), last_exit=ContainerExit(255, NOW - 20), booted_s=booted_s, lost=lost
+        container=make_container("exited"),
+        last_exit=ContainerExit(255, NOW - 20),
+        booted_s=booted_s,
+        host_loss=host_loss,
     )
     causes = down_causes.causes(observed, LIMITS)
     assert [(cause.name, cause.verdict) for cause in causes] == [(name, verdict)]

@@ -46,7 +46,7 @@ CASES = (
     Case("power", 1, r"slow: 5\.7 of 4\d.* tok/s; the GPU is held at a low clock.*712 MHz.*", "found: the GPU is held"),
     Case("hot", 1, FAST + r"; but the GPU is too hot: .*96 .*", "found: the GPU is too hot"),
     Case("no-space", 1, FAST + r"; but the disk is full: 0\.0 GiB free on the disk", "found: the disk is full"),
-    Case("wedge", 1, r"no token: the server is wedged: /health answers 200.* within 3 s", "found: the engine is hung"),
+    Case("wedge", 1, r"no token: the server is wedged: /health returns 200.* within 3 s", "found: the engine is hung"),
     Case("crash-loop", 1, EXITED, "found: a kernel accessed invalid memory", until="crash-looping"),
     Case(
         "slow-start", 1, r"no server answers: slow start: qwen35 has been starting for \d+ s.*", "found:", "slow start"

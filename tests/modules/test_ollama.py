@@ -143,7 +143,7 @@ def test_leave_asks_nobody(fake_ollama: FakeOllama, context: RecordingContext) -
 
 def test_an_ollama_of_another_machine_holds_nothing_here(tmp_path: Path) -> None:
     elsewhere = RecordingContext(tmp_path, ollama_url="http://192.0.2.7:11434", sandbox=True)
-    assert ollama.inspect(elsewhere).present == ()
+    assert ollama.inspect(elsewhere).running == ()
 
 
 def test_what_was_unloaded_comes_back_as_it_was_when_it_fits(

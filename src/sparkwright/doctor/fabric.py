@@ -22,6 +22,11 @@ FIRMWARE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,6}")
 MAPPED_GID = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{4}):([0-9a-f]{4})")
 #: name of an adapter; a ConnectX port of a Spark has two PCI functions, such as rocep1s0f1 and roceP2p1s0f1 in PCI domain 2
 TWIN_NAME = re.compile(r"roce(?P<domain>P\d+)?(?P<path>p\d+s\d+(?:f\d+)?)")
+#: size of the IPv4 and ICMP headers of a ping
+PING_HEADER_BYTES = 28
+#: two packets a second apart, with two seconds for each answer
+PING_COMMAND = ("ping", "-n", "-q", "-c", "2", "-W", "2", "-M", "do")
+PING_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,20 @@ class Link:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkPath:
+    """The network path to a peer, and the result of its test."""
+
+    #: address of the peer
+    peer: str
+    #: interface of the route; empty if unknown
+    interface: str = ""
+    #: MTU of that interface
+    mtu: int = 0
+    #: True if a frame of that size was answered unfragmented; None if that was not tested
+    reached: bool | None = None
+
+
 def list_links(host: Host) -> list[Link]:
     """Return the adapters of a host, ordered by name; empty if there are none."""
     adapters = [name for name in host.list_folder(ADAPTERS) if NAME.fullmatch(name)][:MAX_ADAPTERS]
@@ -68,12 +87,12 @@ def group_by_port(links: list[Link]) -> dict[str, list[Link]]:
 
 
 def has_active_twin(interface: str, links: Sequence[Link]) -> bool:
-    """Return True if the interface is one half of a port whose other half is up.
+    """Return True if the other half of an interface's port is up.
 
-    If the interface is down, the ranks then communicate at half the rate.
+    If the interface itself is down, the ranks communicate at half the rate.
     """
-    down = next((link for link in links if link.interface == interface), None)
-    return down is not None and any(link.active and link.port == down.port for link in links if link is not down)
+    half = next((link for link in links if link.interface == interface), None)
+    return half is not None and any(link.active and link.port == half.port for link in links if link is not half)
 
 
 def _read_link(host: Host, adapter: str, addresses: dict[str, tuple[str, ...]]) -> Link:
@@ -140,24 +159,6 @@ def _read_line(host: Host, path: str) -> str:
 
 def _parse_number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 8 else 0
-
-
-#: size of the IPv4 and ICMP headers of a ping
-PING_HEADER_BYTES = 28
-#: two packets a second apart, with two seconds for each answer
-PING_COMMAND = ("ping", "-n", "-q", "-c", "2", "-W", "2", "-M", "do")
-PING_TIMEOUT_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkPath:
-    peer: str
-    #: interface of the route; empty if unknown
-    interface: str = ""
-    #: MTU of that interface
-    mtu: int = 0
-    #: True if a frame of that size came back unfragmented; None if that was not tested
-    reached: bool | None = None
 
 
 def probe_path(host: Host, address: IPv4Address) -> NetworkPath:

@@ -18,6 +18,10 @@ from sparkwright.shell import join
 
 PROGRAM_TIMEOUT_S = 5.0
 GB10 = "GB10"
+#: word in the command of a `Fix` that stands for the login user
+USER_PLACEHOLDER = "{user}"
+
+Verdict = Literal["ok", "warning", "bad", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,13 @@ class IntendedServer:
     ipc: str = ""
     model_dir: str = ""
     ollama: str = ""
-    #: memory that the recipe's server needs, see project/recipe/scope.engine_memory
+    #: memory that the recipe's server needs, see `engine_memory` in project/recipe/scope.py
     engine_memory: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Host:
-    """A host to inspect. Methods return None for values that can't be determined."""
+    """A host to inspect. Methods return None or an empty value for what can't be determined, and raise no errors."""
 
     context: Context
     #: the login user
@@ -153,9 +157,6 @@ def version_tuple(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-Verdict = Literal["ok", "warning", "bad", "unknown"]
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check of a host."""
@@ -185,14 +186,12 @@ def format_counts(verdicts: Iterable[str]) -> str:
 #
 # Each is an idempotent command, run as root, that restarts no engine and installs nothing. The DGX Dashboard updates packages.
 
-USER_PLACEHOLDER = "{user}"
-
 
 @dataclass(frozen=True, slots=True)
 class Fix:
     #: what the command does
     description: str
-    #: the command; {user} stands for the login user
+    #: the command, with USER_PLACEHOLDER for the login user
     argv: tuple[str, ...]
 
     def command(self, user: str) -> list[str]:

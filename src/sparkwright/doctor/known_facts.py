@@ -39,7 +39,6 @@ DRIVERS: dict[int, KnownFact] = {
 DRIVER_PAIR = KnownFact("an `apt upgrade` can leave driver and GSP firmware mismatched", NVCHECKUP)
 OPEN_MODULE = KnownFact("a GB10 needs the open kernel modules", NVCHECKUP)
 
-
 #: kernels by major.minor version, with reports about the fast network
 KERNELS: dict[str, KnownFact] = {
     "6.11": KnownFact("", WIKI),
@@ -114,19 +113,19 @@ OWN_NAME = KnownFact("sudo and inference engines resolve the hostname", "hostnam
 #: default of earlyoom(1), which sends SIGTERM when memory AND swap are below this share, and SIGKILL below half of it
 EARLYOOM_DEFAULT_PERCENT = 10.0
 EARLYOOM = KnownFact(
-    "it selects by resident memory, only 2 GiB for an engine on a GB10: it kills another process and frees little, or the server",
+    "it kills by resident memory, which is only 2 GiB for an engine on a GB10: either a process that frees little, or the server",
     "earlyoom(1); SGLang cookbook for DGX Spark; vLLM #54200",
 )
 
 SWAP_USED_BYTES = 2 * GIB
 SWAP = KnownFact("weights in swap decode slowly; never swapoff with a model loaded", WIKI)
 
-#: limits of the free space; an image of 20 GB takes twice that while it is unpacked
+#: limits of the free space; an image of 20 GB needs twice its size while it is unpacked
 DISK_LOW_BYTES = 50 * GB
 DISK_CRITICAL_BYTES = 5 * GB
 DISK_NEED = "a vLLM image takes about 20 GB, and the same again while unpacking"
 
-CLOCK = KnownFact("with a wrong clock TLS and tokens are rejected", "timedatectl(1)")
+CLOCK = KnownFact("with a wrong clock, certificates and tokens are rejected", "timedatectl(1)")
 CLOCK_WARNING_S = 30.0
 CLOCK_BAD_S = 300.0
 

@@ -1,4 +1,4 @@
-"""Facts and measurements from the host that can explain a slow server, for `engine.causes`."""
+"""Facts and measurements from the host that can explain a slow server, for engines/slowness.py."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def _iter_tensors(path: Path) -> Iterator[tuple[str, int]]:
     with path.open("rb") as file:
         (header_bytes,) = struct.unpack("<Q", file.read(8))
         if header_bytes > bounds.MAX_INDEX_BYTES:
-            raise ValueError("no safetensors header")
+            raise ValueError("the header is too large for a safetensors file")
         header = bounds.parse_json(file.read(header_bytes), max_bytes=bounds.MAX_INDEX_BYTES)
     for name, tensor in header.items():
         if name != "__metadata__":
             begin, end = (bounds.count_or_none(offset) for offset in tensor["data_offsets"])
             if begin is None or end is None or end < begin:
-                raise ValueError("a tensor without valid offsets")
+                raise ValueError("a tensor has invalid offsets")
             yield name, end - begin

@@ -75,7 +75,7 @@ def differences(intended: IntendedState, current: FileState) -> list[Change]:
 def apply(intended: IntendedState, current: FileState) -> None:
     """Bring a path into the intended state. Raises Failed.
 
-    A non-empty folder is removed only if the intended state is absent, not to make place for a file.
+    A non-empty folder is removed only if the intended state is absent, never to make room for a file.
     """
     path = current.path
     try:

@@ -1,7 +1,7 @@
 """The container of a process, and a container's use of the GPU.
 
-The container of a process is found by its cgroup: docker/ID (cgroupfs) or docker-ID.scope (systemd), in version 1 and 2; ID is
-64 hex digits.
+The container of a process follows from its cgroup: docker/ID (cgroupfs) or docker-ID.scope (systemd), in cgroup version 1 and 2.
+ID has 64 hex digits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIX = "Check that the image is built for this GPU and architecture (some arm64 i
 
 @dataclass(frozen=True, slots=True)
 class DeviceLog:
-    """The first log line about a GPU, and the first about running without one; "" if there is no such line."""
+    """The first log line that names a GPU, and the first that reports a run on the CPU; empty if there is no such line."""
 
     gpu: str = ""
     cpu: str = ""
@@ -144,6 +144,6 @@ def _match_first(patterns: Iterable[Line], line: str) -> str:
 
 
 def format_process(gpu_process: GpuProcess) -> str:
-    """Return a process with its pid and memory, for a person."""
+    """Format a process with its pid and memory."""
     size = "" if gpu_process.bytes is None else f", {format_gib(gpu_process.bytes)} GiB"
     return f"{gpu_process.name or 'a process'} (pid {gpu_process.pid}{size})"

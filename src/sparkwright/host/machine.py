@@ -1,7 +1,7 @@
 """The host as modules use it: its files, Docker, Ollama and hub.
 
 On a real Spark, paths and addresses are the usual ones. In the sandbox, everything is below one folder and on loopback ports.
-Only this file handles the difference, by the environment of the runner.
+Only this file handles the difference, with settings from the runner's environment.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Machine:
     ollama_url: str = "http://127.0.0.1:11434"
     hub_url: str = "https://huggingface.co"
     architecture: str = field(default_factory=lambda: os.uname().machine)
-    #: a simulated Spark, which is stated in all reports
+    #: True for a simulated Spark; all reports mention it
     sandbox: bool = False
     #: environment of commands
     env: Mapping[str, str] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class Module(ABC, Generic[ArgsT]):
 
 
 class StateModule(Module[ArgsT], Generic[ArgsT, StateT]):
-    """A module that brings something into an intended state. Check mode runs the same steps except `act`."""
+    """A module that brings a resource into its intended state. Check mode runs the same steps except `act`."""
 
     @abstractmethod
     def read(self, args: ArgsT, context: Context) -> StateT:

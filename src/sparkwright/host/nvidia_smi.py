@@ -33,7 +33,7 @@ IDENTITY_VALUES = ("name", "driver")
 SAMPLE_VALUES = ("clock_mhz", "power_w", "temperature_c", "utilization_percent")
 LOAD_VALUES = ("utilization_percent", "clock_mhz", "power_w")
 HEAT_VALUES = ("temperature_c", "clock_mhz", "slowed_by_hardware", "slowed_by_software")
-#: content of a slowdown's cell while it is in effect
+#: content of the cell of `slowed_by_...` during a slowdown
 SLOWDOWN_ACTIVE = "Active"
 #: larger figures are invalid and count as unknown
 MAX_FIGURE, MAX_TEMPERATURE_C = 1e6, 1000.0
@@ -47,17 +47,17 @@ def query_command(values: Sequence[str]) -> tuple[str, ...]:
     return ("nvidia-smi", f"--query-gpu={','.join(FIELDS[value] for value in values)}", FORMAT_OPTION)
 
 
-def parse_cells(printed: str, values: Sequence[str]) -> dict[str, str]:
+def parse_cells(output: str, values: Sequence[str]) -> dict[str, str]:
     """Return the first GPU's cells by value; empty if there is no complete row."""
-    rows = [line for line in printed.splitlines() if line.strip() and line.count(",") == len(values) - 1]
+    rows = [line for line in output.splitlines() if line.strip() and line.count(",") == len(values) - 1]
     return dict(zip(values, map(str.strip, rows[0].split(",")), strict=True)) if rows else {}
 
 
-def parse_figures(printed: str, values: Sequence[str]) -> dict[str, float | None]:
+def parse_figures(output: str, values: Sequence[str]) -> dict[str, float | None]:
     """Return the first GPU's figures by value, None for unknown ones; empty if there is no complete row."""
     return {
         value: parse_number(cell, maximum=MAX_TEMPERATURE_C if value == "temperature_c" else MAX_FIGURE)
-        for value, cell in parse_cells(printed, values).items()
+        for value, cell in parse_cells(output, values).items()
     }
 
 
@@ -107,10 +107,10 @@ def list_processes(machine: Machine) -> ProcessList:
     return parse_processes(answer.out)
 
 
-def parse_processes(printed: str) -> ProcessList:
-    """Parse the output of PROCESSES_COMMAND, in which a process that this user must not see has no pid."""
+def parse_processes(output: str) -> ProcessList:
+    """Parse the output of PROCESSES_COMMAND, in which processes that are hidden from this user have no pid."""
     processes, error = [], ""
-    for line in filter(None, map(str.strip, printed.splitlines())):
+    for line in filter(None, map(str.strip, output.splitlines())):
         pid, _, rest = line.partition(",")
         name, _, mib = (part.strip() for part in rest.rpartition(","))
         if NUMBER.fullmatch(pid.strip()):

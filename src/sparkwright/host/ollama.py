@@ -12,23 +12,19 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from sparkwright.errors import SparkwrightError
 from sparkwright.host import gpu_processes
 from sparkwright.host.containers import containers
-from sparkwright.host.machine import OLLAMA_PORT, ollama_url
+from sparkwright.host.machine import OLLAMA_PORT, Machine, ollama_url
 from sparkwright.host.module import Context
 from sparkwright.transport import http
 from sparkwright.transport.connection import InvalidAnswer, TimedOut, TransportError, resolve_host
 from sparkwright.trust import bounds
 from sparkwright.trust.image_name import without_digest
 from sparkwright.units import format_gib
-
-if TYPE_CHECKING:
-    from sparkwright.host.machine import Machine
-
 
 SERVICE = "ollama.service"
 IMAGE = "ollama/ollama"
@@ -47,10 +43,10 @@ Kind = Literal["service", "container", "process", "address"]
 class OllamaInstance:
     """An Ollama instance."""
 
-    #: of the API
+    #: URL of its API
     url: str
     kind: Kind
-    #: of the unit or container; for a process, its user and pid; for an address, the URL
+    #: name of the unit or container; for a process, its user and pid; for an address, the URL
     name: str
     #: 0 if unknown
     pid: int = 0
@@ -150,7 +146,7 @@ class LoadedModel:
     size_bytes: int | None
     #: tokens; 0 if unknown
     context_length: int = 0
-    #: the model stays loaded until it is unloaded
+    #: True if the model stays loaded until a request unloads it
     pinned: bool = False
 
     @classmethod
@@ -172,7 +168,7 @@ class Ollama:
 
     #: such as http://127.0.0.1:11434
     url: str
-    #: of each request
+    #: time limit of each request
     timeout_s: float = 5
 
     def version(self) -> str:
@@ -236,9 +232,10 @@ class HeldModel:
 class OllamaState:
     """The Ollama instances of this host, and their loaded models."""
 
+    #: models in memory
     held: tuple[HeldModel, ...]
     #: all running instances, including hanging ones
-    present: tuple[OllamaInstance, ...]
+    running: tuple[OllamaInstance, ...]
     #: instances that did not answer in time, because they load a model or are stuck
     hanging: tuple[OllamaInstance, ...]
 
@@ -251,7 +248,7 @@ class OllamaState:
 def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
     """Query all Ollama instances of this host. An OLLAMA_HOST on another machine is skipped."""
     held: list[HeldModel] = []
-    present, hanging = [], []
+    running, hanging = [], []
     for instance in list_instances(context):
         if instance.kind == "address" and not is_local(instance.url):
             continue
@@ -263,8 +260,8 @@ def inspect(context: Context, *, timeout_s: float = 5) -> OllamaState:
             hanging.append(instance)
         else:
             held += [HeldModel(instance, model) for model in models]
-        present.append(instance)
-    return OllamaState(tuple(held), tuple(present), tuple(hanging))
+        running.append(instance)
+    return OllamaState(tuple(held), tuple(running), tuple(hanging))
 
 
 def unload_all(context: Context, *, timeout_s: float) -> OllamaState:
@@ -303,7 +300,7 @@ def _request_unload(held: Sequence[HeldModel], requested_at_s: dict[str, float])
 
 
 def is_local(url: str) -> bool:
-    """Return True if a URL's host is this host, whose memory then has the models."""
+    """Return True if a URL's host is this host, so that the models of its Ollama are in this host's memory."""
     import psutil
 
     addresses = resolve_host(urlsplit(url).hostname or "127.0.0.1", LOOKUP_S)

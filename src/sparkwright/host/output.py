@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-#: limit of both output streams together; the longest output is the kernel's log with 1 MB
+T = TypeVar("T")
+
+#: limit of both output streams together; the longest output, the kernel's log, has 1 MB
 MAX_BYTES = 16 * 2**20
 PIECE_BYTES = 1 << 16
 
@@ -33,13 +35,14 @@ def run(
     timeout_s: float,
     env: Mapping[str, str],
     max_bytes: int = MAX_BYTES,
-    limits: Callable[[], None] | None = None,
+    limit_resources: Callable[[], None] | None = None,
 ) -> tuple[int, bytes, bytes]:
     """Run a program and return its exit code, standard output and standard error.
 
     Args:
         max_bytes: limit of both output streams together.
-        limits: called in the child before the program starts. The child then leads a process group, and is killed with it.
+        limit_resources: called in the child before the program starts. The child then leads a process group, which is killed
+            as a whole.
 
     Raises:
         OSError: The program could not be started.
@@ -47,23 +50,29 @@ def run(
         ProgramTimeout: It exceeded timeout_s and was killed.
     """
     pipe = subprocess.PIPE
-    group = limits is not None
+    has_group = limit_resources is not None
     with subprocess.Popen(
-        list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=dict(env), preexec_fn=limits, start_new_session=group
+        list(argv),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=dict(env),
+        preexec_fn=limit_resources,
+        start_new_session=has_group,
     ) as process:
         try:
             out, err = _exchange(process, stdin, time.monotonic() + timeout_s, max_bytes)
         except TimeoutError:
-            _kill(process, group=group)
+            _kill(process, has_group=has_group)
             raise ProgramTimeout from None
         except BaseException:
-            _kill(process, group=group)
+            _kill(process, has_group=has_group)
             raise
         return process.returncode, out, err
 
 
-def _kill(process: subprocess.Popen[bytes], *, group: bool) -> None:
-    if group and process.returncode is None:
+def _kill(process: subprocess.Popen[bytes], *, has_group: bool) -> None:
+    if has_group and process.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
@@ -111,9 +120,6 @@ def _write_input(fd: int, remaining: memoryview) -> memoryview:
         return remaining
     except BrokenPipeError:
         return remaining[:0]
-
-
-T = TypeVar("T")
 
 
 def call_with_timeout(timeout_s: float, function: Callable[[], T]) -> T:

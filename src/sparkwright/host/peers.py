@@ -1,9 +1,9 @@
 """Serving files to other hosts over HTTP, and the client side.
 
 A process serves the files on this host's addresses, to clients with a token that is made for one copy. Clients without the
-token get nothing, and cannot block others: an address that has not sent the token gets a few connections, each for seconds. The
-process outlives the task that started it; it exits when its readers are done, or after a while without requests. The bytes are
-not encrypted, because only their integrity matters, which every reader verifies.
+token receive no files and cannot block others: an address that has not sent the token may open a few connections, each for a
+few seconds. The process outlives the task that started it; it exits when all clients (the readers) are done, or after
+IDLE_S without requests. The bytes are not encrypted, because only their integrity matters, which every reader verifies.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ from sparkwright.transport.connection import TransportError
 from sparkwright.trust.names import PEER_URL, require_match
 
 TOKEN_NAME = "NEIGHBOUR_TOKEN"
+#: limits of a request to HERE_PATH or DONE_PATH
 REACH_TIMEOUT_S, MAX_ANSWER_BYTES = 3.0, 4096
+#: path for testing the connection
 HERE_PATH = "/here"
+#: path for reporting the end of a copy
 DONE_PATH = "/done"
 
 #: the server exits after this time without requests
 IDLE_S = 120.0
-START_S = 20.0
+START_TIMEOUT_S = 20.0
 PR_SET_NAME = 15
 #: limit of connections; a copy uses about 30
 MAX_CONNECTIONS = 256
@@ -57,7 +60,7 @@ REQUEST_HEAD_S = 10.0
 
 
 def find_token(secrets: Mapping[str, Secret], purpose: str) -> Secret | None:
-    """Return the token for a copy, or None: the one made for it, or one derived from the cluster's token.
+    """Return the token for a copy: the one sent with the run, or else one derived from the cluster's token; None without both.
 
     The cluster's token itself is never sent over HTTP, so an eavesdropper can read only the copied files.
     """
@@ -117,7 +120,7 @@ def _unreachable_error(urls: Sequence[str], name: str, alternative: str) -> Fail
 
 
 def ping(url: str, headers: Mapping[str, str]) -> bool:
-    """Return True if a peer answers with status 204, as for HERE_PATH and DONE_PATH."""
+    """Return True if the answer has status 204, which a peer sends for HERE_PATH and DONE_PATH."""
     try:
         answer = http.request("GET", url, headers=headers, timeout_s=REACH_TIMEOUT_S, max_bytes=MAX_ANSWER_BYTES)
     except TransportError:
@@ -125,11 +128,11 @@ def ping(url: str, headers: Mapping[str, str]) -> bool:
     return answer.status == 204
 
 
-def start_server(machine: Machine, module: str, what: str, request: Mapping[str, Any], token: Secret) -> int:
+def start_server(machine: Machine, module: str, noun: str, request: Mapping[str, Any], token: Secret) -> int:
     """Start a process that runs `module` with this request. Returns its port.
 
     Args:
-        what: noun for the served files, for the error message.
+        noun: description of the served files, for the error message, such as "the image".
     """
     import_root = str(Path(sparkwright.__file__).parents[1])
     process = subprocess.Popen(
@@ -143,12 +146,12 @@ def start_server(machine: Machine, module: str, what: str, request: Mapping[str,
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(json.dumps({**request, "token": token.reveal()}).encode() + b"\n")
     process.stdin.close()
-    answer = process.stdout.readline() if wait_for_readable([process.stdout], START_S) else b""
+    answer = process.stdout.readline() if wait_for_readable([process.stdout], START_TIMEOUT_S) else b""
     process.stdout.close()
     if not answer.strip().isdigit():
         process.kill()
         process.wait()
-        raise Failed(f"cannot serve {what}: the process exited immediately or did not start.")
+        raise Failed(f"cannot serve {noun}: the process exited immediately or did not start.")
     return int(answer)
 
 
@@ -167,7 +170,12 @@ def list_addresses() -> list[str]:
 
 
 def find_sibling_addresses(address: str, interfaces: Sequence[str]) -> dict[str, str]:
-    """Return the addresses of the other half of a fabric port, by interface. `interfaces` begins with that of `address`."""
+    """Return the addresses of the other half of a fabric port, by interface.
+
+    Args:
+        address: an address of this host.
+        interfaces: the port's interfaces, beginning with that of `address`.
+    """
     import psutil
 
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -183,12 +191,12 @@ def find_sibling_addresses(address: str, interfaces: Sequence[str]) -> dict[str,
 def serve_on_each(
     bind: str, interfaces: Sequence[str], start_process: Callable[[str], int], note: Callable[[str], None]
 ) -> list[str]:
-    """Serve on an address and on those of the port's other half, with a process for each. Returns the URLs, `bind` first.
+    """Serve on an address and on those of the port's other half, with one process per address. Returns the URLs, `bind` first.
 
     A failure on one of the other addresses is only noted.
 
     Args:
-        interfaces: the port's interfaces, that of `bind` first.
+        interfaces: the port's interfaces, beginning with that of `bind`.
         start_process: starts the process for an address, and returns its port.
     """
     urls = [f"http://{bind}:{start_process(bind)}"]
@@ -206,19 +214,19 @@ def format_urls(urls: Sequence[str]) -> str:
 
 
 class Admission:
-    """The open connections, and the ones that have not sent the token yet."""
+    """Limits on open connections, in total and for those that have not sent the token yet."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._addresses: dict[socket.socket, str] = {}  # clients' addresses by open connection
         self._accepted_s: dict[socket.socket, float] = {}  # accept times of the connections without the token
         self._authorized: set[str] = set()  # addresses that have sent the token
 
     def admit(self, connection: socket.socket, address: str) -> bool:
         """Register a new connection. Returns False if there are too many."""
-        with self._guard:
-            pending = [self._addresses[pending] for pending in self._accepted_s]
-            strangers = [pending_address for pending_address in pending if pending_address not in self._authorized]
+        with self._lock:
+            pending_addresses = [self._addresses[pending] for pending in self._accepted_s]
+            strangers = [pending for pending in pending_addresses if pending not in self._authorized]
             is_crowded = len(strangers) >= MAX_STRANGERS or strangers.count(address) >= MAX_PER_STRANGER
             if len(self._addresses) >= MAX_CONNECTIONS or (address not in self._authorized and is_crowded):
                 return False
@@ -227,19 +235,19 @@ class Admission:
 
     def authorize(self, connection: socket.socket) -> None:
         """Record that a connection has sent the token."""
-        with self._guard:
+        with self._lock:
             self._accepted_s.pop(connection, None)
             self._authorized.add(self._addresses[connection])
 
     def release(self, connection: socket.socket) -> None:
         """Remove a closed connection."""
-        with self._guard:
+        with self._lock:
             self._addresses.pop(connection, None)
             self._accepted_s.pop(connection, None)
 
     def expire(self) -> None:
         """Shut down the connections that have not sent the token within REQUEST_HEAD_S."""
-        with self._guard:
+        with self._lock:
             for connection, accepted_s in self._accepted_s.items():
                 if time.monotonic() - accepted_s > REQUEST_HEAD_S:
                     with contextlib.suppress(OSError):
@@ -247,7 +255,7 @@ class Admission:
 
 
 class PeerServer(ThreadingHTTPServer):
-    """An HTTP server with limited connections.
+    """An HTTP server that limits connections.
 
     Args:
         request: `token`, `readers`, `bind` (the address to listen on), and the fields that the handler needs.
@@ -262,7 +270,7 @@ class PeerServer(ThreadingHTTPServer):
         self.readers = int(request["readers"])
         self.last_request_s = time.monotonic()
         self.active_requests = 0
-        self.guard = threading.Lock()
+        self.lock = threading.Lock()
         self.admission = Admission()
         super().__init__((request["bind"], 0), handler)
 
@@ -288,7 +296,7 @@ class PeerServer(ThreadingHTTPServer):
 
 
 class PeerHandler(BaseHTTPRequestHandler, ABC):
-    """Handler of a connection. Subclasses serve the paths."""
+    """Handler of a connection. Subclasses answer the requests for files."""
 
     server: PeerServer
     protocol_version = "HTTP/1.1"
@@ -310,17 +318,17 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
         if path == HERE_PATH:
             return self.send_empty(204)
         if path == DONE_PATH:
-            with self.server.guard:
+            with self.server.lock:
                 self.server.readers -= 1
             return self.send_empty(204)
-        with self.server.guard:
+        with self.server.lock:
             self.server.active_requests += 1
         try:
             self.handle_path(path)
         except OSError:
             self.close_connection = True
         finally:
-            with self.server.guard:
+            with self.server.lock:
                 self.server.active_requests -= 1
             self.server.last_request_s = time.monotonic()
         return None
@@ -341,7 +349,7 @@ class PeerHandler(BaseHTTPRequestHandler, ABC):
 
 
 def serve(handler: Callable[..., PeerHandler], process_name: str) -> None:
-    """Run a server with the request from standard input, and print its port to standard output."""
+    """Read a request from standard input, run a server for it, and print its port to standard output."""
     request = json.loads(sys.stdin.buffer.readline())
     ctypes.CDLL(None).prctl(PR_SET_NAME, process_name.encode())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Root's own runtime, which `become` uses instead of the user's on hosts that have the folder for it.
+"""The runtime of root, which tasks with `become` use instead of the user's on hosts where FOLDER exists.
 
 Any program of the user can change the user's runtime. If the folder exists, root imports only from it, and a version that is not
 installed in it is refused.
@@ -19,10 +19,10 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def resolve_library(runtimes: Path = FOLDER) -> Path:
-    """Return the folder from which root imports sparkwright: that of this process, or of root's own runtime.
+    """Return the folder from which root imports sparkwright: that of this process or, if `runtimes` exists, one in `runtimes`.
 
     Raises:
-        Refused: Root's own runtimes are required, but this version is not installed, or users can change it.
+        Refused: `runtimes` exists, but this version is not installed there, or users other than root can change it.
     """
     library = Path(sparkwright.__file__).parents[1]
     if not runtimes.is_dir():

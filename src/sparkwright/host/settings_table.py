@@ -12,14 +12,14 @@ from typing import Any
 
 CLOCK, SWAPPINESS, EARLYOOM, OLLAMA = "clock cap", "swappiness", "earlyoom", "Ollama's limits"
 CLOCK_UNIT = "sparkwright-clock-cap.service"
-#: file by setting
+#: path of the file of each setting
 PATHS: Mapping[str, str] = {
     CLOCK: f"/etc/systemd/system/{CLOCK_UNIT}",
     SWAPPINESS: "/etc/sysctl.d/60-sparkwright.conf",
     EARLYOOM: "/etc/default/earlyoom",
     OLLAMA: "/etc/systemd/system/ollama.service.d/60-sparkwright.conf",
 }
-#: the kernel's file with the current value, by setting
+#: path of the kernel's file with the current value, for the settings that have one
 LIVE_PATHS: Mapping[str, str] = {SWAPPINESS: "/proc/sys/vm/swappiness"}
 
 Commands = tuple[tuple[str, ...], ...]
@@ -27,6 +27,7 @@ RELOAD_COMMAND = ("systemctl", "daemon-reload")
 #: try-restart does not start a stopped service
 OLLAMA_RESTART: Commands = (RELOAD_COMMAND, ("systemctl", "try-restart", "ollama.service"))
 EARLYOOM_RESTART: Commands = (("systemctl", "try-restart", "earlyoom.service"),)
+#: commands to run before a setting's file is removed or restored
 BEFORE_UNDO: Mapping[str, Commands] = {CLOCK: (("systemctl", "disable", "--now", CLOCK_UNIT),)}
 
 #: below this, a capped GPU cannot be distinguished from one that is stuck in a low-power state (measure/background.py)
@@ -67,12 +68,12 @@ class Setting:
     #: the requested value, for the diff
     value_text: str
     #: returns the file's new content, given the current content
-    content: Callable[[str], str]
+    build_content: Callable[[str], str]
     #: returns the value in a file's content, for the diff; None if the file does not set it
     read_value: Callable[[str], str | None]
-    apply: Commands
-    #: the fix if the file is missing, for a file that sparkwright must not create
-    needs_file: str = ""
+    apply_commands: Commands
+    #: the fix if the file is missing; empty if sparkwright may create it
+    missing_file_fix: str = ""
 
 
 def build_settings(
@@ -92,7 +93,7 @@ def build_settings(
 
 
 def undo_commands(name: str, live_value: str) -> Commands:
-    """Return the commands that apply a restored file, or the former value of the kernel's file (LIVE_PATHS)."""
+    """Return the commands that apply a restored file or, for swappiness, the former value of the kernel's file (LIVE_PATHS)."""
     if name == SWAPPINESS:
         return (("sysctl", "-w", f"vm.swappiness={live_value}"),) if live_value.isdigit() else ()
     return {CLOCK: (RELOAD_COMMAND,), EARLYOOM: EARLYOOM_RESTART, OLLAMA: OLLAMA_RESTART}[name]
@@ -119,13 +120,14 @@ def _swappiness_setting(value: int) -> Setting:
 def _earlyoom_setting(percent: int) -> Setting:
     line = f'EARLYOOM_ARGS="-m {percent}"'
 
-    def content(current: str) -> str:
+    def build_content(current: str) -> str:
         if EARLYOOM_ARGS_LINE.search(current):
             return EARLYOOM_ARGS_LINE.sub(line, current, count=1)
         return f"{current.rstrip()}\n{line}\n".lstrip()
 
     install = "Install earlyoom first (`sudo apt install earlyoom`), or remove earlyoom_percent."
-    return Setting(EARLYOOM, line, content, _value_reader(r"^(EARLYOOM_ARGS=.*)$", "{}"), EARLYOOM_RESTART, install)
+    read_value = _value_reader(r"^(EARLYOOM_ARGS=.*)$", "{}")
+    return Setting(EARLYOOM, line, build_content, read_value, EARLYOOM_RESTART, install)
 
 
 def _ollama_setting(limits: Mapping[str, Any]) -> Setting:

@@ -28,7 +28,8 @@ SERVER_RECORDS = frozenset(
     )
 )
 SERVERS_FOLDER = "servers"
-#: format of all records, increased when an earlier version cannot use them; its record also has the version of the last writer
+#: format of all records, increased when an earlier version cannot use them; FORMAT_FILE also contains the version of the last
+#: writer
 FORMAT, FORMAT_FILE = 1, "format"
 #: tolerance for a file system whose clock is ahead
 CLOCK_TOLERANCE_NS = 10**9
@@ -160,7 +161,7 @@ class StateFolder:
 
 
 def newest_first(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths in order of modification. Paths with a time in the future, from a wrong clock, come last."""
+    """Return the paths, last modified first. Paths with a time in the future, from a wrong clock, come last."""
     now_ns, dated_paths = time.time_ns(), []
     for path in paths:
         with contextlib.suppress(OSError):  # removed by another run

@@ -143,7 +143,7 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
         mode: Literal["unload", "stop", "leave"] = arg("stop: stop Ollama; otherwise do nothing", default="stop")
 
     def read(self, args: Args, context: Context) -> list[OllamaInstance]:
-        return list(ollama.inspect(context, timeout_s=2).present) if args.mode == "stop" else []
+        return list(ollama.inspect(context, timeout_s=2).running) if args.mode == "stop" else []
 
     def differences(self, args: Args, observed: list[OllamaInstance]) -> list[Change]:
         return [Change(str(instance), "running", "stopped", "ollama: stop") for instance in observed]
@@ -158,7 +158,7 @@ class OllamaStop(StateModule["OllamaStop.Args", list[OllamaInstance]]):
         for instance in observed:
             _STOP_BY_KIND[instance.kind](instance, context)
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
-        while remaining := ollama.inspect(context, timeout_s=1).present:
+        while remaining := ollama.inspect(context, timeout_s=1).running:
             if time.monotonic() > deadline_s:
                 raise Failed(f"Ollama ({remaining[0]}) still answers at {remaining[0].url}.", fix=_MANUAL_FIX)
             time.sleep(ollama.POLL_S)
@@ -317,6 +317,6 @@ class OllamaPs(Module["OllamaPs.Args"]):
             models.append({"name": model.name, "size_bytes": model.size_bytes, **address})
             messages.append(f"{model.name}, {model.size_text} ({instance})")
         messages += [f"{instance} does not answer: it is loading a model or hung" for instance in state.hanging]
-        idle = f"no model loaded ({', '.join(map(str, state.present))})" if state.present else "Ollama is not running"
-        data = {"models": models, "present": list(map(str, state.present)), "hanging": list(map(str, state.hanging))}
+        idle = f"no model loaded ({', '.join(map(str, state.running))})" if state.running else "Ollama is not running"
+        data = {"models": models, "present": list(map(str, state.running)), "hanging": list(map(str, state.hanging))}
         return Result(msg="; ".join(messages) or idle, data=data)

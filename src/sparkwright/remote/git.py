@@ -211,7 +211,7 @@ class Repository:
                 timeout_s=timeout_s,
                 env=_git_environment(local=self.url.startswith("file://")),
                 max_bytes=max_bytes,
-                limits=partial(_limit_resources, int(timeout_s) + 1),
+                limit_resources=partial(_limit_resources, int(timeout_s) + 1),
             )
         except FileNotFoundError:
             raise Failed("git is not installed.", fix="Install git on this laptop.") from None

@@ -101,14 +101,14 @@ def check_toolkit(host: Host) -> Iterator[Finding]:
         yield _cdi_finding(host, gpu[1], version)
 
 
-def _cdi_finding(host: Host, driver: str, version: str) -> Finding:
+def _cdi_finding(host: Host, driver: str, toolkit_version: str) -> Finding:
     """Check the CDI specification by the driver version that it lists; its date may be the date of a copy."""
     fact, drivers = known_facts.CDI, _cdi_drivers(host)
-    supports_refresh = version_tuple(version) >= known_facts.CDI_REFRESH_SINCE
+    supports_refresh = version_tuple(toolkit_version) >= known_facts.CDI_REFRESH_SINCE
     has_refresh = supports_refresh and host.read_output("systemctl", "cat", known_facts.CDI_REFRESH) is not None
     repair = "CDI service" if has_refresh else "CDI"
     fix = FIXES[repair].manual_command(host.user)
-    outdated = [path for path, version in drivers.items() if version not in ("", driver)]
+    outdated = [path for path, listed_driver in drivers.items() if listed_driver not in ("", driver)]
     if outdated:
         path = outdated[0]
         evidence = f"{path} is for driver {drivers[path]}, but {driver} is installed: {fact.text}"
@@ -124,7 +124,7 @@ def _cdi_finding(host: Host, driver: str, version: str) -> Finding:
 
 
 def _cdi_drivers(host: Host) -> dict[str, str]:
-    """Return the driver version that each NVIDIA specification lists, by path; empty if it lists none."""
+    """Return the driver version in each NVIDIA specification, by path; the version is empty if the specification lists none."""
     drivers: dict[str, str] = {}
     for folder in known_facts.CDI_FOLDERS:
         for name in host.list_folder(folder):
@@ -196,7 +196,7 @@ def check_heat(host: Host) -> Iterator[Finding]:
     elif is_throttled or celsius >= defaults.HOT_GPU_C:
         name = host.server.name or "HOST"
         lower = f"a lower clock_cap_mhz than {clock_cap}" if clock_cap else "clock_cap_mhz: 2000"
-        fix = f"check fans and room; {lower} in its vars, then invoke provision --host {name}"
+        fix = f"check fans and room temperature; set {lower} in its vars, then invoke provision --host {name}"
         yield Finding(HEAT_NAME, "warning", f"{summary}: {fact.text}", fix, fact.source)
     else:
         yield Finding(HEAT_NAME, "ok", summary, source=fact.source)

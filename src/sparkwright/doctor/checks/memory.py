@@ -44,10 +44,12 @@ def _guard_finding(host: Host) -> Finding:
 def _check_wake(host: Host) -> Iterator[Finding]:
     """Check the wake service, if requests can wake a server on this host."""
     state = host.context.state
-    sleepers = [server.server for server in state.servers() if restart_plans.read_wake(server).get("on_request")]
-    if not sleepers:
+    sleeping_servers = [
+        server.server for server in state.servers() if restart_plans.read_wake(server).get("on_request")
+    ]
+    if not sleeping_servers:
         return
-    names = " and ".join(sleepers)
+    names = " and ".join(sleeping_servers)
     if turns.is_service_running(state):
         yield Finding(WAKE_NAME, "ok", f"a request wakes {names}")
         return
@@ -235,7 +237,7 @@ def check_disk(host: Host) -> Iterator[Finding]:
 
 
 def _disk_finding(host: Host, content: str, folder: Path, devices: set[int]) -> Finding | None:
-    """Return the finding about a folder's disk, or None if it is already among the checked devices, to which it is added."""
+    """Return the finding about a folder's disk, and add the disk to the checked devices; None if it was checked before."""
     try:
         existing = next(parent for parent in (folder, *folder.parents) if _exists(parent))
         device = existing.stat().st_dev

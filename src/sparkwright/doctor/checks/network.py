@@ -21,8 +21,9 @@ RDMA_MEMORY_NAME = "RDMA memory"
 @register_check(FABRIC_NAME)
 def check_fabric(host: Host) -> Iterator[Finding]:
     adapters = fabric.list_links(host)
-    up = {port: links for port, links in fabric.group_by_port(adapters).items() if any(link.active for link in links)}
-    if not up:
+    ports = fabric.group_by_port(adapters)
+    active_ports = {port: links for port, links in ports.items() if any(link.active for link in links)}
+    if not active_ports:
         verdict: Verdict = "ok" if adapters else "unknown"  # a Spark has adapters even if no cable is plugged in
         summary = "no link is up" if adapters else "no RDMA adapter found"
         evidence = f"{summary}: needed only for a model on several hosts"
@@ -30,7 +31,7 @@ def check_fabric(host: Host) -> Iterator[Finding]:
         # the driver's own allocations fail, too, if the kernel reserves this memory
         yield from (finding for finding in check_rdma_memory(host) if finding.verdict == "bad")
         return
-    for port, port_links in up.items():
+    for port, port_links in active_ports.items():
         problems = list(port_problems(port_links))
         for verdict, evidence, fix, source in problems:
             yield Finding(f"{FABRIC_NAME} {port}", verdict, evidence, fix, source)

@@ -141,9 +141,12 @@ def check_clock(host: Host) -> Iterator[Finding]:
 
 
 def compare_clocks(host_s: float, laptop_s: float, user: str) -> Finding:
-    """Compare the clocks of the host and the laptop, read at the same moment, in seconds since the epoch.
+    """Compare the clocks of the host and the laptop, either of which may be wrong.
 
-    Either of them may be wrong.
+    Args:
+        host_s: time of the host, seconds since the epoch.
+        laptop_s: time of the laptop at the same moment.
+        user: the login user, for the fix.
     """
     offset_s, source = host_s - laptop_s, known_facts.CLOCK.source
     if abs(offset_s) <= known_facts.CLOCK_WARNING_S:

@@ -73,8 +73,8 @@ def _docker_group(host: Host) -> tuple[str, list[str]]:
 
 # Mounts of our containers whose source is a link or could be replaced by a container.
 #
-# When sparkwright starts a container, it refuses them or recreates the folder. This check reveals them before Docker starts
-# the container by itself, as it does after a reboot.
+# When sparkwright starts a container, it refuses such mounts or recreates the folder. This check reports them before Docker
+# itself starts the container, as after a reboot.
 
 MOUNTS_NAME = "mounts"
 DOCKER_SOURCE = "decision 35: Docker follows links in the source of a bind mount at each start"
@@ -175,7 +175,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
     if status.hanging:
         evidence = f"{', '.join(map(str, status.hanging))} does not answer: it is loading a model or hung"
         yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.ps --host {name}", source)
-    elif not status.present:
+    elif not status.running:
         yield Finding(OLLAMA_NAME, "ok", "Ollama is not running", source=source)
         return
     elif status.held:
@@ -184,7 +184,7 @@ def check_ollama(host: Host) -> Iterator[Finding]:
         evidence = f"{models} in memory: {known_facts.OLLAMA.text}{f' ({deploy_effect})' if deploy_effect else ''}"
         yield Finding(OLLAMA_NAME, "warning", evidence, f"invoke ollama.unload --host {name}", source)
     else:
-        yield Finding(OLLAMA_NAME, "ok", f"{', '.join(map(str, status.present))}, no model loaded", source=source)
+        yield Finding(OLLAMA_NAME, "ok", f"{', '.join(map(str, status.running))}, no model loaded", source=source)
     yield from _check_ollama_address(host)
 
 
@@ -239,7 +239,7 @@ START_COMMAND = re.compile(
 
 @register_check(STARTS_NAME)
 def check_starts(host: Host) -> Iterator[Finding]:
-    """Search files that usually contain such commands. Files that this login can't read are skipped."""
+    """Check for other files that start the recipe's server. Files that this login can't read are skipped."""
     server = host.server
     if not server.recipe:
         yield Finding(STARTS_NAME, "unknown", "the host has no recipe, so no server to look for")
@@ -279,7 +279,7 @@ def _glob_files(folder: Path, glob: str) -> Iterator[Path]:
 
 
 def _find_start(text: str, server: IntendedServer) -> tuple[int, str] | None:
-    """Return the line number of a command that starts the recipe's server, and what identifies the server; None if absent."""
+    """Return the line number and similarity ("on port 8000") of a command that starts the recipe's server; None if absent."""
     lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
     if not START_COMMAND.search("\n".join(lines)):
         return None
@@ -291,7 +291,7 @@ def _find_start(text: str, server: IntendedServer) -> tuple[int, str] | None:
 
 
 def _server_patterns(server: IntendedServer) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """Yield patterns that identify the recipe's server: the model, the container's name, the port."""
+    """Yield the similarity to the recipe's server, and the pattern for it: the model, the container's name, the port."""
     if server.model_dir:
         yield "with this model", re.compile(rf"{re.escape(server.model_dir)}(?![\w.-])")
         yield "with this model", re.compile(rf"(?<![\w.-]){re.escape(Path(server.model_dir).name)}(?![\w.-])")

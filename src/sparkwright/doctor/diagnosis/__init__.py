@@ -80,14 +80,13 @@ class DiagnosisResult:
 
 def diagnose(context: Context, facts: RecipeFacts) -> dict[str, Any]:
     """Diagnose this host's server without changing anything. An idle server gets requests for a token and a few short answers."""
-    good_state, limits = verified_states.load_last(context.state), Settings.load(context.state).limits
+    verified_state, limits = verified_states.load_last(context.state), Settings.load(context.state).limits
     if facts.token_s:
         limits = replace(limits, token_s=facts.token_s)
-    seen = inspect.inspect_server(context, good_state, facts.container, limits, time.time())
-    key = facts.key or (server_key.read_container_key(context.state, seen.inspected) if seen.inspected else "")
-    result = _Diagnosis(
-        context, facts, good_state, limits, inspect.diagnosed_url(seen, good_state) or facts.base_url, key
-    ).diagnose(seen)
+    server = inspect.inspect_server(context, verified_state, facts.container, limits, time.time())
+    key = facts.key or (server_key.read_container_key(context.state, server.inspected) if server.inspected else "")
+    url = inspect.diagnosed_url(server, verified_state) or facts.base_url
+    result = _Diagnosis(context, facts, verified_state, limits, url, key).diagnose(server)
     redacted: dict[str, Any] = secret_patterns.mask_texts(Redactor([key]).redact_value(result.to_json()))
     return redacted
 
@@ -100,7 +99,7 @@ class _Diagnosis:
     #: the facts from the user's files
     recipe_facts: RecipeFacts
     #: the last verified state
-    good_state: Mapping[str, Any]
+    verified_state: Mapping[str, Any]
     limits: Limits
     #: URL of the server
     url: str
@@ -109,17 +108,17 @@ class _Diagnosis:
 
     def diagnose(self, server: DiagnosisInput) -> DiagnosisResult:
         """Probe the server, and measure it if that does not disturb requests."""
-        if (state := server_state.worker_state(self.context, self.good_state, server, self.limits)) is not None:
+        if (state := server_state.worker_state(self.context, self.verified_state, server, self.limits)) is not None:
             return self._explain_unmeasured(server, state)
         prober = ServerProbe(server.engine.http, self.url, self.key, self.limits, CheckHistory.load(self.context.state))
         model = ""
         if self.url and server.container.status not in ("exited", "created", "paused", "dead", "absent"):
             server = replace(server, probe=prober.health())
-            if server.probe.health == 200 and not server.busy:
-                serve = self.good_state.get("serve") or {}
+            if server.probe.health == 200 and not server.active_run:
+                serve = self.verified_state.get("serve") or {}
                 model = prober.served_name(str(serve.get("served_name", "")) or self.recipe_facts.model)
                 server = self._with_token(prober, server, model)
-        elif self.url and not server.busy:
+        elif self.url and not server.active_run:
             server = _with_listener(server, self.context, self.url)
         state = evaluate_state(server, self.limits) or _other_task_state(server)
         return self._measure(server, model) if state is None else self._explain_unmeasured(server, state)
@@ -140,7 +139,7 @@ class _Diagnosis:
         """
         began_s = time.monotonic()
         while server.inspected and time.monotonic() - began_s < EXIT_TIMEOUT_S:
-            now = inspect.inspect_again(server, self.context, self.good_state)
+            now = inspect.inspect_again(server, self.context, self.verified_state)
             if start_id(now.container) != start_id(server.container) or now.container.status != server.container.status:
                 return replace(now, probe=replace(server.probe, token="ended"))
             time.sleep(POLL_S)
@@ -148,56 +147,56 @@ class _Diagnosis:
 
     def _explain_unmeasured(self, server: DiagnosisInput, state: ServerState) -> DiagnosisResult:
         gpu_sample = gpu_sampler.build_sample(nvidia_smi.sample_gpu(self.context.machine))
-        facts = inspect.build_rate_facts(self.context, self.recipe_facts, self.good_state, server, None, "")
-        rows = [
+        facts = inspect.build_rate_facts(self.context, self.recipe_facts, self.verified_state, server, None, "")
+        causes = [
             *down_causes.causes(server, self.limits),
             *self._host_causes(server, Gpu(gpu_sample.temperature_c if gpu_sample else None)),
         ]
         if down_causes.has_failed(server):
-            rows += slow_causes.find_start_causes(facts, str(down_causes.failure_reason(server).value or ""))
+            causes += slow_causes.find_start_causes(facts, str(down_causes.failure_reason(server).value or ""))
         return DiagnosisResult(
             server,
             state,
-            causes=_deduplicate(slow_causes.rank_causes(rows)),
+            causes=_deduplicate(slow_causes.rank_causes(causes)),
             gpu=gpu_sampler.summarize_samples([gpu_sample] if gpu_sample else []),
         )
 
     def _measure(self, server: DiagnosisInput, model: str) -> DiagnosisResult:
         expected = ExpectedRate.of(
-            self.context, self.good_state, self.recipe_facts.tok_per_s, verified=server.container.verified
+            self.context, self.verified_state, self.recipe_facts.tok_per_s, verified=server.container.verified
         )
         measurement = measure_rate(self.context, server.engine.http, self.url, model, self.key, expected)
         share = None if measurement.doubt or measurement.error else expected.share(measurement.runs)
         is_slow = None if share is None else share < 1 - expected.tolerance
         facts = inspect.build_rate_facts(
-            self.context, self.recipe_facts, self.good_state, server, measurement, self.url
+            self.context, self.recipe_facts, self.verified_state, server, measurement, self.url
         )
         gpu_state = measurement.gpu
         host_causes = self._host_causes(
             server, Gpu(gpu_state.temperature_c, gpu_state.power_w, gpu_state.clock_mhz, gpu_state.utilization_percent)
         )
         rate_causes = slow_causes.find_causes(replace(facts, share=share, slow=is_slow))
-        rows = slow_causes.rank_causes([*host_causes, *down_causes.restart_causes(server), *rate_causes])
+        causes = slow_causes.rank_causes([*host_causes, *down_causes.restart_causes(server), *rate_causes])
         if is_slow:  # problems that do not slow tokens down come after the measured causes
-            rows.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
+            causes.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
         return DiagnosisResult(
             server,
-            evaluate_measurement(expected, measurement, is_slow, rows),
+            evaluate_measurement(expected, measurement, is_slow, causes),
             expected,
             measurement,
-            _deduplicate(rows),
+            _deduplicate(causes),
             gpu_state,
         )
 
     def _host_causes(self, server: DiagnosisInput, gpu: Gpu) -> list[Cause]:
         """Return the causes in the Docker Engine and the host."""
-        has_policy = server.container.policy and not server.broken and not server.asleep
-        policy = str((self.good_state.get("spec") or {}).get("restart", "")) if has_policy else ""
+        has_policy = server.container.policy and not server.stop_reason and not server.awake_server
+        policy = str((self.verified_state.get("spec") or {}).get("restart", "")) if has_policy else ""
         return [*_docker_causes(server), *down_causes.host_causes(self.context, server, gpu, policy, self.limits)]
 
 
 def _other_task_state(server: DiagnosisInput) -> ServerState | None:
-    """Return the state of a server that answers but does not generate text and so has no rate; None if it generates."""
+    """Return the state of a server that answers without generating text, and so has no rate; None if it generates text."""
     other, noun = tasks.reason_not_generating(server.engine.http), tasks.result_noun(server.engine.http)
     return ServerState("ok", f"it answers with a {noun}; {other}, so no throughput is measured") if other else None
 
@@ -212,10 +211,10 @@ def _with_listener(server: DiagnosisInput, context: Context, url: str) -> Diagno
 
 
 def evaluate_measurement(
-    expected: ExpectedRate, measurement: Measurement, is_slow: bool | None, rows: Sequence[Cause]
+    expected: ExpectedRate, measurement: Measurement, is_slow: bool | None, causes: Sequence[Cause]
 ) -> ServerState:
-    """Return the state of a measured server, or the reason why it could not be measured."""
-    worst = next((cause for cause in rows if cause.verdict == "found"), None)
+    """Return the state of a server after its measurement, even if that failed or was inconclusive."""
+    worst = next((cause for cause in causes if cause.verdict == "found"), None)
     rate = measurement.tok_per_s
     if measurement.error or rate is None:
         message = measurement.error or "the responses had fewer than two tokens"
@@ -234,7 +233,7 @@ def evaluate_measurement(
         return ServerState("degraded" if worst else "unknown", message)
     comparison = f"{_format_rate(rate)} of {_format_rate(expected.tok_per_s or 0)} tok/s"
     if is_slow:
-        reason = next((cause for cause in rows if cause.verdict == "found" and cause.of_rate), None)
+        reason = next((cause for cause in causes if cause.verdict == "found" and cause.of_rate), None)
         cause_text = _format_cause(reason) if reason else "no measured cause"
         return ServerState("slow", f"slow: {comparison}; {cause_text}", reason.fix if reason else "")
     if worst:
@@ -259,9 +258,9 @@ def _docker_causes(server: DiagnosisInput) -> list[Cause]:
     return [Cause("no answer from the Docker Engine", "found", message, server.engine_fix, 175, of_rate=False)]
 
 
-def _deduplicate(rows: Sequence[Cause]) -> list[Cause]:
-    """Drop causes with the name of an earlier one, because two rules may find the same and the first explains more."""
+def _deduplicate(causes: Sequence[Cause]) -> list[Cause]:
+    """Drop causes with the name of an earlier one: two rules may find the same cause, and the first explains more."""
     by_name: dict[str, Cause] = {}
-    for cause in rows:
+    for cause in causes:
         by_name.setdefault(cause.name, cause)
     return list(by_name.values())

@@ -1,4 +1,4 @@
-"""Causes for a server that does not serve, and faults of its host or settings. The functions have no side effects."""
+"""Causes for a server that does not serve, and faults of its host or settings. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,22 @@ SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE = 137, 143
 DAEMON_RESTART_EXIT_CODE = 255
 #: how soon after a boot the Docker Engine detects this, in seconds
 BOOT_DETECTION_S = 600.0
+MEMORY_FIX = "stop other processes (`invoke plan` lists what holds memory)"
+#: name and fix of the cause for a bad answer, by question of health/judging/questions.py
+HOST_CAUSES = {
+    "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
+    "memory": ("the host is low on memory", MEMORY_FIX),
+    "swap": ("the host is out of swap", MEMORY_FIX),
+    "disk": ("the disk is full", "`invoke models.prune` and `invoke images.prune` remove unused files"),
+    "restart policy": ("its restart policy differs", "`invoke deploy` sets it"),
+    "drift": (
+        "it differs from the verified state",
+        "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
+    ),
+}
+#: questions that can reveal a cause of slow tokens
+SLOWING_QUESTIONS = frozenset(("temperature", "memory", "swap", "drift"))
+HOST_CAUSE_WEIGHT = 70
 
 
 def causes(server: DiagnosisInput, limits: Limits) -> list[Cause]:
@@ -33,7 +49,7 @@ def causes(server: DiagnosisInput, limits: Limits) -> list[Cause]:
 
 
 def has_failed(server: DiagnosisInput) -> bool:
-    """Return True if the engine exited because of its own failure, as far as Docker and the log show."""
+    """Return True if the engine exited because of its own failure, according to Docker and its log."""
     exited_with_error = server.container.status in ("exited", "dead", "restarting") and server.last_exit.code not in (
         None,
         0,
@@ -48,10 +64,10 @@ def has_failed(server: DiagnosisInput) -> bool:
 
 
 def restart_causes(server: DiagnosisInput) -> list[Cause]:
-    """Return the restarts of a serving server, as a cause if they are a loop and otherwise as a note."""
+    """Return an interrupted run and the restarts of a serving server; restarts that are not a crash loop are only noted."""
     verdict: Verdict = "found" if server.crash_loop else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(server))
-    return [replace(restart, of_rate=False) for restart in (*_cut_off(server), *restarts)]
+    return [replace(cause, of_rate=False) for cause in (*_interrupted_run(server), *restarts)]
 
 
 def failure_reason(server: DiagnosisInput) -> Reading:
@@ -78,22 +94,27 @@ def _out_of_memory(server: DiagnosisInput) -> Iterator[Cause]:
         yield Cause("it was OOM-killed", "found", sentence, fix, 190)
 
 
-def _docker_refused(server: DiagnosisInput) -> Iterator[Cause]:
+def _refused_start(server: DiagnosisInput) -> Iterator[Cause]:
     if server.last_exit.error and server.container.status != "running":
         yield Cause(
             "Docker could not start it", "found", server.last_exit.error, "fix that, then `invoke restart`", 180
         )
 
 
-def _port(server: DiagnosisInput) -> Iterator[Cause]:
+def _port_conflict(server: DiagnosisInput) -> Iterator[Cause]:
     if server.listener and server.listener != f"container {server.container.name}":
         fix = "stop that, or set another `serve_port:` in the host's file"
         yield Cause("its port is in use", "found", f"port {server.port} is held by {server.listener}", fix, 170)
 
 
-def _find_manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield a manual stop, which the policy shows: Docker restarts containers that exit by themselves, but not stopped ones."""
-    if server.container.status != "exited" or server.last_exit.out_of_memory or server.broken or server.asleep:
+def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
+    """Yield a manual stop. With a restart policy, Docker restarts a container that exited but not one that was stopped."""
+    if (
+        server.container.status != "exited"
+        or server.last_exit.out_of_memory
+        or server.stop_reason
+        or server.awake_server
+    ):
         return
     if server.last_exit.code == DAEMON_RESTART_EXIT_CODE:
         return
@@ -105,45 +126,45 @@ def _find_manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
         yield Cause(name, "possible", f"exit code {server.last_exit.code}: it was sent a signal", fix, 40)
 
 
-def _host_went_down(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield the end of the host or the Docker Engine while the server was running."""
+def _host_loss(server: DiagnosisInput) -> Iterator[Cause]:
+    """Yield a stop of the host or the Docker Engine while the server was running."""
     if server.container.status != "exited" or server.last_exit.code != DAEMON_RESTART_EXIT_CODE:
         return
     observation = f"exit code {DAEMON_RESTART_EXIT_CODE}: Docker found it dead when the engine started"
-    since_s = (
+    after_boot_s = (
         server.last_exit.at_s - server.booted_s
         if server.last_exit.at_s is not None and server.booted_s is not None
         else None
     )
-    if since_s is not None and 0 <= since_s <= BOOT_DETECTION_S:
+    if after_boot_s is not None and 0 <= after_boot_s <= BOOT_DETECTION_S:
         evidence = (
-            f"{observation}; the host had booted {units.format_rough_duration(since_s)} "
-            f"before{f': {server.lost}' if server.lost else ''}"
+            f"{observation}; the host had booted {units.format_rough_duration(after_boot_s)} "
+            f"before{f': {server.host_loss}' if server.host_loss else ''}"
         )
         fix = "`journalctl -b -1 -k` shows the kernel's log of the previous boot; `invoke restart` starts the server again"
-        yield Cause("the host went down under it", "found", evidence, fix, 175)
+        yield Cause("the host went down while it was running", "found", evidence, fix, 175)
         return
-    fix = "`journalctl -u docker` shows when the engine ended; `invoke restart` starts the server again"
-    yield Cause("the host or the Docker Engine ended under it", "possible", observation, fix, 70)
+    fix = "`journalctl -u docker` shows when the engine stopped; `invoke restart` starts the server again"
+    yield Cause("the host or the Docker Engine stopped while it was running", "possible", observation, fix, 70)
 
 
-def _find_crash_loop(server: DiagnosisInput) -> Iterator[Cause]:
-    if server.broken:
-        sentence = f"a health check stopped it and disabled its restart policy: {server.broken}"
+def _stopped_crash_loop(server: DiagnosisInput) -> Iterator[Cause]:
+    if server.stop_reason:
+        sentence = f"a health check stopped it and disabled its restart policy: {server.stop_reason}"
         yield Cause("a crash loop was stopped", "found", sentence, "`invoke incident` fetches its diagnostics", 150)
 
 
-def _cut_off(server: DiagnosisInput) -> Iterator[Cause]:
+def _interrupted_run(server: DiagnosisInput) -> Iterator[Cause]:
     if server.interrupted_run:
         fix = "run it again; it resumes"
         yield Cause("an earlier run was interrupted", "found", server.interrupted_run, fix, 140)
 
 
-def _hangs(server: DiagnosisInput) -> Iterator[Cause]:
+def _hung_engine(server: DiagnosisInput) -> Iterator[Cause]:
     probe = server.probe
     if probe.token == "none" and not probe.running:
         waited = f"no {tasks.result_noun(server.engine.http)} within {probe.waited_s:g} s"
-        sentence = f"{waited} with no other requests running; /health answers 200"
+        sentence = f"{waited} with no other requests running; /health returns 200"
         fix = "`invoke incident` first if you want to report it, then `invoke restart`"
         yield Cause("the engine is hung", "found", sentence, fix, 160)
     elif probe.still_s is not None:
@@ -155,7 +176,7 @@ def _hangs(server: DiagnosisInput) -> Iterator[Cause]:
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
 
 
-def _fails(server: DiagnosisInput) -> Iterator[Cause]:
+def _failing_requests(server: DiagnosisInput) -> Iterator[Cause]:
     if server.probe.token == "error":
         yield Cause("its requests fail", "found", server.probe.error, "`invoke logs` shows why", 130)
 
@@ -171,7 +192,7 @@ def _slow_start(server: DiagnosisInput, limits: Limits) -> Iterator[Cause]:
 
 
 def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
-    """Yield the server's own exits, which Docker counts without manual restarts."""
+    """Yield Docker's restarts of the server after its exits; manual restarts are not counted."""
     if server.container.restarts and server.container.status != "exited" and not failure_reason(server).value:
         when = (
             f", the last one {units.format_rough_duration(server.now_s - server.last_exit.at_s)} ago"
@@ -184,41 +205,22 @@ def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (
-    *(
-        _engine_failure,
-        _out_of_memory,
-        _docker_refused,
-        _port,
-        _hangs,
-        _fails,
-        _find_crash_loop,
-        _cut_off,
-        _restarts,
-    ),
-    *(_find_manual_stop, _host_went_down),
+    _engine_failure,
+    _out_of_memory,
+    _refused_start,
+    _port_conflict,
+    _hung_engine,
+    _failing_requests,
+    _stopped_crash_loop,
+    _interrupted_run,
+    _restarts,
+    _manual_stop,
+    _host_loss,
 )
 
 
-#: name and fix of the cause for a bad answer, by question of health/judging/questions.py
-MEMORY_FIX = "stop other processes (`invoke plan` lists what holds memory)"
-HOST_CAUSES = {
-    "temperature": ("the GPU is too hot", "check fans and airflow; the GPU throttles when it gets hotter"),
-    "memory": ("the host is low on memory", MEMORY_FIX),
-    "swap": ("the host is out of swap", MEMORY_FIX),
-    "disk": ("the disk is full", "`invoke models.prune` and `invoke images.prune` remove unused files"),
-    "restart policy": ("its restart policy differs", "`invoke deploy` sets it"),
-    "drift": (
-        "it differs from the verified state",
-        "`invoke plan --diff` shows what differs, `invoke deploy` fixes it",
-    ),
-}
-#: questions whose bad answers can slow tokens down
-SLOWING_QUESTIONS = frozenset(("temperature", "memory", "swap", "drift"))
-HOST_CAUSE_WEIGHT = 70
-
-
 def host_causes(context: Context, server: DiagnosisInput, gpu: Gpu, policy: str, limits: Limits) -> list[Cause]:
-    """Return the bad and unknown findings about the host, with evidence. policy: the verified restart policy."""
+    """Return the causes in the host that are found or unknown, with evidence. policy: the verified restart policy."""
     observed = Observation(
         server.now_s,
         container=server.container,

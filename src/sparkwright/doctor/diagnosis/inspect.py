@@ -40,30 +40,30 @@ MIN_RESTART_DELAY_S = 0.1
 
 
 def inspect_server(
-    context: Context, good: Mapping[str, Any], name: str, limits: Limits, now_s: float
+    context: Context, verified_state: Mapping[str, Any], name: str, limits: Limits, now_s: float
 ) -> DiagnosisInput:
     """Inspect the server.
 
     Args:
-        good: the last verified state.
+        verified_state: the last verified state.
         name: the recipe's container, used if nothing was verified.
     """
-    verified = str((good.get("spec") or {}).get("name", ""))
+    verified_name = str((verified_state.get("spec") or {}).get("name", ""))
     server = DiagnosisInput(
         now_s,
-        engine=container_labels.engine_of_spec(good.get("spec")),
-        name=verified or name,
-        was_verified=bool(good),
-        allowed_s=current_state.start_limit_s(good, limits),
-        ready_s=snapshot.ready_s(good),
-        container=Container(verified or name),
+        engine=container_labels.engine_of_spec(verified_state.get("spec")),
+        name=verified_name or name,
+        was_verified=bool(verified_state),
+        allowed_s=current_state.start_limit_s(verified_state, limits),
+        ready_s=snapshot.ready_s(verified_state),
+        container=Container(verified_name or name),
         booted_s=_booted_s(context, now_s),
-        lost=str(host_lost.read_last_loss(context.state).get("why", "")),
+        host_loss=str(host_lost.read_last_loss(context.state).get("why", "")),
     )
     server = _with_runs(server, context)
-    for item in dict.fromkeys((verified, name)):
-        if item and server.container.status in ("", "absent") and not server.engine_error:
-            server = _with_container(server, context, good, item)
+    for container_name in dict.fromkeys((verified_name, name)):
+        if container_name and server.container.status in ("", "absent") and not server.engine_error:
+            server = _with_container(server, context, verified_state, container_name)
     return server
 
 
@@ -75,40 +75,42 @@ def _booted_s(context: Context, now_s: float) -> float | None:
         return None
 
 
-def diagnosed_url(server: DiagnosisInput, good: Mapping[str, Any]) -> str:
+def diagnosed_url(server: DiagnosisInput, verified_state: Mapping[str, Any]) -> str:
     """Return the URL that the server's container publishes, or else the verified server's; empty if neither is known."""
     if server.inspected:
         return containers.url_of(dict(server.inspected))
-    return server_url(good["spec"]) if good else ""
+    return server_url(verified_state["spec"]) if verified_state else ""
 
 
-def inspect_again(server: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
+def inspect_again(server: DiagnosisInput, context: Context, verified_state: Mapping[str, Any]) -> DiagnosisInput:
     """Inspect the same container a moment later."""
-    return _with_container(replace(server, log=None), context, good, server.container.name)
+    return _with_container(replace(server, log=None), context, verified_state, server.container.name)
 
 
 def _with_runs(server: DiagnosisInput, context: Context) -> DiagnosisInput:
-    """Add the run that is in progress on the host, or the one that was interrupted."""
+    """Add the run that is in progress on the host, or else an interrupted one."""
     owner, alive = lock.inspect(context.state)
     if owner is None or owner.run == context.run_id:
         return server
     if alive:
-        return replace(server, busy=str(owner))
+        return replace(server, active_run=str(owner))
     return replace(server, interrupted_run=str(owner)) if journal.is_unfinished(context.state, owner) else server
 
 
-def _with_container(server: DiagnosisInput, context: Context, good: Mapping[str, Any], name: str) -> DiagnosisInput:
-    server = replace(server, asleep=turns.other_awake_server(context.state))
+def _with_container(
+    server: DiagnosisInput, context: Context, verified_state: Mapping[str, Any], name: str
+) -> DiagnosisInput:
+    server = replace(server, awake_server=turns.other_awake_server(context.state))
     try:
         inspected = containers.inspect(context.docker(), name)
         if inspected is None:
             return replace(server, container=Container(name, status="absent"))
-        container = snapshot.parse_container(inspected, str(good.get("container_id", "")))
+        container = snapshot.parse_container(inspected, str(verified_state.get("container_id", "")))
     except SparkwrightError as error:
         return replace(server, engine_error=_engine_error(context, error), engine_fix=error.fix)
     except Exception as error:  # exceptions of docker and requests, for an engine that hangs or sends an invalid answer
         return replace(server, engine_error=engine_socket.no_answer_message(error))
-    broken = CheckHistory.load(context.state).loop_stop_reason(container.id, good)
+    stop_reason = CheckHistory.load(context.state).loop_stop_reason(container.id, verified_state)
     may_loop = container.exit_code or container.status != "exited"
     loop = crash_loop.check(inspected, context) if may_loop else ""
     observed = replace(
@@ -118,9 +120,9 @@ def _with_container(server: DiagnosisInput, context: Context, good: Mapping[str,
         inspected=inspected,
         last_exit=last_exit(inspected),
         crash_loop=loop,
-        broken=broken,
+        stop_reason=stop_reason,
     )
-    return _with_drift(_with_log(observed, context), context, good)
+    return _with_drift(_with_log(observed, context), context, verified_state)
 
 
 def _engine_error(context: Context, error: SparkwrightError) -> str:
@@ -141,7 +143,7 @@ def last_exit(inspected: Mapping[str, Any]) -> ContainerExit:
     return ContainerExit(code, at_s, out_of_memory=state.get("OOMKilled") is True, error=error)
 
 
-# -- its log -----------------------------------------------------------------------------------------------------------
+# -- the container's log -----------------------------------------------------------------------------------------------
 
 
 def _with_log(server: DiagnosisInput, context: Context) -> DiagnosisInput:
@@ -169,7 +171,7 @@ def _previous_log_lines(server: DiagnosisInput, context: Context) -> list[str]:
 
 
 def _previous_exit_s(server: DiagnosisInput) -> float | None:
-    """Return the time at which the last exited start ended, if another start may have followed; otherwise None."""
+    """Return the time at which the start that exited last ended, if another start may have followed; otherwise None."""
     if server.container.status == "running":
         return containers.parse_time(str(server.inspected["State"].get("StartedAt") or ""))
     if server.container.status == "restarting" and server.last_exit.at_s is not None:
@@ -177,11 +179,11 @@ def _previous_exit_s(server: DiagnosisInput) -> float | None:
     return None
 
 
-def _with_drift(server: DiagnosisInput, context: Context, good: Mapping[str, Any]) -> DiagnosisInput:
-    if server.busy or not good or good["spec"].get("name") != server.container.name:
+def _with_drift(server: DiagnosisInput, context: Context, verified_state: Mapping[str, Any]) -> DiagnosisInput:
+    if server.active_run or not verified_state or verified_state["spec"].get("name") != server.container.name:
         return server
     try:
-        return replace(server, drift=snapshot.find_drift(context, good, dict(server.inspected)))
+        return replace(server, drift=snapshot.find_drift(context, verified_state, dict(server.inspected)))
     except Exception as error:
         return replace(server, drift_error=f"cannot compare with the verified state: {type(error).__name__}")
 
@@ -189,17 +191,22 @@ def _with_drift(server: DiagnosisInput, context: Context, good: Mapping[str, Any
 def build_rate_facts(
     context: Context,
     facts: RecipeFacts,
-    good: Mapping[str, Any],
+    verified_state: Mapping[str, Any],
     server: DiagnosisInput,
     measurement: Measurement | None,
     url: str,
 ) -> slowness.SlownessEvidence:
-    """Return the facts about an inspected server. measurement, url: the measurement and URL, if it was measured."""
+    """Return the facts that can explain the rate of an inspected server.
+
+    Args:
+        measurement: the measurement; None if the server was not measured.
+        url: the server's URL; empty if the server was not measured.
+    """
     config = server.inspected.get("Config") or {}
     words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
     command, advisor = server.engine.command([str(word) for word in words]), server.engine.advice
     env = dict(str(item).partition("=")[::2] for item in config.get("Env") or ())
-    folder = _model_folder(context, good, server, command.model)
+    folder = _model_folder(context, verified_state, server, command.model)
     model = evidence.read_model_config(folder) if folder and folder.is_dir() else {}
     version = advisor.version(_engine_version(server, url))
     model_flag = {"model": command.model} if server.engine.files else {}
@@ -225,7 +232,7 @@ def build_rate_facts(
         acceptance=observed.acceptance,
         findings=advisor.check(request, model, version) if server.inspected else (),
         flags=command.flags,
-        model=str((good.get("model") or {}).get("id", "")) or facts.model_id or command.model,
+        model=str((verified_state.get("model") or {}).get("id", "")) or facts.model_id or command.model,
         thought=observed.thought,
         answered=observed.answered,
         budget=advisor.effective(request, model, version).budget if server.inspected else None,
@@ -251,12 +258,14 @@ def _engine_version(server: DiagnosisInput, url: str) -> str | None:
     return str(engine_version) if engine_version else None
 
 
-def _model_folder(context: Context, good: Mapping[str, Any], server: DiagnosisInput, model: str) -> Path | None:
+def _model_folder(
+    context: Context, verified_state: Mapping[str, Any], server: DiagnosisInput, model: str
+) -> Path | None:
     """Return the model's folder on the host, which is the source of the mount at the engine's model path."""
     for bind in (server.inspected.get("HostConfig") or {}).get("Binds") or ():
         source, _, target = str(bind).partition(":")
-        inside = target.partition(":")[0]
-        if inside and (model == inside or model.startswith(f"{inside}/")):
-            return Path(source) / model[len(inside) :].lstrip("/")
-    folder = (good.get("model") or {}).get("dir") if server.container.verified else None
+        container_path = target.partition(":")[0]
+        if container_path and (model == container_path or model.startswith(f"{container_path}/")):
+            return Path(source) / model[len(container_path) :].lstrip("/")
+    folder = (verified_state.get("model") or {}).get("dir") if server.container.verified else None
     return context.machine.expand(str(folder)) if folder else None

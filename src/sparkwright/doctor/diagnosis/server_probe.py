@@ -27,6 +27,15 @@ from sparkwright.measure.throughput import Baseline, Measurements, Run
 
 HEALTH_TIMEOUT_S = 5.0
 POLL_S = 0.5
+MEASURED_TOKENS = 64
+WARM_UP_TOKENS = 8
+STREAM_LIMIT_S = 4.0
+REASONING_TOKENS = 32
+REASONING_LIMIT_S = 2.0
+#: share of the expected rate below which a single stream is conclusive
+CONCLUSIVE_SHARE = 0.5
+#: share by which a rate may be below the recipe's and still be as expected
+RECIPE_TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)
@@ -53,14 +62,14 @@ class ServerProbe:
         )
         return ProbeResult(self.url, health=result.status, error=result.error)
 
-    def served_name(self, known: str) -> str:
-        """Return the model name for requests, which is the verified one or else the first that the server lists."""
+    def served_name(self, expected: str) -> str:
+        """Return the model name for requests: the expected one if the server lists it or no names, else the first listed one."""
         answer = http_probe.send_request(self.url, self.http.models, api_key=self.key, timeout_s=HEALTH_TIMEOUT_S)
         names = openai_api.parse_models(self.http, answer.json())
-        return known if known in names else next(iter(names), known)
+        return expected if expected in names else next(iter(names), expected)
 
     def detect_traffic(self, probe: ProbeResult, server: DiagnosisInput) -> ProbeResult:
-        """Detect other clients and their token rate, by reading the counters twice, and for longer if nothing moves."""
+        """Detect other clients and their token rate by reading the counters twice, and for longer if requests get no tokens."""
         before, at_s = self._counters(), time.monotonic()
         if roles.RUNNING not in before:
             return probe
@@ -106,7 +115,10 @@ class ServerProbe:
         return 0.0 if since_s is None else max(0.0, server.now_s - since_s)
 
     def _rate(self, before: Mapping[str, float], after: Mapping[str, float], since_s: float) -> float | None:
-        """Return the tokens per second in between; None if there were none, or if the engine counts them when a request ends."""
+        """Return the tokens per second between two readings of the counters.
+
+        None if there were no tokens, or if the engine counts a request's tokens only at its end.
+        """
         generated = after.get(roles.GENERATED, 0.0) - before.get(roles.GENERATED, 0.0)
         return (
             generated / (time.monotonic() - since_s) if generated > 0 and not self.http.has_separate_heartbeat else None
@@ -120,17 +132,6 @@ def _heartbeat(counters: Mapping[str, float]) -> float:
     return counters.get(roles.HEARTBEAT, 0.0)
 
 
-MEASURED_TOKENS = 64
-WARM_UP_TOKENS = 8
-STREAM_LIMIT_S = 4.0
-REASONING_TOKENS = 32
-REASONING_LIMIT_S = 2.0
-#: share of the expected rate below which a single stream is conclusive
-CONCLUSIVE_SHARE = 0.5
-#: share by which a rate may be below the recipe's and still be as expected
-RECIPE_TOLERANCE = 0.2
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedRate:
     """The expected rate of a single stream."""
@@ -139,19 +140,19 @@ class ExpectedRate:
     tok_per_s: float | None = None
     #: share that counts as noise
     tolerance: float = RECIPE_TOLERANCE
-    #: source of the rate; empty for none
+    #: source of the rate; empty without a rate
     source: Literal["", "baseline", "recipe"] = ""
     baseline: Baseline | None = None
 
     @classmethod
     def of(
-        cls, context: Context, good: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
+        cls, context: Context, verified_state: Mapping[str, Any], recipe_tok_per_s: float | None, *, verified: bool
     ) -> ExpectedRate:
-        """Return the baseline if this is the verified server, or else the rate that the recipe expects."""
-        serve = good.get("serve") or {}
+        """Return the baseline of the verified server, or else the rate that the recipe expects."""
+        serve = verified_state.get("serve") or {}
         key = serve.get("baseline_key") or {}
         if verified and key:
-            http = container_labels.engine_of_spec(good.get("spec")).http
+            http = container_labels.engine_of_spec(verified_state.get("spec")).http
             baseline = Baselines(context.state).read(build_key(key, context.machine, http))
             if baseline is not None:
                 return cls(baseline.median, baseline.tolerance, "baseline", baseline)
@@ -200,7 +201,7 @@ class Measurement(Measurements):
 
 
 def measure_rate(context: Context, http: Http, url: str, model: str, key: str, expected: ExpectedRate) -> Measurement:
-    """Measure a warm-up and a stream, and two more if the first is inconclusive."""
+    """Measure a stream after a warm-up, and two more streams if the first is inconclusive."""
     measurement = Measurement(before=server_counters.read_counters(http, url, key)[0])
     sender = ServerClient(http, model, url, key)
 

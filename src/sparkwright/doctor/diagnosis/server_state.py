@@ -64,47 +64,47 @@ class DiagnosisInput:
     #: seconds since the epoch
     now_s: float
     name: str = ""
-    #: description of the run that holds the host's lock; empty for none
-    busy: str = ""
-    #: description of a run that was interrupted; empty for none
+    #: description of the run that holds the host's lock; empty if no run is in progress
+    active_run: str = ""
+    #: description of an interrupted run; empty if there is none
     interrupted_run: str = ""
     #: True if a server was ever verified on this host
     was_verified: bool = False
-    #: reason why the Docker Engine does not answer
+    #: reason why the Docker Engine does not answer; empty if it does
     engine_error: str = ""
-    #: the fix for that
+    #: fix for `engine_error`
     engine_fix: str = ""
     container: Container = field(default_factory=Container)
     inspected: Mapping[str, Any] = field(default_factory=dict)
     last_exit: ContainerExit = field(default_factory=ContainerExit)
     #: state from the log of the current start; None if it could not be read
     log: EngineState | None = None
-    #: reason for the exit of this start or the previous one
+    #: failure in the log of the start that exited last
     failure: Reading = UNKNOWN
     #: last line of that start's log
     last_line: str = ""
-    #: reason why the restarts count as a crash loop
+    #: reason why the restarts count as a crash loop; empty if they do not
     crash_loop: str = ""
-    #: reason why an earlier check stopped it
-    broken: str = ""
-    #: the server whose turn it is instead of this one; empty for none
-    asleep: str = ""
+    #: reason why a health check stopped the container's crash loop; empty if it did not
+    stop_reason: str = ""
+    #: name of the server that is awake instead of this one; empty if this server is not asleep
+    awake_server: str = ""
     #: time of the host's last boot, in seconds since the epoch
     booted_s: float | None = None
-    #: sentence about a host that went down with this server; empty for none
-    lost: str = ""
+    #: explanation of the last loss of the host; empty if there was none
+    host_loss: str = ""
     #: how long a start may take, in seconds
     allowed_s: float = 0.0
     #: how long the last measured start took, in seconds
     ready_s: float | None = None
     port: int | None = None
-    #: process that uses the port of a container that is not running
+    #: container or process that uses the port although the container is not running; empty if there is none
     listener: str = ""
     #: differences from the verified state
     drift: tuple[str, ...] = ()
     drift_error: str = ""
     probe: ProbeResult = field(default_factory=ProbeResult)
-    #: engine of the container, or else of the verified server
+    #: engine of the container; without a container, of the verified server
     engine: Engine = field(default_factory=lambda: engines.get_engine(engines.DEFAULT_ENGINE))
 
     @property
@@ -127,7 +127,7 @@ class RecipeFacts:
     #: rate of a single stream that the recipe expects
     tok_per_s: float | None = None
     platform: Literal["gb10", "ascend"] = "gb10"
-    #: how long a token may take, in seconds; 0 for the limit of the health checks
+    #: time limit for a token, in seconds; 0 for the limit of the health checks
     token_s: float = 0.0
     key: str = ""
 
@@ -144,32 +144,38 @@ EXITS: dict[State, Exit] = {
 
 MAX_LINE_CHARS = 200
 
+DEPLOY = "Run `invoke deploy` to start a server."
+RESTART = "Run `invoke restart`."
+SEE_LOGS = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
+WAKE = "`invoke switch` wakes it."
+WAIT = "Wait, then try again."
+
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
     """The state of a server."""
 
     state: State
-    #: a complete sentence
+    #: explanation for the user
     message: str
     #: command that helps; empty if there is none
     fix: str = ""
 
 
 def evaluate_state(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Return the state of a server that is not serving or can't be measured, or None if it generated a token and is idle."""
-    state = next((server_state for ask in STATE_RULES if (server_state := ask(server, limits)) is not None), None)
-    if not server.busy:
+    """Return the state of a server that is not serving or can't be measured; None if it generated a token and is idle."""
+    state = next((server_state for rule in STATE_RULES if (server_state := rule(server, limits)) is not None), None)
+    if not server.active_run:
         return state
     current = state.message if state is not None else "/health answers; not measured during the run"
-    message = f"in progress: {server.busy}; {current}"
+    message = f"in progress: {server.active_run}; {current}"
     return ServerState("in progress", message, "Run `invoke diagnose` again when it has finished.")
 
 
 def is_slow_start(server: DiagnosisInput, limits: Limits) -> bool:
-    """Return True if this start takes longer than the last measured one explains.
+    """Return True if this start takes longer than the last measured start suggests or, without one, than a start may take.
 
-    Returns False as long as Docker may still consider it a restart.
+    With a measured start, always False for the first BACKOFF_RESET_S seconds.
     """
     if server.container.status != "running" or server.age_s is None:
         return False
@@ -201,8 +207,8 @@ def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | No
     container = server.container
     if server.engine_error or container.status in ("running", "restarting"):
         return None
-    if server.asleep:
-        return ServerState("asleep", f"{container.name} is asleep: it is the turn of {server.asleep}", WAKE)
+    if server.awake_server:
+        return ServerState("asleep", f"{container.name} is asleep: it is the turn of {server.awake_server}", WAKE)
     if container.status == "absent":
         unverified = "" if server.was_verified else "; no server has been verified on this host"
         return _down_state(f"there is no container {container.name}{unverified}", DEPLOY)
@@ -211,8 +217,8 @@ def _check_container(server: DiagnosisInput, limits: Limits) -> ServerState | No
     if container.status == "created":
         why = f": {server.last_exit.error}" if server.last_exit.error else ""
         return _down_state(f"{container.name} was created but never started{why}", RESTART)
-    if server.broken:  # Docker would restart it, so it was stopped manually, regardless of what happened before
-        message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.broken}"
+    if server.stop_reason:  # Docker would restart it, so it was stopped manually, regardless of what happened before
+        message = f"no server answers: {container.name} {_describe_exit(server)}; crash loop: {server.stop_reason}"
         return ServerState("crash-looping", message, SEE_LOGS)
     if container.status in ("exited", "dead"):
         return _down_state(f"{container.name} {_describe_exit(server)}", RESTART)
@@ -241,7 +247,7 @@ def _check_start(server: DiagnosisInput, limits: Limits) -> ServerState | None:
     if health and not loading:
         return None
     if loading and server.log is not None and server.log.ready:
-        message = f"/health answers {health}, but it was ready"
+        message = f"/health returns {health}, but it was ready"
         return ServerState(
             "wedged", f"no {tasks.result_noun(server.engine.http)}: the server is wedged: {message}", RESTART
         )
@@ -274,7 +280,7 @@ def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
         return _down_state(f"{server.container.name} {_describe_exit(server)}, on the test request", SEE_LOGS)
     if probe.token == "none" and not probe.running:
         message = (
-            f"/health answers 200, no other requests, but no {tasks.result_noun(server.engine.http)} within "
+            f"/health returns 200, no other requests, but no {tasks.result_noun(server.engine.http)} within "
             f"{probe.waited_s:g} s"
         )
         return ServerState(
@@ -292,7 +298,7 @@ def _check_token(server: DiagnosisInput, limits: Limits) -> ServerState | None:
 
 
 def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState | None:
-    """Evaluate by other clients' requests, which are not disturbed: the counters show whether they get tokens."""
+    """Evaluate a server in use by other clients from its counters, which show whether their requests get tokens."""
     probe = server.probe
     if not probe.running:
         return None
@@ -309,8 +315,7 @@ def _check_other_traffic(server: DiagnosisInput, limits: Limits) -> ServerState 
     return ServerState("unknown", f"unknown whether it is wedged: {message}; it may be a long prefill", "Try again.")
 
 
-STATE_RULES: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...]
-STATE_RULES = (
+STATE_RULES: tuple[Callable[[DiagnosisInput, Limits], ServerState | None], ...] = (
     _check_engine,
     _check_known,
     _check_container,
@@ -320,12 +325,6 @@ STATE_RULES = (
     _check_token,
     _check_other_traffic,
 )
-
-DEPLOY = "Run `invoke deploy` to start a server."
-RESTART = "Run `invoke restart`."
-SEE_LOGS = "`invoke logs` shows why; `invoke rollback` goes back to the last verified state."
-WAKE = "`invoke switch` wakes it."
-WAIT = "Wait, then try again."
 
 
 def _describe_exit(server: DiagnosisInput, more: str = "") -> str:
@@ -346,18 +345,20 @@ def _describe_stage(server: DiagnosisInput) -> str:
 
 
 def worker_state(
-    context: Context, good: Mapping[str, Any], server: DiagnosisInput, limits: Limits
+    context: Context, verified_state: Mapping[str, Any], server: DiagnosisInput, limits: Limits
 ) -> ServerState | None:
-    """Return the state of a worker, or None if the server is not a worker. good: the last verified state."""
-    labels = (good.get("spec") or {}).get("labels")
+    """Return the state of a worker of a cluster, or None if the server is not a worker."""
+    labels = (verified_state.get("spec") or {}).get("labels")
     if not container_labels.membership_of_labels(labels).rank:
         return None
-    rank = read_rank(context, good, server.container, CheckHistory.load(context.state), start_id(server.container))
-    state, message = current_state.evaluate_snapshot(
-        Snapshot(server.now_s, server.container, error=server.engine_error), good, rank, limits=limits
+    rank = read_rank(
+        context, verified_state, server.container, CheckHistory.load(context.state), start_id(server.container)
     )
-    if server.busy:
-        return ServerState("in progress", f"in progress: {server.busy}; {message}")
+    state, message = current_state.evaluate_snapshot(
+        Snapshot(server.now_s, server.container, error=server.engine_error), verified_state, rank, limits=limits
+    )
+    if server.active_run:
+        return ServerState("in progress", f"in progress: {server.active_run}; {message}")
     known: dict[str, State] = {**{str(name): name for name in EXITS}, "up": "ok"}
     fix = f"`invoke restart --host {rank.cluster}` restarts the whole cluster." if state == "down" else ""
     return ServerState(known.get(state, "unknown"), message, fix)

@@ -224,7 +224,7 @@ class Channel:
     ) -> None:
         """Wait until `ready()`, or until the barrier's outcome is known, with notes about the missing members.
 
-        After the timeout, the head is asked to fail the barrier; if it does not answer, it counts as lost.
+        After the timeout, requests the head to fail the barrier; if it does not answer, it counts as lost.
         """
         next_note_s, overdue_s, next_watch_s = time.monotonic() + NOTE_AFTER_S, 0.0, time.monotonic() + WATCH_INTERVAL_S
         while True:
@@ -252,7 +252,7 @@ class Channel:
                 self._record_loss("no answer")
 
     def _connect_to_head(self, until_s: float) -> Connection:
-        """Return an authenticated connection to the head. Raises Refused after the timeout, Failed if requested to stop."""
+        """Return an authenticated connection to the head. Raises Refused after the timeout, Failed on a request to stop."""
         head, address = self.cluster.format_member(0), f"{self.cluster.address} port {self.cluster.port}"
         next_note_s = time.monotonic() + NOTE_AFTER_S
         while True:
@@ -329,7 +329,7 @@ class Channel:
                     self._changed.notify_all()
 
     def _record_loss(self, reason: str) -> None:
-        """Record the loss of the head, which fails all barriers, unless this run is leaving."""
+        """Record the loss of the head, which fails all barriers, unless this run has sent its goodbye."""
         with self._changed:
             if not self._leaving:
                 self._cluster_state.apply(

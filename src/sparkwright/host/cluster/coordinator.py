@@ -1,7 +1,7 @@
 """The coordinator on a cluster's head: a listener on the hosts' network, and one thread that orders all events.
 
-It listens until every member has joined. Unauthenticated clients get no data, use limited time and memory, and are dropped with
-a note.
+It listens until every member has joined. Unauthenticated clients receive no data, use limited time and memory, and are dropped
+with a note.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Coordinator:
         self._listener: socket.socket | None = open_listener(cluster)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
+        #: nonces of the connections that have not joined
         self._pending: dict[Connection, str] = {}
         self._members: dict[int, Connection] = {}
         self._ranks: dict[Connection, int] = {}
@@ -169,14 +170,14 @@ class Coordinator:
             fields = {name: message[name] for name in ("phase", "barrier", "data")}
             self._publish({"kind": "arrived", "rank": rank, **fields})
         elif kind == "fail" and phase not in self._cluster_state.failures:
-            at = f" at '{message['at']}'" if message["at"] else ""
-            text = f"{self._cluster.format_member(rank)} failed{at}: {message['text']}"
+            location = f" at '{message['at']}'" if message["at"] else ""
+            text = f"{self._cluster.format_member(rank)} failed{location}: {message['text']}"
             self._publish({"kind": "failed", "phase": phase, "text": text, "refused": message["refused"]})
         elif kind == "overdue":
             self._handle_overdue(message)
 
     def _handle_overdue(self, message: dict[str, Any]) -> None:
-        """Fail a barrier (or the join) for all members, since a member's wait timed out, unless its outcome is known."""
+        """Fail a barrier (or the join) for all members after a member's wait timed out, unless the outcome is known."""
         key = BarrierKey(message["phase"] if message["barrier"] else FORWARD, message["barrier"])
         if self._cluster_state.is_settled(key) or (self._cluster_state.complete and not key.name):
             return

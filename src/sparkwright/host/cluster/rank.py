@@ -31,7 +31,7 @@ def find_exit(client: docker.DockerClient, name: str, rank: int, *, read_log: bo
     """Return how the rank in this container exited; None if it is running.
 
     Args:
-        read_log: return a failure in the log of a running container too.
+        read_log: also return a failure that the log of a running container contains.
     """
     inspect = containers.inspect(client, name)
     running = bool(inspect and inspect["State"]["Running"])

@@ -86,10 +86,15 @@ class ClusterState:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.joined: set[int] = set()
+        #: ranks that have ended their run
         self.gone: set[int] = set()
+        #: messages by lost rank
         self.lost: dict[int, str] = {}
+        #: first failure by phase
         self.failures: dict[str, Failure] = {}
+        #: shared data by barrier and rank
         self._shared: dict[BarrierKey, dict[int, Any]] = {}
+        #: outcome by barrier; None if all members arrived
         self._settled: dict[BarrierKey, Failure | None] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
@@ -153,7 +158,7 @@ class ClusterState:
                     self._settled[key] = failure
 
     def _find_failure(self, key: BarrierKey) -> Failure | None:
-        """Return the first failure because of which a barrier can't complete; None if there is none."""
+        """Return the first failure that prevents a barrier from completing; None if there is none."""
         if key.phase in self.failures:
             return self.failures[key.phase]
         arrivals = self._shared.get(key, {})

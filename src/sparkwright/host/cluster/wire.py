@@ -22,7 +22,12 @@ MAX_LINE_BYTES = 64 * 2**10
 #: limit of a line before authentication
 MAX_HELLO_BYTES = 1024
 MAX_DEPTH = 16
+READ_BYTES = 64 * 2**10
+#: a member with more unsent data is dropped
+MAX_UNSENT_BYTES = 16 * 2**20
 HEAD, MEMBER = "head", "member"
+CLOSED = "connection closed"
+ALIVE = {"kind": "alive"}
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _GREETING = {"hello": frozenset((VERSION,)), "nonce": _HEX}
@@ -35,7 +40,7 @@ class WireError(ValueError):
 
 
 class LineSplitter:
-    """A splitter of received bytes into lines.
+    """Splits received bytes into lines.
 
     Args:
         max_bytes: limit of one line; may be changed between two lines.
@@ -190,13 +195,6 @@ def derive_token(token: Secret, purpose: str) -> Secret:
     return Secret(hmac.digest(token.reveal().encode(), purpose.encode(), "sha256").hex())
 
 
-READ_BYTES = 64 * 2**10
-#: a member with more unsent data is dropped
-MAX_UNSENT_BYTES = 16 * 2**20
-CLOSED = "connection closed"
-ALIVE = {"kind": "alive"}
-
-
 class ConnectionLost(Exception):
     """The connection to the other side is lost, for the reason in the message."""
 
@@ -214,7 +212,7 @@ class Connection:
         self._beat_s = beat_s
         self._lines = LineSplitter()
         self._out = bytearray()
-        self.opened_s = self._heard_s = self._wrote_s = time.monotonic()
+        self.opened_s = self._last_received_s = self._last_sent_s = time.monotonic()
         sock.setblocking(False)
         if session is not None:
             self.start_session(session)
@@ -238,7 +236,7 @@ class Connection:
             raise ConnectionLost(_describe_error(error)) from None
         if not data:
             raise ConnectionLost(CLOSED)
-        self._heard_s = time.monotonic()
+        self._last_received_s = time.monotonic()
         yield from self._lines.feed(data)
 
     def send(self, message: dict[str, Any]) -> None:
@@ -251,7 +249,7 @@ class Connection:
         self._out += line
         if len(self._out) > MAX_UNSENT_BYTES:
             raise ConnectionLost("it stopped reading")
-        self._wrote_s = time.monotonic()
+        self._last_sent_s = time.monotonic()
         self.flush()
 
     def flush(self) -> None:
@@ -272,9 +270,9 @@ class Connection:
     def keep_alive(self) -> None:
         """Send a keep-alive if it is due. Raises ConnectionLost if the other side has been silent for too long."""
         now_s = time.monotonic()
-        if now_s - self._heard_s > self._max_silence_s and not self._has_unread():
+        if now_s - self._last_received_s > self._max_silence_s and not self._has_unread():
             raise ConnectionLost(f"silent for {self._max_silence_s:g} s")
-        if now_s - self._wrote_s >= self._beat_s and not self._out:
+        if now_s - self._last_sent_s >= self._beat_s and not self._out:
             self.send(ALIVE)
 
     def close(self) -> None:

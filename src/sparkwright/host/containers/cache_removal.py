@@ -25,7 +25,7 @@ class CompileCache:
     size_bytes: int
     #: seconds since the epoch
     used_s: float
-    #: the reason why it must stay; empty if it may be removed
+    #: the reason why it is kept; empty if it may be removed
     kept: str = ""
     why_aside: str = ""
 
@@ -63,18 +63,18 @@ def _retention_reasons(context: Context) -> dict[str, str]:
 
 
 def remove(context: Context, names: Collection[str]) -> int:
-    """Remove caches by name, except those that are needed meanwhile. Returns the freed bytes.
+    """Remove caches by name, except those that are needed by now. Returns the freed bytes.
 
     Raises:
         Failed: Something cannot be removed; the fix is a command for root. It stays in the trash, and is not used again.
     """
-    removable = [row for row in list_caches(context) if row.name in names and not row.kept]
-    removed_keys = {row.key for row in removable if row.name == row.key}
-    for row in removable:
-        if row.name == row.key or row.key not in removed_keys:
-            discard(context, row.key, only_aside=row.name != row.key)
+    removable = [cache for cache in list_caches(context) if cache.name in names and not cache.kept]
+    removed_keys = {cache.key for cache in removable if cache.name == cache.key}
+    for cache in removable:
+        if cache.name == cache.key or cache.key not in removed_keys:
+            discard(context, cache.key, only_aside=cache.name != cache.key)
     container_files.empty_trash(context)
-    return sum(row.size_bytes for row in removable)
+    return sum(cache.size_bytes for cache in removable)
 
 
 def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
@@ -88,16 +88,17 @@ def discard(context: Context, key: str, *, only_aside: bool = False) -> None:
 def enforce_limit(context: Context, limit_gib: float) -> None:
     """Remove caches until all together are below a limit: first those moved aside, then the least recently used.
 
-    Caches in use stay. A note reports if those alone exceed the limit, or if something cannot be removed: a verified server never
-    fails because of this.
+    Caches in use stay. A note reports if they exceed the limit, or if something cannot be removed: a verified server never fails
+    because of this.
     """
     try:
         compile_caches.discard_unused(context)
         container_files.empty_trash(context)
         caches = list_caches(context)
-        excess_bytes = sum(row.size_bytes for row in caches) - int(limit_gib * GIB)
-        for row in sorted((row for row in caches if not row.kept), key=lambda row: (row.name == row.key, row.used_s)):
-            excess_bytes -= remove(context, [row.name]) if excess_bytes > 0 else 0
+        excess_bytes = sum(cache.size_bytes for cache in caches) - int(limit_gib * GIB)
+        unneeded = [cache for cache in caches if not cache.kept]
+        for cache in sorted(unneeded, key=lambda cache: (cache.name == cache.key, cache.used_s)):
+            excess_bytes -= remove(context, [cache.name]) if excess_bytes > 0 else 0
     except (Failed, OSError) as error:
         context.note(f"compile caches are not cleared: {error}")
         return

@@ -1,13 +1,13 @@
 """Folders on the host for the engines' compile caches, one per key; see engines/compile_caches.py.
 
-~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain root's files
+~/.local/share/sparkwright/compile-caches/KEY/live/NAME/FOLDER    mounted by the container NAME; may contain files of root
                                              /frozen/FOLDER       the copy made when a server was verified
                                              /aside/FOLDER        the last cache that was moved aside, for inspection
 ~/.local/state/sparkwright/compile_caches/KEY.json                see CacheRecord
 
-A container mounts each FOLDER but none of their parents, so it cannot replace one. KEY is only accessible to this user (0700), so
-the folders below can be open to any user of the container. Each start begins with a copy of the frozen cache and nothing else: no
-leftovers of a failed start, and no files written after the verification (docs/decisions/0035).
+A container mounts each FOLDER but none of their parents, so it cannot replace a FOLDER. Only this user has access to KEY (0700),
+so the folders below it can be open to any user of the container. Each start begins with a copy of the frozen cache and nothing
+else: no leftovers of a failed start, and no files written after the verification (docs/decisions/0035).
 
 Earlier versions used caches/KEY/files with nested mounts. Those folders are no longer used.
 """
@@ -54,8 +54,8 @@ class CacheRecord:
     commit: str = ""
     proved: bool = False  # a server that was started with it has been verified
     warm: bool = False  # the last start began with a cache that was not empty
-    container_id: str = ""  # of the container that started last
-    used_s: float = 0.0  # since the epoch
+    container_id: str = ""  # id of the container last started with it
+    used_s: float = 0.0  # time of the last use, seconds since the epoch
     why_aside: str = ""  # why the cache in ASIDE was moved there
     frozen: str = ""  # digest of the copy in FROZEN (see container_files); empty if there is no copy
 
@@ -96,7 +96,7 @@ def _find_mount(container: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def keys_in_use(context: Context) -> dict[str, str]:
-    """Return the keys mounted by running or stopped containers, each with the container's name.
+    """Return the keys of the caches that running or stopped containers mount, each with the container's name.
 
     Raises:
         Failed: Docker cannot be queried.
@@ -105,7 +105,7 @@ def keys_in_use(context: Context) -> dict[str, str]:
 
 
 def _find_users(context: Context) -> dict[tuple[str, str], str]:
-    """Return the names of the containers that mount a cache, by key and name of the live folder."""
+    """Return the names of the containers that mount a cache, by the cache's key and the live folder's name."""
     return {
         live_path: row["Names"][0].lstrip("/")
         for row in context.docker().api.containers(all=True)
@@ -127,7 +127,7 @@ def _row_sources(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _parse_live_path(source: str) -> tuple[str, str]:
-    """Return the key and the name in the path of a mounted folder; both empty for another path."""
+    """Return the key and the container's name in the path of a mounted cache folder; both empty for any other path."""
     parent, _, last = source.rstrip("/").rpartition("/")
     top, separator, rest = parent.rpartition(f"/{HOST_FOLDER}/")
     key, live, name = (*rest.split("/"), "", "", "")[:3]
@@ -176,7 +176,7 @@ def _ensure_live_folder(context: Context, key: str, name: str) -> Path:
 
 
 def prepare_start(context: Context, container: Mapping[str, Any]) -> None:
-    """Fill the cache of a container that is about to start: with a copy of the verified cache, or empty. Records which.
+    """Replace the cache of a container that is about to start with a copy of the verified cache, or with an empty one.
 
     Raises:
         Failed: The previous contents cannot be moved away.
@@ -221,12 +221,12 @@ def save_verified(context: Context, container: Mapping[str, Any], model: Mapping
     model_id, commit = (str((model or {}).get(field) or "") for field in ("id", "commit"))
     updated = replace(record, used_s=time.time(), model=model_id or record.model, commit=commit or record.commit)
     try:
-        frozen = _freeze(context, key, name)
+        digest = _freeze(context, key, name)
     except (OSError, SparkwrightError) as error:
         context.note(f"the compile cache is not kept, and the next start compiles from scratch: {error}")
         _write_record(context, replace(updated, proved=False, frozen=""))
         return
-    _write_record(context, replace(updated, proved=True, frozen=frozen))
+    _write_record(context, replace(updated, proved=True, frozen=digest))
 
 
 def _freeze(context: Context, key: str, name: str) -> str:
@@ -317,7 +317,7 @@ def _move_aside(context: Context, key: str, name: str, why: str) -> Path | None:
 
 
 def _has_contents(parent: Path) -> bool:
-    """Return True if any subfolder is not empty or not readable."""
+    """Return True if a folder contains anything but empty subfolders, or is not readable."""
     try:
         return any(not path.is_dir() or next(path.iterdir(), None) is not None for path in parent.iterdir())
     except FileNotFoundError:
@@ -390,14 +390,14 @@ def folders_in_use(context: Context) -> list[Path]:
 
 
 def _parse_old_key(source: str) -> str:
-    """Return the key in a path below a folder of earlier versions; empty for another path."""
+    """Return the key in a path below the folder of earlier versions; empty for any other path."""
     top, separator, rest = source.partition(f"/{OLD_FOLDER}/")
     key = rest.partition("/")[0]
     return key if top and separator and KEY.fullmatch(key) else ""
 
 
 def _replace_old_folders(context: Context, container: Mapping[str, Any]) -> None:
-    """Give a container of an earlier version empty folders: its old ones may contain a link in place of a mount point.
+    """Replace the folders of a container of an earlier version with empty ones: a mount point in them may be a link.
 
     Raises:
         Failed: The old folders cannot be moved away.

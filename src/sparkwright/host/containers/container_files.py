@@ -1,11 +1,11 @@
 """Folders written by a container: copied without trusting the names in them, and removed or read even if root owns them.
 
-A copy opens every folder and file relative to its parent, never through a link, and only takes regular files. Limits apply,
-because the container controls the amount.
+A copy opens every folder and file relative to its parent, never through a link, and contains only regular files. Its size is
+limited, because the container controls the amount of data.
 
-Only root may change root's files, and sparkwright does not need root on the host. A temporary container does the work: from an
-empty image, with the host's own programs and libraries mounted read-only, one folder to work on, no network, and two
-capabilities. No program of a served image runs, and nothing else on the host is reachable (docs/decisions/0035).
+Only root may change root's files, but sparkwright does not need root on the host: a temporary container does the work. It has an
+empty image, the host's programs and libraries mounted read-only, one folder to work on, no network, and two capabilities. No
+program of a served image runs, and nothing else on the host is reachable (docs/decisions/0035).
 """
 
 from __future__ import annotations
@@ -35,13 +35,20 @@ MAX_ENTRIES, MAX_DEPTH, MAX_COPY_S = 200_000, 32, 300.0
 CHUNK_BYTES = 1 << 20
 #: modes of a copy, which any user in the container can use; its parent folders keep other users of the host out
 OPEN_FILE_MODE, OPEN_FOLDER_MODE, EXECUTE_BITS = 0o666, 0o777, 0o111
+HELPER_TIMEOUT_S = 120
+#: folder in the user's home with files and folders to remove; no container mounts anything below it
+TRASH = f"{SHARE_FOLDER}/trash"
+#: the work folder's path in the temporary container
+MOUNT_POINT = "/work"
+#: mounts needed to run a program of the host
+_PROGRAM_FOLDERS = ("/usr", "/bin", "/lib", "/lib64")
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CopyLimitExceeded(SparkwrightError):
-    """A tree that is too large, too deep or too slow to copy."""
+    """The tree is too large, too deep or too slow to copy."""
 
 
 @dataclass
@@ -208,15 +215,6 @@ def _closing_handle(handle: int) -> Iterator[int]:
         os.close(handle)
 
 
-HELPER_TIMEOUT_S = 120
-#: folder in the user's home with files and folders to remove; no container mounts anything below it
-TRASH = f"{SHARE_FOLDER}/trash"
-#: the folder's path in the temporary container
-MOUNT_POINT = "/work"
-#: mounts needed to run a program of the host
-_PROGRAM_FOLDERS = ("/usr", "/bin", "/lib", "/lib64")
-
-
 def discard(context: Context, path: Path) -> None:
     """Move a file or folder to the trash, out of reach of every container, without removing it yet.
 
@@ -238,7 +236,9 @@ def empty_trash(context: Context) -> None:
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):
-        with contextlib.suppress(Failed):  # too many errors of rm; it removes any depth, and follows no link
+        with contextlib.suppress(
+            Failed
+        ):  # rm timed out or printed too many errors; it removes any depth, and follows no link
             context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=HELPER_TIMEOUT_S)
         if path.exists():
             run_as_root(context, path, ("rm", "-rf", "--"), f"{MOUNT_POINT}/{path.name}", mount_parent=True)
@@ -256,7 +256,7 @@ def try_to_empty_trash(context: Context) -> None:
 
 
 def make_readable(context: Context, folder: Path) -> None:
-    """Make a folder written by a container readable for everyone. Its parents still restrict access."""
+    """Make a folder written by a container readable for everyone; its parent folders still restrict access."""
     run_as_root(context, folder, ("chmod", "-R", "a+rX", "--"), MOUNT_POINT)
 
 

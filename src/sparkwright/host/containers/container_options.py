@@ -1,4 +1,4 @@
-"""Comparing a container with its spec, and Docker's request to create it. The options are in option_table.py."""
+"""Comparing a container with its spec, and building the request to create it. The options are in option_table.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
     changes += _compare_command(spec, container, image) + _compare_description(spec, container)
     changes += _compare_server_key(spec, container) + _compare_caches(spec, container)
     mask = secret_patterns.mask_field
-    return [replace(c, before=mask(c.field, c.before), after=mask(c.field, c.after)) for c in changes]
+    return [
+        replace(change, before=mask(change.field, change.before), after=mask(change.field, change.after))
+        for change in changes
+    ]
 
 
 def removed_options(
@@ -160,7 +163,7 @@ def _compare_server_key(spec: ContainerSpec, container: Inspect) -> list[Change]
 
 
 def _compare_caches(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Return a change for a cache that must be removed, and for each nested mount (the caches of earlier versions had some).
+    """Return a change for a cache that must be removed, and one for each nested mount, as earlier versions created for caches.
 
     A missing cache, or one of another key, is not a difference: the container gets the right cache when it is replaced for
     another reason.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Docker's refusal if a user-defined network still has an endpoint of this name (moby, libnetwork)
 ENDPOINT_EXISTS = re.compile(r"endpoint with name ([\w.-]{1,128}) already exists in network ([\w.-]{1,128})", re.ASCII)
+#: prefix of `describe_port_holder` for a container
+CONTAINER_PREFIX = "container "
 #: prefix of `describe_port_holder` for another simulated Spark on this machine; its folder follows
 SANDBOX_PREFIX = "the sandbox in"
 
@@ -45,7 +47,7 @@ def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str
 
 
 def list_running(context: Context) -> list[dict[str, Any]]:
-    """Return a row for each running container; empty if Docker does not answer (it restarts, or is broken)."""
+    """Return a row for each running container; empty if Docker does not answer (it is restarting or broken)."""
     try:
         return list(context.docker().api.containers())
     except Exception:
@@ -82,7 +84,7 @@ def parse_time(text: str) -> float | None:
 def url_of(container: dict[str, Any]) -> str:
     """Return the URL of a container's server on this host; empty without a port.
 
-    On the host's network Docker publishes no port, but keeps the binding that the container was created with.
+    On the host's network, Docker publishes no port but keeps the binding that the container was created with.
     """
     for rows in (container["HostConfig"].get("PortBindings") or {}).values():
         for row in rows or ():
@@ -113,10 +115,6 @@ def has_port_binding(container: dict[str, Any], port: int | None) -> bool:
     return any(row["HostPort"] == str(port) for rows in bindings for row in rows or ())
 
 
-#: prefix of `describe_port_holder` for a container
-CONTAINER_PREFIX = "container "
-
-
 def describe_port_holder(client: docker.DockerClient, port: int) -> str:
     """Describe the container or process that holds a TCP port of the host; empty if none is visible."""
     holder = find_by_port(client, port)
@@ -141,7 +139,7 @@ def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
 
 
 def _docker_holds_ports(container: dict[str, Any]) -> bool:
-    """Return True if Docker holds the container's ports, now or after a restart. On the host's network the server does."""
+    """Return True if Docker holds the container's ports, now or after a restart. On the host's network, the server holds them."""
     return bool(container["HostConfig"].get("NetworkMode") != "host" or container["State"].get("Restarting"))
 
 

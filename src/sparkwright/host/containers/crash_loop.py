@@ -29,10 +29,10 @@ class RestartSample:
 def evaluate_restarts(
     container: Mapping[str, Any], samples: Sequence[RestartSample], *, now_s: float, max_restarts: int, window_s: float
 ) -> str:
-    """Return the reason why a server must not be restarted by its policy; empty if it may.
+    """Return the reason why a server must not be restarted by its policy; empty if it may be.
 
     More than max_restarts within window_s are a crash loop. A container that exited although its policy would keep it running
-    either exited with code 0 or was stopped manually; in both cases it is reported, and not started again.
+    either exited with code 0 or was stopped manually; both are reported, and the container is not started again.
 
     Args:
         container: inspect data.
@@ -86,7 +86,7 @@ def check_and_record(
 def check(
     container: Mapping[str, Any], context: Context, *, max_restarts: int = MAX_RESTARTS, window_s: float = WINDOW_S
 ) -> str:
-    """Return the reason why a container must not be restarted by its policy; empty if it may, or if it is not ours."""
+    """Return the reason why a container must not be restarted by its policy; empty if it may be, or if it is not ours."""
     if not ownership.is_ours(context, container):
         return ""
     return evaluate_restarts(

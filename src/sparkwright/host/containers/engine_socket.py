@@ -1,4 +1,4 @@
-"""Short requests to the Docker Engine without its SDK, whose import costs 60 ms."""
+"""Requests to the Docker Engine without its SDK, which takes 60 ms to import."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkwright.transport.connection import ConnectFailed, MinimumRate, TimedOu
 from sparkwright.trust import bounds
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-_FRAME_BYTES = 8
+_FRAME_HEADER_BYTES = 8
 CONTAINER_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
 _VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,4}")
 MAX_PING_BYTES = 64 * 2**10
@@ -52,14 +52,15 @@ def get_json(docker_host: str, path: str, timeout_s: float) -> dict[str, Any] | 
 
 
 def stream_log(docker_host: str, path: str, timeout_s: float, *, framed: bool) -> Iterator[bytes] | None:
-    """Return the pieces of a container's log as they arrive; None for another status than 200.
+    """Return the pieces of a container's log as they arrive; None if the status is not 200.
 
     Args:
         timeout_s: limit for the first byte, and for each pause.
         framed: True for a container without a terminal: the pieces are in frames.
 
     Raises:
-        TransportError: also while iterating, as is ValueError for malformed frames.
+        TransportError: Docker does not answer, or the log is interrupted during the iteration.
+        ValueError: A frame is malformed; raised during the iteration.
     """
     url, route = _resolve_route(docker_host, path)
     stream = http.open_stream("GET", url, timeout_s=timeout_s, rate=MinimumRate(1, timeout_s), route=route)
@@ -76,20 +77,20 @@ def _read_stream(stream: http.Stream) -> Iterator[bytes]:
 
 
 def _decode_frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the contents of Docker's log frames.
+    """Yield the contents of Docker's log frames. Raises ValueError for anything else.
 
-    Each frame begins with 8 bytes: the stream in the first, the length in the last 4. Raises ValueError for anything else.
+    Each frame begins with 8 bytes: the first identifies the stream, the last 4 contain the length.
     """
     buffer, remaining = bytearray(), 0
     for piece in pieces:
         buffer += piece
         payloads = []
-        while buffer and (remaining or len(buffer) >= _FRAME_BYTES):
+        while buffer and (remaining or len(buffer) >= _FRAME_HEADER_BYTES):
             if not remaining:
                 if buffer[0] > 2 or any(buffer[1:4]):
                     raise ValueError("malformed frame in the log")
-                remaining = int.from_bytes(buffer[4:_FRAME_BYTES])
-                del buffer[:_FRAME_BYTES]
+                remaining = int.from_bytes(buffer[4:_FRAME_HEADER_BYTES])
+                del buffer[:_FRAME_HEADER_BYTES]
             payloads.append(bytes(buffer[:remaining]))
             del buffer[:remaining]
             remaining -= len(payloads[-1])
@@ -135,5 +136,5 @@ def _query(docker_host: str, path: str, timeout_s: float) -> tuple[int, Any]:
 
 
 def no_answer_message(error: Exception) -> str:
-    """Return the error message if Docker did not answer. Only the exception's name is used: its text is not readable."""
+    """Return the error message if Docker did not answer. Only the exception's name is used, because its text is not readable."""
     return f"no answer from the Docker Engine: {type(error).__name__}"

@@ -8,6 +8,9 @@ from typing import Any
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS
 from sparkwright.trust.shapes import Shape, optional, validate_or_fail
 
+#: parts of the paths that only sparkwright mounts (host/records/own_folders.py)
+OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
+
 
 def _option_shapes(section: str) -> dict[str, Shape]:
     """Return the shapes of a section's values, from the table of options."""
@@ -71,10 +74,6 @@ def describe_status(status: str) -> str:
     return {"exited": "has exited", "created": "was created but never started"}.get(status, f"is {status}")
 
 
-#: parts of the paths that sparkwright itself mounts (host/records/own_folders.py)
-OWN_FOLDERS = ("/.local/share/sparkwright/", "/.local/state/sparkwright/")
-
-
 def parse_env(pairs: list[str] | None) -> dict[str, str]:
     """Return NAME=VALUE pairs as a mapping."""
     return dict(pair.partition("=")[::2] for pair in pairs or ())
@@ -82,6 +81,8 @@ def parse_env(pairs: list[str] | None) -> dict[str, str]:
 
 def is_ours(row: Mapping[str, Any]) -> bool:
     """Return True if sparkwright created a container: it has our labels, or mounts a folder of sparkwright.
+
+    Includes the containers of other users; `ownership.is_ours` is the check before a change.
 
     Args:
         row: the container's inspect data, or its row in the list of all containers.

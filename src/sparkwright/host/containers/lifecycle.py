@@ -22,14 +22,14 @@ from sparkwright.host.containers import (
 if TYPE_CHECKING:
     from sparkwright.host.module import Context
 
-#: how long to retry a change of policy while the container is exiting, seconds
+#: how long to retry a change of the restart policy while the container is exiting, seconds
 POLICY_UPDATE_S = 5.0
 #: how long Docker may still report a stopped container as running, seconds
 STOP_REPORT_S = 10.0
 
 
 def create(context: Context, config: Mapping[str, Any], role: str, *, server: str = "", name: str = "") -> str:
-    """Create a container. Return its id.
+    """Create a container and return its id.
 
     Args:
         config: the body of Docker's `POST /containers/create`.

@@ -14,9 +14,9 @@ from sparkwright.units import MIB
 if TYPE_CHECKING:
     import docker
 
-#: limits from the beginning of the last start: an engine's settings are in its first 100 kB
+#: limits for the beginning of the last start's log: an engine logs its settings within the first 100 kB
 MAX_BYTES, MAX_READ_S = 256 * MIB, 30.0
-#: limits for the end, which has the reason of an exit
+#: limits for the end of the log, which contains the reason for an exit
 TAIL_BYTES, TAIL_S = 4 * MIB, 5.0
 TAIL_LINES = 2000
 
@@ -29,7 +29,7 @@ class StartLog:
     name: str
     max_bytes: int = MAX_BYTES
     max_s: float = MAX_READ_S
-    #: description of the part that was read; empty if all of it was. Set by the iteration
+    #: description of the part that was read; empty if the whole log was read. Set during iteration
     cut: str = field(default="", init=False)
 
     def __iter__(self) -> Iterator[bytes]:

@@ -70,8 +70,8 @@ def refuse_unsafe_spec(context: Context, spec: ContainerSpec) -> None:
 def refuse_unsafe_container(context: Context, container: Mapping[str, Any]) -> None:
     """Raise Refused if a container's mount source could have been replaced, or is a link in one of our folders.
 
-    Called before each start. A container of an earlier version with nested mounts may start: its folders are new then (see
-    `compile_caches.prepare_start`), and its restart policy stays `no` (see `restart_policy`).
+    Called before each start. A container of an earlier version with nested mounts may start: its folders are replaced first
+    (see `compile_caches.prepare_start`), and its restart policy stays `no` (see `restart_policy`).
     """
     sources, nested_sources = container_sources(container), {inner for inner, _ in find_nested(container)}
     other_sources = {source: writable for source, writable in sources.items() if source not in nested_sources}

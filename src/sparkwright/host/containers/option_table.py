@@ -3,8 +3,8 @@
 A row is built from the option's field in protocol/container.py; _RULES overrides it where a comparison needs other values, too.
 
 The spec is compared on top of the image: a value equal to the image's is not a difference. An option that the spec leaves out
-must have Docker's or the image's default; options that only Docker's configuration decides are not compared then
-(docs/decisions/0016). Lists whose order has no meaning are compared as sets.
+must have Docker's or the image's default. If Docker's configuration determines the default, the option is not compared
+(docs/decisions/0016). Lists are compared as sets if their order has no meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkwright.engines.compile_caches import own_variables
 from sparkwright.engines.engine import ENGINE_LABEL
-from sparkwright.host.containers import inspection as engine
+from sparkwright.host.containers import inspection
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
 from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_option_rules, process_option_rules, security_option_rules
@@ -33,7 +33,7 @@ class Option:
     field: str
     #: the spec's value; None to skip the comparison
     expected: OptionReader
-    #: the container's value, in the same spelling
+    #: the container's value, in the same notation
     actual: OptionReader
     #: the meaning of a difference
     why: str = ""
@@ -78,14 +78,14 @@ def _select_own(
 ) -> dict[str, str]:
     """Return the container's variables or labels that the spec sets, or that differ from its image's.
 
-    If the image is gone, only those that the spec sets.
+    Without the image, only those that the spec sets are returned.
     """
     return {name: text for name, text in actual.items() if name in expected or (image and inherited.get(name) != text)}
 
 
 def _actual_env(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
-    inherited = engine.parse_env((image.get("Config") or {}).get("Env"))
-    variables = engine.parse_env(container["Config"].get("Env"))
+    inherited = inspection.parse_env((image.get("Config") or {}).get("Env"))
+    variables = inspection.parse_env(container["Config"].get("Env"))
     ours = own_variables(variables) - spec.env.keys()
     others = {name: value for name, value in variables.items() if name not in ours}
     return _select_own(others, spec.env, image, inherited)
@@ -121,8 +121,8 @@ def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) 
     """Return the spec's hostname, or None for a default: the container's id, or any name on the host's network."""
     hostname = container["Config"].get("Hostname")
     is_default = hostname in (None, "", str(container.get("Id", ""))[:12])
-    shared = container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
-    return spec.hostname or (None if is_default or shared else "")
+    on_host_network = container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
+    return spec.hostname or (None if is_default or on_host_network else "")
 
 
 def shares_namespace(container: Inspect) -> bool:
@@ -178,7 +178,7 @@ def _actual_volumes(spec: ContainerSpec, container: Inspect, image: Inspect) -> 
     another reason.
     """
     volumes = container_option_rules.normalize_binds(container["HostConfig"].get("Binds"))
-    if engine.is_ours(container):
+    if inspection.is_ours(container):
         return volumes
     expected = container_option_rules.normalize_binds(list(spec.volumes))
     return sorted(f"{bind}:ro" if f"{bind}:ro" in expected else bind for bind in volumes)
@@ -230,7 +230,7 @@ _RULES: dict[str, dict[str, Any]] = {
     },
 }
 
-#: every option but image, entrypoint, command, restart policy, key and files: their rules are in container_options.py
+#: all options except image, entrypoint, command, restart policy, key and files, which container_options.py compares
 OPTIONS: tuple[Option, ...] = tuple(
     replace(_build_option(name, option), **_RULES.get(name, {})) for name, option in DOCKER_OPTIONS.items()
 )

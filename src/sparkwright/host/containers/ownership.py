@@ -1,8 +1,8 @@
 """The containers that sparkwright owns on this host, and their roles.
 
-A container is ours by the labels it was created with, never by its name: anyone can give any name to anything. The
-owner label is derived from this machine and this state folder, so an image with labels of its own cannot carry it,
-and neither can containers of another user's sparkwright.
+A container is ours by the labels it was created with, never by its name, because anyone can choose any name. The
+owner label is derived from this machine and this state folder, so neither an image nor a container of another user's
+sparkwright has it.
 
 Earlier releases set no owner label. A container without one is ours if its id was recorded when it was verified or
 stopped, if it mounts a folder that only sparkwright creates, or if it has one of the older labels and its image
@@ -44,7 +44,7 @@ LEGACY_LABELS = frozenset((LAB_LABEL, CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL))
     engine.DESCRIPTION_LABEL,
     engine.TASK_LABEL,
 }
-#: digits of an owner
+#: digits of the owner label's value
 OWNER_DIGITS = 32
 #: folders that only sparkwright creates and mounts, below its share and its state folder
 SHARE_FOLDERS = ("caches", "compile-caches")
@@ -84,7 +84,7 @@ def build_labels(context: Context, role: str, server: str) -> dict[str, str]:
 
 
 def name_of(container: Mapping[str, Any]) -> str:
-    """Return a container's present name."""
+    """Return a container's current name."""
     return str(container["Name"]).lstrip("/")
 
 
@@ -118,7 +118,7 @@ def is_kept_previous(context: Context, container: Mapping[str, Any]) -> bool:
 
 
 def is_unstarted_replacement(context: Context, container: Mapping[str, Any]) -> bool:
-    """Return True if a container was created to replace a server, and is neither started nor renamed yet."""
+    """Return True if a container was created to replace a server, and has not been started or renamed yet."""
     identity = identify(context, container)
     has_replacement_name = identity is not None and name_of(container) == identity.server + REPLACEMENT_SUFFIX
     return has_replacement_name and container["State"]["Status"] == "created"
@@ -162,7 +162,7 @@ def fix_to_free_name(container: Mapping[str, Any]) -> str:
 
 
 def list_by_label(context: Context, role: str, server: str) -> list[dict[str, Any]]:
-    """Return the inspects of the containers created for a server, whatever their present names."""
+    """Return the inspects of the containers created for a server, whatever their current names."""
     own_labels = build_labels(context, role, server)
     names = (OWNER_LABEL, ROLE_LABEL, SERVER_LABEL)
     return _list_filtered(context, label=[f"{name}={own_labels[name]}" for name in names if name in own_labels])
@@ -209,7 +209,7 @@ def _stopped_identities(state: StateFolder) -> dict[str, Identity]:
 
 
 def _identify_legacy(context: Context, container: Mapping[str, Any]) -> Identity | None:
-    """Return the identity of a container without an owner label, by the marks that earlier releases left."""
+    """Return the identity of a container without an owner label, from the labels and mounts that earlier releases used."""
     name = name_of(container)
     server = name.removesuffix(PREVIOUS_SUFFIX)
     folders = set(_own_mount_folders(context, container))

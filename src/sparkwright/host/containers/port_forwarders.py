@@ -3,8 +3,8 @@
 After a power loss during `docker start`, Docker Engine 20.10 can restart with a forwarder for a container that never ran. No
 container publishes its port, so `docker rm -f` does not free it; a restart of Docker does (seen on 20.10.24).
 
-Its command line names the ports (moby, libnetwork/portmapper): -proto tcp -host-ip 0.0.0.0 -host-port 8000 -container-ip
-172.17.0.2 -container-port 8000.
+A forwarder's command line contains its ports (moby, libnetwork/portmapper): -proto tcp -host-ip 0.0.0.0 -host-port 8000
+-container-ip 172.17.0.2 -container-port 8000.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparkwright.trust.container_option_rules import is_ip_address
 PROGRAM = "docker-proxy"
 #: name of a forwarder in messages about a port
 TITLE = "Docker's port forwarder"
-#: limits: words of its command line, and characters of each
+#: limits of a command line: words, and characters per word
 MAX_WORDS, MAX_WORD_CHARS = 32, 64
 #: the command that ends an orphaned forwarder
 RESTART_COMMAND = "sudo systemctl restart docker"
@@ -33,7 +33,7 @@ class Forwarder:
     """One docker-proxy process."""
 
     pid: int
-    #: on the host
+    #: its port on the host
     port: int
     #: the container's address and port
     address: str
@@ -49,7 +49,7 @@ def find_by_port(port: int) -> Forwarder | None:
 
 
 def parse_command_line(pid: int, words: Sequence[str]) -> Forwarder | None:
-    """Return the forwarder with this command line; None if it is another program, or in another format."""
+    """Return the forwarder with this command line; None if it belongs to another program, or has another format."""
     if not words or PurePath(words[0]).name != PROGRAM or len(words) > MAX_WORDS:
         return None
     options = {name: value for name, value in pairwise(words) if name.startswith("-")}

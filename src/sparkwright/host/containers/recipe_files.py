@@ -1,4 +1,4 @@
-"""The files that a recipe puts into its container. They are stored by digest, so a rollback finds those of the previous server.
+"""The files that a recipe puts into its container, stored by digest so that a rollback finds the previous server's files.
 
 ~/.local/state/sparkwright/recipe_files/SHA256    0444, mounted read-only
 """
@@ -47,7 +47,10 @@ def differences(spec: ContainerSpec, container: Mapping[str, Any]) -> list[Chang
 def read_contents(
     state: StateFolder, spec: ContainerSpec, container: Mapping[str, Any], sent_files: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the contents of the spec's files and of the mounted ones, by digest, as far as they are stored or sent."""
+    """Return the contents of the spec's files and of the mounted ones, by digest.
+
+    Files that were neither stored nor sent, and those longer than MAX_DIFF_CHARS, are left out.
+    """
     digests = {*spec.files.values(), *mounted_digests(container).values()}
     return {digest: text for digest in digests if (text := _read_text(state, digest, sent_files)) is not None}
 
@@ -80,7 +83,7 @@ def refuse_missing(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[
 
 
 def prepare_mounts(state: StateFolder, spec: ContainerSpec, sent_files: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the mounts of a container's files, after writing missing files. Raises Failed if one is not available."""
+    """Return the mounts of a container's files, after writing missing files. Raises Failed if a file is not available."""
     return [
         {"Type": "bind", "Source": str(_ensure_file(state, path, digest, sent_files)), "Target": path, "ReadOnly": True}
         for path, digest in sorted(spec.files.items())

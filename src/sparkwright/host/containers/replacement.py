@@ -78,7 +78,7 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
 
     Args:
         name: the recipe's container name.
-        adopts: whether a container with exactly this name may stay, because it matches the recipe and is adopted.
+        adopts: whether a foreign container with exactly this name may stay, because it matches the recipe and is adopted.
     """
     server = find_current(context, name)
     is_own = bool(server) and _is_server(context, server, name)
@@ -101,7 +101,7 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
 
 
 def name_of(container: dict[str, Any]) -> str:
-    """Return a container's present name."""
+    """Return a container's current name."""
     return ownership.name_of(container)
 
 
@@ -133,7 +133,7 @@ def _find_attempt(context: Context) -> dict[str, Any]:
 
 
 def _find_renamed(context: Context, name: str) -> dict[str, Any]:
-    """Return the server created under this name and renamed since; empty if there is none, or while it is kept."""
+    """Return the server created under this name and renamed since, unless it is kept or never started; empty if there is none."""
     servers = ownership.list_by_label(context, ownership.SERVER, name)
     exclusions = (ownership.is_kept_previous, ownership.is_unstarted_replacement)
     return next(

@@ -23,6 +23,8 @@ from sparkwright.trust.image_name import with_digest, without_digest
 
 #: prefix of Docker's zero time
 NEVER_PREFIX = "0001-"
+PROBE_TIMEOUT_S = 2.0
+MAX_CONTAINERS, MAX_MODELS = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class RunningContainer:
 
 
 def start_identity(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a container's start: id, started (in Docker's spelling), restarts (by its policy)."""
+    """Return the identity of a container's start: id, started (as Docker formats it), restarts (by its policy)."""
     started = str(container["State"].get("StartedAt") or "")
     return {"id": container["Id"], "started": started, "restarts": int(container.get("RestartCount") or 0)}
 
@@ -113,10 +115,6 @@ def describe_exit_age(container: Mapping[str, Any]) -> str:
     return "time unknown" if ended_s is None else f"{units.format_rough_duration(time.time() - ended_s)} ago"
 
 
-PROBE_TIMEOUT_S = 2.0
-MAX_CONTAINERS, MAX_MODELS = 64, 16
-
-
 @dataclass(frozen=True, slots=True)
 class ModelServer:
     """A container that serves models."""
@@ -124,9 +122,9 @@ class ModelServer:
     id: str
     name: str
     image: str
-    #: from its label, else detected from its model list
+    #: the engine in its label, else the one detected from its model list
     engine: str
-    #: on the host
+    #: its port on the host
     port: int
     #: served names; empty if the server requires a key
     models: list[str]

@@ -1,7 +1,7 @@
 """The API key of a server: a file mounted into its container, from which every check reads it, too.
 
-A spec contains a reference, never the key: "given:SECRET" was sent with the run, "kept:FINGERPRINT" is a file on this host. The
-file is kept as long as a container or a verified state may need it, so a rollback also restores the server's key.
+A spec contains a reference, never the key: "given:SECRET" names a secret sent with the run, "kept:FINGERPRINT" a file on this
+host. The file is kept as long as a container or a verified state may need it, so a rollback also restores the server's key.
 """
 
 from __future__ import annotations

@@ -28,6 +28,16 @@ FILES_INSIDE, SOCKETS_INSIDE = "/etc/gateway/files", "/etc/gateway/sockets"
 START_TIMEOUT_S, POLL_S = 30, 0.05
 MAX_SHOWN_LINES = 6
 
+#: format of HAProxy's server states
+STATES_VERSION = "1"
+REQUIRED_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
+BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN = REQUIRED_COLUMNS
+#: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
+FORCED = 0x01 | 0x08
+#: bit for `disabled` in the configuration. An interim server with this bit alone serves requests (tested with 2.6.12)
+DISABLED = 0x04
+SERVER_LINE = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
+
 
 def find_current(name: str, context: Context) -> dict[str, Any]:
     """Return Docker's inspection of the gateway's container; empty if there is none.
@@ -44,14 +54,14 @@ def find_current(name: str, context: Context) -> dict[str, Any]:
 
 
 def find_previous(name: str, context: Context) -> dict[str, Any]:
-    """Like `find_current`, for the replaced container that is kept until the new one is verified."""
+    """Return Docker's inspection of the replaced container, which is kept until the new one is verified; see `find_current`."""
     return find_current(name + containers.PREVIOUS_SUFFIX, context)
 
 
 def resolve_spec(spec: dict[str, Any], context: Context) -> ContainerSpec:
-    """Return the spec with what depends on this host: the mounted folders, and the only user who can read them.
+    """Return the spec with the values that depend on this host: the mounted folders, and the user who can read them.
 
-    The memory limit is dropped if Docker or the kernel does not support it.
+    The memory limit is left out if Docker or the kernel does not support it.
     """
     info = context.docker().api.info()
     gateway = gateway_folders.state_of(context).path
@@ -145,15 +155,6 @@ def _format_alerts(lines: list[str]) -> str:
 #
 # HAProxy prefers a port in this file to the one in its configuration, so the file contains no other servers, and the ports of
 # the new configuration. It is emptied after the reload: an outdated state would drain servers that have been returned since.
-
-STATES_VERSION = "1"
-REQUIRED_COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_admin_state", "srv_port")
-BACKEND_COLUMN, SERVER_COLUMN, ADDRESS_COLUMN, ADMIN_STATE_COLUMN, PORT_COLUMN = REQUIRED_COLUMNS
-#: bits of the administrative state: forced maintenance, forced drain (haproxy, management.txt, "show servers state")
-FORCED = 0x01 | 0x08
-#: bit for `disabled` in the configuration. An interim server with this bit alone serves requests (tested with 2.6.12)
-DISABLED = 0x04
-SERVER_LINE = re.compile(r"server (\S+) \S+:([0-9]+)(?: |$)")
 
 
 def save_states(sockets: Path, files: Path, config: str) -> None:

@@ -1,6 +1,6 @@
-"""Drain this host's server at its gateways, and return it. The gateways are recorded in drained.json first.
+"""Draining this host's server at its gateways, and returning it to them. The gateways are recorded in drained.json first.
 
-If a run is killed between the two, the next run or health check that finds the server healthy returns it.
+If a run is killed before it returns the server, the next run or health check that finds the server healthy returns it.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ DIGEST_CHARS = 16
 FILE_NAMES = frozenset((*render.FILE_NAMES, "operations"))
 #: limit of one file
 MAX_FILE_BYTES = 8 * 2**20
+#: number of verified states before the last one that are kept
+MAX_KEPT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def compose_files(
     Args:
         client_key, certificate: names of secrets; empty if the gateway has none.
         server_keys: names of secrets, by backend.
-        operators: SHA-256 of each host's key, by host; if empty, as for an unreachable host, the present entry is kept.
+        operators: SHA-256 of each host's key, by host; if empty, as for an unreachable host, the current entry is kept.
         client_secrets: names of secrets, by client.
 
     Raises:
@@ -109,11 +111,11 @@ def compose_files(
         )
     if certificate:
         contents[listeners.CERTIFICATE_FILE] = _reveal_secret(certificate, context)
-    present_hashes = operations.parse_key_hashes(
+    current_hashes = operations.parse_key_hashes(
         read_files(current_folders(state_of(context)).files).get(operations.OPERATORS_FILE, ""), operators
     )
     new_hashes = {host: key_hash for host, key_hash in operators.items() if key_hash}
-    contents[operations.OPERATORS_FILE] = clients.format_keys({**present_hashes, **new_hashes})
+    contents[operations.OPERATORS_FILE] = clients.format_keys({**current_hashes, **new_hashes})
     digest = digest_of(contents)
     return contents | {render.CONFIG_FILE: contents[render.CONFIG_FILE].replace(render.DIGEST_PLACEHOLDER, digest)}
 
@@ -179,7 +181,7 @@ def write_files(path: Path, files: Mapping[str, str]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder. If a container nested folders too deeply for Python to remove, only the files in it are removed."""
+    """Remove a folder. If a container nested its folders too deeply for Python, only the files directly in it are removed."""
     if path.is_dir() and not path.is_symlink():
         write_files(path, {})
         with contextlib.suppress(RecursionError):
@@ -201,9 +203,6 @@ def _reveal_secret(name: str, context: Context) -> str:
 #
 # Fields of a state: spec (the container), digest (of its files), container_id, models, proof (the arguments of
 # `gateway_proof`), run, since, and script (the docker run command) if one was written.
-
-
-MAX_KEPT = 5
 
 
 def require_files(context: Context, digest: str) -> dict[str, str]:
@@ -239,7 +238,7 @@ def state_files(context: Context, digest: str) -> dict[str, str]:
 
 
 def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: bool = False) -> None:
-    """Record the last verified state, with a copy of the present files.
+    """Record the last verified state, with a copy of the current files.
 
     Args:
         new_state: spec, digest, container_id, models, proof.
@@ -247,20 +246,20 @@ def save_verified(context: Context, new_state: dict[str, Any], *, rolled_back: b
     """
     digest, previous = new_state["digest"], load_last(context)
     states = ([previous] if previous else []) + load_earlier(context)
-    match_index = next((n for n, kept in enumerate(states) if _is_same(kept, new_state)), None)
+    match_index = next((n for n, state in enumerate(states) if _is_same(state, new_state)), None)
     if match_index is not None and "script" in states[match_index]:
         new_state = {"script": states[match_index]["script"], **new_state}
     older = (
         states[match_index + 1 :]
         if rolled_back and match_index is not None
-        else [kept for kept in states if not _is_same(kept, new_state)]
+        else [state for state in states if not _is_same(state, new_state)]
     )
     older = older[:MAX_KEPT]
     gateway = state_of(context)
     write_files(_state_folder(context, digest), read_files(current_folders(gateway).files))
     gateway.write("verified_before", {"states": older})
     gateway.write("verified", {**new_state, "run": context.run_id, "since": time.time()})
-    needed_digests = {digest, *(kept["digest"] for kept in older)}
+    needed_digests = {digest, *(state["digest"] for state in older)}
     for path in folder(context, VERIFIED).iterdir():
         if path.name not in needed_digests:
             remove_folder(path)

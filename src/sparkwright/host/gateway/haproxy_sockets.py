@@ -22,11 +22,13 @@ from sparkwright.transport.connection import Tls, TransportError, exchange
 from sparkwright.trust.bounds import parse_json
 from sparkwright.visible import join_first
 
-#: limits of the output of a command; hundreds of servers need less
+#: limits of a command and its output; the output for hundreds of servers is smaller
 COMMAND_TIMEOUT_S, MAX_OUTPUT_BYTES = 5.0, 4 * 2**20
 #: limit of the response to a request like a client's
 MAX_RESPONSE_BYTES = 2**20
 FD_FOLDER = Path("/proc/self/fd")
+#: HAProxy reports its uptime in whole seconds, so a process may seem to have started later than it was verified
+CLOCK_TOLERANCE_S = 2.0
 
 
 def send_command(sockets: Path, command: str, socket_name: str = ADMIN_SOCKET) -> str:
@@ -80,10 +82,6 @@ def _digest_of(info: Mapping[str, str]) -> str:
     return info.get("description", "").rpartition(" ")[2]
 
 
-#: HAProxy reports its uptime in whole seconds, so a process may seem to have started later than it was verified
-CLOCK_TOLERANCE_S = 2.0
-
-
 def _restart_age_s(info: Mapping[str, str], verified: Mapping[str, Any]) -> float | None:
     """Return how many seconds ago HAProxy was restarted after its verification; None if it was not, or if unknown."""
     uptime, since = info.get("uptime_sec", ""), verified.get("since")
@@ -102,8 +100,8 @@ class Endpoint:
     """The endpoint at which a gateway on this host accepts requests."""
 
     port: int
-    tls: bool = False  #: it uses HTTPS; the certificate is not verified
-    sockets: Path | None = None  #: the folder of its sockets
+    tls: bool = False  #: True for HTTPS; the certificate is not verified
+    sockets: Path | None = None  #: the folder of the gateway's sockets
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,7 @@ def send_request(endpoint: Endpoint, path: str, body: Any = None, *, key: str = 
 
 @contextlib.contextmanager
 def _open_route(endpoint: Endpoint) -> Iterator[http.Route]:
-    """Yield the route through a socket that clients cannot saturate, or through the port if the gateway has no such socket."""
+    """Yield the route through PROOF_SOCKET, which clients cannot saturate, or through the port if there is no such socket."""
     with contextlib.ExitStack() as stack:
         unix = ""
         if endpoint.sockets is not None:

@@ -1,4 +1,4 @@
-"""The interim server, which serves a server's requests while that one is replaced, and its record, interim.json.
+"""The interim server, which serves a server's requests while that server is being replaced, and its record, interim.json.
 
 It runs in a separate container, NAME-interim, on another port and without a restart policy: it does not survive a reboot. If the
 run is killed, the next run, or a health check that finds the verified server healthy, removes it.
@@ -28,6 +28,8 @@ POLL_S = 0.2
 #: limit for the interim server to be up at all gateways
 UP_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10
+#: placeholder for the servers of a gateway that does not answer
+_UNKNOWN_SERVER = RoutedServer("", "", "unknown", 0)
 
 
 def container_name(name: str) -> str:
@@ -43,7 +45,7 @@ def find_container(context: Context, name: str) -> dict[str, Any]:
 
 
 def save_record(context: Context, name: str, gateways: Sequence[Gateway]) -> None:
-    """Record, before it starts, that container `name` gets an interim server at these gateways."""
+    """Record that container `name` gets an interim server at these gateways. Called before that server starts."""
     documents = [gateway.to_json() for gateway in gateways]
     context.state.write(RECORD_NAME, {"name": name, "gateways": documents, "since": time.time(), "run": context.run_id})
 
@@ -54,7 +56,7 @@ def load_record(state: StateFolder) -> dict[str, Any]:
 
 
 def check_routing(state: StateFolder, gateways: Sequence[Gateway], served_name: str) -> str:
-    """Return why a gateway can't route this model's requests to an interim server; empty if all of them can."""
+    """Return the reason why a gateway can't route this model's requests to an interim server; empty if all gateways can."""
     key = server_operations.load_key(state)
     for gateway in gateways:
         try:
@@ -97,7 +99,7 @@ def drain_and_remove(
     Returns:
         Whether no interim server is left, and a message; the message is empty if there was none.
     """
-    interim, key = container_name(name), server_operations.load_key(context.state)
+    interim_name, key = container_name(name), server_operations.load_key(context.state)
     container = find_container(context, name)
     serving = [
         gateway
@@ -109,17 +111,17 @@ def drain_and_remove(
         for gateway in serving
         if not all(server.state == "up" for server in _list_servers(gateway, key) or [_UNKNOWN_SERVER])
     ]:
-        return False, f"{interim} still serves at the gateway {unserved[0].name}, where {name} is not up"
+        return False, f"{interim_name} still serves at the gateway {unserved[0].name}, where {name} is not up"
     cut_count = _drain(serving, key, drain_s)
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
             _send_action(gateway, key, operations.MAINTENANCE)
     if container:
         lifecycle.remove(context, container, STOP_TIMEOUT_S)
-        server_keys.remove_unneeded(context.state, interim, ())
+        server_keys.remove_unneeded(context.state, interim_name, ())
     if cut_count:
         history.append(
-            context, "requests cut", why=f"{format_count(cut_count, 'request')} of {interim} after {drain_s:g} s"
+            context, "requests cut", why=f"{format_count(cut_count, 'request')} of {interim_name} after {drain_s:g} s"
         )
     context.state.remove(RECORD_NAME)
     suffix = f"; {format_count(cut_count, 'request')} cut after {drain_s:g} s" if cut_count else ""
@@ -134,10 +136,6 @@ def remove_leftover(context: Context) -> str:
     name = str(record["name"])
     removed, message = drain_and_remove(context, name, [Gateway.from_json(gateway) for gateway in record["gateways"]])
     return f"{container_name(name)} {message}" if removed and message else message
-
-
-#: stands for the servers of a gateway that does not answer
-_UNKNOWN_SERVER = RoutedServer("", "", "unknown", 0)
 
 
 def _interim_gateway(gateway: Gateway) -> Gateway:

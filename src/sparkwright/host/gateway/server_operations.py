@@ -22,12 +22,16 @@ from sparkwright.trust import bounds
 REQUEST_TIMEOUT_S = 5.0
 #: limits of a response
 MAX_RESPONSE_BYTES, MAX_SERVERS = 256 * 1024, 256
-#: older requests are ignored; a gateway that has had no request reports decades
+#: older requests are ignored; a gateway without requests reports an age of decades
 MAX_REQUEST_AGE_S = 86400
 
 INVALID_RESPONSE = "sent an invalid response"
 #: a model's name in HAProxy; it becomes part of a URL, and is shown
 BACKEND = re.compile(r"[A-Za-z0-9._:-]{1,400}")
+
+KEY_RECORD_NAME = "gateway-key"
+KEY_BYTES = 32
+KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class GatewayError(Exception):
@@ -72,7 +76,7 @@ class RoutedServer:
 
 
 def list_servers(gateway: Gateway, key: str) -> list[RoutedServer]:
-    """Return this host's server, once per model that the gateway routes to it. Raises GatewayError; NoRouteError if none."""
+    """Return this host's server, once per model that the gateway routes to it. Raises GatewayError; NoRouteError without any."""
     servers = [
         server
         for server in _request_servers(gateway, key, "GET", operations.URL_PREFIX)
@@ -166,10 +170,6 @@ def _parse_server(row: Mapping[str, Any]) -> RoutedServer:
 # gateway-key.json: the key with which this host authenticates to gateways, to drain and return its own servers.
 #
 # It is random, created once, and sent to gateways only. `gateway.deploy` copies its SHA-256 to the gateway.
-
-KEY_RECORD_NAME = "gateway-key"
-KEY_BYTES = 32
-KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def load_key(state: StateFolder) -> str:

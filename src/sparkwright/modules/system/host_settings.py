@@ -273,11 +273,11 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
         changes = []
         for setting in _intended_settings(args):
             before, live = observed.files.get(setting.name), observed.live.get(setting.name, "")
-            if setting.needs_file and before is None:
-                raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.needs_file)
+            if setting.missing_file_fix and before is None:
+                raise Failed(f"{setting.name}: {table.PATHS[setting.name]} is missing.", fix=setting.missing_file_fix)
             # the command failed, or the run was killed before it
             was_interrupted = not observed.record.get(setting.name, {}).get("applied", True)
-            if before != setting.content(before or "") or was_interrupted or live not in ("", setting.value_text):
+            if before != setting.build_content(before or "") or was_interrupted or live not in ("", setting.value_text):
                 current = live or setting.read_value(before or "")
                 changes.append(Change(setting.name, current, setting.value_text, table.PATHS[setting.name]))
         return changes
@@ -294,12 +294,12 @@ class HostSettings(StateModule["HostSettings.Args", HostSettingsState]):
             if setting.name not in fields:
                 continue
             before = observed.files.get(setting.name)
-            after = setting.content(before or "")
+            after = setting.build_content(before or "")
             entry = record.setdefault(setting.name, {"before": before, "live": observed.live.get(setting.name, "")})
             entry |= {"wrote": _digest(after), "applied": False}
             _write_record(context, record)
             _write_or_remove(context, table.PATHS[setting.name], after)
-            _run_commands(context, setting.apply)
+            _run_commands(context, setting.apply_commands)
             entry["applied"] = True
             _write_record(context, record)
         return {"settings": sorted(record)}
