@@ -73,9 +73,9 @@ def install(pattern: str, *, json: bool, **options: Any) -> list[int]:
 def uninstall(pattern: str, *, json: bool) -> list[int]:
     """Remove the user's and root's timers from each host of a pattern."""
     absent: dict[str, Any] = {"state": "absent"}
-    users_timer = _timer_task(absent, register="users")
-    roots_timer = _timer_task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
-    return _run_on_hosts(pattern, json, lambda host, can_wake: (users_timer, roots_timer), is_removal=True)
+    remove_user_timer = _timer_task(absent, register="users")
+    remove_root_timer = _timer_task({**absent, "system": True}, become=True, when=("'system' in users.elsewhere",))
+    return _run_on_hosts(pattern, json, lambda host, can_wake: (remove_user_timer, remove_root_timer), is_removal=True)
 
 
 def _hashing_arguments(interval: str, quiet_hours: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from sparkwright.project.documents.document import format_path
 from sparkwright.project.gateway_servers import list_gateways, load_server
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.inventory.inventory import Inventory
-from sparkwright.project.inventory.rules import Mistake
+from sparkwright.project.inventory.rules import Mistake, refuse_first
 from sparkwright.project.recipe.engine_settings import compute_memory
 from sparkwright.trust import private
 
@@ -117,8 +117,7 @@ def other_servers(selection: Selection, host: Host) -> list[dict[str, Any]]:
         if other.name == host.name:
             continue
         other_recipe = load_host_recipe(selection.project, other)
-        for message, where, fix in _find_conflicts(host, host_recipe, other, other_recipe):
-            raise Refused(message, where=where, fix=fix)
+        refuse_first(_find_conflicts(host, host_recipe, other, other_recipe))
         memory = compute_memory(other_recipe, lock_entries(lock, other_recipe))
         servers.append(
             {

@@ -85,30 +85,30 @@ def check_links(members: Sequence[HostLinks]) -> list[tuple[str, Finding]]:
     return problems
 
 
-def _check_fabric(links: HostLinks) -> Iterator[Finding]:
+def _check_fabric(member: HostLinks) -> Iterator[Finding]:
     """Check that the fabric in the host file matches the links and that they are active."""
-    used = links.used_fabric
+    used = member.used_fabric
     if used is None:
         yield Finding("fabric", "bad", "no active link has an IPv4 address", source=known_facts.PLAYBOOKS)
         return
-    by_interface = {link.interface: link for link in links.links if link.interface}
+    by_interface = {link.interface: link for link in member.links if link.interface}
     for name in used.interfaces:
         if name not in by_interface:
             message = f"no RDMA adapter has the interface {name}; interfaces: {', '.join(by_interface) or 'none'}"
-            yield Finding("fabric", "bad", message, f"correct `fabric.interfaces` in hosts/{links.host}.yml")
+            yield Finding("fabric", "bad", message, f"correct `fabric.interfaces` in hosts/{member.host}.yml")
         elif not by_interface[name].active and (
-            name == used.interfaces[0] or not fabric.has_active_twin(name, links.links)
+            name == used.interfaces[0] or not fabric.has_active_twin(name, member.links)
         ):
             yield Finding("fabric", "bad", f"{name} is down", f"sudo ip link set {name} up")
     first = by_interface.get(used.interfaces[0])
     if first is not None and used.address not in [address.partition("/")[0] for address in first.addresses]:
         message = f"{first.interface} has {', '.join(first.addresses) or 'no IPv4 address'}, not {used.address}"
-        yield Finding("fabric", "bad", message, f"correct `fabric.address` in hosts/{links.host}.yml")
+        yield Finding("fabric", "bad", message, f"correct `fabric.address` in hosts/{member.host}.yml")
 
 
-def _check_paths(links: HostLinks) -> Iterator[Finding]:
-    used = links.used_fabric
-    for path in links.paths:
+def _check_paths(member: HostLinks) -> Iterator[Finding]:
+    used = member.used_fabric
+    for path in member.paths:
         peer, interface = path["peer"], path["interface"]
         if not interface:
             yield Finding("path", "unknown", f"no route to {peer} could be read", "ip route get " + peer)
@@ -173,7 +173,7 @@ def _check_clocks(members: Sequence[HostLinks]) -> Iterator[Finding]:
 _CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] = (
     _same_value_rule(
         "MTU",
-        lambda links: "/".join(map(str, sorted({link.mtu for link in links.links_in_use if link.mtu}))),
+        lambda member: "/".join(map(str, sorted({link.mtu for link in member.links_in_use if link.mtu}))),
         "large transfers fail",
         "tonyd2wild, 2x DGX Spark, issue 38",
         verdict="bad",
@@ -181,19 +181,23 @@ _CLUSTER_RULES: tuple[Callable[[Sequence[HostLinks]], Iterator[Finding]], ...] =
     ),
     _check_subnets,
     _check_clocks,
-    _same_value_rule("kernel", lambda links: links.kernel, "all members should run the same kernel", known_facts.WIKI),
     _same_value_rule(
-        "NVIDIA driver", lambda links: links.driver, "all members should have the same driver", known_facts.PLAYBOOKS
+        "kernel", lambda member: member.kernel, "all members should run the same kernel", known_facts.WIKI
+    ),
+    _same_value_rule(
+        "NVIDIA driver", lambda member: member.driver, "all members should have the same driver", known_facts.PLAYBOOKS
     ),
     _same_value_rule(
         "NIC firmware",
-        lambda links: "/".join(sorted({link.firmware for link in links.links_in_use if link.firmware})),
+        lambda member: "/".join(sorted({link.firmware for link in member.links_in_use if link.firmware})),
         "updating only one host is a known cause of slow links",
         known_facts.PLAYBOOKS,
     ),
     _same_value_rule(
         "rate",
-        lambda links: "/".join(sorted({f"{link.rate_gbps:.0f} Gb/s" for link in links.links_in_use if link.rate_gbps})),
+        lambda member: "/".join(
+            sorted({f"{link.rate_gbps:.0f} Gb/s" for link in member.links_in_use if link.rate_gbps})
+        ),
         "the slowest link limits the whole cluster",
         known_facts.PLAYBOOKS,
     ),
@@ -264,8 +268,8 @@ def _measure_pair(selection: Selection, sender: HostLinks, listener: HostLinks) 
     return evaluate_rates(sender_rates, min(_nominal_gbps(sender), _nominal_gbps(listener)))
 
 
-def _usable_halves(links: HostLinks) -> list[Link]:
-    return [link for link in links.links_in_use if link.active and link.addresses]
+def _usable_halves(member: HostLinks) -> list[Link]:
+    return [link for link in member.links_in_use if link.active and link.addresses]
 
 
 def _endpoint_arguments(local: Link, peer: Link, number: int) -> dict[str, Any]:
@@ -281,6 +285,6 @@ def _merge_errors(sender: dict[str, Any], listener: dict[str, Any] | None) -> di
     return {**sender, "error": f"{sender['error']}; {listener_error}"}
 
 
-def _nominal_gbps(links: HostLinks) -> float:
+def _nominal_gbps(member: HostLinks) -> float:
     """Return the rate of the port in Gbit/s. Each half reports this rate, which they share."""
-    return max((link.rate_gbps for link in links.links_in_use), default=0.0)
+    return max((link.rate_gbps for link in member.links_in_use), default=0.0)
