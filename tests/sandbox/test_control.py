@@ -1,4 +1,4 @@
-"""The running sandbox is identified exactly, and so is the program that occupies a port."""
+"""Start, stop and status of the sandbox, and the program that occupies a port."""
 
 import json
 import shutil
@@ -17,38 +17,38 @@ from tests.remote.sshd import free_port
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    both = Path(tempfile.mkdtemp(prefix="spark-")), Path(tempfile.mkdtemp(prefix="spark-"))
-    yield both
-    for item in both:
-        control.down(item)
-        shutil.rmtree(item, ignore_errors=True)
+    pair = Path(tempfile.mkdtemp(prefix="spark-")), Path(tempfile.mkdtemp(prefix="spark-"))
+    yield pair
+    for folder in pair:
+        control.down(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_pid(folder: Path) -> int:
     return int(json.loads((folder / "state.json").read_text())["pid"])
 
 
-def test_a_pid_that_now_is_another_sandboxs_is_not_taken_for_this_one(folders: tuple[Path, Path]) -> None:
-    mine, other = folders
+def test_a_reused_pid_of_another_sandbox_is_ignored(folders: tuple[Path, Path]) -> None:
+    own, other = folders
     control.up(other)
-    shutil.copy(other / "state.json", mine / "state.json")  # as after a reboot that gave the pid to the other one
-    assert control.status(mine) == {"sandbox": "down"}
-    env = control.up(mine)
-    assert read_pid(mine) != read_pid(other) and str(mine) in env["DOCKER_HOST"]
-    control.down(mine)
+    shutil.copy(other / "state.json", own / "state.json")  # as if the other sandbox got the pid after a reboot
+    assert control.status(own) == {"sandbox": "down"}
+    env = control.up(own)
+    assert read_pid(own) != read_pid(other) and str(own) in env["DOCKER_HOST"]
+    control.down(own)
     assert psutil.pid_exists(read_pid(other))
     assert control.status(other)["sandbox"] == "up"
 
 
-def test_a_sandbox_that_was_killed_is_down(folders: tuple[Path, Path]) -> None:
-    mine, _ = folders
-    control.up(mine)
-    process = psutil.Process(read_pid(mine))
+def test_a_killed_sandbox_is_down(folders: tuple[Path, Path]) -> None:
+    own, _ = folders
+    control.up(own)
+    process = psutil.Process(read_pid(own))
     process.kill()
     process.wait(5)
-    assert control.status(mine) == {"sandbox": "down"}
-    control.up(mine)
-    assert control.status(mine)["sandbox"] == "up"
+    assert control.status(own) == {"sandbox": "down"}
+    control.up(own)
+    assert control.status(own)["sandbox"] == "up"
 
 
 def find_listener(port: int) -> psutil.Process | None:
@@ -60,26 +60,26 @@ def find_listener(port: int) -> psutil.Process | None:
     return psutil.Process(rows[0].pid) if rows else None
 
 
-def test_a_taken_port_is_held_by_a_process_with_a_name_of_its_own(folders: tuple[Path, Path]) -> None:
-    mine, _ = folders
-    control.up(mine)
+def test_port_taken_occupies_the_port_in_a_named_process(folders: tuple[Path, Path]) -> None:
+    own, _ = folders
+    control.up(own)
     port = free_port()
-    (mine / "serve_port").write_text(str(port))
-    control.set_fault(mine, "port-taken")
+    (own / "serve_port").write_text(str(port))
+    control.set_fault(own, "port-taken")
     process = find_listener(port)
-    assert process is not None and process.name() == "port-squatter" and process.pid != read_pid(mine)
-    control.set_fault(mine, None)
+    assert process is not None and process.name() == "port-squatter" and process.pid != read_pid(own)
+    control.set_fault(own, None)
     assert find_listener(port) is None and not process.is_running()
 
 
-def test_the_squatter_goes_with_its_sandbox(folders: tuple[Path, Path]) -> None:
-    mine, _ = folders
-    control.up(mine)
+def test_the_port_is_free_after_the_sandbox_has_stopped(folders: tuple[Path, Path]) -> None:
+    own, _ = folders
+    control.up(own)
     port = free_port()
-    (mine / "serve_port").write_text(str(port))
-    control.set_fault(mine, "port-taken")
-    control.down(mine)
-    end_s = time.monotonic() + 30
-    while find_listener(port) is not None and time.monotonic() < end_s:
+    (own / "serve_port").write_text(str(port))
+    control.set_fault(own, "port-taken")
+    control.down(own)
+    deadline_s = time.monotonic() + 30
+    while find_listener(port) is not None and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert find_listener(port) is None

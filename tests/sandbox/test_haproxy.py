@@ -1,4 +1,4 @@
-"""The gateway of a sandbox is this machine's HAProxy: without one it is refused, and it ends with the sandbox."""
+"""The gateway of a sandbox is the HAProxy of this machine. It ends with the sandbox."""
 
 import contextlib
 import http.client
@@ -22,7 +22,7 @@ from sparkwright.project import starter
 from sparkwright.sandbox import haproxy
 from tests.remote.sshd import free_port
 
-#: runs HAProxy in the folder of its argument as the sandbox's daemon does
+#: program that runs HAProxy like the sandbox's daemon, in the folder of its argument
 DAEMON = """
 import pathlib, sys
 from sparkwright.sandbox import haproxy
@@ -34,7 +34,7 @@ haproxy.Haproxy(words, api=haproxy.NoApi, version="", log=print, folder_of=lambd
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One with a gateway on the sandbox, on a machine without HAProxy."""
+    """A project with a gateway on the sandbox, on a machine without HAProxy."""
     starter.write_starter(tmp_path)
     gateway = {"host": "sandbox", "port": 8080, "tls": "none"}
     (tmp_path / "hosts/groups.yml").write_text(
@@ -47,9 +47,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", [gateway.deploy, gateway.rollback])
-def test_without_haproxy_a_gateway_is_refused_before_anything_is_touched(
-    project: Path, command: Callable[..., Any]
-) -> None:
+def test_a_gateway_is_refused_without_haproxy_before_any_change(project: Path, command: Callable[..., Any]) -> None:
     with pytest.raises(Refused) as excinfo:
         command(DeployOptions(host="box"))
     assert excinfo.value.exit == 5
@@ -61,10 +59,10 @@ def test_without_haproxy_a_gateway_is_refused_before_anything_is_touched(
 
 
 @pytest.mark.skipif(not haproxy.find_executable(), reason="needs haproxy")
-def test_haproxy_ends_with_the_sandbox_even_if_that_is_killed(tmp_path: Path) -> None:
+def test_haproxy_ends_when_the_sandbox_is_killed(tmp_path: Path) -> None:
     port = free_port()
-    answer = f"frontend clients\n  mode http\n  timeout client 5s\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
-    (tmp_path / "haproxy.cfg").write_text(answer)
+    config = f"frontend clients\n  mode http\n  timeout client 5s\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
+    (tmp_path / "haproxy.cfg").write_text(config)
     with subprocess.Popen([sys.executable, "-c", DAEMON, tmp_path], stdout=subprocess.DEVNULL) as daemon:
         try:
             wait_for(port)
@@ -75,10 +73,10 @@ def test_haproxy_ends_with_the_sandbox_even_if_that_is_killed(tmp_path: Path) ->
     assert psutil.wait_procs(children.values(), timeout=10)[1] == []
 
 
-def test_a_socket_of_the_gateway_is_found_where_there_is_no_proc(
+def test_a_gateway_socket_with_a_long_path_is_found_without_proc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on macOS: under a folder with a longer name than a socket's path may have."""
+    """As on macOS: the folder's path is longer than that of a socket may be."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     monkeypatch.setattr(haproxy_sockets, "FD_FOLDER", tmp_path / "no-proc")

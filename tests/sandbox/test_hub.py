@@ -27,24 +27,24 @@ class RunningHub:
         self.url = f"http://127.0.0.1:{self.server.port}"
         self.api = HfApi(endpoint=self.url, token=False)
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        line = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
-        line.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-        answer = line.getresponse()
-        status = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-        line.close()
-        return status
+    def request(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        result = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        connection.close()
+        return result
 
 
 @pytest.fixture
 def running_hub() -> Iterator[RunningHub]:
-    value = RunningHub()
-    yield value
-    value.server.stop()
+    running = RunningHub()
+    yield running
+    running.server.stop()
 
 
 def test_a_tree_lists_sizes_and_sha256(running_hub: RunningHub) -> None:
-    status, _, data = running_hub.ask(f"/api/models/{MODEL}/tree/main?recursive=1")
+    status, _, data = running_hub.request(f"/api/models/{MODEL}/tree/main?recursive=1")
     rows: dict[str, Any] = {row["path"]: row for row in json.loads(data)}
     assert status == 200 and sorted(rows) == sorted(hub.list_files(MODEL))
     info = {
@@ -56,7 +56,7 @@ def test_a_tree_lists_sizes_and_sha256(running_hub: RunningHub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "span"),
+    ("header", "status", "span"),
     [
         ("bytes=10-19", 206, (10, 20)),
         ("bytes=2499990-", 206, (2_499_990, None)),
@@ -67,20 +67,20 @@ def test_a_tree_lists_sizes_and_sha256(running_hub: RunningHub) -> None:
         ("bytes=-0", 416, (0, 0)),
     ],
 )
-def test_a_range_is_served(running_hub: RunningHub, given: str, status: int, span: tuple[int, int | None]) -> None:
-    answer, headers, data = running_hub.ask(f"/{MODEL}/resolve/main/{SHARD}", Range=given)
-    assert (answer, data) == (status, hub.file_content(MODEL, SHARD)[slice(*span)])
+def test_a_range_is_served(running_hub: RunningHub, header: str, status: int, span: tuple[int, int | None]) -> None:
+    actual_status, headers, data = running_hub.request(f"/{MODEL}/resolve/main/{SHARD}", Range=header)
+    assert (actual_status, data) == (status, hub.file_content(MODEL, SHARD)[slice(*span)])
     assert headers["content-range"].endswith("/2500000")
 
 
 @pytest.mark.parametrize("header", ["bytes=abc", "bytes=", "bytes=-", "bytes=19-10", "bytes=0-1,5-6", "lines=1-2"])
 def test_an_invalid_range_is_ignored(running_hub: RunningHub, header: str) -> None:
-    status, headers, data = running_hub.ask(f"/{MODEL}/resolve/main/config.json", Range=header)
+    status, headers, data = running_hub.request(f"/{MODEL}/resolve/main/config.json", Range=header)
     assert (status, data) == (200, hub.file_content(MODEL, "config.json"))
     assert "content-range" not in headers
 
 
-def test_what_is_refused_has_its_code(running_hub: RunningHub) -> None:
+def test_errors_have_the_codes_of_the_real_hub(running_hub: RunningHub) -> None:
     cases = [
         ("/api/models/no/such", {}, 401, "RepoNotFound"),
         ("/api/models/no/such", {"Authorization": "Bearer hf_x"}, 404, "RepoNotFound"),
@@ -90,9 +90,9 @@ def test_what_is_refused_has_its_code(running_hub: RunningHub) -> None:
         (f"/{MODEL}/resolve/main/nothing", {}, 404, "EntryNotFound"),
     ]  # fmt: skip
     for path, headers, status, code in cases:
-        answer = running_hub.ask(path, **headers)
-        assert (answer[0], answer[1]["x-error-code"]) == (status, code), path
-    assert running_hub.ask(f"/{GATED}/resolve/main/config.json", Authorization="Bearer hf_x")[0] == 200
+        response = running_hub.request(path, **headers)
+        assert (response[0], response[1]["x-error-code"]) == (status, code), path
+    assert running_hub.request(f"/{GATED}/resolve/main/config.json", Authorization="Bearer hf_x")[0] == 200
     for error, model, revision in (
         (RepositoryNotFoundError, "no/such", None), (GatedRepoError, GATED, None), (RevisionNotFoundError, MODEL, "v9")
     ):  # fmt: skip
@@ -100,9 +100,7 @@ def test_what_is_refused_has_its_code(running_hub: RunningHub) -> None:
             running_hub.api.model_info(model, revision=revision)
 
 
-def test_a_branch_that_moved_means_another_commit_and_the_old_one_is_still_there(
-    running_hub: RunningHub, tmp_path: Path
-) -> None:
+def test_after_a_second_commit_both_commits_can_be_downloaded(running_hub: RunningHub, tmp_path: Path) -> None:
     before = running_hub.api.model_info(MODEL).sha
     with pytest.raises(RevisionNotFoundError):
         running_hub.api.model_info(MODEL, revision=commit(MODEL, moved=True))

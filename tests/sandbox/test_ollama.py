@@ -1,4 +1,4 @@
-"""The simulated Ollama follows the real one's source: it unloads late, waits while it loads, and may load again."""
+"""The simulated Ollama unloads and loads models like the real Ollama, according to its source."""
 
 import json
 import threading
@@ -19,15 +19,17 @@ from sparkwright.sandbox.ollama import LARGE, MODELS, Ollama, OllamaApi
 from sparkwright.units import GIB
 from tests.waiting import wait_until
 
-#: what happens at all happens by then
-LATE_S = 30.0
-#: what waits is looked at for so long
-STAYS_S = 0.1
+#: time limit of each wait
+WAIT_TIMEOUT_S = 30.0
+#: how long a request must stay blocked
+BLOCKED_S = 0.1
+#: time after which a model would have been loaded again
+RELOADED_BY_S = ollama.RELOAD_DELAY_S + 0.5
 UNLOAD = {"model": "qwen3:32b", "keep_alive": 0}
 
 
 class StepClock:
-    """The clock of the simulated Ollama: each of its pauses is over at once, but for those that a test holds."""
+    """The clock of the simulated Ollama. Pauses end at once, except those that a test holds."""
 
     time = staticmethod(time.time)
 
@@ -43,11 +45,11 @@ class StepClock:
         if held is None:
             time.sleep(min(seconds, 0.001))
         else:
-            assert held.wait(LATE_S)
+            assert held.wait(WAIT_TIMEOUT_S)
 
     @contextmanager
     def hold(self, seconds: float) -> Iterator[None]:
-        """Let the pause of this length last as long as the block."""
+        """Make pauses of this length last until the end of the block."""
         self._held[seconds] = threading.Event()
         try:
             yield
@@ -55,42 +57,42 @@ class StepClock:
             self._held.pop(seconds).set()
 
     def wait_until_reached(self, seconds: float) -> None:
-        assert self._reached[seconds].wait(LATE_S)
+        assert self._reached[seconds].wait(WAIT_TIMEOUT_S)
 
-    def wait_for_looks(self, times: int) -> None:
-        """Wait until it has looked for models to unload so many times more."""
+    def wait_for_expiry_checks(self, times: int) -> None:
+        """Wait for this number of further checks for expired models."""
         count = self._pauses[ollama.EXPIRY_POLL_S] + times
         wait_until(lambda: self._pauses[ollama.EXPIRY_POLL_S] >= count)
 
 
 class RunningOllama:
-    def __init__(self, steps: StepClock) -> None:
-        self.steps = steps
+    def __init__(self, clock: StepClock) -> None:
+        self.clock = clock
         self.busy = self.returns = False
         self.pool = MemoryPool(None)
         self.ollama = Ollama(self.pool, lambda: self.busy, lambda: self.returns)
         self.server = Server(0, OllamaApi, self.ollama)
         self.server.start()
 
-    def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
+    def request(self, path: str, body: Any = None) -> tuple[int, Any]:
         data = json.dumps(body).encode() if body is not None else None
         method = "POST" if path in ("/api/generate", "/api/chat", "/api/show") else "GET"
         request = urllib.request.Request(f"http://127.0.0.1:{self.server.port}{path}", data=data, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                lines = [json.loads(line) for line in answer.read().splitlines()]
-                return answer.status, lines[0] if len(lines) == 1 else lines
+            with urllib.request.urlopen(request, timeout=10) as response:
+                lines = [json.loads(line) for line in response.read().splitlines()]
+                return response.status, lines[0] if len(lines) == 1 else lines
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
-    def loaded(self) -> list[str]:
-        return [model["name"] for model in self.ask("/api/ps")[1]["models"]]
+    def list_loaded(self) -> list[str]:
+        return [model["name"] for model in self.request("/api/ps")[1]["models"]]
 
     def wait_until_loaded(self, *names: str) -> None:
-        wait_until(lambda: sorted(self.loaded()) == sorted(names))
+        wait_until(lambda: sorted(self.list_loaded()) == sorted(names))
 
     def begin(self, act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-        """Do it in a thread; its answer comes into the list."""
+        """Call a function in a thread. Its result is appended to the list."""
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(act()))
         thread.start()
@@ -100,74 +102,71 @@ class RunningOllama:
 @pytest.fixture
 def running_ollama(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningOllama]:
     monkeypatch.delenv("SPARKWRIGHT_SANDBOX_SPEED", raising=False)
-    steps = StepClock()
-    monkeypatch.setattr(ollama, "time", steps)
-    value = RunningOllama(steps)
-    yield value
-    value.server.stop()
+    clock = StepClock()
+    monkeypatch.setattr(ollama, "time", clock)
+    running = RunningOllama(clock)
+    yield running
+    running.server.stop()
 
 
-def test_an_unload_answers_at_once_and_happens_later(running_ollama: RunningOllama) -> None:
+def test_an_unload_is_answered_before_the_memory_is_released(running_ollama: RunningOllama) -> None:
     free = running_ollama.pool.available
-    with running_ollama.steps.hold(ollama.UNLOAD_S):
-        status, result = running_ollama.ask("/api/generate", UNLOAD)
+    with running_ollama.clock.hold(ollama.UNLOAD_S):
+        status, result = running_ollama.request("/api/generate", UNLOAD)
         assert (status, result["response"], result["done"], result["done_reason"]) == (200, "", True, "unload")
-        running_ollama.steps.wait_until_reached(ollama.UNLOAD_S)
-        assert running_ollama.loaded() == ["qwen3:32b"]
+        running_ollama.clock.wait_until_reached(ollama.UNLOAD_S)
+        assert running_ollama.list_loaded() == ["qwen3:32b"]
         assert running_ollama.pool.available == free
     running_ollama.wait_until_loaded()
     wait_until(lambda: running_ollama.pool.available == free + 20 * GIB)
 
 
-def test_a_busy_model_stays_listed_until_its_request_ends(running_ollama: RunningOllama) -> None:
-    with running_ollama.steps.hold(ollama.SECONDS_PER_TOKEN):
+def test_a_busy_model_remains_loaded_until_its_request_ends(running_ollama: RunningOllama) -> None:
+    with running_ollama.clock.hold(ollama.SECONDS_PER_TOKEN):
         request, _ = running_ollama.begin(
-            lambda: running_ollama.ask("/api/generate", {"model": "qwen3:32b", "prompt": "x"})
+            lambda: running_ollama.request("/api/generate", {"model": "qwen3:32b", "prompt": "x"})
         )
-        running_ollama.steps.wait_until_reached(ollama.SECONDS_PER_TOKEN)
-        running_ollama.ask("/api/generate", UNLOAD)
-        running_ollama.steps.wait_for_looks(3)
-        assert running_ollama.loaded() == ["qwen3:32b"] and request.is_alive()
+        running_ollama.clock.wait_until_reached(ollama.SECONDS_PER_TOKEN)
+        running_ollama.request("/api/generate", UNLOAD)
+        running_ollama.clock.wait_for_expiry_checks(3)
+        assert running_ollama.list_loaded() == ["qwen3:32b"] and request.is_alive()
     request.join()
     running_ollama.wait_until_loaded()
 
 
-def test_while_a_model_loads_it_is_first_in_no_list_and_then_what_asks_waits(running_ollama: RunningOllama) -> None:
-    with running_ollama.steps.hold(ollama.LOAD_S):
-        with running_ollama.steps.hold(ollama.UNLISTED_S):
-            loading, _ = running_ollama.begin(lambda: running_ollama.ask("/api/generate", {"model": "llama3.1:8b"}))
-            running_ollama.steps.wait_until_reached(ollama.UNLISTED_S)
-            assert running_ollama.loaded() == ["qwen3:32b"]
+def test_ps_omits_a_loading_model_at_first_and_later_waits_for_it(running_ollama: RunningOllama) -> None:
+    with running_ollama.clock.hold(ollama.LOAD_S):
+        with running_ollama.clock.hold(ollama.UNLISTED_S):
+            loading, _ = running_ollama.begin(lambda: running_ollama.request("/api/generate", {"model": "llama3.1:8b"}))
+            running_ollama.clock.wait_until_reached(ollama.UNLISTED_S)
+            assert running_ollama.list_loaded() == ["qwen3:32b"]
             unload = {"model": "llama3.1:8b", "keep_alive": 0}
-            assert running_ollama.ask("/api/generate", unload)[0] == 200  # does nothing
-        running_ollama.steps.wait_until_reached(ollama.LOAD_S)
-        asking, answers = running_ollama.begin(running_ollama.loaded)
-        asking.join(STAYS_S)
+            assert running_ollama.request("/api/generate", unload)[0] == 200  # has no effect
+        running_ollama.clock.wait_until_reached(ollama.LOAD_S)
+        asking, answers = running_ollama.begin(running_ollama.list_loaded)
+        asking.join(BLOCKED_S)
         assert asking.is_alive()
     asking.join()
     assert set(answers[0]) == {"qwen3:32b", "llama3.1:8b"}
     loading.join()
-    assert "llama3.1:8b" in running_ollama.loaded()
+    assert "llama3.1:8b" in running_ollama.list_loaded()
 
 
-def test_a_model_can_come_back_right_after_its_unload(running_ollama: RunningOllama) -> None:
+def test_a_client_may_load_a_model_again_after_its_unload(running_ollama: RunningOllama) -> None:
     running_ollama.returns = True
-    running_ollama.ask("/api/generate", UNLOAD)
+    running_ollama.request("/api/generate", UNLOAD)
     running_ollama.wait_until_loaded()
     running_ollama.wait_until_loaded("qwen3:32b")
     running_ollama.returns = False
-    running_ollama.ask("/api/generate", UNLOAD)
+    running_ollama.request("/api/generate", UNLOAD)
     running_ollama.wait_until_loaded()
-    time.sleep(RETURNED_BY_S)
-    assert running_ollama.loaded() == []
+    time.sleep(RELOADED_BY_S)
+    assert running_ollama.list_loaded() == []
 
 
-RETURNED_BY_S = ollama.RELOAD_DELAY_S + 0.5
-
-
-def test_a_model_that_does_not_fit_is_refused(running_ollama: RunningOllama) -> None:
+def test_a_model_that_exceeds_the_memory_is_refused(running_ollama: RunningOllama) -> None:
     running_ollama.pool.claim("vllm", running_ollama.pool.available - GIB)
-    status, result = running_ollama.ask("/api/generate", {"model": "gpt-oss:20b"})
+    status, result = running_ollama.request("/api/generate", {"model": "gpt-oss:20b"})
     assert (status, result) == (
         500,
         {"error": "model requires more system memory (14.0 GiB) than is available (1.0 GiB)"},

@@ -1,10 +1,7 @@
-"""The simulated parts behave like the real ones: Docker's refusals, Ollama's texts, vLLM's last log lines and streams."""
+"""The sandbox as a whole: taken names and ports, memory, and simultaneous starts."""
 
-import json
 import shutil
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +65,7 @@ def create_container(engine: docker.DockerClient, name: str, model: Path, port: 
     return str(engine.api.create_container_from_config(body, name)["Id"])
 
 
-def test_a_taken_name_is_refused_at_create_and_at_rename(engine: docker.DockerClient, model: Path) -> None:
+def test_create_and_rename_refuse_a_taken_name(engine: docker.DockerClient, model: Path) -> None:
     create_container(engine, "one", model)
     create_container(engine, "two", model)
     for attempt in (lambda: create_container(engine, "one", model), lambda: engine.api.rename("two", "one")):
@@ -77,7 +74,7 @@ def test_a_taken_name_is_refused_at_create_and_at_rename(engine: docker.DockerCl
         assert excinfo.value.status_code == 409
 
 
-def test_a_taken_port_is_refused_and_the_container_stays_behind(engine: docker.DockerClient, model: Path) -> None:
+def test_start_refuses_a_taken_port_and_keeps_the_container(engine: docker.DockerClient, model: Path) -> None:
     port = free_port()
     for name in ("one", "two"):
         create_container(engine, name, model, port)
@@ -87,20 +84,22 @@ def test_a_taken_port_is_refused_and_the_container_stays_behind(engine: docker.D
     assert engine.api.inspect_container("two")["State"]["Status"] == "created"
 
 
-def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spark: dict[str, str], model: Path) -> None:
+def test_memory_is_correct_after_a_quick_restart(
+    engine: docker.DockerClient, spark: dict[str, str], model: Path
+) -> None:
     import time
 
     def available() -> float:
         text = (Path(spark["SPARKWRIGHT_ROOT"]) / "proc/meminfo").read_text()
         return int(next(line for line in text.splitlines() if line.startswith("MemAvailable")).split()[1]) / 2**20
 
-    def wait_until(wanted: float) -> None:
+    def wait_until(expected: float) -> None:
         deadline_s = time.monotonic() + 60
-        while abs(available() - wanted) >= 1 and time.monotonic() < deadline_s:
+        while abs(available() - expected) >= 1 and time.monotonic() < deadline_s:
             time.sleep(0.02)
 
     free, held = (TOTAL_BYTES - SYSTEM_BYTES - LARGE.loaded_bytes) / GIB, 0.6 * 119.7 + HOST_SIDE_BYTES / GIB
-    wait_until(free)  # what an earlier test's container held is released
+    wait_until(free)  # until the memory of an earlier test's container is released
     create_container(engine, "one", model)
     engine.api.start("one")
     wait_until(free - held)
@@ -109,11 +108,11 @@ def test_memory_is_right_after_a_quick_restart(engine: docker.DockerClient, spar
     wait_until(free)
     engine.api.start("one")
     wait_until(free - held)
-    time.sleep(0.6)  # longer than a CUDA context lingers: what the first start held must not be given back twice
+    time.sleep(0.6)  # longer than LINGER_S: the memory of the first start must not be released twice
     assert available() == pytest.approx(free - held, abs=1)
 
 
-def test_two_commands_at_once_start_one_sandbox(tmp_path: Path) -> None:
+def test_simultaneous_commands_start_a_single_sandbox(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
@@ -121,13 +120,3 @@ def test_two_commands_at_once_start_one_sandbox(tmp_path: Path) -> None:
         addresses = list(pool.map(lambda _: control.up(folder)["OLLAMA_HOST"], range(4)))
     control.down(folder)
     assert len(set(addresses)) == 1
-
-
-def query_ollama(spark: dict[str, str], path: str, body: Any = None) -> tuple[int, Any]:
-    data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(f"http://{spark['OLLAMA_HOST']}{path}", data=data)
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return answer.status, json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())

@@ -1,4 +1,4 @@
-"""Exits of the sandbox's SGLang: refusals of its parser, too little memory, a missing file; each as our reader reports it."""
+"""The simulated SGLang: its failed starts as the log reader reports them, its image, and its address."""
 
 from pathlib import Path
 
@@ -35,30 +35,28 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
         ((), "crash-loop", 0, "an illegal memory access was encountered"),
     ],
 )
-def test_an_end_is_read_as_what_it_is(
+def test_the_log_reader_reports_the_reason_of_a_failed_start(
     tmp_path: Path, flags: tuple[str, ...], fault: str, code: int, sentence: str
 ) -> None:
-    value = FakeSglang(fault=fault)
-    assert wait_for_exit(value.server(tmp_path, *flags)) == code
-    assert sentence in str(read_log(value.log, LOG).failure.value)
+    sglang = FakeSglang(fault=fault)
+    assert wait_for_exit(sglang.server(tmp_path, *flags)) == code
+    assert sentence in str(read_log(sglang.log, LOG).failure.value)
 
 
-def test_its_image_tells_its_version_and_its_options() -> None:
-    def printed(*words: str) -> str:
+def test_the_image_prints_the_version_and_the_options() -> None:
+    def run(*words: str) -> str:
         output = images.REPOSITORIES[IMAGE].program([images.NVIDIA_ENTRYPOINT, *words], "0.5.23")
         assert isinstance(output, PrintedOutput)
         return output.text
 
-    assert image.parse_version(printed(*image.ASK_VERSION)) == "0.5.23"
-    options = image.parse_options(printed(*image.ASK_OPTIONS))
+    assert image.parse_version(run(*image.ASK_VERSION)) == "0.5.23"
+    options = image.parse_options(run(*image.ASK_OPTIONS))
     assert {name: options.get(name) for name in image.reference_shapes()} == image.reference_shapes()
 
 
 @pytest.mark.parametrize(("host", "reached"), [((), False), (("--host", "0.0.0.0"), True)])
-def test_without_a_host_it_is_out_of_reach_behind_its_published_port(
-    tmp_path: Path, host: tuple[str, ...], reached: bool
-) -> None:
-    """It listens on its container's own loopback unless --host says otherwise."""
+def test_the_published_port_needs_a_host_option(tmp_path: Path, host: tuple[str, ...], reached: bool) -> None:
+    """By default, SGLang listens only on the loopback interface of its container."""
     port = free_port()
     with serving(FakeSglang(), tmp_path, "--sleep-on-idle", *host, published=port):
         assert (http_probe.send_request(f"http://127.0.0.1:{port}", "/health").status == 200) == reached

@@ -9,7 +9,7 @@ from sparkwright.app.queries import client_check
 from sparkwright.app.queries.client_formats import FORMATS, Endpoint
 from sparkwright.errors import Failed, Refused, Unreachable
 from tests.sandbox.vllm.test_api import RunningServer
-from tests.sandbox.vllm.test_messages import NAMES, PARSERS, SEES_NONE
+from tests.sandbox.vllm.test_messages import NAMES, PARSERS, TEXT_ONLY
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Runn
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         words = {"parsers": PARSERS, "bare": (), "keyed": (*PARSERS, "--api-key", "sesame-sesame-sesame")}
         started = {
-            name: RunningServer(tmp_path_factory.mktemp("model"), SEES_NONE, *NAMES, *more)
+            name: RunningServer(tmp_path_factory.mktemp("model"), TEXT_ONLY, *NAMES, *more)
             for name, more in words.items()
         }
         yield started

@@ -1,4 +1,4 @@
-"""The simulated Docker Engine answers the Docker SDK as the real one does: listing, logs, stopping, temporary containers."""
+"""The simulated Docker Engine answers the Docker SDK and the docker command like a real one."""
 
 import os
 import shutil
@@ -61,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def create_container(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> None:
     ports = {"8000/tcp": [{"HostIp": "", "HostPort": str(free_port())}]}
     host = {"Binds": [f"{model}:/m"], "PortBindings": ports, **fields}
-    words = ["--model", "/m", "--gpu-memory-utilization", "0.1"]  # several at once, and one after the other
+    words = ["--model", "/m", "--gpu-memory-utilization", "0.1"]  # little enough for several containers at once
     engine.api.create_container_from_config({"Image": IMAGE, "Cmd": words, "HostConfig": host}, name)
 
 
@@ -73,17 +73,17 @@ def start_serving(engine: docker.DockerClient, name: str, model: Path, **fields:
     return container
 
 
-def test_a_container_lists_what_of_the_host_it_sees(engine: docker.DockerClient, model: Path) -> None:
-    """A container that mounts a model uses it: the model is neither reported as unused nor removed."""
+def test_a_container_lists_its_mounts(engine: docker.DockerClient, model: Path) -> None:
+    """sparkwright reads the mounts to find out which models are in use."""
     create_container(engine, "one", model, Binds=[f"{model}:/m:ro"])
     (mount,) = engine.api.inspect_container("one")["Mounts"]
     assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)
     assert engine.api.containers(all=True)[0]["Mounts"] == [mount]
 
 
-def expect_refusal(act: Any) -> tuple[int, str]:
+def refusal_of(action: Any) -> tuple[int, str]:
     with pytest.raises(APIError) as excinfo:
-        act()
+        action()
     return excinfo.value.status_code, excinfo.value.explanation
 
 
@@ -91,7 +91,7 @@ def container_names(engine: docker.DockerClient, **query: Any) -> list[str]:
     return sorted(row["Names"][0][1:] for row in engine.api.containers(**query))
 
 
-def test_a_listing_is_filtered(engine: docker.DockerClient, model: Path) -> None:
+def test_containers_are_filtered(engine: docker.DockerClient, model: Path) -> None:
     start_serving(engine, "up", model)
     create_container(engine, "down", model)
     body = {"Image": IMAGE, "Cmd": ["--version"], "Labels": {"a": "1", "b": "2"}, "HostConfig": {}}
@@ -108,10 +108,10 @@ def test_a_listing_is_filtered(engine: docker.DockerClient, model: Path) -> None
     assert container_names(engine, filters={"status": "created"}) == ["down", "labelled"]
     assert container_names(engine, all=True, limit=1) == ["labelled"]
     assert engine.api.containers(all=True)[0]["Labels"]["a"] == "1"
-    assert expect_refusal(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
+    assert refusal_of(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
 
 
-def test_stop_is_graceful_and_a_second_one_says_so(engine: docker.DockerClient, model: Path) -> None:
+def test_stop_is_graceful_and_a_second_stop_returns_304(engine: docker.DockerClient, model: Path) -> None:
     container = start_serving(engine, "one", model, RestartPolicy={"Name": "unless-stopped"})
     container.stop()
     assert container.wait()["StatusCode"] == 0
@@ -120,7 +120,7 @@ def test_stop_is_graceful_and_a_second_one_says_so(engine: docker.DockerClient, 
     assert response.status_code == 304
 
 
-def test_one_that_does_not_listen_is_killed_after_its_time(
+def test_a_container_that_ignores_sigterm_is_killed_after_the_timeout(
     engine: docker.DockerClient, home: Path, model: Path
 ) -> None:
     container = start_serving(engine, "one", model)
@@ -132,7 +132,7 @@ def test_one_that_does_not_listen_is_killed_after_its_time(
     assert container.wait()["StatusCode"] == 137
 
 
-def test_logs_by_tail_since_time_and_stream(engine: docker.DockerClient, model: Path) -> None:
+def test_logs_are_selected_by_tail_time_and_stream(engine: docker.DockerClient, model: Path) -> None:
     container = start_serving(engine, "one", model)
     complete = container.logs().splitlines()
     assert container.logs(tail=2).splitlines() == complete[-2:]
@@ -145,11 +145,11 @@ def test_logs_by_tail_since_time_and_stream(engine: docker.DockerClient, model: 
     parts = [container.logs(stdout=out, stderr=not out) for out in (True, False)]
     assert b"non-default args" in parts[0] and b"Application startup complete." not in parts[0]
     assert b"Application startup complete." in parts[1] and b"non-default args" not in parts[1]
-    status, result = expect_refusal(lambda: container.logs(stdout=False, stderr=False))
+    status, result = refusal_of(lambda: container.logs(stdout=False, stderr=False))
     assert (status, result) == (400, "Bad parameters: you must choose at least one stream")
 
 
-def test_following_ends_with_the_container(engine: docker.DockerClient, model: Path) -> None:
+def test_following_the_log_ends_with_the_container(engine: docker.DockerClient, model: Path) -> None:
     container = start_serving(engine, "one", model)
     seen: list[bytes] = []
     follower = threading.Thread(target=lambda: seen.extend(container.logs(stream=True, follow=True, tail=1)))
@@ -163,7 +163,7 @@ def test_following_ends_with_the_container(engine: docker.DockerClient, model: P
 
 
 class GrowingLogs(list[tuple[float, str, int]]):
-    """Log lines of a program that logs again whenever a reader has just read them."""
+    """Log lines of a program that logs another line after each read."""
 
     def __getitem__(self, key: Any) -> Any:
         rows = super().__getitem__(key)
@@ -172,15 +172,15 @@ class GrowingLogs(list[tuple[float, str, int]]):
         return rows
 
 
-def test_a_follower_gets_each_line_once_also_those_that_are_logged_while_it_reads() -> None:
-    class Busy:
+def test_a_follower_receives_each_line_once_even_if_it_is_logged_during_a_read() -> None:
+    class LoggingContainer:
         logs = GrowingLogs([(time.time(), "line 0", STDOUT)])
 
         @property
         def running(self) -> bool:
             return len(self.logs) < 6
 
-    frames = log_frames(Busy(), {"stdout": "1", "follow": "1"})  # type: ignore[arg-type]
+    frames = log_frames(LoggingContainer(), {"stdout": "1", "follow": "1"})  # type: ignore[arg-type]
     assert [frame[8:].decode() for frame in frames] == [f"line {n}\n" for n in range(6)]
 
 
@@ -192,7 +192,7 @@ def test_a_follower_gets_each_line_once_also_those_that_are_logged_while_it_read
         ("python3", ["-c", "import vllm; print(vllm.__version__)"]),
     ],
 )
-def test_a_throw_away_container_tells_the_version(engine: docker.DockerClient, entrypoint: Any, command: Any) -> None:
+def test_a_temporary_container_prints_the_version(engine: docker.DockerClient, entrypoint: Any, command: Any) -> None:
     for tag, version in ((TAG, "0.32.0"), ("cu130-nightly", "0.19.2rc1.dev134+gsandbox")):
         pull_image(engine, tag)
         result = engine.containers.run(f"{REPOSITORY}:{tag}", command, entrypoint=entrypoint, remove=True)
@@ -200,25 +200,25 @@ def test_a_throw_away_container_tells_the_version(engine: docker.DockerClient, e
     assert container_names(engine, all=True) == []
 
 
-def test_a_container_that_removes_itself_is_gone_after_its_end(engine: docker.DockerClient) -> None:
+def test_a_container_with_auto_remove_is_removed_after_its_end(engine: docker.DockerClient) -> None:
     engine.containers.run(IMAGE, ["--version"], entrypoint="vllm", auto_remove=True, detach=True)
     wait_until(lambda: container_names(engine, all=True) == [])
 
 
-def test_a_program_that_is_not_there_is_refused_at_the_start(engine: docker.DockerClient) -> None:
-    status, result = expect_refusal(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
+def test_start_refuses_a_missing_program(engine: docker.DockerClient) -> None:
+    status, result = refusal_of(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
     assert status == 400 and 'exec: "nvtop": executable file not found in $PATH' in result
     assert engine.api.containers(all=True)[0]["State"] == "created"
 
 
-def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: Path) -> None:
+def test_an_image_in_use_is_not_removed(engine: docker.DockerClient, model: Path) -> None:
     container = start_serving(engine, "one", model)
-    status, result = expect_refusal(lambda: engine.images.remove(IMAGE, force=True))
+    status, result = refusal_of(lambda: engine.images.remove(IMAGE, force=True))
     assert (
         status == 409 and f"(cannot be forced) - image is being used by running container {container.id[:12]}" in result
     )
     container.stop()
-    status, result = expect_refusal(lambda: engine.images.remove(IMAGE))
+    status, result = refusal_of(lambda: engine.images.remove(IMAGE))
     assert status == 409 and "(must be forced) - image is being used by stopped container" in result
     container.remove()
     engine.api.tag(IMAGE, REPOSITORY, "mine")
@@ -229,8 +229,8 @@ def test_an_image_goes_when_nothing_uses_it(engine: docker.DockerClient, model: 
         engine.images.get(IMAGE)
 
 
-def test_a_pull_by_tag_tags_and_one_by_digest_does_not(engine: docker.DockerClient) -> None:
-    """As in Docker, `docker pull NAME` is `docker pull NAME:latest`, and a pull by digest adds no name."""
+def test_only_a_pull_by_tag_adds_a_tag(engine: docker.DockerClient) -> None:
+    """As in Docker, a pull without a tag pulls `latest`."""
     engine.api.pull(REPOSITORY, tag="nightly")
     assert engine.images.get(f"{REPOSITORY}:nightly").tags == [f"{REPOSITORY}:nightly"]
     other, tag = "ghcr.io/ggml-org/llama.cpp", "server-cuda13"
@@ -243,7 +243,7 @@ def test_a_pull_by_tag_tags_and_one_by_digest_does_not(engine: docker.DockerClie
     assert engine.images.get(REPOSITORY).id == engine.images.get(f"docker.io/{REPOSITORY}:latest").id
 
 
-def test_a_container_that_was_stopped_stays_so_when_the_engine_comes_back(
+def test_a_stopped_container_stays_stopped_after_a_restart_of_the_engine(
     home: Path, engine: docker.DockerClient, model: Path
 ) -> None:
     policy = {"RestartPolicy": {"Name": "unless-stopped"}}
@@ -255,7 +255,7 @@ def test_a_container_that_was_stopped_stays_so_when_the_engine_comes_back(
     assert container_names(client, all=True) == ["running", "stopped"]
 
 
-def test_an_engine_comes_back_where_a_port_was_taken_meanwhile(
+def test_the_engine_restarts_although_the_port_of_a_container_is_taken(
     home: Path, engine: docker.DockerClient, model: Path
 ) -> None:
     start_serving(engine, "shut-out", model, RestartPolicy={"Name": "unless-stopped"})
@@ -279,7 +279,7 @@ def can_bind(probe: socket.socket, port: int) -> bool:
     return True
 
 
-#: commands of the real CLI: exit code, and a part of what it prints
+#: commands of the real CLI: words, exit code, and part of the output
 COMMANDS = [
     (("ps",), 0, "CONTAINER ID"),
     (("images",), 0, REPOSITORY),
@@ -292,7 +292,7 @@ COMMANDS = [
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="no docker CLI")
 @pytest.mark.parametrize(("words", "code", "part"), COMMANDS)
-def test_the_command_line_client_is_answered_or_refused_in_a_sentence(
+def test_the_docker_command_is_answered_or_refused_with_a_sentence(
     engine: docker.DockerClient, home: Path, words: tuple[str, ...], code: int, part: str
 ) -> None:
     engine.api.create_container(IMAGE, name="ended")

@@ -12,7 +12,7 @@ HEADER = """\
 # Options of `vllm serve` 0.32.0, from the output of --help=all. Columns: names, kind, metavar in the help.
 # Kinds: switch: no value; value: one word; optional: at most one word; list: words; choices: one of the metavar; json: a mapping.
 """
-SAYS_JSON = "valid JSON string"
+JSON_DESCRIPTION = "valid JSON string"
 
 
 def split_options(text: str) -> Iterator[list[str]]:
@@ -42,22 +42,22 @@ def format_rows(text: str) -> list[str]:
 
 def _format_row(head: str, description: str) -> str:
     names = re.findall(r"(?:^|, )(-[^\s,]+)", head)
-    following = head[len(names[0]) :].partition(f", {names[1]}")[0] if len(names) > 1 else head[len(names[0]) :]
-    following = following.strip()
-    kind, following = _option_kind(following, description)
-    return "\t".join([" ".join(names), kind, following]).rstrip()
+    metavar = head[len(names[0]) :].partition(f", {names[1]}")[0] if len(names) > 1 else head[len(names[0]) :]
+    metavar = metavar.strip()
+    kind, metavar = _option_kind(metavar, description)
+    return "\t".join([" ".join(names), kind, metavar]).rstrip()
 
 
-def _option_kind(following: str, description: str) -> tuple[str, str]:
-    if not following:
+def _option_kind(metavar: str, description: str) -> tuple[str, str]:
+    if not metavar:
         return "switch", ""
-    if following.endswith("...]"):
-        return "list", following.partition(" [")[0]
-    if re.fullmatch(r"\[\w+\]", following):
-        return "optional", following.strip("[]")
-    if re.fullmatch(r"\{[^}]*\}", following):
-        return "choices", following
-    return ("json" if SAYS_JSON in description else "value"), following
+    if metavar.endswith("...]"):
+        return "list", metavar.partition(" [")[0]
+    if re.fullmatch(r"\[\w+\]", metavar):
+        return "optional", metavar.strip("[]")
+    if re.fullmatch(r"\{[^}]*\}", metavar):
+        return "choices", metavar
+    return ("json" if JSON_DESCRIPTION in description else "value"), metavar
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""LoRA adapters of the sandbox's vLLM: listed, answered and refused in the words of a real 0.32.0 (tests/real_engine/test_adapters.py)."""
+"""LoRA adapters of the simulated vLLM: lists, answers and errors as in a real 0.32.0 (tests/real_engine/test_adapters.py)."""
 
 import json
 import threading
@@ -25,8 +25,8 @@ TINY = {
 
 
 @contextmanager
-def running_engine(folder: Path, adapters: dict[str, Lora], *more: str) -> Iterator[tuple[Engine, str, list[str]]]:
-    """The engine once it serves or is gone, its URL, and its log. The folders of the container are those of the host."""
+def running_engine(folder: Path, adapters: dict[str, Lora], *options: str) -> Iterator[tuple[Engine, str, list[str]]]:
+    """Yield an engine that serves or has exited, its URL and its log. The container's paths are those of the host."""
     model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps(TINY))
@@ -38,7 +38,7 @@ def running_engine(folder: Path, adapters: dict[str, Lora], *more: str) -> Itera
         if "startup complete" in line:
             settled.set()
 
-    words = [str(model), "--served-model-name", "tiny", "--enforce-eager", "--lora-modules", *paths, *more]
+    words = [str(model), "--served-model-name", "tiny", "--enforce-eager", "--lora-modules", *paths, *options]
     engine = Engine(words, api=VllmApi, version="0.32.0", log=record_line, folder_of=Path, listen=("127.0.0.1", port))
 
     def run() -> None:
@@ -60,7 +60,7 @@ def ask_model(base_url: str, model: str) -> Any:
     return http_probe.send_request(base_url, "/v1/chat/completions", body=body, timeout_s=20).json()
 
 
-def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(tmp_path: Path) -> None:
+def test_each_adapter_is_listed_and_answers_with_its_own_text(tmp_path: Path) -> None:
     with running_engine(tmp_path, {"sql": FITS, "law": FITS}, "--enable-lora") as (_, url, log):
         rows = http_probe.send_request(url, "/v1/models", timeout_s=20).json()["data"]
         assert [(row["id"], row["parent"], row["max_model_len"]) for row in rows] == [
@@ -76,11 +76,11 @@ def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(tmp_path:
 
 
 @pytest.mark.parametrize(("lora", "line"), REFUSED.values(), ids=REFUSED)
-def test_what_a_real_one_refuses_ends_the_start(tmp_path: Path, lora: Lora, line: str) -> None:
+def test_an_adapter_that_a_real_engine_refuses_ends_the_start(tmp_path: Path, lora: Lora, line: str) -> None:
     with running_engine(tmp_path, {"sql": lora}, "--enable-lora") as (_, _, log):
         assert any(line in text for text in log), log
 
 
-def test_without_its_switch_none_is_loaded(tmp_path: Path) -> None:
+def test_no_adapter_is_loaded_without_enable_lora(tmp_path: Path) -> None:
     with running_engine(tmp_path, {"sql": FITS}) as (_, _, log):
         assert any("LoRA is not enabled. Use --enable-lora to enable LoRA." in text for text in log)

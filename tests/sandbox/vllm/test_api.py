@@ -1,4 +1,4 @@
-"""The stand-in's HTTP API answers like the real one's recorded bodies."""
+"""The HTTP API of the simulated vLLM answers like the recorded responses of a real one."""
 
 import http.client
 import json
@@ -24,14 +24,14 @@ from tests.sandbox.vllm.test_startup import LLAMA, QWEN3NEXT
 from tests.waiting import wait_until
 
 DATA = HELP.parent / "qwen3next-eager"
-#: a real 0.32.0 on a CPU that drafts with a second model, which is the same as the first
+#: recorded from a real 0.32.0 on a CPU, whose draft model is the same as the main model
 DRAFTED = HELP.parents[1] / "vllm-0.32.0-speculation/draft-model"
 NAME = "/models/tiny-qwen3next"
-SAY = {"model": NAME, "messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 16}
+CHAT_BODY = {"model": NAME, "messages": [{"role": "user", "content": "Say ok."}], "max_tokens": 16}
 
 
 class RunningServer:
-    """A running stand-in."""
+    """A running simulated vLLM."""
 
     def __init__(self, folder: Path, config: dict[str, Any], *words: str) -> None:
         (folder / "config.json").write_text(json.dumps(config))
@@ -111,13 +111,13 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def shape(value: Any) -> Any:
-    """Return the keys in their order, and the types of values that are neither text nor number."""
+    """Return a value with its texts and numbers replaced by None, so that only the structure is compared."""
     if isinstance(value, dict):
-        return {key: shape(one) for key, one in value.items()}
+        return {key: shape(field) for key, field in value.items()}
     return [shape(item) for item in value] if isinstance(value, list) else None
 
 
-def test_plain_endpoints_are_as_recorded(serve: Callable[..., RunningServer]) -> None:
+def test_simple_endpoints_answer_as_recorded(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     for path, name in (("/health", "health"), ("/ping", "ping"), ("/load", "load"), ("/version", "version")):
         assert server.ask("GET", path)[:2] == (200, read_recorded(f"{name}.txt")[1].strip().encode()), path
@@ -130,9 +130,9 @@ def test_plain_endpoints_are_as_recorded(serve: Callable[..., RunningServer]) ->
 
 
 @pytest.mark.parametrize("name", ["chat", "completion"])
-def test_a_whole_answer_has_the_real_fields(serve: Callable[..., RunningServer], name: str) -> None:
+def test_a_complete_answer_has_the_real_fields(serve: Callable[..., RunningServer], name: str) -> None:
     path, body = {
-        "chat": ("/v1/chat/completions", SAY),
+        "chat": ("/v1/chat/completions", CHAT_BODY),
         "completion": ("/v1/completions", {"model": NAME, "prompt": "abc", "max_tokens": 8}),
     }[name]
     status, answer = serve().json("POST", path, body)
@@ -147,16 +147,18 @@ def test_a_whole_answer_has_the_real_fields(serve: Callable[..., RunningServer],
 
 
 @pytest.mark.parametrize(("name", "usage"), [("chat-stream.sse.txt", True), ("chat-stream-nousage.sse.txt", False)])
-def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., RunningServer], name: str, usage: bool) -> None:
+def test_a_stream_has_the_chunks_of_the_real_engine(
+    serve: Callable[..., RunningServer], name: str, usage: bool
+) -> None:
     real = read_real_events(name)
     tokens = 16 if usage else len(real) - 2
     options = {"stream_options": {"include_usage": True}} if usage else {}
-    events = serve().events("/v1/chat/completions", {**SAY, "max_tokens": tokens, **options})
+    events = serve().events("/v1/chat/completions", {**CHAT_BODY, "max_tokens": tokens, **options})
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert shape(events[0]) == shape(real[0])
     assert shape(events[1]) == shape(real[1])
     assert [shape(item) for item in events[-3:]] == [shape(item) for item in real[-3:]]
-    assert len(events) == 1 + tokens + usage + 1  # the role, a chunk a token, the usage, the end
+    assert len(events) == 1 + tokens + usage + 1  # the role, one chunk per token, the usage, the end
     assert events[-1] == real[-1] == "[DONE]"
     assert any("usage" in item for item in events[:-1]) is usage
     if usage:
@@ -164,21 +166,22 @@ def test_a_stream_is_the_real_one_chunk_for_chunk(serve: Callable[..., RunningSe
     assert events[-3 if usage else -2]["choices"][0]["finish_reason"] == "length"
 
 
-def test_thinking_can_be_off_by_default_or_by_request(serve: Callable[..., RunningServer]) -> None:
+def test_thinking_can_be_disabled_by_the_request(serve: Callable[..., RunningServer]) -> None:
     server = serve("--reasoning-parser", "qwen3")
     off = {"chat_template_kwargs": {"enable_thinking": False}}
     messages = [
-        server.json("POST", "/v1/chat/completions", {**SAY, **more})[1]["choices"][0]["message"] for more in ({}, off)
+        server.json("POST", "/v1/chat/completions", {**CHAT_BODY, **more})[1]["choices"][0]["message"]
+        for more in ({}, off)
     ]
     assert [bool(message["content"]) for message in messages] == [False, True]
     assert [bool(message["reasoning"]) for message in messages] == [True, False]
 
 
-def test_errors_are_word_for_word(serve: Callable[..., RunningServer]) -> None:
+def test_error_messages_are_those_of_the_real_engine(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     cases = {
-        "err-unknown-model.txt": {**SAY, "model": "not-here"},
-        "err-too-long.txt": {**SAY, "max_tokens": 10_000_000},
+        "err-unknown-model.txt": {**CHAT_BODY, "model": "not-here"},
+        "err-too-long.txt": {**CHAT_BODY, "max_tokens": 10_000_000},
     }
     for name, body in cases.items():
         status, text = read_recorded(name)
@@ -193,11 +196,11 @@ def test_errors_are_word_for_word(serve: Callable[..., RunningServer]) -> None:
     assert server.json("POST", "/v1/chat/completions", {"model": NAME})[0] == 400
 
 
-def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., RunningServer]) -> None:
+def test_a_key_is_required_under_v1_only(serve: Callable[..., RunningServer]) -> None:
     server = serve("--api-key", "secret", "other", "--served-model-name", "acme/tiny", "second")
     status, text = read_recorded("models.txt", HELP.parent / "llama-named-apikey")
     assert server.json("GET", "/v1/models") == (status, json.loads(text))
-    assert server.json("POST", "/v1/chat/completions", SAY, Authorization="Bearer wrong")[0] == 401
+    assert server.json("POST", "/v1/chat/completions", CHAT_BODY, Authorization="Bearer wrong")[0] == 401
     for key in ("secret", "other"):
         names = [item["id"] for item in server.json("GET", "/v1/models", Authorization=f"Bearer {key}")[1]["data"]]
         assert names == ["acme/tiny", "second"]
@@ -206,11 +209,11 @@ def test_a_key_is_asked_for_under_v1_only(serve: Callable[..., RunningServer]) -
     )
 
 
-def test_an_engine_that_dies_says_so_and_leaves(serve: Callable[..., RunningServer]) -> None:
+def test_an_engine_that_exits_returns_500_and_is_unhealthy(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     server.fault = "engine-exits"
     status, text = read_recorded("chat.json.txt", HELP.parent / "jamba-eager")
-    assert server.json("POST", "/v1/chat/completions", SAY) == (status, json.loads(text))
+    assert server.json("POST", "/v1/chat/completions", CHAT_BODY) == (status, json.loads(text))
     assert server.ask("GET", "/health")[0] == 503
 
 
@@ -231,15 +234,15 @@ def test_metrics_have_the_real_names_labels_and_buckets(serve: Callable[..., Run
 
 
 def name_and_labels(row: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return a row's name and labels, with the values of `le` and `finished_reason` only: others differ between servers."""
+    """Return a row's name and labels, with the values of `le` and `finished_reason` only, because other values differ between servers."""
     name, _, rest = row.partition("{")
     labels = re.findall(r'(\w+)="([^"]*)"', rest.rpartition("}")[0])
     return name.split(" ")[0], tuple((key, value if key in ("le", "finished_reason") else "") for key, value in labels)
 
 
-def test_metrics_count_what_was_done(serve: Callable[..., RunningServer]) -> None:
+def test_metrics_count_tokens_and_requests(serve: Callable[..., RunningServer]) -> None:
     server = serve()
-    usage = server.json("POST", "/v1/chat/completions", SAY)[1]["usage"]
+    usage = server.json("POST", "/v1/chat/completions", CHAT_BODY)[1]["usage"]
     assert server.metric("vllm:generation_tokens_total") == 16
     assert server.metric("vllm:prompt_tokens_total") == usage["prompt_tokens"]
     assert server.metric("vllm:request_success_total", finished_reason="length") == 1
@@ -251,7 +254,7 @@ def test_metrics_count_what_was_done(serve: Callable[..., RunningServer]) -> Non
 
 
 @pytest.mark.parametrize(("config", "hits"), [(QWEN3NEXT, 1760), (LLAMA, 1792)], ids=["hybrid", "dense"])
-def test_a_repeated_prompt_hits_the_prefix_cache_by_blocks(
+def test_a_repeated_prompt_hits_whole_blocks_of_the_prefix_cache(
     serve: Callable[..., RunningServer], config: Any, hits: int
 ) -> None:
     server = serve(config=config)
@@ -263,7 +266,7 @@ def test_a_repeated_prompt_hits_the_prefix_cache_by_blocks(
     assert 1801 - hits <= server.engine.config.block_tokens
 
 
-def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., RunningServer]) -> None:
+def test_without_prefix_caching_there_are_no_lookups(serve: Callable[..., RunningServer]) -> None:
     server = serve("--no-enable-prefix-caching")
     for _ in range(2):
         server.json("POST", "/v1/completions", {"model": NAME, "prompt": list(range(600)), "max_tokens": 1})
@@ -271,17 +274,19 @@ def test_without_prefix_caching_nothing_is_looked_up(serve: Callable[..., Runnin
 
 
 def request_threads() -> set[threading.Thread]:
-    """Return the request threads of all servers in this process: other tests' servers may have some."""
+    """Return the request threads of all servers in this process, including those of other tests."""
     return {thread for thread in threading.enumerate() if "process_request_thread" in thread.name}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["", "wedge"])
-def test_a_client_that_leaves_ends_its_request(serve: Callable[..., RunningServer], stream: bool, fault: str) -> None:
+def test_a_disconnected_client_ends_its_request(serve: Callable[..., RunningServer], stream: bool, fault: str) -> None:
     server = serve()
     line = http.client.HTTPConnection("127.0.0.1", server.port)
     line.request(
-        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
+        "POST",
+        "/v1/chat/completions",
+        json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True, "stream": stream}),
     )
     wait_until(lambda: server.metric("vllm:num_requests_running") == 1)
     assert server.metric("vllm:kv_cache_usage_perc") > 0
@@ -291,13 +296,13 @@ def test_a_client_that_leaves_ends_its_request(serve: Callable[..., RunningServe
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
 
 
-def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., RunningServer]) -> None:
-    """As a real one whose engine core was stopped: its front end takes the request, and its counters stand still."""
+def test_a_wedged_server_counts_no_new_requests(serve: Callable[..., RunningServer]) -> None:
+    """Like a real server whose engine core was stopped: it accepts the request, but its counters do not change."""
     server = serve()
     server.fault = "wedge"
     others = request_threads()
     line = http.client.HTTPConnection("127.0.0.1", server.port)
-    line.request("POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True}))
+    line.request("POST", "/v1/chat/completions", json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True}))
     wait_until(lambda: bool(request_threads() - others))
     assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
     line.close()
@@ -305,11 +310,13 @@ def test_a_wedged_server_counts_no_request_that_comes(serve: Callable[..., Runni
     assert server.metric("vllm:prompt_tokens_total") == 0
 
 
-def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., RunningServer]) -> None:
+def test_a_stop_breaks_off_a_stream(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     line.request(
-        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+        "POST",
+        "/v1/chat/completions",
+        json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True, "stream": True}),
     )
     answer = line.getresponse()
     assert answer.readline()
@@ -318,14 +325,16 @@ def test_stopping_breaks_a_stream_off_without_an_end(serve: Callable[..., Runnin
         answer.read()
 
 
-def test_a_stream_ends_with_an_error_when_a_rank_of_its_group_is_lost(serve: Callable[..., RunningServer]) -> None:
+def test_a_stream_ends_with_an_error_when_a_rank_is_lost(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     assert server.engine.group is not None
     link, peer = socket.socketpair()
     server.engine.group.links.append(link)
     line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     line.request(
-        "POST", "/v1/chat/completions", json.dumps({**SAY, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+        "POST",
+        "/v1/chat/completions",
+        json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True, "stream": True}),
     )
     answer = line.getresponse()
     assert answer.readline()
@@ -337,7 +346,7 @@ def test_a_stream_ends_with_an_error_when_a_rank_of_its_group_is_lost(serve: Cal
 SPECULATIVE = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
 
 
-#: vllm/v1/spec_decode/metrics.py of 0.32.0
+#: log line of vllm/v1/spec_decode/metrics.py in 0.32.0
 REAL_STATISTICS = (
     r"SpecDecoding metrics: Mean acceptance length: [\d.]+, Accepted throughput: [\d.]+ tokens/s, Drafted throughput: "
     r"[\d.]+ tokens/s, Accepted: \d+ tokens, Drafted: \d+ tokens, Per-position acceptance rate: [01]\.\d{3}, [01]\.\d{3}, "
@@ -351,11 +360,11 @@ def read_counters(server: RunningServer) -> dict[str, float]:
 
 def stream_events(server: RunningServer, tokens: int) -> list[Any]:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    options = {**SAY, "max_tokens": tokens, "ignore_eos": True, "stream_options": options}
+    options = {**CHAT_BODY, "max_tokens": tokens, "ignore_eos": True, "stream_options": options}
     return server.events("/v1/chat/completions", options)[1:-2]
 
 
-def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
+def test_drafts_are_counted_by_position_and_a_chunk_has_all_accepted_tokens(
     serve: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sparkwright.sandbox.serving.process.GPU_TOK_PER_S", 4000.0)
@@ -368,7 +377,7 @@ def test_drafts_are_counted_by_position_and_a_chunk_holds_what_was_accepted(
     assert chunks[-1]["usage"]["completion_tokens"] == 120
 
 
-def test_the_log_and_the_counters_tell_its_drafts_as_the_real_ones() -> None:
+def test_draft_statistics_have_the_format_of_the_real_engine() -> None:
     given = json.loads((DRAFTED / "speculative-config.json").read_text())
     drafts = parse_drafts({**given, "method": "mtp", "model": None}, given["model"], Path, is_good=True)
     assert drafts is not None and not drafts.log_line(time.monotonic() + 60)

@@ -1,4 +1,4 @@
-"""The stand-in's command line accepts the options of the real one, and refuses with its messages."""
+"""The command line of the simulated vLLM has the options and the error messages of the real one."""
 
 import json
 import os
@@ -17,47 +17,52 @@ from tests.sandbox.vllm import serve_help
 
 SOURCE = Path(serve_help.__file__).parents[3] / "src"
 REAL = serve_help.HELP.read_text()
-NOW = "0.32.0"
+VERSION = "0.32.0"
 
 
-def run_vllm(*words: str, version: str = NOW) -> subprocess.CompletedProcess[str]:
+def run_vllm(*words: str, version: str = VERSION) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(SOURCE), "VLLM_VERSION": version}
     line = [sys.executable, "-m", "sparkwright.sandbox.vllm", *words]
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
-def refusal(*words: str, version: str = NOW) -> StartError:
+def refusal(*words: str, version: str = VERSION) -> StartError:
     with pytest.raises(StartError) as excinfo:
         parse_arguments(words, version)
     return excinfo.value
 
 
-def test_the_table_of_flags_is_the_real_help_and_nothing_else() -> None:
+def test_the_option_table_is_generated_from_the_real_help() -> None:
     assert command_line.OPTIONS_PATH.read_text() == serve_help.HEADER + "\n".join(serve_help.format_rows(REAL)) + "\n"
 
 
-def test_the_stand_in_prints_the_real_helps_options() -> None:
+def test_help_lists_the_options_of_the_real_help() -> None:
     result = run_vllm("serve", "--help=all")
     assert (result.returncode, result.stderr) == (0, "")
     printed = [serve_help.option_header(block) for block in serve_help.split_options(result.stdout)]
     assert printed == [serve_help.option_header(block) for block in serve_help.split_options(REAL)]
 
 
-def test_it_says_its_images_version() -> None:
-    for version in (NOW, "0.19.2"):
+def test_version_is_that_of_the_image() -> None:
+    for version in (VERSION, "0.19.2"):
         result = run_vllm("--version", version=version)
         assert (result.returncode, result.stdout) == (0, f"{version}\n")
 
 
 @pytest.mark.parametrize(
     "name",
-    [name for option in command_line.list_options(NOW) for name in option.names if "help" not in name and name != "-h"],
+    [
+        name
+        for option in command_line.list_options(VERSION)
+        for name in option.names
+        if "help" not in name and name != "-h"
+    ],
 )
-def test_each_spelling_is_taken(name: str) -> None:
-    option = next(option for option in command_line.list_options(NOW) if name in option.names)
+def test_each_option_name_is_accepted(name: str) -> None:
+    option = next(option for option in command_line.list_options(VERSION) if name in option.names)
     value = option.choices[0] if option.choices else {"json": "{}", "switch": None}.get(option.kind, "1")
     more = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
-    parse_arguments([name, *([value] if value is not None else []), *more], NOW)
+    parse_arguments([name, *([value] if value is not None else []), *more], VERSION)
 
 
 @pytest.mark.parametrize(
@@ -72,19 +77,19 @@ def test_each_spelling_is_taken(name: str) -> None:
         (["-cc.mode=3", "-cc.pass_config.fuse", "true"], "compilation_config", {"mode": 3, "pass_config": {"fuse": True}}),
     ],
 )  # fmt: skip
-def test_values_are_read_as_the_engine_does(words: list[str], key: str, value: object) -> None:
-    assert parse_arguments(words, NOW).values[key] == value
+def test_values_are_parsed_like_in_the_engine(words: list[str], key: str, value: object) -> None:
+    assert parse_arguments(words, VERSION).values[key] == value
 
 
-def test_an_unknown_argument_is_refused_as_the_real_log_has_it() -> None:
+def test_an_unknown_argument_is_refused_with_the_real_message() -> None:
     folder = serve_help.HELP.parent / "err-unknown-arg"
     refused = refusal("/models/tiny-llama", "--host", "127.0.0.1", "--enforce-eager", "--no-such-flag")
     assert str(refused) in (folder / "server.log").read_text()
     assert refused.code == json.loads((folder / "result.json").read_text())["exit_code"]
 
 
-#: flag, a version that takes it, one that does not
-LIVED = [
+#: option, a version that accepts it, a version that refuses it
+OPTION_VERSIONS = [
     ("--calculate-kv-scales", "0.27.1", "0.28.0"),
     ("--disable-chunked-prefill", "0.33.0", "0.32.0"),
     ("--swap-space=4", "0.17.1", "0.18.0"),
@@ -94,16 +99,15 @@ LIVED = [
 ]
 
 
-@pytest.mark.parametrize(("flag", "knows", "refuses"), LIVED, ids=[row[0] for row in LIVED])
-def test_a_flag_is_known_while_it_lived(flag: str, knows: str, refuses: str) -> None:
-    parse_arguments([flag], knows)
-    assert refusal(flag, version=refuses).code == 2
+@pytest.mark.parametrize(("flag", "accepting", "refusing"), OPTION_VERSIONS, ids=[row[0] for row in OPTION_VERSIONS])
+def test_an_option_is_accepted_only_by_versions_that_have_it(flag: str, accepting: str, refusing: str) -> None:
+    parse_arguments([flag], accepting)
+    assert refusal(flag, version=refusing).code == 2
 
 
-# The stand-in reads --config as vLLM 0.32.0 does; each case was tried on the real one, or read in its parser.
+# --config is read like in vLLM 0.32.0: each case was tried with it or follows from its source.
 
 
-VERSION = "0.32.0"
 KEY = "spk-0123456789abcdef"
 
 
@@ -120,22 +124,22 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "words", [("/m", "--config", "/e.yaml"), ("--model", "/m", "--port", "81", "--config", "/e.yaml")]
 )
-def test_the_key_comes_from_the_file_and_the_log_hides_it(folder: Path, words: tuple[str, ...]) -> None:
+def test_the_key_is_read_from_the_file_and_hidden_in_the_log(folder: Path, words: tuple[str, ...]) -> None:
     arguments = parse_words(folder, *words)
     assert (arguments.model, arguments.values["api_key"]) == ("/m", [KEY])
     assert KEY not in str(arguments.non_default(VERSION)) and "config" not in arguments.non_default(VERSION)
 
 
-def test_a_flag_outranks_the_file(folder: Path) -> None:
+def test_the_command_line_takes_precedence_over_the_file(folder: Path) -> None:
     assert parse_words(folder, "/m", "--config", "/e.yaml", "--api-key", "other").values["api_key"] == ["other"]
 
 
 @pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])
-def test_a_key_that_no_header_or_parser_takes_is_none(key: str) -> None:
+def test_a_key_that_a_header_or_parser_would_refuse_is_invalid(key: str) -> None:
     assert not is_valid_key(key)
 
 
-def test_a_key_is_read_back_as_it_was_written() -> None:
+def test_a_rendered_key_file_is_parsed_to_the_same_key() -> None:
     key = "aZ9._~+/=-" * 3
     assert is_valid_key(key)
     assert http.parse_key_file(http.render_key_file(key)) == key

@@ -1,4 +1,4 @@
-"""The stand-in engine refuses exactly what the real one refused, and accepts what it accepted; the rules predict both.
+"""The simulated vLLM accepts and refuses the same settings as the real one, and the rules predict both.
 
 The cases and their outcomes are those of `make test-engine`, run against a real vLLM 0.32.0 (docs/engine-agreement.md).
 """
@@ -20,7 +20,7 @@ from tests.real_engine.prediction import predict
 
 TINY = Path(__file__).parents[2] / "data/tiny"
 VERSION = "0.32.0"
-NOT_REFUSED = ("kv-scales-on-hybrid",)  # an error because its result is wrong
+NOT_REFUSED = ("kv-scales-on-hybrid",)  # an error of the rules because the output would be wrong
 FLAGS: tuple[dict[str, object], ...] = (
     {},
     {"enable-chunked-prefill": False},
@@ -40,7 +40,7 @@ FLAGS: tuple[dict[str, object], ...] = (
 
 
 def build_settings(words: tuple[str, ...], folder: Path, version: str) -> tuple[config.Config | None, str]:
-    """Return the stand-in's settings, or None and its last log line."""
+    """Return the settings of the simulated engine, or None and its last log lines."""
     try:
         arguments = command_line.parse_arguments(list(words), version)
         settings = config.build_config(arguments, config.read_model_config(arguments.model, folder), folder, version)
@@ -51,7 +51,7 @@ def build_settings(words: tuple[str, ...], folder: Path, version: str) -> tuple[
 
 
 def sorted_words(sentence: str) -> list[str]:
-    """Return the words of a sentence, sorted: argparse lists options as they were added, its help sorts them."""
+    """Return the words of a sentence, sorted, because argparse lists options in another order than the help."""
     return sorted(sentence.replace(",", "").rstrip(".").split())
 
 
@@ -63,7 +63,7 @@ def write_config(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) -> None:
+def test_the_simulated_engine_starts_like_the_real_one(case: Case, tmp_path: Path) -> None:
     path = str(write_config(case.model, tmp_path))
     settings, result = build_settings(case.argv(path), tmp_path, VERSION)
     assert (settings is not None) == case.expected.starts, result
@@ -72,26 +72,26 @@ def test_the_stand_in_does_what_the_real_engine_did(case: Case, tmp_path: Path) 
             case.expected.why.replace("{model}", path)
         )
         return
-    now = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
-    wanted = case.expected
-    assert (now.chunked_prefill, now.prefix_caching) == (wanted.chunked_prefill, wanted.prefix_caching)
+    actual = Prediction(True, settings.chunked_prefill, settings.prefix_caching)
+    expected = case.expected
+    assert (actual.chunked_prefill, actual.prefix_caching) == (expected.chunked_prefill, expected.prefix_caching)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.words], ids=lambda case: case.name)
-def test_the_rules_foretell_what_the_real_engine_did(case: Case) -> None:
+def test_the_rules_predict_the_start_of_the_real_engine(case: Case) -> None:
     path = TINY / f"{case.model}.json"
-    foretold = predict(case, json.loads(path.read_text()) if path.exists() else {})
-    if foretold.starts is None:
+    predicted = predict(case, json.loads(path.read_text()) if path.exists() else {})
+    if predicted.starts is None:
         return
-    assert foretold.starts == case.expected.starts, foretold.why
-    if foretold.starts:
-        assert foretold.chunked_prefill == case.expected.chunked_prefill
-        assert foretold.prefix_caching == case.expected.prefix_caching
+    assert predicted.starts == case.expected.starts, predicted.why
+    if predicted.starts:
+        assert predicted.chunked_prefill == case.expected.chunked_prefill
+        assert predicted.prefix_caching == case.expected.prefix_caching
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.20.1", "0.26.2", "0.27.1", "0.28.0", "0.32.0"])
 @pytest.mark.parametrize("kind", ["dense", "gated_delta"])
-def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_path: Path) -> None:
+def test_rules_and_simulated_engine_agree_in_every_release(kind: str, version: str, tmp_path: Path) -> None:
     path = str(write_config(kind, tmp_path))
     model = json.loads((tmp_path / "config.json").read_text())
     for flags in FLAGS:
@@ -102,6 +102,6 @@ def test_rules_and_stand_in_agree_in_every_release(kind: str, version: str, tmp_
         settings, result = build_settings(case.argv(path), tmp_path, version)
         assert bool(errors) == (settings is None), f"{flags}: {errors} against {result[-300:]}"
         if settings is not None:
-            foretold = prediction.predict_effective(options, classify(model), versions.parse(version))
-            assert foretold.chunked_prefill == settings.chunked_prefill
-            assert foretold.prefix_caching == settings.prefix_caching
+            predicted = prediction.predict_effective(options, classify(model), versions.parse(version))
+            assert predicted.chunked_prefill == settings.chunked_prefill
+            assert predicted.prefix_caching == settings.prefix_caching

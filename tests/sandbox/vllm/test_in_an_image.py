@@ -1,4 +1,4 @@
-"""The simulated vLLM of an image: its files, as the bed copies them, with nothing but Python."""
+"""The simulated vLLM in an image of the test bed: the files that the bed copies suffice, without other packages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from molecule.bed import bed
         (["--help"], 0, "usage: vllm serve"),
     ],
 )
-def test_it_reads_its_arguments(tmp_path: Path, arguments: list[str], code: int, result: str) -> None:
+def test_it_parses_its_arguments(tmp_path: Path, arguments: list[str], code: int, result: str) -> None:
     bed.sandbox(tmp_path)
     start = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_module('sparkwright.sandbox.vllm', run_name='__main__')"
     program = [sys.executable, "-I", "-S", "-c", start, "serve", "--model", "/models/x", *arguments]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    assert result in ended.stdout + ended.stderr and ended.returncode == code, ended.stderr[-2000:]
+    completed = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert result in completed.stdout + completed.stderr and completed.returncode == code, completed.stderr[-2000:]

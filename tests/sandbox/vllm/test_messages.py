@@ -1,7 +1,7 @@
-"""The sandbox's vLLM answers in Anthropic's Messages API and OpenAI's Responses API as a real 0.32.0 did.
+"""The simulated vLLM answers in Anthropic's Messages API and OpenAI's Responses API like a real 0.32.0.
 
-tests/data/vllm-0.32.0/apis/answers.json: requests to a real one on a CPU, whose model recites (tests/real_engine/reciting.py),
-and its answers. `bare-` stands for a server without parsers.
+tests/data/vllm-0.32.0/apis/answers.json: requests to a real vLLM on a CPU with a reciting model
+(tests/real_engine/reciting.py), and its answers. The names of requests to a server without parsers begin with `bare-`.
 """
 
 import itertools
@@ -20,9 +20,9 @@ from tests.sandbox.vllm.test_api import RunningServer
 RECORDED = json.loads((HELP.parent / "apis/answers.json").read_text())
 PARSERS = ("--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "qwen3")
 NAMES = ("--served-model-name", "m", "second")
-#: of the real one, whose model sees no pictures
-SEES_NONE = {**QWEN35_CONFIG, "architectures": ["Qwen3NextForCausalLM"]}
-#: keys of free content: of a schema, a tool's arguments
+#: the model of the real vLLM, which accepts no pictures
+TEXT_ONLY = {**QWEN35_CONFIG, "architectures": ["Qwen3NextForCausalLM"]}
+#: keys with arbitrary content: a tool's arguments, and their schema
 FREE = ("input", "parameters")
 
 
@@ -31,7 +31,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Run
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
         started = {
-            bare: RunningServer(tmp_path_factory.mktemp("model"), SEES_NONE, *NAMES, *(() if bare else PARSERS))
+            bare: RunningServer(tmp_path_factory.mktemp("model"), TEXT_ONLY, *NAMES, *(() if bare else PARSERS))
             for bare in (False, True)
         }
         yield started
@@ -40,16 +40,16 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[bool, Run
 
 
 def shape(value: Any) -> Any:
-    """Return the keys, the types of null and of texts, and words of the API."""
+    """Return a value with its texts and numbers replaced by the names of their types."""
     if isinstance(value, dict):
-        return {key: "free" if key in FREE and one else shape(one) for key, one in value.items()}
+        return {key: "free" if key in FREE and field else shape(field) for key, field in value.items()}
     if isinstance(value, list):
         return [shape(item) for item in value]
     return value if isinstance(value, bool) or value is None else type(value).__name__
 
 
 def parse_events(text: str) -> list[tuple[str, Any]]:
-    """Return the events of a stream, with repeated kinds merged: the sandbox's answers have fewer tokens."""
+    """Return the events of a stream, with repeated kinds merged, because answers of the sandbox have fewer tokens."""
     rows = [block.split("\n") for block in text.split("\n\n") if block.strip()]
     parsed = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in rows]
     return [next(group) for _, group in itertools.groupby(parsed, lambda row: row[0])]
@@ -60,7 +60,7 @@ def item_types(body: Any) -> list[str]:
 
 
 def replace_question(body: Any) -> Any:
-    """Return a recorded request with a question that the sandbox answers in a word or by a call, in place of `hi`."""
+    """Return a recorded request with `hi` replaced by a question that the sandbox answers with a word or a call."""
     tools = isinstance(body, dict) and body.get("tools")
     text = json.dumps(body).replace('"sunny"', '"sunny. Call get_weather again."')
     return json.loads(text.replace('"hi"', '"Call get_weather."' if tools else '"What is the capital of France?"'))
@@ -87,14 +87,14 @@ def test_an_answer_is_as_recorded(servers: dict[bool, RunningServer], name: str)
         assert ours.get(key) == theirs.get(key)
 
 
-def test_the_counted_tokens_are_those_of_the_answers_usage(servers: dict[bool, RunningServer]) -> None:
+def test_count_tokens_agrees_with_the_usage_of_the_answer(servers: dict[bool, RunningServer]) -> None:
     body = {"model": "m", "system": "Be kind.", "messages": [{"role": "user", "content": "Say ok, and no more."}]}
     counted = servers[False].json("POST", "/v1/messages/count_tokens", body)[1]["input_tokens"]
     usage = servers[False].json("POST", "/v1/messages", {**body, "max_tokens": 1})[1]["usage"]
     assert counted == usage["input_tokens"] > 8
 
 
-def test_the_client_libraries_read_its_streams(servers: dict[bool, RunningServer]) -> None:
+def test_the_client_libraries_parse_the_streams(servers: dict[bool, RunningServer]) -> None:
     base = f"http://127.0.0.1:{servers[False].port}"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     hi: Any = [{"role": "user", "content": "What is the weather in Rome? Call get_weather."}]
@@ -113,31 +113,31 @@ def test_the_client_libraries_read_its_streams(servers: dict[bool, RunningServer
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-def test_an_agent_gets_a_text_and_an_end_of_its_own_though_it_offers_tools_and_much_room(
-    servers: dict[bool, RunningServer], path: str
-) -> None:
+def test_an_agent_that_offers_tools_gets_a_text_of_normal_length(servers: dict[bool, RunningServer], path: str) -> None:
     number = {"type": "object", "properties": {"seconds": {"type": "number"}}}
     chat = path.endswith("completions")
-    about = {"name": "wait", "parameters": number}
-    tool = {"type": "function", **({"function": about} if chat else about)}
-    room = {"max_tokens": 2048} if chat else {"max_output_tokens": 2048}
+    function = {"name": "wait", "parameters": number}
+    tool = {"type": "function", **({"function": function} if chat else function)}
+    limit = {"max_tokens": 2048} if chat else {"max_output_tokens": 2048}
 
-    def answered(text: str) -> dict[str, Any]:
-        result = {"messages": [{"role": "user", "content": text}]} if chat else {"input": text}
-        status, answer = servers[False].json("POST", path, {"model": "m", "tools": [tool], **result, **room})
+    def ask(text: str) -> dict[str, Any]:
+        question = {"messages": [{"role": "user", "content": text}]} if chat else {"input": text}
+        status, answer = servers[False].json("POST", path, {"model": "m", "tools": [tool], **question, **limit})
         assert status == 200, answer
         return dict(answer)
 
-    spoken, called = answered("Say ok."), answered("Call wait.")
-    usage = spoken["usage"]
+    text_answer, call_answer = ask("Say ok."), ask("Call wait.")
+    usage = text_answer["usage"]
     assert 0 < usage.get("completion_tokens", usage.get("output_tokens")) < 512
     if chat:
-        assert spoken["choices"][0]["finish_reason"] == "stop" and not spoken["choices"][0]["message"].get("tool_calls")
-        arguments = called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+        assert text_answer["choices"][0]["finish_reason"] == "stop" and not text_answer["choices"][0]["message"].get(
+            "tool_calls"
+        )
+        arguments = call_answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
     else:
-        assert spoken["status"] == "completed" and item_types(spoken)[-1] == "message"
-        arguments = called["output"][-1]["arguments"]
-    assert arguments == '{"seconds": 1}', "some agents read a number of seconds as a whole one"
+        assert text_answer["status"] == "completed" and item_types(text_answer)[-1] == "message"
+        arguments = call_answer["output"][-1]["arguments"]
+    assert arguments == '{"seconds": 1}', "some agents accept only whole numbers of seconds"
 
 
 @pytest.mark.parametrize("parameters", [{}, None, {"properties": {}}])

@@ -1,4 +1,4 @@
-"""The stand-in's start-up log reads like a real one's, and it fails where a real one fails."""
+"""The simulated vLLM has the start-up log of a real one, and fails like it."""
 
 import ast
 import json
@@ -38,7 +38,7 @@ QWEN35 = hub.QWEN35_CONFIG
 def run_start(
     config: dict[str, Any] | None, *words: str, folder: Path, version: str = NOW, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, int]:
-    """Return the log and the exit code of a start that is stopped as soon as it serves."""
+    """Start an engine, stop it as soon as it serves, and return its log and exit code."""
     monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
@@ -72,7 +72,7 @@ SERVING_STARTS = ("llama-eager", "llama-chunked-off", "llama-named-apikey", "qwe
 
 
 @pytest.mark.parametrize("case", SERVING_STARTS)
-def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
+def test_a_start_logs_the_same_as_the_real_engine(begin: Any, case: str) -> None:
     words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
     real_log = (DATA / case / "server.log").read_text(errors="replace")
     log, code = begin(TINY[words[0]], *words)
@@ -80,7 +80,7 @@ def test_a_start_tells_the_same_as_the_real_one(begin: Any, case: str) -> None:
     assert read_arguments(log) == read_arguments(real_log)
     real, ours = read_log(real_log, LOG), read_log(log, LOG)
     known = {name for name, reading in real.readings.items() if reading.value is not None}
-    assert known - {"failure"} <= set(ours.readings)  # the real Jamba dies on its first request
+    assert known - {"failure"} <= set(ours.readings)  # the real Jamba exits at its first request
     for name in ("version", "architecture", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "kv_cache_dtype",
                  "quantization", "max_model_len"):  # fmt: skip
         assert ours.value(name) == real.value(name), name
@@ -94,7 +94,7 @@ FAILED_STARTS = ("err-max-model-len", "err-no-model", "hybrid-chunked-off", "err
 
 
 @pytest.mark.parametrize("case", FAILED_STARTS)
-def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> None:
+def test_a_failed_start_logs_the_message_of_the_real_engine(begin: Any, case: str) -> None:
     words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
     real_log = (DATA / case / "server.log").read_text()
     log, code = begin(TINY.get(words[0]), *words)
@@ -105,7 +105,7 @@ def test_a_refused_start_ends_in_the_real_ones_words(begin: Any, case: str) -> N
     assert read_log(log, LOG).value("architecture") == read_log(real_log, LOG).value("architecture")
 
 
-def test_a_taken_port_is_a_death_before_the_model_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_ends_the_start_before_the_model_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
     with socket.socket() as other:
@@ -128,18 +128,18 @@ BLOCK = "In Mamba cache align mode, block_size (2096) must be <= max_num_batched
 OFF = ("--no-enable-chunked-prefill", "--max-model-len", "2048")
 BIG = ("--enable-prefix-caching", "--kv-cache-dtype", "fp8")
 
-#: flags on a gated delta net, version, what it dies of ("" when it serves)
+#: options of a gated delta net, version, error message ("" if it serves)
 REFUSED = [
     (OFF, "0.14.1", ""),
-    ((*OFF, "--enable-prefix-caching"), "0.14.1", ""),  # it has no prefix caching yet
-    (OFF, "0.15.0", ""),  # it has, and not by default
+    ((*OFF, "--enable-prefix-caching"), "0.14.1", ""),  # no prefix caching yet
+    (OFF, "0.15.0", ""),  # prefix caching, but not by default
     ((*OFF, "--enable-prefix-caching"), "0.15.0", ALIGN),
     ((*OFF, "--enable-prefix-caching"), "0.27.1", ALIGN),
     (OFF, "0.27.1", ""),
     (OFF, "0.28.0", ALIGN),
     (OFF, "0.33.0", NEW_ALIGN),
     ((*OFF, "--no-enable-prefix-caching"), "0.33.0", ""),
-    (OFF, "0.11.0", ""),  # it ignores the flag
+    (OFF, "0.11.0", ""),  # ignores the option
     (BIG, "0.16.0", ""),
     (BIG, "0.17.1", BLOCK),
     (BIG, "0.26.0", BLOCK),
@@ -152,14 +152,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("words", "version", "death"), REFUSED, ids=[f"{row[1]} {' '.join(row[0])}" for row in REFUSED]
+    ("words", "version", "error"), REFUSED, ids=[f"{row[1]} {' '.join(row[0])}" for row in REFUSED]
 )
-def test_what_an_engine_refuses_depends_on_its_version(
-    begin: Any, words: tuple[str, ...], version: str, death: str
-) -> None:
+def test_refused_options_depend_on_the_version(begin: Any, words: tuple[str, ...], version: str, error: str) -> None:
     log, code = begin(QWEN35, "--model", "/m", *words, version=version)
-    assert (code, "Application startup complete." in log) == ((1, False) if death else (0, True)), log[-500:]
-    assert death in log
+    assert (code, "Application startup complete." in log) == ((1, False) if error else (0, True)), log[-500:]
+    assert error in log
 
 
 @pytest.mark.parametrize(
@@ -180,7 +178,7 @@ def test_defaults_by_version(begin: Any, words: tuple[str, ...], version: str, r
     assert state.stage == "ready"
 
 
-def test_a_truncated_file_of_weights_is_a_death(begin: Any, tmp_path: Path) -> None:
+def test_a_truncated_weight_file_ends_the_start(begin: Any, tmp_path: Path) -> None:
     for name in ("model.safetensors.index.json", *(f"model-{n:05d}-of-00014.safetensors" for n in range(1, 15))):
         (tmp_path / name).write_bytes(hub.file_content("Qwen/Qwen3.5-35B-A3B-FP8", name))
     (tmp_path / "model-00004-of-00014.safetensors").write_bytes(b"short")
