@@ -65,7 +65,7 @@ class Run:
         return self._result
 
     def stop(self) -> None:
-        """Ask the hosts to stop at the next safe point, without waiting for them. Iterate on, or call `result`."""
+        """Ask the hosts to stop at the next safe point, without waiting for them. Continue to iterate, or call `result`."""
         self._listener.interrupt(stops=True)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ class Guard:
         self._find_serving = find_serving
 
     def select_stoppable(self, batch: Sequence[str]) -> tuple[list[str], str]:
-        """Return the hosts of a batch that may be stopped now, and the reason why the others may not; empty if all may.
+        """Return the hosts of a batch that may be stopped now, and why other hosts may not; an empty reason if all hosts may.
 
         A host that does not serve may always be stopped.
         """

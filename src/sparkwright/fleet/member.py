@@ -109,5 +109,5 @@ def convert_error(error: Exception) -> SparkwrightError:
         return error
     if message := bounds.describe_os_error(error):
         return SparkwrightError(message)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({place.filename}:{place.lineno}).")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return SparkwrightError(f"internal error: {type(error).__name__}: {error} ({frame.filename}:{frame.lineno}).")

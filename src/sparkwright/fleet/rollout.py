@@ -161,7 +161,7 @@ class PlayRollout:
     together: bool = False
     #: enforces `min_serving`; None if no group has a minimum
     guard: Guard | None = None
-    #: record of the run; None if none is kept
+    #: record of the run; None for a run without a record
     record: RolloutRecord | None = None
     #: saves the record
     save: Callable[[RolloutRecord], None] = lambda record: None

@@ -74,7 +74,7 @@ class Chart:
     #: True for a logarithmic x axis, for sizes that double
     log_x: bool = False
     log_y: bool = False
-    #: names of the groups of bars, or of the columns of a heat map, whose rows are the lines; x is the index of a name
+    #: names of the groups of bars or, in a heat map, of the columns (its rows are the lines); a point's x is the name's index
     bars: tuple[str, ...] = ()
     #: the chart's figures, header first
     table: tuple[tuple[str, ...], ...] = ()

@@ -47,7 +47,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _truncate(value: Any, max_text_chars: int, max_items: int) -> Any:
-    """Return a value with long texts, lists and mappings cut; a note gives the number of omitted characters or items."""
+    """Return a value with long texts, lists and mappings cut, and a note with the number of omitted characters or items."""
     if isinstance(value, str):
         omitted_chars = len(value) - max_text_chars
         return value if omitted_chars <= 0 else f"{value[:max_text_chars]}… ({omitted_chars} characters more)"

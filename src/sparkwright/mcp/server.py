@@ -129,7 +129,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.report(hosts, since=since))
 
     def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
-        """Read a page of the documentation, about a playbook module or a rule, or search them. doctor.md is the topic doctor."""
+        """Read a page of the documentation, of a playbook module or of a rule, or search them. Topic of doctor.md: doctor."""
         if topic and search.strip():
             raise Refused("give either a topic or words to search for.")
         if search.strip():

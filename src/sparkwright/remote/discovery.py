@@ -50,8 +50,9 @@ Record = tuple[str, int, str]
 def discover_hosts(address: tuple[str, int] = MULTICAST_ADDRESS, *, listen_s: float = LISTEN_S) -> list[str]:
     """Return the sorted names (NAME.local) of the ssh hosts that answer one multicast DNS query (RFC 6762). Never raises.
 
-    The query is sent from its own port, so the answers are sent to this socket only (6.7): it joins no multicast group, and avahi
-    keeps port 5353. Hosts that announce no service are not found, because multicast DNS has no wildcards (decision 30).
+    The query is sent from a port other than 5353, so the answers are sent to this socket only (6.7). It needs neither that port,
+    which avahi may use, nor a multicast group. Hosts that announce no service are not found, because multicast DNS has no
+    wildcards (decision 30).
 
     Args:
         address: address that the query is sent to; replaced in tests.
@@ -129,13 +130,13 @@ def find_candidates(ssh_folder: Path, network: Callable[[], Sequence[str]] = dis
     """
     with ThreadPoolExecutor(max_workers=3) as pool:
         config = pool.submit(hosts_in_config, ssh_folder / "config")
-        known = pool.submit(hosts_in_known_hosts, ssh_folder / "known_hosts")
+        known_hosts = pool.submit(hosts_in_known_hosts, ssh_folder / "known_hosts")
         discovered = pool.submit(network)
     candidates = [Candidate(name, CONFIG_SOURCE) for name in config.result()]
     candidates += [Candidate(name, NETWORK_SOURCE) for name in discovered.result()]
     candidates += [
         Candidate(name, KNOWN_HOSTS_SOURCE)
-        for name in known.result()
+        for name in known_hosts.result()
         if SPARK_NAME.search(name) or name.endswith(".local")
     ]
     by_address: dict[str, Candidate] = {}

@@ -35,7 +35,7 @@ PIECE_BYTES = 2**20
 MAX_XZ_BYTES = 2**27
 #: an image unpacks to two to four times its download size
 MAX_UNPACK_RATIO = 8
-#: allowance for what an archive contains in addition to the layers
+#: allowance for an archive's content other than layers
 SLACK_RATIO, SLACK_BYTES = 1.25, 64 * 2**20
 _NOT_A_TAR = "the archive is not a tar, or is compressed twice."
 _SPARSE_FILE = "the archive has a sparse file, which could fill the disk."

@@ -185,8 +185,8 @@ class RegistryHttp:
 
 def parse_challenge(header: str) -> tuple[str, dict[str, str]]:
     """Parse a WWW-Authenticate header: its scheme in lower case, and its parameters."""
-    scheme, _, rest = header[:4096].partition(" ")
-    return scheme.lower(), dict(re.findall(r'(\w{1,40})="([^"]{0,2048})"', rest))
+    scheme, _, parameters = header[:4096].partition(" ")
+    return scheme.lower(), dict(re.findall(r'(\w{1,40})="([^"]{0,2048})"', parameters))
 
 
 def is_same_owner(registry: str, realm: str) -> bool:

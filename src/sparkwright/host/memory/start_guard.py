@@ -113,7 +113,7 @@ class Guards:
     left_bytes: int | None = None
     #: expected lowest MemAvailable, from the last verified start of this configuration
     expected_bytes: int | None = None
-    #: what to change if the start exceeds the budget, for the user
+    #: advice for the user if the start exceeds the budget
     advice: str = ""
     _danger: Danger | None = None
     _is_reported: bool = False
@@ -180,7 +180,7 @@ class Guards:
             self.current.send(f"stage {text}")
 
     def set_figures(self, data: Mapping[str, Any]) -> None:
-        """Set the budget and the expected lowest memory from a task's result, if it has them."""
+        """Set the budget and the expected lowest memory from a task's result, if the result contains them."""
         budget = data.get("budget")
         if isinstance(budget, Mapping) and isinstance(budget.get("left_bytes"), int):
             self.left_bytes = budget["left_bytes"]

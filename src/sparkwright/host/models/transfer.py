@@ -265,7 +265,7 @@ class Transfer:
             self.manifest.save()
 
     def _check_mismatches(self) -> None:
-        """Raise Failed for files with a second hash mismatch, and note those with a first one."""
+        """Raise Failed if files have a second hash mismatch, and emit a note about files with a first one."""
         wrong_twice = sorted(path for path, times in self.mismatches.items() if times > 1)
         if wrong_twice:
             self.staging.clean_up(self.files, disk_is_full=False)

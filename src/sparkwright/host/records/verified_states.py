@@ -38,7 +38,7 @@ def load_earlier(state: StateFolder) -> list[dict[str, Any]]:
 
 
 def find_spec(state: StateFolder, container_id: str) -> dict[str, Any]:
-    """Return the spec with which a container was verified; empty if it was not."""
+    """Return the spec with which a container was verified; empty if the container was never verified."""
     states = (load_last(state), *load_earlier(state))
     return next((verified["spec"] for verified in states if verified.get("container_id") == container_id), {})
 
