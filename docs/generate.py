@@ -337,7 +337,7 @@ def _metrics() -> str:
         textfile.INFO_METRIC.name: "`model`, `commit`, `image`, `container`",
     }
     rows = [
-        f"| `{textfile.PREFIX}{one.name}` | {labels.get(one.name, '')} | {one.about} |"
+        f"| `{textfile.PREFIX}{one.name}` | {labels.get(one.name, '')} | {one.description} |"
         for one in (textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC, *textfile.METRICS)
     ]
     return f"{METRICS}\n| metric | labels | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
