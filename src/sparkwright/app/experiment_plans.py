@@ -59,9 +59,9 @@ class BenchRun:
         self.title = self.cluster.name if self.cluster else self.host.name
         self.root = selection.project.root
         self.wait = wait
-        #: the recipe that the host serves, and the recipe that the arms modify
-        self.production = recipes.load_host_recipe(selection.project, self.host)
-        self.base = recipe.load(self.root, options.recipe) if options.recipe else self.production
+        #: recipe that the host serves, and recipe that the arms modify
+        self.served_recipe = recipes.load_host_recipe(selection.project, self.host)
+        self.base_recipe = recipe.load(self.root, options.recipe) if options.recipe else self.served_recipe
         name = options.name or f"{options.command}-{self.title.replace('/', '-')}"
         self.folder = ExperimentFolder.open(self.root, name, again=options.again)
         self.collector: ResultsCollector | None = None
@@ -113,9 +113,9 @@ class BenchRun:
         run_id, fleet, member = new_run_id(), self.selection.fleet, self.head
         member.secrets = self.selection.inventory.secrets(self.host)
         pins = Pins(lock_folder(self.selection.project, self.host), save=True)
-        pins_by_arm = {"": pins.complete(fleet, member, self.production, run_id)}
-        arms = self._build_arms(pins.complete(fleet, member, self.base, run_id))
-        server_secrets = self.production.secrets()
+        pins_by_arm = {"": pins.complete(fleet, member, self.served_recipe, run_id)}
+        arms = self._build_arms(pins.complete(fleet, member, self.base_recipe, run_id))
+        server_secrets = self.served_recipe.secrets()
         for arm in arms:
             server_secrets |= arm.recipe.secrets()
             pins_by_arm[arm.name] = pins.complete(fleet, member, arm.recipe, run_id)
@@ -138,7 +138,7 @@ class BenchRun:
                 **recipe.scope(
                     host,
                     recipes.login_user(host),
-                    self.production,
+                    self.served_recipe,
                     pins_by_arm[""],
                     **server_context.build_scope_arguments(self.selection, host),
                 ),
@@ -153,18 +153,18 @@ class BenchRun:
     def _build_arms(self, base_pins: Mapping[str, Any]) -> list[Arm]:
         options = self.options
         if not options.has_arms:
-            return [lab_arms.running_arm(self.production)]
+            return [lab_arms.running_arm(self.served_recipe)]
         if options.a:
             arms = lab_arms.recipe_arms(recipe.load(self.root, options.a), recipe.load(self.root, options.b))
         elif options.flag:
-            arms = lab_arms.flag_arms(self.base, options.flag, base_pins)
+            arms = lab_arms.flag_arms(self.base_recipe, options.flag, base_pins)
         elif options.axes and options.command != "sweep":
-            arms = lab_arms.value_arms(self.base, options.axes[0], base_pins)
+            arms = lab_arms.value_arms(self.base_recipe, options.axes[0], base_pins)
         elif options.axes:
-            arms = lab_arms.grid_arms(self.base, options.axes, base_pins)
+            arms = lab_arms.grid_arms(self.base_recipe, options.axes, base_pins)
         else:
-            arms = lab_arms.sweep_arms(self.base, options.sizes, base_pins)
-        return [lab_arms.with_container_name(arm, self.production.file.container.name) for arm in arms]
+            arms = lab_arms.sweep_arms(self.base_recipe, options.sizes, base_pins)
+        return [lab_arms.with_container_name(arm, self.served_recipe.file.container.name) for arm in arms]
 
     def _build_experiment(self, arms: Sequence[Arm], pins_by_arm: Mapping[str, Mapping[str, Any]]) -> Experiment:
         refusals = {

@@ -72,8 +72,8 @@ def search(query: str) -> list[dict[str, str]]:
         for page in _find_texts(name):
             for heading, text in _split_sections(page):
                 if all(word in f"{name} {heading} {text}".lower() for word in terms):
-                    in_title = sum(word in f"{name} {heading}".lower() for word in terms)
-                    hits.append((in_title, name, heading, text))
+                    title_matches = sum(word in f"{name} {heading}".lower() for word in terms)
+                    hits.append((title_matches, name, heading, text))
     hits.sort(key=lambda hit: -hit[0])
     return [
         {

@@ -131,7 +131,7 @@ def unlock(host: str, decide: Callable[[dict[str, Any]], str]) -> int:
 def _query_hosts(
     pattern: str, header: dict[str, Any], *, json: bool
 ) -> tuple[dict[str, list[Event]], list[int], dict[str, str]]:
-    """Print the errors of hosts, and return the events by host name, the exit codes, and the titles by host name."""
+    """Return the events by host name, the exit codes, and the titles by host name. Prints the errors of hosts."""
     selection = select_hosts(pattern)
     answers = query_events(selection, header)
     for name, error in selection.fleet.errors().items():

@@ -60,8 +60,8 @@ class Choice:
     fit: Fit
     #: the model's row in the survey; None if it is not on disk
     local_copy: Mapping[str, Any] | None = None
-    #: True if a container on the host serves from the model's folder, or has the recipe's name
-    served: bool = False
+    #: True if a container on the host serves from the model's folder, or serves the recipe's model name
+    is_served: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -104,7 +104,7 @@ def propose_recipes(
         proposals,
         key=lambda choice: (
             choice.verdict == "too large",
-            not choice.served,
+            not choice.is_served,
             choice.local_copy is None,
             choice.name != USUAL_RECIPE,
             choice.name,
@@ -119,13 +119,13 @@ def _propose_recipe(recipe: Recipe, survey: Mapping[str, Any] | None, reserve_gi
     in_model_folder = [model for model in copies if model["place"] == "own"]
     local_copy = next(iter([*in_model_folder, *copies]), None)
     folders = {model["dir"] for model in copies}
-    served = any(
+    is_served = any(
         server["model_dir"] in folders or recipe.served_name in server["models"] for server in survey["servers"]
     )
     catalogue_bytes = int(catalogue.find_entry(recipe.name, recipe.file.model.id).weights_gb * 1e9) or None
     files_bytes = int(local_copy["size_bytes"]) if local_copy else catalogue_bytes
     fit = evaluate_fit(recipe, memory_from_survey(survey, reserve_gib), files_bytes)
-    return Choice(recipe, fit, local_copy, served)
+    return Choice(recipe, fit, local_copy, is_served)
 
 
 def memory_from_survey(survey: Mapping[str, Any], reserve_gib: float) -> HostMemory:
