@@ -36,7 +36,7 @@ from sparkwright.visible import one_line
 PASSWORD_SECRET = "BECOME_PASSWORD"
 #: PAM waits for 2 s after a wrong password, a directory server longer
 SUDO_TIMEOUT_S = 60.0
-#: of the error output of sudo and its modules
+#: limit on the error output of sudo and its modules
 MAX_OUTPUT_BYTES = 64 * 2**10
 #: messages of sudo for a rejected password (sudo 1.8 to 1.9, sudo-rs)
 _WRONG_PASSWORD_MESSAGES = (
@@ -47,7 +47,21 @@ _WRONG_PASSWORD_MESSAGES = (
 )
 _PASSWORD_REQUIRED_MESSAGES = ("a password is required", "interactive authentication is required")
 
+#: first line that the root process writes
+READY_LINE = "sparkwright-root-ready"
+#: variables of the user's environment that the root process gets, for folders and the network
+PASSED_VARIABLES = (
+    *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+)
+#: the root process's program, which imports only from the folder in argv[1] and from Python's own folders
+SERVER_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
+)
+
 RootProcess = subprocess.Popen[bytes]
+#: a process, and the file with its error output
+_ProcessAndErrors = tuple[RootProcess, IO[bytes]]
 
 
 class Sudo:
@@ -70,10 +84,10 @@ class Sudo:
     def start(self, argv: Sequence[str], ready: bytes) -> RootProcess:
         """Start a program as root, with pipes, and return once it has written the line `ready`.
 
-        If sudo did not need the password, the line with the password is the first one on the program's standard input.
+        If sudo did not need the password, the program's standard input begins with the line that contains it.
 
         Raises:
-            Refused: sudo denied it; with sudo's message.
+            Refused: sudo denied the start; the message contains sudo's.
         """
         if os.geteuid() == 0:
             return self._wait_until_ready(self._open([], argv), ready)
@@ -89,7 +103,7 @@ class Sudo:
             raise Refused(f"the secret {PASSWORD_SECRET} has more than one line.")
         sudo_command = [program, "-S", "-p", ""]
         try:
-            # this pipe ends after the password, so that sudo can neither wait for a second one nor read requests as one
+            # the pipe is closed after the password, so that sudo neither waits for a second password nor reads requests as one
             self._wait_until_ready(self._open([*sudo_command, "-v"], [], f"{self._password}\n"), b"")
             return self._wait_until_ready(self._open(sudo_command, argv, f"{self._password}\n"), ready)
         except _SudoRefusal as refusal:
@@ -113,8 +127,8 @@ class Sudo:
         """Wait for the line `ready`, or for the exit if it is empty.
 
         Raises:
-            _SudoRefusal: The process exited with an error, or wrote something else.
-            Refused: Nothing happened within the time limit.
+            _SudoRefusal: The process exited with an error, or wrote another line.
+            Refused: The time limit expired.
         """
         process, error_output = opened
         assert process.stdout is not None
@@ -165,9 +179,6 @@ class _SudoRefusal(Exception):
         return one_line(lines[-1].removeprefix("sudo: ").rstrip("."), max_chars=200) if lines else "no reason given"
 
 
-_ProcessAndErrors = tuple[RootProcess, IO[bytes]]
-
-
 def _close_process(process: RootProcess) -> None:
     """Close the pipes, which ends the process; the user may not be allowed to kill root's processes."""
     for pipe in (process.stdin, process.stdout):
@@ -181,21 +192,9 @@ def _close_process(process: RootProcess) -> None:
         process.wait(timeout=5)
 
 
-READY_LINE = "sparkwright-root-ready"
-#: variables of the user's environment that the root process gets, for folders and the network
-PASSED_VARIABLES = (
-    *("HOME", "DOCKER_HOST", "OLLAMA_HOST", "HF_ENDPOINT", "SPARKWRIGHT_ROOT", "SPARKWRIGHT_ARCHITECTURE"),
-    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
-)
-#: the root process's program, which imports only from the folder in argv[1] and from Python's own folders
-SERVER_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from sparkwright.runner import become_server; become_server.serve()"
-)
-
-
 @dataclass
 class Become:
-    """Runs tasks as root, in a process that the first such task starts and the end of the play ends."""
+    """Runs tasks as root, in one process that is started by the first of these tasks and ends with the play."""
 
     machine: Machine
     state: StateFolder

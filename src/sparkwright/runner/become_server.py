@@ -22,6 +22,9 @@ from sparkwright.protocol.result import Result, check_result
 from sparkwright.runner import become
 from sparkwright.secret import Secret
 
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ENTRY_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 def serve() -> None:
     """Answer requests until standard input ends."""
@@ -33,19 +36,19 @@ def serve() -> None:
 
     os.umask(os.umask(0o022) | 0o022)  # no other user may write to root's files
     write(become.READY_LINE)
-    start = _read_first_message(requests)
+    first_message = _read_first_message(requests)
     owner = _sudo_caller()
     os.environ.clear()
-    os.environ.update({**start["env"], "LC_ALL": "C"})
+    os.environ.update({**first_message["env"], "LC_ALL": "C"})
     machine = Machine.from_environment()
-    secrets = {name: Secret(value) for name, value in start["secrets"].items()}
-    state = StateFolder(Path(start["state"]), str(start.get("server", "")))
+    secrets = {name: Secret(value) for name, value in first_message["secrets"].items()}
+    state = StateFolder(Path(first_message["state"]), str(first_message.get("server", "")))
     for line in requests:
         request = json.loads(line)
         context = RunContext(
             machine=machine,
             state=state,
-            run_id=start["run_id"],
+            run_id=first_message["run_id"],
             emit=lambda event: write(json.dumps(event, default=str)),
             check=request["check"],
             facts=request["facts"],
@@ -79,23 +82,23 @@ def _read_first_message(requests: IO[bytes]) -> dict[str, Any]:
     """Return the first message, skipping the line with the password, which remains if sudo did not need it."""
     for line in requests:
         try:
-            start = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue
-        if isinstance(start, dict) and "run_id" in start:
-            return start
+        if isinstance(message, dict) and "run_id" in message:
+            return message
     sys.exit(0)
 
 
 def _run_module(request: dict[str, Any], context: RunContext) -> Result:
     try:
-        kind = registry.load(request["module"])
-        args = signature.build_args(kind.Args, request["args"], module=request["module"])
-        return check_result(kind().run(args, context), request["module"])
+        module_class = registry.load(request["module"])
+        args = signature.build_args(module_class.Args, request["args"], module=request["module"])
+        return check_result(module_class().run(args, context), request["module"])
     except SparkwrightError as error:
         code = None if error.exit is Exit.FAILED else error.exit
         return Result(failed=True, msg=error.message, fix=error.fix, exit=code)
-    except BaseException as error:  # as in play.py
+    except BaseException as error:  # even a library's sys.exit must not end this process
         return Result(failed=True, msg=f"{request['module']}: {type(error).__name__}: {error}")
 
 
@@ -103,9 +106,6 @@ def _run_module(request: dict[str, Any], context: RunContext) -> Result:
 #
 # The user may rename, link and replace files there at any moment, so paths cannot be trusted: folders are opened without
 # following links, and the owner is changed through an open file, never by name.
-
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_ENTRY_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def restore_owner(folder: Path, uid: int, gid: int) -> None:

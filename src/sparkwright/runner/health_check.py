@@ -1,4 +1,4 @@
-"""Building a health check with its dependencies, and the check on demand, which is not recorded as a run."""
+"""Builds the host's health check, and runs it on demand without recording a run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ from sparkwright.protocol.plan import Plan, new_run_id
 from sparkwright.runner.check_requests import stream_events
 from sparkwright.runner.run import execute_plan
 from sparkwright.secret import Secret
+
+#: id and module of the only task in the events of a check on demand
+TASK = "health"
+#: advice by the cure in a check's record
+FIXES = {
+    "restart": "Run `invoke restart`.",
+    "power": "Cut its AC power for 60 s; nothing else helps.",
+    "deploy": "`invoke plan` shows the differences, `invoke deploy` applies the recipe.",
+    "person": "Run `invoke diagnose` and `invoke doctor`.",
+}
 
 
 def build_check(context: Context, settings: Settings, **arguments: Any) -> HealthCheck:
@@ -72,15 +82,6 @@ def measure_speed(context: Context, observed: Observation, tokens: int) -> Speed
     if data["verdict"] in ("inconclusive", "invalid", "broken"):
         return Speed(verdict=data["verdict"])
     return Speed(data["tok_per_s"], data["baseline"], data["ttft_s"], str(data["verdict"]), observed.time_s)
-
-
-TASK = "health"
-FIXES = {
-    "restart": "Run `invoke restart`.",
-    "power": "Cut its AC power for 60 s; nothing else helps.",
-    "deploy": "`invoke plan` shows the differences, `invoke deploy` applies the recipe.",
-    "person": "Run `invoke diagnose` and `invoke doctor`.",
-}
 
 
 def check(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""The runner's entry point, with a request from the laptop on standard input and events on standard output.
+"""The runner's entry point, which reads the laptop's request from standard input and writes events to standard output.
 
 request.py lists the requests. Only the modules that a request needs are imported: `status`, which is sent to many hosts at once,
 needs half the imports of a run.

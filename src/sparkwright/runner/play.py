@@ -56,7 +56,7 @@ class PlayRun:
         self.last_failure = ("", "")
         #: failure because of a requested stop
         self.stop_result: Result | None = None
-        #: first result that is no failure but has an exit code other than 0
+        #: first result that is not a failure but has an exit code other than 0
         self.unproved_result: Result | None = None
         #: failure that was last reported to the other members
         self.reported_failure: Result | None = None
@@ -69,7 +69,7 @@ class PlayRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The result of the `facts` module in this play or an earlier one; empty before."""
+        """The result of the `facts` module in this play or an earlier one; empty until it has run."""
         facts: dict[str, Any] = self.registered.setdefault("facts", {})
         return facts
 
@@ -133,7 +133,7 @@ class PlayRun:
 
         If its condition can't be evaluated, the block fails as if its first task had failed.
         """
-        failed_before, outer_failure = self.counts["failed"], self.registered["failed_result"]
+        failed_count_before, outer_failure = self.counts["failed"], self.registered["failed_result"]
         try:
             applies, failure = self._are_true(block.when), None
         except Exception as error:
@@ -148,8 +148,8 @@ class PlayRun:
         if failure is not None:
             self.registered["failed_result"] = failure.registered()
         if failure is not None and block.rescue:
-            self.counts["rescued"] += self.counts["failed"] - failed_before
-            self.counts["failed"] = failed_before
+            self.counts["rescued"] += self.counts["failed"] - failed_count_before
+            self.counts["failed"] = failed_count_before
             failure = self._run_steps(block.rescue, stoppable=False)
         failure = self._run_steps(block.always, stoppable=False) or failure
         self.registered["failed_result"] = outer_failure
@@ -203,7 +203,7 @@ class PlayRun:
         return self._finish_task(task, result, time.monotonic() - started_s)
 
     def _apply_guard_outcome(self, result: Result) -> Result:
-        """Return the result, or a failure if the memory guard killed the server in the meantime."""
+        """Return the result, or a failure if the memory guard has killed the server."""
         guards = self.context.guards
         guards.set_figures(result.data)
         return guards.outcome(result)
@@ -234,12 +234,12 @@ class PlayRun:
 
     def _run_attempt(self, task: Task) -> Result:
         try:
-            kind = registry.load(task.module)
-            if self.context.check and not kind.safe_in_check and self.first_change:
+            module_class = registry.load(task.module)
+            if self.context.check and not module_class.safe_in_check and self.first_change:
                 return Result(skipped=True, msg=KNOWN_AFTER + self.first_change)
             names = self._resolve_names(expressions.names_in_value([task.args[name] for name in task.open]))
             values = {k: expressions.render(v, names) if k in task.open else v for k, v in task.args.items()}
-            return self._call_module(task, kind, values)
+            return self._call_module(task, module_class, values)
         except expressions.ExpressionError:
             raise
         except BaseException as error:  # even a library's sys.exit must not end a replacement halfway
@@ -261,11 +261,11 @@ class PlayRun:
         first_line = next(iter(str(error).strip().splitlines()), "no message")
         return Result(failed=True, msg=f"{module}: {type(error).__name__}: {first_line}")
 
-    def _call_module(self, task: Task, kind: type[Module[Any]], values: dict[str, Any]) -> Result:
-        args = signature.build_args(kind.Args, values, module=task.module)
-        if task.become and not kind.never_as_root:
+    def _call_module(self, task: Task, module_class: type[Module[Any]], values: dict[str, Any]) -> Result:
+        args = signature.build_args(module_class.Args, values, module=task.module)
+        if task.become and not module_class.never_as_root:
             return check_result(self.become.run(task.module, values, self.context), task.module)
-        return check_result(kind().run(args, self._context_of(task)), task.module)
+        return check_result(module_class().run(args, self._context_of(task)), task.module)
 
     def _context_of(self, task: Task) -> RunContext:
         """Return the context for a task, which has another state folder if the task is about another server of this host."""
@@ -273,7 +273,7 @@ class PlayRun:
             return self.context
         names = self._resolve_names(expressions.names_in_value(task.server))
         server = expressions.render(task.server, names) if expressions.has_expression(task.server) else task.server
-        self.context.docker()  # so that both use the same client
+        self.context.docker()  # connect first, so that both contexts use the same client
         return dataclasses.replace(self.context, state=self.state.for_server(str(server)))
 
     def _apply_conditions(self, task: Task, result: Result) -> None:
@@ -336,7 +336,7 @@ class PlayRun:
         """Return the values for expressions.
 
         Args:
-            rendered: open variables that are rendered already.
+            rendered: open variables that have been rendered.
             rendering: open variables that are being rendered, outermost first.
         """
         for name in sorted(used_names & self.plan.open_vars.keys() - rendered.keys()):

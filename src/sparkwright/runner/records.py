@@ -19,6 +19,9 @@ from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 from sparkwright.trust import names, private
 
+#: time limit for the process of the previous step to exit after its recap
+PROCESS_EXIT_TIMEOUT_S = 5.0
+
 
 def read_history(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield a `history` event for each entry, newest first."""
@@ -70,10 +73,6 @@ def unlock(request: dict[str, Any], machine: Machine, state: StateFolder) -> Ite
         yield event("note", task="", text=f"run {owner.run} killed; the next deploy resumes")
     else:
         raise SparkwrightError(f"another run now holds the lock: {owner}.", fix="Check again.")
-
-
-#: for the process of the previous step to exit after its recap
-PROCESS_EXIT_TIMEOUT_S = 5.0
 
 
 def clean(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:

@@ -58,7 +58,7 @@ class Rendezvous:
     def channel(self) -> Iterator[Channel | None]:
         """Yield the channel once the runs of all members have joined, or None if there is no cluster.
 
-        At the end of the block the other members are always informed, and the head stays until they have left. Raises the errors
+        At the end of the block the other members are always informed, and the head waits until they have left. Raises the errors
         of `Channel.join` and `Coordinator`.
         """
         if self.cluster is None:
@@ -105,8 +105,13 @@ class Rendezvous:
     def _open_channel(self, cluster: Cluster) -> Channel:
         from sparkwright.host.cluster.channel import Channel
 
-        stopped = self.journal.stop_requested
-        return Channel(cluster, self._token, note=self.note, redactor=self.journal.redactor, stop_requested=stopped)
+        return Channel(
+            cluster,
+            self._token,
+            note=self.note,
+            redactor=self.journal.redactor,
+            stop_requested=self.journal.stop_requested,
+        )
 
     @property
     def _token(self) -> Secret:

@@ -17,18 +17,19 @@ from sparkwright.trust import bounds, shapes
 from sparkwright.trust.shapes import OptionalField, Shape
 from sparkwright.visible import one_line
 
-#: far above a plan with all files of a large model
+#: limit on a request, far above a plan with all files of a large model
 MAX_LINE_BYTES = 64 * 2**20
-#: for answers from the host's files, and from its Docker Engine, server or disks; several times what a loaded host needs
+#: time limits for answers from the host's files, and from its Docker Engine, server or disks; generous for a loaded host
 QUICK_TIMEOUT_S, LONG_TIMEOUT_S = 120.0, 600.0
-#: for a measurement on a server that is in use
+#: time limit for a measurement on a server that is in use
 MEASUREMENT_TIMEOUT_S = 1800.0
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _check_text(value: Any) -> str:
     """Check a text for use in a file name, an environment variable or an argument."""
     if "\0" in shapes.text(value):
-        raise ValueError("has a NUL")
+        raise ValueError("has a NUL character")
     return str(value)
 
 
@@ -37,12 +38,12 @@ def _check_texts(value: Any) -> dict[str, str]:
 
 
 def _check_environment(value: Any) -> dict[str, str]:
-    if not all(map(_VARIABLE_NAME.fullmatch, variables := _check_texts(value))):
+    variables = _check_texts(value)
+    if not all(map(_VARIABLE_NAME.fullmatch, variables)):
         raise ValueError("has an invalid variable name")
     return variables
 
 
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT, _FLAG, _OBJECT = OptionalField(_check_text, ""), OptionalField(bool, False), {str: object}
 _SECONDS = OptionalField((None, shapes.number_between(-(10**12), 10**12)), None)
 #: fields that all requests may have
@@ -55,11 +56,11 @@ COMMON_FIELDS: dict[str, Shape] = {
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """A kind of request."""
+    """How the runner answers the requests with one verb."""
 
-    #: function in this package that answers it; its module is imported on use
+    #: the function that answers, as MODULE.FUNCTION of this package; the module is imported on demand
     function: str
-    #: shapes of the fields
+    #: shapes of the request's fields, by name
     fields: Mapping[str, Shape] = field(default_factory=dict)
     #: time limit for the complete answer; None if unlimited. A silent host is detected earlier, because a runner writes every two
     #: seconds; the limit is for a host that never stops writing, which would delay the command and the rows of all other hosts

@@ -36,10 +36,10 @@ def execute_plan(
     run_journal: Journal,
     restart: dict[str, Any] | None = None,
 ) -> None:
-    """Run a plan in this process, writing its events to the journal, recap last. Never raises.
+    """Run a plan in this process, writing its events to the journal, the recap last. Never raises.
 
     Args:
-        restart: the restart plan to save if the run succeeds; empty if none could be made, None if none was sent.
+        restart: the restart plan to save if the run succeeds; empty if it could not be made, None if it was not sent.
     """
     from sparkwright.host.memory import host_lost
     from sparkwright.host.runs.context import RunContext

@@ -18,21 +18,28 @@ from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
 from sparkwright.protocol.events import Event, event
 
-#: folder of a gateway's files in the state folder; hosts without one, which are most, import nothing for it
+#: folder of a gateway's files in the state folder; without it, as on most hosts, nothing is imported for a gateway
 GATEWAY_FOLDER = "gateway"
 #: folder of the samples of guarded starts
 GUARD_FOLDER = "guard"
+
+#: fields of a row in `read_checks`, in order
+CHECK_FIELDS = (
+    *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
+    *("temperature_c", "power_w", "healed", "every_s"),
+)
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
     """Yield one `status` event.
 
-    record: the last check, see health/record.py. live: the last check is not valid, and `record` is a snapshot with the state
-    `up`, `starting`, `in progress`, `down`, `crash-looping` or `unknown`. outdated: why the last check is not valid, with its
-    state. late: the scheduled check is overdue. busy: the run that holds the host's lock. interrupted: the last run if it was
-    interrupted, and the fix. gateway: see host/gateway/haproxy_sockets.py, if requested; empty if there is none. traffic:
-    requests and generated tokens by the server's counters, and the GPU's temperature, if requested. load_s: seconds of the stages
-    of the server's start, measured when it was verified. memory_available_bytes and memory_total_bytes: of the host, now.
+    record: the last check, see health/record.py. live: the last check is not valid, and `record` is a snapshot with the
+    state `up`, `starting`, `in progress`, `down`, `crash-looping` or `unknown`. outdated: why the last check is not
+    valid, with its state. late: the scheduled check is overdue. busy: the run that holds the host's lock. interrupted:
+    the last run if it was interrupted, and the fix. gateway: see host/gateway/haproxy_sockets.py, if requested; empty if
+    there is none. traffic: requests and generated tokens from the server's counters, and the GPU's temperature, if
+    requested. load_s: seconds of the stages of the server's start, measured when it was verified. memory_available_bytes
+    and memory_total_bytes: of the host, now.
     """
     now_s, verified_state = time.time(), verified_states.load_last(state)
     busy, interrupted = _describe_runs(machine, state)
@@ -49,7 +56,7 @@ def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -
         "late": late,
         "busy": busy,
         "interrupted": interrupted,
-        "load_s": _load_stages(verified_state, current),
+        "load_s": _select_stage_durations(verified_state, current),
         **_read_memory(machine),
     }
     if request["traffic"]:
@@ -74,13 +81,6 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
     """
     rows = [check_row(record) for record in store.load_history(state.records_folder, request["since_s"] or 0.0)]
     yield event("checks", fields=list(CHECK_FIELDS), rows=rows)
-
-
-#: fields of a row in `read_checks`, in order
-CHECK_FIELDS = (
-    *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
-    *("temperature_c", "power_w", "healed", "every_s"),
-)
 
 
 def check_row(record: Record) -> list[Any]:
@@ -121,7 +121,7 @@ def _describe_gateway_change(record: Record, gateway: dict[str, Any]) -> str:
     return "" if was_healthy == is_healthy else "no check since the gateway changed"
 
 
-def _load_stages(verified_state: Mapping[str, Any], current: snapshot.Snapshot) -> dict[str, float]:
+def _select_stage_durations(verified_state: Mapping[str, Any], current: snapshot.Snapshot) -> dict[str, float]:
     """Return the seconds of each stage of the start; empty if the container was replaced or started again since."""
     if not snapshot.is_verified_since_start(current.container, verified_state):
         return {}
