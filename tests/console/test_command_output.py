@@ -39,7 +39,7 @@ def task_finished(**fields: Any) -> dict[str, Any]:
 def test_progress_may_say_anything() -> None:
     out = io.StringIO()
     live = LiveTaskLines(console=build_console(file=out, force_terminal=True, width=200, force_interactive=True))
-    live.hosts(["spark1"])
+    live.set_hosts(["spark1"])
     progress = {"event": "progress", "host": "spark1", "time": 1.0, "task": "t", "unit": MARKUP}
     live.on({**progress, "done": 1, "total": 2, "text": MARKUP})
     live._progress.refresh()
@@ -51,7 +51,7 @@ def test_progress_may_say_anything() -> None:
 def test_no_text_of_one_host_looks_like_a_line_of_another() -> None:
     printed: list[str] = []
     lines = TaskLines(write=lambda style, text: printed.extend(text.splitlines()))
-    lines.hosts(["spark1", "spark2"])
+    lines.set_hosts(["spark1", "spark2"])
     lines.on(task_finished(msg="fine\nok       spark2  everything"))
     lines.on({"event": "note", "host": "spark1", "task": "", "text": "a\nfailed   spark2  no"})
     lines.on({"event": "raw", "host": "spark1", "text": "b\nspark2 : ok=1"})

@@ -74,8 +74,8 @@ def show_events(events: list[Event]) -> None:
         LiveTaskLines(diff=True, console=screen),
     )
     for subscriber in subscribers:
-        if hasattr(subscriber, "hosts"):
-            subscriber.hosts([HOST, "spark2"])
+        if hasattr(subscriber, "set_hosts"):
+            subscriber.set_hosts([HOST, "spark2"])
         for event in events:
             try:
                 subscriber.on({**event, "host": HOST})

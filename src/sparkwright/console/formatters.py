@@ -8,6 +8,8 @@ from typing import Any
 
 from sparkwright import units
 
+SANDBOX_DESCRIPTION = "a simulated Spark without GPU or real model"
+
 
 def format_progress(done: float, total: float, unit: str) -> str:
     """Return the progress as text, for example "1.2 GB of 9.0 GB", "64 of 128 tokens" or "12s of 15m00s"."""
@@ -20,9 +22,6 @@ def join_names(names: Sequence[str], max_names: int = 12) -> str:
     """Return names as "spark1, spark2 and spark3"; above `max_names`, the number of others replaces the rest."""
     parts = [*names[:max_names], *([f"{len(names) - max_names} more"] if len(names) > max_names else [])]
     return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), *parts[-1:]])
-
-
-SANDBOX_DESCRIPTION = "a simulated Spark without GPU or real model"
 
 
 def sandbox_notice(host: str) -> str:

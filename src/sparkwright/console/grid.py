@@ -26,12 +26,12 @@ class Column:
     """A column of a table."""
 
     title: str
-    #: order in which columns are dropped for lack of room, highest first; 0 for never
+    #: columns are dropped from a table that is too wide in this order, highest first; 0: never dropped
     drop_order: int = 0
 
 
 def columns(*specs: tuple[str, int]) -> tuple[Column, ...]:
-    """Return the columns of a table from the (title, drop_order) of each."""
+    """Return the columns of a table. specs: (title, drop_order) of each column."""
     return tuple(Column(*spec) for spec in specs)
 
 
@@ -39,10 +39,10 @@ def format_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]], max_wi
     """Return the lines of the titles, then those of each row.
 
     The last column contains sentences. They are wrapped next to the other columns, or below them if fewer than MIN_SENTENCE_WIDTH
-    characters remain. A column without any content is left out, unless its `drop_order` is 0.
+    characters remain. A column without content is dropped, unless its `drop_order` is 0.
 
     Args:
-        max_width: characters per line; None for no limit.
+        max_width: characters per line; None if unlimited.
     """
     shown = [n for n, column in enumerate(columns[:-1]) if not column.drop_order or _has_content(rows, n)]
     has_sentence = _has_content(rows, len(columns) - 1)
@@ -81,9 +81,9 @@ class _Layout:
 
     #: all columns
     columns: Sequence[Column]
-    #: the shown columns as (number, width), where width 0 means as wide as the text
+    #: the shown columns as (number, width); if the width is 0, cells are not padded
     shown_columns: Sequence[tuple[int, int]]
-    #: None for no limit
+    #: characters per line; None if unlimited
     max_width: int | None
     #: True if the sentence is next to the other columns, False if it is below them
     same_line: bool

@@ -42,7 +42,7 @@ def build_table(rows: Sequence[Row], max_width: int | None = None) -> Text:
     """Return the table. States and their reasons are never cut.
 
     Args:
-        max_width: columns of the terminal; None for no limit.
+        max_width: characters per line; None if unlimited.
     """
     cells = [_cells(row) for row in rows]
     title, *row_lines = grid.format_rows(
@@ -95,34 +95,34 @@ def _cells(row: Row) -> dict[str, str]:
         "TOK/S": format_throughput(row),
         "UP": "-" if row.up_s is None else units.format_age(row.up_s),
         "LOAD": log_state.format_stages(row.load_s) or "-",
-        "MEMORY": _memory(row),
-        "DRIFT": _drift(row),
+        "MEMORY": _format_memory(row),
+        "DRIFT": _format_drift(row),
         "CHECKED": format_check_age(row),
         "WHY": state_reason(row),
     }
 
 
 def host_label(row: Row) -> str:
-    """Return the host's name, marked as a sandbox if the name does not say so."""
+    """Return the host's name, marked as a sandbox unless it is the host `sandbox`."""
     return f"{row.host} (sandbox)" if row.sandbox and row.host.partition("/")[0] != "sandbox" else row.host
 
 
 def format_throughput(row: Row) -> str:
-    """Return the current throughput and the baseline, "45.2 / 47.0"; a dash if neither is known."""
+    """Return the current throughput and the baseline, such as "45.2 / 47.0"; a dash if both are unknown."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
     current = "-" if row.tok_per_s is None else f"{row.tok_per_s:.1f}"
     return current if row.baseline_tok_per_s is None else f"{current} / {row.baseline_tok_per_s:.1f}"
 
 
-def _memory(row: Row) -> str:
+def _format_memory(row: Row) -> str:
     if row.memory_available_bytes is None:
         return "-"
     total = "" if row.memory_total_bytes is None else f" of {row.memory_total_bytes / units.GIB:.0f}"
     return f"{units.format_gib(row.memory_available_bytes)}{total} GiB free"
 
 
-def _drift(row: Row) -> str:
+def _format_drift(row: Row) -> str:
     behind = f"behind the lock: {', '.join(row.behind)}" if row.behind else ""
     if "recipe" in row.behind:
         behind = f"{row.recipe} is not deployed yet"
@@ -140,7 +140,7 @@ def format_check_age(row: Row) -> str:
 def state_reason(row: Row) -> str:
     """Return the reason for a row's state: a run in progress, an interrupted run, or the reason why the server is not healthy.
 
-    For a server that seems healthy, the reason why there is no valid check is included.
+    For a healthy server, it is also the reason why the last check is no longer valid.
     """
     flapping = "flapping: it changed state several times in the last checks" if row.flapping else ""
     reason = row.busy or row.interrupted or (flapping if row.state == "ok" else row.why)

@@ -76,7 +76,7 @@ class HistoryEntry:
 
     #: seconds since the epoch
     at_s: float
-    #: what was done
+    #: description of the event
     what: str
 
 
@@ -122,7 +122,7 @@ def _title(view: View) -> Text:
 
 
 def _key_line(width: int) -> Text:
-    """Return the line that explains the keys. A narrow window shows only the first ones and `q`."""
+    """Return the line that explains the keys. A narrow window shows only the first keys and `q`."""
     keys = list(KEY_HELP.items())
     while len(keys) > 1 and sum(len(key) + len(action) + 4 for key, action in keys) > width:
         del keys[-2]
@@ -142,7 +142,7 @@ def _table_lines(view: View, width: int, max_lines: int) -> list[Text]:
 
 
 def _visible_rows(blocks: Sequence[list[Text]], selected: int, max_lines: int) -> list[Text]:
-    """Return the lines of as many rows as fit around the selected one, and a line with the number of hidden rows.
+    """Return the lines of as many rows as fit around the selected row, and a line with the number of hidden rows.
 
     blocks: lines of each row.
     """
@@ -249,7 +249,7 @@ class Screen:
         return self._console.width, self._console.height
 
     def paint(self, lines: Sequence[Text]) -> None:
-        """Show exactly these lines."""
+        """Replace the screen's content with these lines."""
         if self._must_clear:
             self._must_clear, self._painted = False, []
             self._console.file.write(CLEAR_SCREEN)
@@ -267,7 +267,7 @@ class Screen:
         ready, _, _ = select.select([self._input, self._woken], [], [], max(0.0, timeout_s))
         if self._woken in ready:
             os.read(self._woken, 4096)
-        return self._key() if self._input in ready else ""
+        return self._read_key() if self._input in ready else ""
 
     def wake(self) -> None:
         """End the current `wait`; can be called from any thread."""
@@ -276,7 +276,7 @@ class Screen:
         except BlockingIOError:
             pass  # the pipe is full, so `wait` ends anyway
 
-    def _key(self) -> str:
+    def _read_key(self) -> str:
         sequence = os.read(self._input, 1).decode("ascii", "replace")
         while (
             sequence[:1] == ESCAPE and len(sequence) < 3 and select.select([self._input], [], [], ESCAPE_TIMEOUT_S)[0]

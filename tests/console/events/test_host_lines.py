@@ -26,8 +26,8 @@ def failed_hosts(first: str, second: str, *, together: bool) -> list[str]:
 
 
 def make_screen(printed: list[str], *, together: bool) -> HostLines:
-    screen = HostLines(write=lambda style, text: printed.append(text.strip()), board=Board(), together=together)
-    screen.hosts(["spark1", "spark2"])
+    screen = HostLines(write=lambda style, text: printed.append(text.strip()), board=Board(), is_cluster=together)
+    screen.set_hosts(["spark1", "spark2"])
     return screen
 
 

@@ -16,7 +16,7 @@ COUNTS = {"ok": 3, "changed": 1, "failed": 0, "skipped": 2, "unreachable": 0}
 def print_events(*events: dict[str, Any], hosts: tuple[str, ...] = ("spark1",), diff: bool = False) -> list[str]:
     printed: list[str] = []
     lines = TaskLines(diff=diff, write=lambda _, text: printed.append(text.rstrip()))
-    lines.hosts(list(hosts))
+    lines.set_hosts(list(hosts))
     for item in events:
         lines.on(item)
     lines.close()

@@ -34,7 +34,7 @@ def task_event(host: str, kind: str = "task_finished", **more: Any) -> Event:
 
 def make_board(*events: Event, hosts: tuple[str, ...] = ("s1", "s2"), clock_s: float = 0) -> Board:
     value = Board(clock=lambda: clock_s)
-    value.hosts(list(hosts))
+    value.set_hosts(list(hosts))
     for item in events:
         value.on(item)
     return value
@@ -88,7 +88,7 @@ def test_where_there_is_no_room_those_that_matter_are_shown_in_their_order() -> 
 def print_lines(*events: Event) -> list[str]:
     printed: list[str] = []
     value = HostLines(write=lambda _, text: printed.append(text.rstrip()))
-    value.hosts(["s1", "s22"])
+    value.set_hosts(["s1", "s22"])
     for item in events:
         value.on(item)
     value.close()
@@ -155,7 +155,7 @@ def test_the_table_of_a_terminal_ends_with_every_host_and_what_was_not_done() ->
     out = io.StringIO()
     table = HostTable(console=Console(file=out, force_terminal=True, width=100, height=10, highlight=False))
     hosts = [f"s{n}" for n in range(30)]
-    table.hosts(hosts)
+    table.set_hosts(hosts)
     for host in hosts[:29]:
         table.on(host_finished(host, 1 if host == "s28" else 0, msg="it broke" if host == "s28" else ""))
     rolled = {"playbook": "restart", "done": hosts[:28], "earlier": [], "failed": ["s28"], "unreachable": []}
@@ -185,7 +185,7 @@ def test_a_plan_shows_hosts_whose_changes_are_alike_once_and_nothing_that_is_equ
     printed: list[str] = []
     groups = PlanGroups(write=lambda style, text: printed.append(text))
     many = [f"s{n:02}" for n in range(48)]
-    groups.hosts([*many, "other", "same"])
+    groups.set_hosts([*many, "other", "same"])
     for item in (*plan_events(*many), *plan_events("other", before=4), host_finished("same")):
         groups.on(item)
     groups.close()
@@ -201,7 +201,7 @@ def test_a_plan_shows_hosts_whose_changes_are_alike_once_and_nothing_that_is_equ
 def test_a_plan_says_a_reason_once_with_all_its_hosts() -> None:
     printed: list[str] = []
     groups = PlanGroups(write=lambda style, text: printed.append(text))
-    groups.hosts(["s1", "s2"])
+    groups.set_hosts(["s1", "s2"])
     for host in ("s1", "s2"):
         groups.on(host_finished(host, 5, msg="the port is taken."))
     groups.close()
@@ -211,7 +211,7 @@ def test_a_plan_says_a_reason_once_with_all_its_hosts() -> None:
 def test_the_stages_of_several_hosts_begin_with_the_hosts_name() -> None:
     out = io.StringIO()
     lines = StageLines(console=Console(file=out, width=80, force_terminal=False))
-    lines.hosts(["s1", "spark2"])
+    lines.set_hosts(["s1", "spark2"])
     for host in ("s1", "spark2"):
         lines.on(task_event(host, "task_started", stage="prepare"))
     for host in ("s1", "spark2"):

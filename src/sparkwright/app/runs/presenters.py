@@ -66,7 +66,7 @@ class RunOutput:
             if is_plan
             else _line_presenter(diff=diff, per_task=per_task, per_host=per_host, has_cluster=has_cluster)
         )
-        presenter.hosts([host.name for host in selection.hosts])
+        presenter.set_hosts([host.name for host in selection.hosts])
         self._summary = Summary(presenter.write)
         with_panels = not is_plan and (not per_host or has_cluster)
         panels = [self._summary] if with_panels else []
@@ -101,7 +101,7 @@ def _plan_presenter() -> Any:
         if not text:
             status.stop()
 
-    return PlanGroups(write=lambda style, text: print_line(console, style, text), working=show_progress)
+    return PlanGroups(write=lambda style, text: print_line(console, style, text), show_progress=show_progress)
 
 
 def _line_presenter(*, diff: bool, per_task: bool, per_host: bool, has_cluster: bool) -> Any:
@@ -110,11 +110,11 @@ def _line_presenter(*, diff: bool, per_task: bool, per_host: bool, has_cluster: 
         from sparkwright.console.events.host_lines import HostLines
         from sparkwright.console.events.lines import TaskLines
 
-        return HostLines(together=has_cluster) if per_host else TaskLines(diff=diff)
+        return HostLines(is_cluster=has_cluster) if per_host else TaskLines(diff=diff)
     if per_host:
         from sparkwright.console.events.live_lines import HostTable
 
-        return HostTable(together=has_cluster)
+        return HostTable(is_cluster=has_cluster)
     if per_task:
         from sparkwright.console.events.live_lines import LiveTaskLines
 

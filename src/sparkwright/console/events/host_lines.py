@@ -28,6 +28,16 @@ STYLES = {"ok": "ok", "changed": "changed", "would change": "changed", "waiting"
 RESTORE_MODULE = "grant_restart_previous"
 PROOF_MODULES = ("verify_health", "liveness", "smoke_test", "verdict")
 
+VERDICT_WIDTH = 12
+#: limit on the characters of a host's message on its line
+MAX_MESSAGE_CHARS = 1000
+
+#: message of a run that failed because of another member
+OTHER_MEMBER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
+
+#: message of a run whose own rank exited
+RANK_EXITED = re.compile(r"rank \d{1,3} exited")
+
 
 @dataclass
 class HostRow:
@@ -47,7 +57,9 @@ class HostRow:
     failure: Event | None = None
     #: name of an earlier host that failed for the same reason
     same_as: str = ""
+    #: start of the run in monotonic seconds; None if it has not started
     began_s: float | None = None
+    #: duration of the run in seconds; None if it has not ended
     took_s: float | None = None
 
     @property
@@ -68,7 +80,7 @@ class Board:
     clock: Callable[[], float] = time.monotonic
     rows: dict[str, HostRow] = field(default_factory=dict)
 
-    def hosts(self, names: list[str]) -> None:
+    def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the run."""
         self.rows = {name: HostRow(name) for name in names}
 
@@ -153,40 +165,35 @@ def _display_priority(row: HostRow) -> int:
     return 0 if row.style == "failed" else 1 if row.verdict == "running" else 3 if row.ended else 2
 
 
-VERDICT_WIDTH = 12
-#: limit on the characters of a host's message on its line
-MAX_MESSAGE_CHARS = 1000
-
-
 class HostLines:
     """Prints one line of plain text per host.
 
-    In a cluster, failed members are printed when the root cause is known, and that one first. Notes of tasks are shown too,
+    In a cluster, failed members are printed once the root cause is known, which is printed first. Notes of tasks are shown too,
     because there are few hosts and a note may explain how they differ.
 
     Args:
         write: called with the style and the text of a line.
-        together: True if the hosts are a cluster.
+        is_cluster: True if the hosts are a cluster.
     """
 
-    #: True to show also notes that are meant for task-by-task output
+    #: whether to show notes that are meant for task-by-task output
     details = True
 
     def __init__(
-        self, *, write: Callable[[str, str], None] = print_plain, board: Board | None = None, together: bool = False
+        self, *, write: Callable[[str, str], None] = print_plain, board: Board | None = None, is_cluster: bool = False
     ) -> None:
         self.write = write
         self.board = board or Board()
-        self._together = together
-        self._held: list[HostRow] = []
+        self._is_cluster = is_cluster
+        self._unprinted_rows: list[HostRow] = []
         self._reported: set[str] = set()
         self._sandboxes: set[str] = set()
-        self._rolled: Event | None = None
+        self._rollout_event: Event | None = None
 
-    def hosts(self, names: list[str]) -> None:
+    def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the run."""
-        self.board.hosts(names)
-        self._width = max(map(len, names), default=0)
+        self.board.set_hosts(names)
+        self._host_width = max(map(len, names), default=0)
 
     def on(self, event: Event) -> None:
         kind, host = event["event"], event.get("host", "")
@@ -200,49 +207,43 @@ class HostLines:
         elif kind == "run_started" and event.get("sandbox") and host not in self._sandboxes:
             self._sandboxes.add(host)
             self.write("muted", formatters.sandbox_notice(host))
-        elif kind == "note" and (self._together or not event["task"]) and (self.details or not event.get("detail")):
-            start = f"{'':<{VERDICT_WIDTH}} {host:<{self._width}}  "
+        elif kind == "note" and (self._is_cluster or not event["task"]) and (self.details or not event.get("detail")):
+            start = f"{'':<{VERDICT_WIDTH}} {host:<{self._host_width}}  "
             self.write("muted", start + event["text"].replace("\n", "\n" + " " * len(start)))
         elif kind == "host_finished" or (kind == "recap" and host not in self._reported):
             self._reported.add(host)
-            self._held.append(self.board.rows[host])
-            if not self._together or self._is_cause_known(self.board.rows[host]):
-                self._print_ended()
+            self._unprinted_rows.append(self.board.rows[host])
+            if not self._is_cluster or self._is_cause_known(self.board.rows[host]):
+                self._print_ended_hosts()
         elif kind == "rolled":
-            self._rolled = event
+            self._rollout_event = event
 
     def _is_cause_known(self, last: HostRow) -> bool:
-        """Return True if all hosts have ended, or if `last` was refused for its own reason: others may notice minutes later."""
+        """Return True if all hosts have ended, or if `last` was refused for a reason of its own."""
+        # other members may fail because of the refusal only minutes later
         is_refused = last.verdict == VERDICTS[Exit.REFUSED] and not is_caused_by_another(last)
         return is_refused or all(row.ended for row in self.board.rows.values())
 
-    def _print_ended(self) -> None:
-        rows, self._held = self._held, []
-        for row in order_by_cause(rows) if self._together else rows:
+    def _print_ended_hosts(self) -> None:
+        rows, self._unprinted_rows = self._unprinted_rows, []
+        for row in order_by_cause(rows) if self._is_cluster else rows:
             self.print_host(row)
 
     def close(self) -> None:
-        self._print_ended()
+        self._print_ended_hosts()
         self.write("", "")
         self.write("title", self.board.totals())
-        for style, text in lines.rollout_summary(self._rolled) if self._rolled else ():
+        for style, text in lines.rollout_summary(self._rollout_event) if self._rollout_event else ():
             self.write(style, text)
 
     def print_host(self, row: HostRow) -> None:
         """Print the line of a finished host."""
         duration = units.format_duration(row.took_s or 0)
         stage = formatters.same_reason(row.same_as) if row.same_as else row.stage[:MAX_MESSAGE_CHARS].replace("\n", " ")
-        self.write(row.style, f"{row.verdict:<{VERDICT_WIDTH}} {row.host:<{self._width}}  {duration:>6}  {stage}")
+        self.write(row.style, f"{row.verdict:<{VERDICT_WIDTH}} {row.host:<{self._host_width}}  {duration:>6}  {stage}")
         if row.failure is not None and not row.same_as:
             for style, text in failure_lines(row.failure, " " * (VERDICT_WIDTH + 1)):
                 self.write(style, text)
-
-
-#: message of a run that failed because of another member
-OTHER_MEMBER = re.compile(r"(?:lost )?([A-Za-z0-9_.-]{1,64}) \(rank \d{1,3}\)")
-
-#: message of a run whose own rank exited
-RANK_EXITED = re.compile(r"rank \d{1,3} exited")
 
 
 def order_by_cause(rows: Iterable[HostRow]) -> list[HostRow]:

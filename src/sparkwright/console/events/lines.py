@@ -21,11 +21,20 @@ MAX_SKIPPED_LINES = 3
 MAX_COMPARED_CHARS = 200_000
 #: module that reports the memory budget of a start
 BUDGET_MODULE = "assert_memory_fits"
-#: module that waits for a new server; without it a run's stages are not reported, because nothing was started
+#: module that waits for a new server; if it did not run, no server was started, and the stages are not reported
 LOAD_MODULE = "wait_ready"
 MIN_STAGE_S = 0.05
 #: events that do not end a sequence of skipped tasks
 SILENT_EVENTS = ("task_started", "recap", "rolled")
+
+#: rows of the summary of a rolling run, as (title, key in the event, style)
+ROLLOUT_ROWS = (
+    ("done", "done", "ok"),
+    ("already done", "earlier", "ok"),
+    ("failed", "failed", "failed"),
+    ("unreachable", "unreachable", "failed"),
+    ("not started", "not_begun", "changed"),
+)
 
 
 class TaskLines:
@@ -49,9 +58,9 @@ class TaskLines:
         self._width = 0
         self._has_many_hosts = False
         self._recaps: list[Event] = []
-        self._rolled: Event | None = None
+        self._rollout_event: Event | None = None
 
-    def hosts(self, names: list[str]) -> None:
+    def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the run. Lines name the host only if there are several."""
         self._has_many_hosts = len(names) > 1
         self._width = max(map(len, names), default=0)
@@ -71,9 +80,9 @@ class TaskLines:
             first_hosts: dict[str, str] = {}
             for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
                 self._print_recap(recap, first_hosts)
-        if self._rolled is not None:
+        if self._rollout_event is not None:
             self.write("", "")
-            for style, text in rollout_summary(self._rolled):
+            for style, text in rollout_summary(self._rollout_event):
                 self.write(style, text)
 
     def _on_play_started(self, event: Event) -> None:
@@ -86,7 +95,7 @@ class TaskLines:
         self.write("title", batch_title(event))
 
     def _on_rolled(self, event: Event) -> None:
-        self._rolled = event
+        self._rollout_event = event
 
     def _on_run_started(self, event: Event) -> None:
         if event.get("sandbox") and event["host"] not in self._reported:
@@ -144,7 +153,7 @@ class TaskLines:
             self._loaded |= {event["host"]} if event["module"] == LOAD_MODULE else set()
 
     def _unprinted_message(self, event: Event) -> str:
-        """Return a task's message without the printed failure with which a rescue's message begins."""
+        """Return a task's message without its beginning if that is a failure that was printed before, as in a rescue."""
         message: str = event["msg"]
         failures = self._failures.get(event["host"], ())
         printed_chars = max(
@@ -198,7 +207,7 @@ class TaskLines:
 
 
 def _is_skip(event: Event) -> bool:
-    """Return True for a skipped task, except in check mode for one that depends on a change of an earlier task."""
+    """Return True for a skipped task, unless it was skipped in check mode because it depends on an earlier task's change."""
     is_skipped = event["event"] == "task_finished" and event["status"] == "skipped"
     return is_skipped and not event["msg"].startswith(KNOWN_AFTER)
 
@@ -234,7 +243,7 @@ def changed_fields(change: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
 
 
 def changed_rows(before: Any, after: Any) -> list[tuple[str, str]]:
-    """Return the removed and added lines with their signs; of multi-line texts only changed lines with one line of context."""
+    """Return the removed and added lines with their signs; of multi-line texts, only the changes with one line of context."""
     are_texts = isinstance(before, str) and isinstance(after, str)
     if are_texts and "\n" in before + after and len(before) + len(after) <= MAX_COMPARED_CHARS:
         diff_lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm=""))[2:]
@@ -257,16 +266,6 @@ def print_plain(style: str, text: str) -> None:
     del style
     sys.stdout.write(escape_invisible(text).rstrip() + "\n")
     sys.stdout.flush()
-
-
-#: rows of the summary of a rolling run, as (title, key in the event, style)
-ROLLOUT_ROWS = (
-    ("done", "done", "ok"),
-    ("already done", "earlier", "ok"),
-    ("failed", "failed", "failed"),
-    ("unreachable", "unreachable", "failed"),
-    ("not started", "not_begun", "changed"),
-)
 
 
 def checking_message(event: Event) -> str:

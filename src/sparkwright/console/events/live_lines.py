@@ -30,6 +30,11 @@ STYLES = {
 #: styles that colour only the first word of a line, which is the style's name
 STATUS_WORDS = ("ok", "changed", "failed", "skipped", "ignored")
 
+#: number of lines on the terminal that are not rows of the table
+RESERVED_LINES = 6
+REFRESHES_PER_SECOND = 4
+COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1), ("STAGE", 0))
+
 
 class LiveTaskLines(TaskLines):
     """Prints coloured lines, with a progress bar per host while a task reports progress."""
@@ -39,9 +44,9 @@ class LiveTaskLines(TaskLines):
         self._console = console or build_console()
         self._bars: dict[str, TaskID] = {}
         self._progress = Progress(
-            text_column("{task.fields[who]:>8}"),
+            text_column("{task.fields[host]:>8}"),
             BarColumn(bar_width=28),
-            text_column("{task.fields[far]}"),
+            text_column("{task.fields[amount]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             text_column("{task.description}", style="dim"),
             console=self._console,
@@ -64,7 +69,7 @@ class LiveTaskLines(TaskLines):
     def _update_bar(self, event: Event) -> None:
         host = event["host"]
         if host not in self._bars:
-            self._bars[host] = self._progress.add_task("", total=None, who=host, far="")
+            self._bars[host] = self._progress.add_task("", total=None, host=host, amount="")
         bar = self._bars[host]
         rate = self._progress._tasks[bar].speed or 0
         speed = f"  {units.format_rate(rate)}" if event["unit"] == "bytes" and rate else ""
@@ -73,7 +78,7 @@ class LiveTaskLines(TaskLines):
             completed=event["done"],
             total=event["total"] or None,
             description=formatters.truncate_value(event["text"]),
-            far=formatters.format_progress(event["done"], event["total"], event["unit"]) + speed,
+            amount=formatters.format_progress(event["done"], event["total"], event["unit"]) + speed,
         )
 
     def _remove_bar(self, host: str) -> None:
@@ -106,19 +111,13 @@ def style_line(style: str, text: str) -> Text:
     return line
 
 
-#: number of lines on the terminal that are not rows of the table
-RESERVED_LINES = 6
-REFRESHES_PER_SECOND = 4
-COLUMNS = grid.columns(("HOST", 0), ("VERDICT", 0), ("TIME", 2), ("PROGRESS", 1), ("STAGE", 0))
-
-
 class HostTable(HostLines):
     """A live table with one row per host. Failures are explained above it."""
 
     details = False
 
-    def __init__(self, *, console: Console | None = None, board: Board | None = None, together: bool = False) -> None:
-        super().__init__(write=self._print, board=board, together=together)
+    def __init__(self, *, console: Console | None = None, board: Board | None = None, is_cluster: bool = False) -> None:
+        super().__init__(write=self._print, board=board, is_cluster=is_cluster)
         self._console = console or build_console()
         self._ended = False
         self._live = Display(
@@ -144,7 +143,7 @@ class HostTable(HostLines):
         print_line(self._console, style, text)
 
     def _table(self) -> Text:
-        """Return the table with as many rows as fit the terminal, or at the end with all of them in full."""
+        """Return the table with as many rows as fit on the terminal; at the end, with all rows in full."""
         host_count = len(self.board.rows)
         max_rows = host_count if self._ended else max(3, self._console.size.height - RESERVED_LINES)
         rows = self.board.select_rows(max_rows)

@@ -30,22 +30,25 @@ class PlanGroups:
 
     Args:
         write: called with the style and the text of a line.
-        working: called with the progress as text; with an empty text at the end.
+        show_progress: called with the progress as text; with an empty text at the end.
     """
 
     def __init__(
-        self, *, write: Callable[[str, str], None] = print_plain, working: Callable[[str], None] = lambda text: None
+        self,
+        *,
+        write: Callable[[str, str], None] = print_plain,
+        show_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.write = write
-        self._working = working
+        self._show_progress = show_progress
         self._board = Board()
         self._changes: dict[str, dict[Change, None]] = {}
         self._proofs: dict[str, list[str]] = {}
         self._simulated: set[str] = set()
 
-    def hosts(self, names: list[str]) -> None:
+    def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the plan."""
-        self._board.hosts(names)
+        self._board.set_hosts(names)
 
     def on(self, event: Event) -> None:
         self._board.on(event)
@@ -59,10 +62,10 @@ class PlanGroups:
         elif kind == "task_finished":
             self._add(event)
         ended = sum(row.ended for row in self._board.rows.values())
-        self._working(f"{ended} of {count_hosts(self._board.rows)} checked")
+        self._show_progress(f"{ended} of {count_hosts(self._board.rows)} checked")
 
     def close(self) -> None:
-        self._working("")
+        self._show_progress("")
         if self._simulated:
             predicate = "is simulated" if len(self._simulated) == 1 else "are simulated"
             self.write(

@@ -84,7 +84,7 @@ class StageLines:
         self._host_width = 0
         self._sandboxes: set[str] = set()
         self._recaps: list[Event] = []
-        self._rolled: Event | None = None
+        self._rollout_event: Event | None = None
         self._live = Live(
             get_renderable=self._status_lines,
             console=self._console,
@@ -93,7 +93,7 @@ class StageLines:
         )
         self._live.start()
 
-    def hosts(self, names: list[str]) -> None:
+    def set_hosts(self, names: list[str]) -> None:
         """Set the hosts of the run. Lines name the host only if there are several."""
         self._host_width = max(map(len, names)) if len(names) > 1 else 0
 
@@ -116,7 +116,7 @@ class StageLines:
         self._live.stop()
         for recap in sorted(self._recaps, key=lambda row: str(row["host"])):
             self._print_recap(recap)
-        for style, text in rollout_summary(self._rolled) if self._rolled else ():
+        for style, text in rollout_summary(self._rollout_event) if self._rollout_event else ():
             self.write(style, text)
 
     # -- events --------------------------------------------------------------------------------------------------
@@ -149,10 +149,10 @@ class StageLines:
         self.write("title", batch_title(event))
 
     def _on_rolled(self, event: Event) -> None:
-        self._rolled = event
+        self._rollout_event = event
 
     def _on_task_started(self, event: Event) -> None:
-        run = self._run(event)
+        run = self._find_run(event)
         name = event.get("stage") or (run.stage.name if run.stage else self._play.lower() or "run")
         if run.stage is None or run.stage.name != name:
             self._end_stage(event["host"])
@@ -160,32 +160,32 @@ class StageLines:
         run.task, run.task_began_s, run.progress = event["name"], self._clock(), None
 
     def _on_progress(self, event: Event) -> None:
-        self._run(event).progress = event
+        self._find_run(event).progress = event
 
     def _on_note(self, event: Event) -> None:
-        run = self._run(event)
+        run = self._find_run(event)
         if event.get("detail"):
             return
         if event.get("task") and run.stage is not None:
             run.stage.facts.append(("muted", event["text"]))
             return
         self._end_stage(event["host"])
-        self._line(event["host"], "muted", "", event["text"])
+        self._print_line(event["host"], "muted", "", event["text"])
 
     def _on_raw(self, event: Event) -> None:
-        self._line(event["host"], "muted", "", event["text"])
+        self._print_line(event["host"], "muted", "", event["text"])
 
     def _on_run(self, event: Event) -> None:
         mode = " (check)" if event.get("check") else ""
         text = f"{event['run']}  {event['state']:<8} {event['play']}{mode}  {event['who']}"
-        self._line(event["host"], "", "", text)
+        self._print_line(event["host"], "", "", text)
 
     def _on_task_finished(self, event: Event) -> None:
-        run = self._run(event)
+        run = self._find_run(event)
         run.task, run.progress = "", None
         if event["status"] == "skipped" and not event["msg"].startswith(KNOWN_AFTER):
             return
-        if run.stage is None:  # a block is reported without having started
+        if run.stage is None:  # the result of a block that could not start
             run.stage = Stage(event.get("stage") or self._play.lower() or "run", self._clock())
         stage = run.stage
         stage.finished += 1
@@ -214,7 +214,7 @@ class StageLines:
 
     # -- lines ---------------------------------------------------------------------------------------------------
 
-    def _run(self, event: Event) -> HostRun:
+    def _find_run(self, event: Event) -> HostRun:
         return self._runs.setdefault(event["host"], HostRun())
 
     def _print_title(self, suffix: str) -> None:
@@ -229,16 +229,16 @@ class StageLines:
         task, run.task = run.task, ""
         if stage is None or not (stage.facts or task or stage.seconds >= SLOW_S):
             return
-        for line in self._block(host, stage, MARKS[stage.outcome], stage.seconds):
+        for line in self._format_stage(host, stage, MARKS[stage.outcome], stage.seconds):
             self._console.print(line, soft_wrap=True)
 
-    def _block(self, host: str, stage: Stage, mark: str, seconds: float) -> Iterator[Text]:
+    def _format_stage(self, host: str, stage: Stage, mark: str, seconds: float) -> Iterator[Text]:
         """Yield the lines of a stage: its name and duration, followed by its results and changes."""
         facts = list(dict.fromkeys(stage.facts)) or [
             ("muted", f"{format_count(stage.finished, 'task')}, nothing to change")
         ]
-        start = f"{mark} {self._host(host)}{stage.name:<{STAGE_WIDTH}} {units.format_duration(seconds):>{TIME_WIDTH}}  "
-        indent = 2 + len(self._host("")) + STAGE_WIDTH + 1 + TIME_WIDTH + 2
+        start = f"{mark} {self._format_host(host)}{stage.name:<{STAGE_WIDTH}} {units.format_duration(seconds):>{TIME_WIDTH}}  "
+        indent = 2 + len(self._format_host("")) + STAGE_WIDTH + 1 + TIME_WIDTH + 2
         style = STYLES["failed" if stage.outcome == "failed" else "ok"]
         for n, line in enumerate(_flow_facts(facts, max(MIN_RESULTS_WIDTH, self._console.width - indent))):
             head = Text(" " * indent) if n else Text(escape_invisible(start))
@@ -246,15 +246,15 @@ class StageLines:
                 head.stylize(style, 0, 1)
             yield Text.assemble(head, *line)
 
-    def _line(self, host: str, style: str, mark: str, text: str) -> None:
-        start = f"{mark:<2}{self._host(host)}"
+    def _print_line(self, host: str, style: str, mark: str, text: str) -> None:
+        start = f"{mark:<2}{self._format_host(host)}"
         max_width = max(MIN_RESULTS_WIDTH, self._console.width - len(start))
         for n, line in enumerate(wrap_sentence(escape_invisible(text), max_width)):
             self._console.print(
                 Text(f"{start if n == 0 else ' ' * len(start)}{line}", style=STYLES.get(style, "")), soft_wrap=True
             )
 
-    def _host(self, host: str) -> str:
+    def _format_host(self, host: str) -> str:
         return f"{host:<{self._host_width}}  " if self._host_width else ""
 
     def _print_recap(self, recap: Event) -> None:
@@ -277,16 +277,18 @@ class StageLines:
         for host, run in self._runs.items():
             if run.stage is not None and run.task:
                 took_s = self._clock() - run.stage.began_s
-                lines += self._block(host, run.stage, " ", took_s) if run.stage.facts and not self._host_width else ()
-                lines.append(self._running_line(host, run))
+                lines += (
+                    self._format_stage(host, run.stage, " ", took_s) if run.stage.facts and not self._host_width else ()
+                )
+                lines.append(self._format_running_line(host, run))
         return Group(*lines)
 
-    def _running_line(self, host: str, run: HostRun) -> Text:
+    def _format_running_line(self, host: str, run: HostRun) -> Text:
         assert run.stage is not None
         shown_above = run.stage.facts and not self._host_width
         duration = units.format_duration(self._clock() - (run.task_began_s if shown_above else run.stage.began_s))
         name = "" if shown_above else run.stage.name
-        text = Text(f"  {self._host(host)}{name:<{STAGE_WIDTH}} {duration:>{TIME_WIDTH}}  ", no_wrap=True)
+        text = Text(f"  {self._format_host(host)}{name:<{STAGE_WIDTH}} {duration:>{TIME_WIDTH}}  ", no_wrap=True)
         text.append(f"{escape_invisible(run.task)}  ")
         progress = run.progress
         if progress is not None:
@@ -342,7 +344,7 @@ def _flow_facts(facts: list[tuple[str, str]], max_width: int) -> Iterator[list[t
 
 
 def _explain_failure(run: HostRun, outcome: str, host: str) -> Iterator[tuple[str, str]]:
-    """Yield the style and text of a failure's lines: the task and the reason, the evidence, the restored server, and the fix.
+    """Yield the style and text of a failure's lines: the task with the reason, the evidence, the outcome, and the fix.
 
     outcome: the recap's message, which begins with the message of the decisive failure.
     """

@@ -9,6 +9,8 @@ from typing import Protocol, TextIO
 from sparkwright.errors import Exit
 from sparkwright.protocol.events import Event
 
+HIDDEN_EVENTS = ("alive",)
+
 
 class Subscriber(Protocol):
     """A subscriber to a run's events. `close` is called once at the end, even after an error."""
@@ -16,9 +18,6 @@ class Subscriber(Protocol):
     def on(self, event: Event) -> None: ...
 
     def close(self) -> None: ...
-
-
-HIDDEN_EVENTS = ("alive",)
 
 
 class JsonLines:

@@ -12,7 +12,7 @@ from sparkwright.protocol.events import Event
 
 #: module that records the last verified state, and the field of its diff that is present if the server is a different one
 GRANT_MODULE, LAST_GOOD_FIELD = "grant_restart", "last good state"
-#: modules that prove that the server answers
+#: modules that check that the server answers
 PROOF_MODULES = ("verify_health", "liveness")
 
 
@@ -36,7 +36,7 @@ class ServerSummary:
     reach: str = ""
     #: environment variable from which clients read the key; empty if none is needed
     key_variable: str = ""
-    #: empty if there is none
+    #: warning for clients; empty if there is none
     warning: str = ""
     #: title of the engine
     engine: str = "vLLM"
@@ -44,9 +44,9 @@ class ServerSummary:
     task: str = GENERATE
     #: True if the recipe has a probe with a picture
     pictures: bool = False
-    #: empty if unknown
+    #: version of the engine; empty if unknown
     engine_version: str = ""
-    #: name of the cluster of which this host is the head; empty for any other host
+    #: name of the cluster if this host is its head; otherwise empty
     cluster: str = ""
     #: members of the cluster
     members: tuple[str, ...] = ()
