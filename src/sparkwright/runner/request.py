@@ -56,7 +56,7 @@ COMMON_FIELDS: dict[str, Shape] = {
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """How the runner answers the requests with one verb."""
+    """A kind of request: the function that answers it, its fields, and its time limit."""
 
     #: the function that answers, as MODULE.FUNCTION of this package; the module is imported on demand
     function: str
