@@ -215,7 +215,7 @@ def test_a_killed_server_was_out_of_memory_only_where_docker_says_so(out_of_memo
     assert ("it was OOM-killed" in causes) == out_of_memory
     if not out_of_memory:
         stopped = causes["it was stopped manually (docker stop, docker kill)"]
-        assert (stopped.verdict, stopped.evidence) == ("possible", "exit code 137: it was sent a signal")
+        assert (stopped.verdict, stopped.evidence) == ("possible", "exit code 137: it received a signal")
 
 
 def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:

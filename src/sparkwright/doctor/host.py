@@ -49,7 +49,7 @@ class IntendedServer:
 
 @dataclass
 class Host:
-    """A host to inspect. Methods return None or an empty value for what can't be determined, and raise no errors."""
+    """A host to inspect. Methods return None or an empty value for values that can't be determined."""
 
     context: Context
     #: the login user

@@ -33,8 +33,8 @@ def ollama_url(host: str) -> str:
     except ValueError:
         port = None
     default_port = {"http": 80, "https": 443}.get(parts.scheme, OLLAMA_PORT) if has_scheme else OLLAMA_PORT
-    name = parts.hostname or ""
-    address = "127.0.0.1" if name in WILDCARD_ADDRESSES else f"[{name}]" if ":" in name else name
+    hostname = parts.hostname or ""
+    address = "127.0.0.1" if hostname in WILDCARD_ADDRESSES else f"[{hostname}]" if ":" in hostname else hostname
     return f"{parts.scheme}://{address}:{port or default_port}"
 
 

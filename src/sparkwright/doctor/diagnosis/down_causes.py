@@ -88,10 +88,10 @@ def _engine_failure(server: DiagnosisInput) -> Iterator[Cause]:
 
 def _out_of_memory(server: DiagnosisInput) -> Iterator[Cause]:
     if server.last_exit.out_of_memory:
-        sentence = f"Docker reports OOMKilled, exit code {server.last_exit.code}"
+        evidence = f"Docker reports OOMKilled, exit code {server.last_exit.code}"
         share = "".join(f"lower {flag}, or " for flag in concept_flags(server.engine.name, "the share of memory"))
         fix = f"{share}stop other processes"
-        yield Cause("it was OOM-killed", "found", sentence, fix, 190)
+        yield Cause("it was OOM-killed", "found", evidence, fix, 190)
 
 
 def _refused_start(server: DiagnosisInput) -> Iterator[Cause]:
@@ -120,10 +120,10 @@ def _manual_stop(server: DiagnosisInput) -> Iterator[Cause]:
         return
     name, fix = "it was stopped manually (docker stop, docker kill)", "`invoke restart` starts it again"
     if server.container.policy in ("always", "unless-stopped"):
-        sentence = f"its restart policy is {server.container.policy}, so Docker restarts it unless it was stopped"
-        yield Cause(name, "possible", sentence, fix, 60)
+        evidence = f"its restart policy is {server.container.policy}, so Docker restarts it unless it was stopped"
+        yield Cause(name, "possible", evidence, fix, 60)
     elif server.last_exit.code in (SIGKILL_EXIT_CODE, SIGTERM_EXIT_CODE):
-        yield Cause(name, "possible", f"exit code {server.last_exit.code}: it was sent a signal", fix, 40)
+        yield Cause(name, "possible", f"exit code {server.last_exit.code}: it received a signal", fix, 40)
 
 
 def _host_loss(server: DiagnosisInput) -> Iterator[Cause]:
@@ -150,8 +150,8 @@ def _host_loss(server: DiagnosisInput) -> Iterator[Cause]:
 
 def _stopped_crash_loop(server: DiagnosisInput) -> Iterator[Cause]:
     if server.stop_reason:
-        sentence = f"a health check stopped it and disabled its restart policy: {server.stop_reason}"
-        yield Cause("a crash loop was stopped", "found", sentence, "`invoke incident` fetches its diagnostics", 150)
+        evidence = f"a health check stopped it and disabled its restart policy: {server.stop_reason}"
+        yield Cause("a crash loop was stopped", "found", evidence, "`invoke incident` fetches its diagnostics", 150)
 
 
 def _interrupted_run(server: DiagnosisInput) -> Iterator[Cause]:
@@ -164,15 +164,15 @@ def _hung_engine(server: DiagnosisInput) -> Iterator[Cause]:
     probe = server.probe
     if probe.token == "none" and not probe.running:
         waited = f"no {tasks.result_noun(server.engine.http)} within {probe.waited_s:g} s"
-        sentence = f"{waited} with no other requests running; /health returns 200"
+        evidence = f"{waited} with no other requests running; /health returns 200"
         fix = "`invoke incident` first if you want to report it, then `invoke restart`"
-        yield Cause("the engine is hung", "found", sentence, fix, 160)
+        yield Cause("the engine is hung", "found", evidence, fix, 160)
     elif probe.still_s is not None:
-        sentence = (
+        evidence = (
             f"{format_count(int(probe.running or 0), 'request')} running, token counter unchanged for "
             f"{probe.still_s:.0f} s"
         )
-        yield Cause("the engine is hung", "possible", sentence, "`invoke restart`", 60)
+        yield Cause("the engine is hung", "possible", evidence, "`invoke restart`", 60)
         yield Cause("a prefill of a very long prompt", "possible", "128K tokens take about 52 s on a GB10", "wait", 50)
 
 
@@ -200,8 +200,8 @@ def _restarts(server: DiagnosisInput) -> Iterator[Cause]:
             else ""
         )
         restarts = f"{server.container.restarts} restarts{when} with exit code {server.last_exit.code}"
-        sentence = f"{restarts}; its last line: {server.last_line}"
-        yield Cause("it exits by itself", "found", sentence, "`invoke logs` shows why", 110)
+        evidence = f"{restarts}; its last line: {server.last_line}"
+        yield Cause("it exits by itself", "found", evidence, "`invoke logs` shows why", 110)
 
 
 CAUSE_RULES: tuple[Callable[[DiagnosisInput], Iterator[Cause]], ...] = (

@@ -37,13 +37,13 @@ class Option:
     actual: OptionReader
     #: the meaning of a difference
     why: str = ""
-    #: its name in Docker's HostConfig or Config
+    #: key of the option in Docker's HostConfig or Config
     key: str = ""
     #: "HostConfig" or "Config"
     section: str = "HostConfig"
     #: the value to create with; None to leave it out
     requested: Callable[[ContainerSpec], Any] = lambda spec: None
-    #: not compared if the spec leaves it out: Docker's configuration decides
+    #: True if Docker's configuration determines the default, so that the option is not compared unless the spec sets it
     open: bool = False
 
 
@@ -98,7 +98,7 @@ def _actual_labels(spec: ContainerSpec, container: Inspect, image: Inspect) -> d
 
 
 def _comparable_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels to compare: a recipe's, and the label with the engine's name."""
+    """Return the labels to compare: those set by the recipe, and the label with the engine's name."""
     return {name: text for name, text in labels.items() if not name.startswith(OWN_LABELS) or name == ENGINE_LABEL}
 
 
