@@ -18,7 +18,7 @@ SMOKE_TOKENS = 128
 READY_TIMEOUT_S = 900
 #: time limit for the first token of a check, in seconds
 TOKEN_TIMEOUT_S = 30
-#: seconds that running requests get before a server is stopped, and that a stop may take before the server is killed
+#: seconds to wait for running requests before a server is stopped, and for the stop before the server is killed
 DRAIN_TIMEOUT_S, STOP_TIMEOUT_S = 30, 60
 #: minimum time that an on-demand server stays awake when another one is requested
 MIN_AWAKE_TIME = "10m"
@@ -26,7 +26,7 @@ MIN_AWAKE_TIME = "10m"
 RESERVE_GIB = 4
 #: limit on the total size of a host's compile caches, in GiB
 MAX_CACHES_GIB = 20
-#: GPU temperature at which `doctor`, health checks and alerts report a host as too hot, in degrees C
+#: GPU temperature from which `doctor`, health checks and alerts report a host as too hot, in degrees C
 HOT_GPU_C = 90.0
 #: utilization above which a GPU counts as busy, so that a low clock or power is a fault and not idleness
 BUSY_GPU_PERCENT = 90.0

@@ -45,8 +45,8 @@ def install_command(extra: str, prefix: Path | None = None, package: Distributio
 
     Args:
         extra: a key of EXTRAS.
-        prefix: root of the environment; by default the running one.
-        package: metadata of the installed sparkwright; by default the running one.
+        prefix: root of the environment; by default, that of this process.
+        package: metadata of the installed sparkwright; by default, that of this process.
     """
     prefix, packages = prefix or Path(sys.prefix), EXTRAS[extra]
     with_options = [word for name in packages for word in ("--with", name)]

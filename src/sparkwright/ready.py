@@ -17,7 +17,7 @@ Item = TypeVar("Item", bound=HasFileno | int)
 
 
 def wait_for_readable(items: Sequence[Item], timeout_s: float = 0, *, writers: Iterable[HasFileno] = ()) -> list[Item]:
-    """Wait until an item is readable or closed by its peer, and return all such items; empty after `timeout_s`.
+    """Wait until an item is readable or closed by its peer, and return all readable or closed items; empty after `timeout_s`.
 
     writers: the wait also ends when one of these becomes writable. Raises ValueError for a closed item.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def join(argv: Iterable[object]) -> str:
-    """Join words to a command line from which the shell reads the same words."""
+    """Join words to a command line, with quotes where the shell needs them."""
     return shlex.join(str(word) for word in argv)
 
 

@@ -67,7 +67,7 @@ def today() -> str:
 
 
 def parse_duration(text: str, option: str = "", *, min_s: float = 0.0) -> float:
-    """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused, naming the option, if it is invalid or too short."""
+    """Parse 90s, 5m, 1h, 7d, 2w or a number of seconds. Raises Refused if it is invalid or too short. option: for the message."""
     match = DURATION.fullmatch(text.strip())
     if not match:
         raise Refused(f"{option}: invalid duration {text!r}.", fix="Write it as 90s, 5m, 1h, 7d or 2w.")

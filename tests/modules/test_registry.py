@@ -67,12 +67,12 @@ def test_a_number_that_counts_nothing_is_refused(wrong: object) -> None:
 def test_an_open_argument_is_taken_unseen() -> None:
     takes = signature.from_args_type(Args)
     left = check_arguments(
-        takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", open_names=frozenset({"path"})
+        takes, {"path": "{{ facts.home }}", "wait_s": 2}, module="file", unresolved=frozenset({"path"})
     )
     assert left == {"wait_s": 2.0}
     with pytest.raises(Refused, match="file.wait_s must be a number"):
         check_arguments(
-            takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", open_names=frozenset({"path"})
+            takes, {"path": "{{ facts.home }}", "wait_s": "soon"}, module="file", unresolved=frozenset({"path"})
         )
 
 

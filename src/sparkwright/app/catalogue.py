@@ -150,7 +150,7 @@ def list_recipes(
     """
     project = Project.here()
     lock = lockfile.load(project.root)
-    recipes, refused = recipe.readable(project.root)
+    recipes, refused = recipe.load_valid(project.root)
     for error in refused:
         print_error(error, json=as_json)
     rows = []

@@ -98,7 +98,7 @@ def check_recipes(name: str, engine_version: str, model: str) -> tuple[list[Chec
     project = Project.here()
     lock, sandbox_lock = lockfile.load(project.root), load_sandbox_lock()
     config = model_config.load_config(model) if model else None
-    recipes, refused = ([recipe.load(project.root, name)], []) if name else recipe.readable(project.root)
+    recipes, refused = ([recipe.load(project.root, name)], []) if name else recipe.load_valid(project.root)
     checked = []
     for candidate in recipes:
         version = _parse_version(candidate.engine, engine_version)

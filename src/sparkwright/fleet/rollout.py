@@ -38,7 +38,7 @@ RECORD_SHAPE = Partial(
         "failed": {str: str},
         "began_s": moment,
     },
-    needs=("schema", "playbook", "hosts"),
+    required=("schema", "playbook", "hosts"),
     strict=True,
 )
 

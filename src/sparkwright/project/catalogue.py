@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 USES = ("chat", "coding", "agents", "long-context", "search", "vision")
+_ALL = ("chat", "coding", "agents")
 
 
 @dataclass(frozen=True)
 class ReportedRate:
-    """Decode rate of one stream on a DGX Spark, measured by others."""
+    """Decode rate of one stream on a DGX Spark, reported by others."""
 
     tok_per_s: float
     source: str
@@ -26,7 +27,7 @@ class ReportedRate:
 
 @dataclass(frozen=True)
 class VendorRun:
-    """A run on a DGX Spark by the makers of the model or its engine, published without a decode rate."""
+    """A run on a DGX Spark by the authors of the model or its engine, published without a decode rate."""
 
     source: str
     date: str
@@ -54,7 +55,6 @@ _QWEN35 = CatalogueEntry(
     bytes_per_token=3_650_000_000,
     reported=ReportedRate(47.0, "ai-muninn.com (one ASUS GX10, FP8, no speculation)", "2026-03-05"),
 )
-_ALL = ("chat", "coding", "agents")
 #: by the name of the shipped recipe
 ENTRIES: Mapping[str, CatalogueEntry] = {
     # 568M parameters in FP32
@@ -157,6 +157,6 @@ EMPTY_ENTRY = CatalogueEntry("", ())
 
 
 def find_entry(name: str, model: str) -> CatalogueEntry:
-    """Return the facts about a shipped recipe; EMPTY_ENTRY for any other recipe, and if the user changed its model."""
+    """Return the facts about a shipped recipe; EMPTY_ENTRY for any other recipe, or if the user changed its model."""
     entry = ENTRIES.get(name, EMPTY_ENTRY)
     return entry if entry.model == model else EMPTY_ENTRY

@@ -24,7 +24,7 @@ from sparkwright.project.documents.validation import suggest_name
 from sparkwright.version import __version__
 
 ORIGINALS_FOLDER = ".ejected"
-#: git ids of the files that `init` of earlier versions copied, by name; written by tools/earlier_copies.py
+#: git ids of the files that earlier versions' `init` copied, by name; written by tools/earlier_copies.py
 EARLIER_COPIES_FILE = Path(__file__).parent / "earlier_copies.json"
 HASH_CHARS = 16
 _NOTE = re.compile(r"(?:# ejected from sparkwright ([\w.+-]{1,40}), ([0-9a-f]{16})\n|"
@@ -66,7 +66,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The three texts of an ejected file: the original, the project's own and the currently shipped one."""
+    """The three texts of an ejected file: the original, the project's and the currently shipped one."""
 
     name: str
     version: str
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def conflicts(self) -> list[Change]:
-        """The project's changes to lines that the shipped file has changed too."""
+        """The project's changes that conflict with changes of the shipped file."""
         shipped_changes = _diff_changes(self.original, self.shipped)
         return [
             change
@@ -116,14 +116,14 @@ def resolve_name(project: Path, word: str) -> str:
 
     Raises Refused with the nearest name.
     """
-    known = shipped_files.list_ejectable()
+    ejectable = shipped_files.list_ejectable()
     candidates = (word, f"playbooks/{word}.yml", f"playbooks/{word}", f"templates/{word}", f"templates/{word}.j2")
     for name in candidates:
-        if name in known:
+        if name in ejectable:
             return name
     raise Refused(
         f"sparkwright ships no playbook, part or template {word!r}.",
-        fix=suggest_name(word, map(shipped_files.short_name, known)),
+        fix=suggest_name(word, map(shipped_files.short_name, ejectable)),
     )
 
 
@@ -210,7 +210,7 @@ def is_unchanged_copy(project: Path, name: str) -> bool:
 
 
 def find_unchanged_copies(project: Path) -> Iterator[tuple[str, str]]:
-    """Yield the unchanged copies that `init` made in a project, each with the reason to keep it; empty if it can be removed.
+    """Yield the unchanged copies that `init` made in a project, each with the reason to keep it (empty if it can be removed).
 
     Symbolic links and files below them are left out.
     """
@@ -241,10 +241,10 @@ def _find_schema_reference(project: Path, name: str) -> str:
 
 
 def _find_needed_copies(project: Path, names: Collection[str]) -> dict[str, str]:
-    """Return the copies that the project's own playbooks need, with the reason for each.
+    """Return the copies that playbooks written by the user need, with the reason for each.
 
-    An own playbook was written for the versions of the parts that it includes, at any depth. Copies that include one of these
-    parts need the same version too. With parts of another version, a playbook may fail or behave differently.
+    Such a playbook was written for certain versions of the parts that it includes, at any depth; with other versions, it may fail
+    or behave differently. Copies that include one of these parts need the same version too.
     """
     paths = [path.relative_to(project).as_posix() for path in sorted((project / "playbooks").rglob("*.yml"))]
     included = {name: _find_includes(project, name, paths) for name in paths}

@@ -22,6 +22,15 @@ from sparkwright.trust.process_option_rules import BRIDGE, HEALTHCHECK_OFF, pars
 
 #: home folder of the user who starts the container; expanded by the shell or compose
 HOME = "~"
+#: keys of a service for which `render_compose` has its own code
+SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart", "network_mode")
+#: keys of a service with the same value as an option of a recipe's container, by option
+COMPOSE_KEYS = {
+    docker_command.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
+}
+RUNTIMES = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llama-cpp"}
+#: a pattern with the name of a quantisation, such as *Q4_K_M*.gguf
+_QUANTISATION = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
 
 
 @dataclass
@@ -29,7 +38,7 @@ class Export:
     """The data that every export format needs."""
 
     recipe: Recipe
-    #: container with volumes below HOME
+    #: container whose volumes are below HOME
     spec: ContainerSpec
     #: image reference with its digest, if pinned
     image: str
@@ -66,7 +75,7 @@ def build_export(recipe: Recipe, pins: Mapping[str, Any]) -> Export:
 def refuse_cluster(export: Export) -> None:
     """Raise Refused for a recipe for several hosts, because each member has a separate container."""
     if export.recipe.split is not None:
-        fix = "`render --host CLUSTER` prints the script of each member."
+        fix = "`render --host CLUSTER` prints each member's script."
         raise Refused(
             "each member of a cluster has its own container.", where=export.recipe.source.where("parallel"), fix=fix
         )
@@ -81,7 +90,7 @@ def add_model_note(export: Export) -> None:
 
 
 def render_docker_run(export: Export) -> str:
-    """Raises Refused for a recipe for several hosts."""
+    """Return the `docker run` command. Raises Refused for a recipe for several hosts."""
     refuse_cluster(export)
     add_model_note(export)
     spec = export.spec
@@ -115,16 +124,11 @@ def _group_options(words: list[str]) -> list[list[str]]:
     return rows
 
 
-#: keys of a service for which `render_compose` has its own code
-SPECIAL_KEYS = ("environment", "ulimits", "container_name", "restart", "network_mode")
-#: keys of a service with the same value as an option of a recipe's container, by option
-COMPOSE_KEYS = {
-    docker_command.recipe_field(option): key for key, option in compose_file.OPTIONS.items() if key not in SPECIAL_KEYS
-}
-
-
 def render_compose(export: Export) -> str:
-    """Dollar signs are doubled, because compose interpolates single ones. Raises Refused for a recipe for several hosts."""
+    """Return the compose file. Dollar signs are doubled, because compose interpolates single ones.
+
+    Raises Refused for a recipe for several hosts.
+    """
     refuse_cluster(export)
     add_model_note(export)
     spec = export.spec
@@ -162,7 +166,7 @@ def _compose_healthcheck(check: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _compose_networks(spec: ContainerSpec) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the service's network settings, and the section of the networks, which exist already.
+    """Return the service's network settings, and the `networks` section, in which existing networks are external.
 
     A container of a single network without aliases keeps its `network_mode`. For a container that joins further networks,
     Compose's own default network replaces Docker's default bridge, on which the alias that Compose sets is not allowed.
@@ -190,13 +194,12 @@ def _format_ulimit(value: str) -> Any:
 
 # sparkrun's recipe format version 2, with image digest and model commit. Source: sparkrun 0.4.2 core/recipe.py and api/_pin.py.
 
-RUNTIMES = {"vllm": "vllm", "sglang": "sglang", "llama_cpp": "llama-cpp"}
-#: a pattern with the name of a quantisation, such as *Q4_K_M*.gguf
-_QUANTISATION = re.compile(r"\*-?([A-Za-z0-9][A-Za-z0-9_.-]{0,60}?)-?\*?\.gguf")
-
 
 def render_sparkrun(export: Export) -> str:
-    """Raises Refused for an engine without a sparkrun runtime, and for a GGUF pattern without the name of a quantisation."""
+    """Return the sparkrun recipe.
+
+    Raises Refused for an engine without a sparkrun runtime, and for a GGUF pattern without the name of a quantisation.
+    """
     file, engine = export.recipe.file, export.recipe.engine
     imports = engine.imports
     if engine.name not in RUNTIMES or imports is None:
@@ -233,9 +236,9 @@ def render_sparkrun(export: Export) -> str:
 
 
 def _options_outside_sparkrun(export: Export) -> list[str]:
-    """Return the options that the recipe sets and the format does not contain.
+    """Return the options of the recipe that sparkrun's format does not support.
 
-    The format contains the first port, for all addresses of the host. The model's own volume is not an option of the recipe.
+    The format supports one port, for all addresses of the host. The model's volume is not an option of the recipe.
     """
     spec, defaults = export.spec, ContainerSpec("", "")
     names = DOCKER_OPTIONS.keys() - {"ports", "volumes", "env"}

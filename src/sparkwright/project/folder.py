@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkwright import here as place
+from sparkwright import here
 from sparkwright.errors import Refused
 from sparkwright.project import shipped_files
 from sparkwright.project.documents import document
@@ -23,12 +23,12 @@ class Project:
     @classmethod
     def here(cls) -> Project:
         """Return the project of the current folder or its nearest parent with one. Raises Refused if there is no project."""
-        here = place.project_folder()
-        for folder in (here, *here.parents):
+        current = here.project_folder()
+        for folder in (current, *current.parents):
             if cls.is_project(folder):
                 return cls(folder)
         fix = "Run `sparkwright init` in an empty directory."
-        raise Refused(f"no hosts/ and recipes/ in {here} or a parent directory.", fix=fix)
+        raise Refused(f"no hosts/ and recipes/ in {current} or a parent directory.", fix=fix)
 
     @staticmethod
     def is_project(folder: Path) -> bool:
@@ -40,14 +40,14 @@ class Project:
         try:
             return cls.here().root
         except Refused:
-            return place.project_folder()
+            return here.project_folder()
 
     def playbook(self, name: str) -> Path:
         """Return the path of playbooks/NAME.yml, from the project or shipped, or the name itself if it is a path.
 
         Raises Refused with the nearest playbook.
         """
-        for path in (shipped_files.find_file(self.root, f"playbooks/{name}.yml"), place.project_folder() / name):
+        for path in (shipped_files.find_file(self.root, f"playbooks/{name}.yml"), here.project_folder() / name):
             if path is not None and path.is_file():
                 return path
         if (shipped := shipped_files.find_file(self.root, name)) and name.startswith("playbooks/"):
@@ -55,5 +55,5 @@ class Project:
         from sparkwright.project.documents.validation import suggest_name
 
         document.refuse_yaml_suffix(self.root / "playbooks" / f"{name}.yml")
-        known = [path.stem for path in shipped_files.list_paths(self.root, "playbooks/*.yml")]
-        raise Refused(f"no playbook {name!r}.", fix=suggest_name(name, known))
+        playbooks = [path.stem for path in shipped_files.list_paths(self.root, "playbooks/*.yml")]
+        raise Refused(f"no playbook {name!r}.", fix=suggest_name(name, playbooks))

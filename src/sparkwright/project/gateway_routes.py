@@ -50,7 +50,7 @@ def build_routes(project: Path, inventory: Inventory, gateway: Gateway) -> tuple
 
 
 def refuse_conflicts(project: Path, inventory: Inventory, gateway: Gateway, deployed: Collection[str]) -> None:
-    """Raise Refused if a deploy of these hosts would cause a conflict at the gateway: of model names or ports.
+    """Raise Refused if a deploy of these hosts would cause a conflict of model names or ports at the gateway.
 
     Other hosts with unreadable recipes are ignored.
     """
@@ -70,7 +70,7 @@ def load_readable_servers(project: Path, inventory: Inventory, gateway: Gateway)
 
 
 def load_servers(project: Path, inventory: Inventory, gateway: Gateway) -> list[Server]:
-    """Return the servers of a gateway's group; a cluster's server is that of its head. Raises Refused."""
+    """Return the servers of a gateway's group; a cluster is one server, on its head. Raises Refused for an invalid recipe."""
     return [load_server(project, host) for host in _serving_hosts(inventory, gateway)]
 
 
@@ -149,7 +149,7 @@ def _build_model(project: Path, inventory: Inventory, gateway: Gateway, name: st
 
 
 def _model_aliases(gateway: Gateway, server: Server) -> tuple[str, ...]:
-    """Return further names of a server's model: first those of its recipe, then those of the group's `models`."""
+    """Return additional names of a server's model: first those of its recipe, then those of the group's `models`."""
     first, *others = server.recipe.served_names
     aliases = [alias for alias, name in gateway.file.models.items() if name in (first, *others)]
     return tuple(dict.fromkeys(name for name in (*others, *aliases) if name != first))
@@ -244,7 +244,7 @@ def _find_adapter_conflict(first: recipe.Recipe, other: recipe.Recipe) -> str:
 
 
 def _check_shared_names(inventory: Inventory, gateway: Gateway, servers: list[Server]) -> Iterator[Mistake]:
-    """Yield further served names that belong to two models, or that only some servers of a model have."""
+    """Yield additional served names that belong to two models, or that only some servers of a model have."""
     groups, owners = _group_by_model(servers), {name: name for name in _group_by_model(servers)}
     for first, group in groups.items():
         for server in group:
@@ -335,7 +335,7 @@ def _check_ports(inventory: Inventory, gateway: Gateway, servers: list[Server]) 
     for key, port in gateway.ports.items():
         for server in servers:
             is_same_machine = server.host.machine == host.name or "ssh" not in (server.host.connection, host.connection)
-            if is_same_machine and port in server.published:
+            if is_same_machine and port in server.used_ports:
                 yield _port_conflict(gateway, key, f"is the port of the server of {server.host.name}")
         if host.cluster is not None and port in (host.cluster.barrier_port, host.cluster.port):
             yield _port_conflict(gateway, key, f"is a port of the cluster {host.cluster.name}")

@@ -17,6 +17,12 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.recipe.section_rules import is_on_host_network
 from sparkwright.trust.names import expand_home
 
+#: distance from a server's port to its interim server's, up or down; used ports are skipped
+INTERIM_PORT_OFFSET = 10000
+MAX_PORT = 65535
+LOOPBACK = "127.0.0.1"
+PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
 
 @dataclass(frozen=True)
 class Server:
@@ -30,7 +36,7 @@ class Server:
         return recipe.serve_port(self.host, self.recipe)
 
     @property
-    def published(self) -> set[int]:
+    def used_ports(self) -> set[int]:
         """All ports that the server uses on its host."""
         others = self.recipe.file.container.ports[1:]
         return {self.port, *(int(text.split(":")[-2]) for text in others if text.split(":")[-2].isdigit())}
@@ -42,19 +48,14 @@ class Server:
 
 
 def load_server(project: Path, host: Host) -> Server:
-    """Raise Refused if the host's recipe can't be read."""
+    """Return a host's server. Raises Refused if its recipe is missing or invalid."""
     return Server(host, recipe.load(project, str(host.recipe), named_at=host.set_at.get("recipe", "")))
-
-
-#: distance from a server's port to its interim server's, up or down; used ports are skipped
-INTERIM_PORT_OFFSET = 10000
-MAX_PORT = 65535
 
 
 def interim_port(project: Path, inventory: Inventory, server: Server) -> int:
     """Return the port of a server's interim server, which is the same in every command; 0 if the server can't have one.
 
-    A cluster can't, nor can a server on the host's network, where both would use the engine's port.
+    A cluster can't have one, nor can a server on the host's network, where both would use the engine's port.
     """
     if server.host.cluster is not None or is_on_host_network(server.recipe.file):
         return 0
@@ -77,12 +78,8 @@ def _used_ports(project: Path, inventory: Inventory, host: Host) -> set[int]:
     for other in inventory.hosts.values():
         if other.recipe and is_same_machine(other):
             with contextlib.suppress(Refused):  # an unreadable recipe is reported by its own server's check
-                ports |= load_server(project, other).published
+                ports |= load_server(project, other).used_ports
     return ports
-
-
-LOOPBACK = "127.0.0.1"
-PEM_BEGIN, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def list_gateways(project: Path, inventory: Inventory, host: Host) -> list[dict[str, Any]]:

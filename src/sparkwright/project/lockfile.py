@@ -68,7 +68,7 @@ class ImageEntry(Strict):
     platforms: list[Platform] = schema_field("such as linux/arm64", default_factory=list)
     engine_version: str | None = schema_field("version reported by the image; null if unknown", None, max_length=80)
     options: Annotated[dict[str, Any] | None, BeforeValidator(check_engine_options)] = schema_field(
-        "of its `vllm serve`, as its --help=all lists them: what differs from a release; null until known", None
+        "options of its `vllm serve --help=all`, as differences from a release; null until known", None
     )
     created: str | None = schema_field("time at which the image was created", None, max_length=40)
     size_bytes: int | None = schema_field("download size of a pull, for the platform of the host that queried it", None)
@@ -95,13 +95,13 @@ class ModelEntry(Strict):
 
     commit: str = Field(pattern=COMMIT)
     config: dict[str, Any] | None = schema_field(
-        "of its config.json, what tells its kind: layers, sizes of recurrent states, lengths", None
+        "parts of its config.json that determine its kind: layers, sizes of recurrent states, lengths", None
     )
     chat: Annotated[dict[str, Any] | None, BeforeValidator(chat_template.validate_entry)] = schema_field(
-        "of its chat template and generation_config.json: fields, thinking, sampling; null: not read", None
+        "facts about its chat template and generation_config.json: fields, thinking, sampling; null if not read", None
     )
     adapter: Annotated[dict[str, Any] | None, BeforeValidator(adapter_files.validate_entry)] = schema_field(
-        "of a LoRA adapter: its base model, its rank, the sizes of its matrices; null for any other model", None
+        "for a LoRA adapter: base model, rank, sizes of the matrices; null for any other model", None
     )
     files: list[FileEntry] = Field(max_length=model_files.MAX_FILES)
 
@@ -151,7 +151,7 @@ class Lock:
     def save(self, project: Path) -> None:
         """Write spark.lock atomically, with sorted entries."""
         head = shipped_files.schema_line("lock", depth=0)
-        head += "# Written by sparkwright; commit it. What image tags and model branches meant when they were pinned.\n"
+        head += "# Written by sparkwright; commit it. Pinned digests of image tags and commits of model branches.\n"
         images = {ref: _mark_rows(image, "manifests") for ref, image in sorted(self.images.items())}
         models = {key: _mark_rows(_drop_unread(model), "files") for key, model in sorted(self.models.items())}
         body = {"schema": FORMAT, "images": images, "models": models}
@@ -211,7 +211,7 @@ def _select_known_fields(model: type[Strict], answer: Mapping[str, Any]) -> dict
 
 
 class _Row(dict[str, Any]):
-    """A file of a model, or a manifest of an image. It is written on one line to keep diffs short."""
+    """A file of a model, or a manifest of an image. Written on one line to keep diffs short."""
 
 
 def _drop_unread(entry: Mapping[str, Any]) -> dict[str, Any]:

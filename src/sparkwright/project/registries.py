@@ -37,13 +37,13 @@ def check_folder(path: str) -> str:
     """Return the reason why a path is not a folder of a repository; empty if it is valid."""
     components = path.strip("/").split("/") if path else []
     is_invalid = path.startswith("/") or any(part in ("..", "") or check_file_name(part) for part in components)
-    return "is not a folder of the repository, as official-recipes" if is_invalid else ""
+    return "is not a folder of the repository, such as official-recipes" if is_invalid else ""
 
 
 class RegistryFile(Strict):
     """An entry of registries.yml: a repository of recipes."""
 
-    url: Annotated[str, build_validator(check_url)] = schema_field("https://, ssh:// or file:///, as git takes it")
+    url: Annotated[str, build_validator(check_url)] = schema_field("https://, ssh:// or file:/// URL for git")
     recipes: Annotated[str, build_validator(check_folder)] = schema_field("the folder with its recipes; empty: all", "")
     ref: str = schema_field(
         "branch or tag that `--update` follows", "HEAD", pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,200}$"

@@ -17,6 +17,12 @@ from sparkwright.trust import private
 SHIPPED_FOLDERS = ("playbooks", "templates", "schemas")
 #: folders whose files can be copied into a project
 EJECTABLE_FOLDERS = ("playbooks", "templates")
+#: in a project; copies for editors, ignored by git
+SCHEMA_FOLDER = ".sparkwright/schemas"
+#: in the shipped files
+SHIPPED_SCHEMA_FOLDER = "schemas"
+SCHEMA_MARK = "# yaml-language-server: $schema="
+_SHIPPED_LINE = re.compile(rf"\A{re.escape(SCHEMA_MARK)}((?:\.\./){{1,9}}){SHIPPED_SCHEMA_FOLDER}/")
 
 
 def shipped_folder() -> Path:
@@ -40,7 +46,7 @@ def resolve_relative(project: Path, path: Path, relative: str) -> Path:
     """Return the path of a file that another file includes.
 
     Args:
-        path: the including file. A file outside of the project and the package can include only files relative to itself.
+        path: the including file. A file outside the project and the package can include only files relative to itself.
         relative: the included file, relative to the folder of the including one.
     """
     included = path.parent / relative
@@ -90,16 +96,8 @@ def list_ejectable() -> list[str]:
     return sorted(path.relative_to(top).as_posix() for path in paths)
 
 
-#: in a project; copies for editors, ignored by git
-SCHEMA_FOLDER = ".sparkwright/schemas"
-#: in the shipped files
-SHIPPED_SCHEMA_FOLDER = "schemas"
-SCHEMA_MARK = "# yaml-language-server: $schema="
-_SHIPPED_LINE = re.compile(rf"\A{re.escape(SCHEMA_MARK)}((?:\.\./){{1,9}}){SHIPPED_SCHEMA_FOLDER}/")
-
-
 def schema_line(kind: str, *, depth: int = 1) -> str:
-    """Return the first line of a project's file, which tells editors its schema.
+    """Return the first line of a project's file, a comment with its schema for editors.
 
     Args:
         kind: name of the schema, such as "recipe".

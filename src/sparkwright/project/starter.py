@@ -1,4 +1,4 @@
-"""The files of a new project: hosts/, recipes/ and tasks.py, and those of a pair of simulated Sparks."""
+"""The files of a new project (hosts/, recipes/ and tasks.py), and of a pair of simulated Sparks."""
 
 from __future__ import annotations
 
@@ -23,6 +23,51 @@ GITIGNORE = """\
 incidents/
 results/
 report.html
+"""
+PAIR_GROUP, PAIR_RECIPE, PAIR_HEAD, PAIR_WORKER = "sandbox-pair", "sandbox-pair", "sandbox1", "sandbox2"
+PAIR_HOST_TEXT = """\
+# A simulated Spark, linked to the other one of its pair. `sandbox.fault --host {name}` injects faults.
+
+connection: sandbox
+user: spark
+fabric: {{interfaces: [enp1s0f1np1, enP2p1s0f1np1], address: 127.0.0.{place}}}  # the simulated link uses this machine's loopback
+"""
+PAIR_GROUP_TEXT = f"""
+{PAIR_GROUP}:                  # both serve one model together; sandbox1 answers requests
+  hosts: [{PAIR_HEAD}, {PAIR_WORKER}]
+  cluster: {{recipe: {PAIR_RECIPE}, head: {PAIR_HEAD}}}
+"""
+PAIR_RECIPE_TEXT = """\
+# A model split over two simulated Sparks: each has half of every layer.
+
+description: Qwen3.5-35B-A3B FP8 over two simulated Sparks
+image: vllm/vllm-openai:v0.32.0
+
+model:
+  id: Qwen/Qwen3.5-35B-A3B-FP8
+  dir: ~/models/qwen35-35b-hf
+  mount: /models/qwen35
+
+parallel: {tensor: 2}          # sets network, devices and addresses: docs/clusters.md
+
+container:
+  name: qwen35-pair
+  gpus: all
+
+vllm:
+  host: 127.0.0.1
+  port: 18472                  # port on this machine
+  served-model-name: qwen3.5-35b
+  max-model-len: 131072
+  gpu-memory-utilization: 0.85
+  enable-prefix-caching: true
+  kv-cache-dtype: fp8
+  max-num-seqs: 8
+  max-num-batched-tokens: 4096
+
+expect:
+  tok_per_s: 47                # the simulated pair is as fast as one host
+  ready_s: 120
 """
 
 
@@ -95,7 +140,7 @@ def _undo_writes(files: Iterable[Path], folders: Iterable[Path]) -> None:
 def build_patch(folder: Path) -> str:
     """Return a patch for `git apply` that updates a project's files to this version; empty if they are the same.
 
-    It leaves out files that only the project has, and playbooks, templates and schemas that only the package has. Raises Refused
+    It excludes files that only the project has, and playbooks, templates and schemas that only the package has. Raises Refused
     if the folder is not a project.
     """
     if not Project.is_project(folder):
@@ -126,56 +171,6 @@ def _shipped_paths(top: Path, folders: Sequence[str]) -> list[Path]:
     """Return the files of these folders except hidden ones, and tasks.py."""
     files = (path for name in folders for path in sorted((top / name).rglob("*")) if path.is_file())
     return [*(path for path in files if path.name[0] != "."), top / "tasks.py"]
-
-
-PAIR_GROUP, PAIR_RECIPE, PAIR_HEAD, PAIR_WORKER = "sandbox-pair", "sandbox-pair", "sandbox1", "sandbox2"
-
-PAIR_HOST_TEXT = """\
-# A simulated Spark of a pair, with a link to the other. `sandbox.fault --host {name}` breaks it on purpose.
-
-connection: sandbox
-user: spark
-fabric: {{interfaces: [enp1s0f1np1, enP2p1s0f1np1], address: 127.0.0.{place}}}  # the link is this machine's loopback
-"""
-
-PAIR_GROUP_TEXT = f"""
-{PAIR_GROUP}:                  # both serve one model together, sandbox1 answers
-  hosts: [{PAIR_HEAD}, {PAIR_WORKER}]
-  cluster: {{recipe: {PAIR_RECIPE}, head: {PAIR_HEAD}}}
-"""
-
-PAIR_RECIPE_TEXT = """\
-# A model split between the two simulated Sparks: half of each layer on either of them.
-
-description: Qwen3.5-35B-A3B FP8 over two simulated Sparks
-image: vllm/vllm-openai:v0.32.0
-
-model:
-  id: Qwen/Qwen3.5-35B-A3B-FP8
-  dir: ~/models/qwen35-35b-hf
-  mount: /models/qwen35
-
-parallel: {tensor: 2}          # sets network, devices and addresses: docs/clusters.md
-
-container:
-  name: qwen35-pair
-  gpus: all
-
-vllm:
-  host: 127.0.0.1
-  port: 18472                  # of this machine
-  served-model-name: qwen3.5-35b
-  max-model-len: 131072
-  gpu-memory-utilization: 0.85
-  enable-prefix-caching: true
-  kv-cache-dtype: fp8
-  max-num-seqs: 8
-  max-num-batched-tokens: 4096
-
-expect:
-  tok_per_s: 47                # the sandbox's rank gives what one host gives
-  ready_s: 120
-"""
 
 
 def write_pair(root: Path) -> list[Path]:

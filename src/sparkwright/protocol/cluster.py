@@ -1,4 +1,4 @@
-"""The cluster of a plan: its members by rank, and the address where their runs meet."""
+"""The cluster of a plan: its members by rank, and the address at which their runs synchronize."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ TOKEN_SECRET = "CLUSTER_TOKEN"
 MEMBER_COUNTS = range(2, 65)
 #: a member is lost after this many missed heartbeats
 MAX_MISSED_HEARTBEATS = 4
-#: larger differences between clocks are reported, because the times in the members' logs can't be compared then
+#: differences between clocks above this are reported, because times in the members' logs are not comparable
 MAX_CLOCK_OFFSET_S = 1.0
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
+#: time that a run waits for the other members' runs to join; all plans must be sent within this time
+DEFAULT_JOIN_TIMEOUT_S = 120.0
+#: time that a run waits at a barrier after all have joined, e.g. for a member that is still downloading
+BARRIER_TIMEOUT_S = 600.0
 
 
 def _address(value: Any) -> str:
@@ -37,12 +41,6 @@ def _members(value: Any) -> tuple[str, ...]:
     return members
 
 
-#: how long a run waits for the other members' runs to join; all plans must be sent within that time
-DEFAULT_JOIN_TIMEOUT_S = 120.0
-#: how long a run that has joined waits at a barrier: another member may still be downloading
-BARRIER_TIMEOUT_S = 600.0
-
-
 def _integer(low: int, high: int) -> Any:
     return lambda value: shapes.number_between(low, high)(shapes.integer(value))
 
@@ -59,7 +57,7 @@ _SHAPE = {
 
 
 def new_token() -> Secret:
-    """Return a token with which the members' runs authenticate each other: 32 random bytes as hexadecimal digits."""
+    """Return a new token, by which the members' runs authenticate each other: 32 random bytes as hexadecimal digits."""
     return Secret(os.urandom(32).hex())
 
 
@@ -75,9 +73,9 @@ class Cluster:
     #: address and port of the head's runner, on the network between the hosts
     address: str
     port: int
-    #: how long to wait for the runs of all members
+    #: time to wait for the runs of all members
     join_s: float = DEFAULT_JOIN_TIMEOUT_S
-    #: time between heartbeats; after MAX_MISSED_HEARTBEATS times as long without one, a member is lost
+    #: time between heartbeats; a member is lost after MAX_MISSED_HEARTBEATS of these intervals without one
     beat_s: float = 5.0
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +97,7 @@ class Cluster:
 
 
 def describe_wrong_rank(rank: int, world: int | None, expected_rank: int, expected_world: int | None) -> str:
-    """Describe a rank or group size other than expected; empty if they are right. expected_world: None if unknown."""
+    """Describe an unexpected rank or number of ranks; empty if both are right. expected_world: None if unknown."""
     if rank == expected_rank and expected_world in (None, world):
         return ""
     return (
@@ -110,7 +108,7 @@ def describe_wrong_rank(rank: int, world: int | None, expected_rank: int, expect
 def describe_clock_offset(ahead_s: tuple[float, float], other: str) -> str:
     """Describe a clock's offset from another host's; empty unless it certainly exceeds MAX_CLOCK_OFFSET_S.
 
-    ahead_s: lower and upper bound of how far the clock is ahead.
+    ahead_s: lower and upper bound of the clock's lead over the other one.
     """
     min_s, max_s = ahead_s
     if min_s <= MAX_CLOCK_OFFSET_S and max_s >= -MAX_CLOCK_OFFSET_S:

@@ -65,7 +65,7 @@ class ContainerSpec:
         "all",
         key="DeviceRequests",
         shape=optional([{"Count": NUMBER, "DeviceIDs": TEXTS, "Capabilities": optional([[str]])}]),
-        to_engine=container_option_rules.device_requests,
+        to_api=container_option_rules.device_requests,
         normalize=container_option_rules.normalize_device_requests,
         why="without it the engine finds no GPU",
         to_arguments=gpu_arguments,
@@ -75,8 +75,8 @@ class ContainerSpec:
         "host",
         key="IpcMode",
         about="Docker's --ipc: host, private, shareable or none; empty: Docker's default",
-        why_not=container_option_rules.check_ipc_mode,
-        open=True,
+        check=container_option_rules.check_ipc_mode,
+        ignored_if_empty=True,
         why="the engine's workers share memory in this namespace",
     )
     shm_size: str = option(
@@ -84,9 +84,9 @@ class ContainerSpec:
         key="ShmSize",
         shape=NUMBER,
         about='Docker\'s --shm-size, e.g. "64gb"',
-        why_not=container_option_rules.check_size,
-        to_engine=container_option_rules.parse_size,
-        open=True,
+        check=container_option_rules.check_size,
+        to_api=container_option_rules.parse_size,
+        ignored_if_empty=True,
     )
     #: "8000:8000" or "127.0.0.1:8000:8000"
     ports: tuple[str, ...] = option(
@@ -94,11 +94,11 @@ class ContainerSpec:
         (),
         key="PortBindings",
         shape=optional({str: object}),
-        to_engine=container_option_rules.port_bindings,
+        to_api=container_option_rules.port_bindings,
         normalize=container_option_rules.normalize_port_bindings,
         why="clients connect to these ports",
     )
-    #: "/host/folder:/container/folder[:ro]", ~ already expanded
+    #: "/host/folder:/container/folder[:ro]", with ~ expanded
     volumes: tuple[str, ...] = option(
         "-v", (), key="Binds", shape=TEXTS, normalize=container_option_rules.normalize_binds
     )
@@ -109,7 +109,7 @@ class ContainerSpec:
         dict,
         key="Ulimits",
         shape=optional([{"Name": str, "Soft": int, "Hard": int}]),
-        to_engine=container_option_rules.ulimit_rows,
+        to_api=container_option_rules.ulimit_rows,
         normalize=container_option_rules.normalize_ulimits,
     )
     labels: dict[str, str] = option("--label", dict)
@@ -118,15 +118,15 @@ class ContainerSpec:
         key="NetworkMode",
         about='"host", the name of an existing Docker network, or name=NETWORK,alias=NAME; empty: Docker\'s default bridge. '
         "With `host` the server listens on the host's addresses at its engine's port, and `ports` must not be set",
-        why_not=process_option_rules.check_network,
-        to_engine=lambda value: process_option_rules.parse_network(value)[0],
+        check=process_option_rules.check_network,
+        to_api=lambda value: process_option_rules.parse_network(value)[0],
         why="decides which clients can reach the server, and what the server can reach",
     )
     networks: tuple[str, ...] = option(
         "--network",
         (),
         about="additional networks that the container joins before it starts, as NETWORK or name=NETWORK,alias=NAME",
-        why_not=process_option_rules.check_additional_network,
+        check=process_option_rules.check_additional_network,
         to_arguments=no_arguments,
     )
     hostname: str = option(
@@ -134,7 +134,7 @@ class ContainerSpec:
         key="Hostname",
         section="Config",
         about="hostname of the container; empty: its id",
-        why_not=process_option_rules.check_hostname,
+        check=process_option_rules.check_hostname,
     )
     extra_hosts: tuple[str, ...] = option(
         "--add-host",
@@ -142,8 +142,8 @@ class ContainerSpec:
         key="ExtraHosts",
         shape=TEXTS,
         about='additional host names, "NAME:ADDRESS" or "NAME:host-gateway"',
-        why_not=process_option_rules.check_extra_host,
-        to_engine=process_option_rules.format_extra_hosts,
+        check=process_option_rules.check_extra_host,
+        to_api=process_option_rules.format_extra_hosts,
         normalize=process_option_rules.normalize_extra_hosts,
     )
     dns: tuple[str, ...] = option(
@@ -152,7 +152,7 @@ class ContainerSpec:
         key="Dns",
         shape=TEXTS,
         about="DNS servers, in order",
-        why_not=process_option_rules.check_dns_server,
+        check=process_option_rules.check_dns_server,
         normalize=process_option_rules.normalize_dns_servers,
     )
     user: str = option(
@@ -160,7 +160,7 @@ class ContainerSpec:
         key="User",
         section="Config",
         about='user that runs the server, "1000:1000" or a user name in the image; empty: the image\'s',
-        why_not=security_option_rules.check_user,
+        check=security_option_rules.check_user,
         normalize=lambda value: value or "",
     )
     group_add: tuple[str, ...] = option(
@@ -169,7 +169,7 @@ class ContainerSpec:
         key="GroupAdd",
         shape=TEXTS,
         about='additional groups, by name or number in quotes, such as "44"',
-        why_not=security_option_rules.check_group,
+        check=security_option_rules.check_group,
         normalize=lambda value: sorted(set(value or ())),
     )
     privileged: bool = option(
@@ -188,8 +188,8 @@ class ContainerSpec:
         key="CapAdd",
         shape=TEXTS,
         about="capabilities in addition to Docker's default, such as SYS_PTRACE or IPC_LOCK",
-        why_not=security_option_rules.check_capability,
-        to_engine=security_option_rules.docker_capabilities,
+        check=security_option_rules.check_capability,
+        to_api=security_option_rules.docker_capabilities,
         normalize=security_option_rules.normalize_capabilities,
     )
     cap_drop: tuple[str, ...] = option(
@@ -198,8 +198,8 @@ class ContainerSpec:
         key="CapDrop",
         shape=TEXTS,
         about="capabilities to remove from Docker's default, or ALL",
-        why_not=security_option_rules.check_capability,
-        to_engine=security_option_rules.docker_capabilities,
+        check=security_option_rules.check_capability,
+        to_api=security_option_rules.docker_capabilities,
         normalize=security_option_rules.normalize_capabilities,
     )
     security_opt: tuple[str, ...] = option(
@@ -208,7 +208,7 @@ class ContainerSpec:
         key="SecurityOpt",
         shape=TEXTS,
         about="no-new-privileges, seccomp=unconfined, apparmor=PROFILE or label=disable",
-        why_not=security_option_rules.check_security_opt,
+        check=security_option_rules.check_security_opt,
         normalize=security_option_rules.normalize_security_opts,
     )
     devices: tuple[str, ...] = option(
@@ -217,15 +217,15 @@ class ContainerSpec:
         key="Devices",
         shape=optional([{"PathOnHost": str, "PathInContainer": str, "CgroupPermissions": TEXT}]),
         about='devices of the host, such as "/dev/infiniband" or "/dev/a:/dev/b:rw"',
-        why_not=security_option_rules.check_device,
-        to_engine=security_option_rules.device_mappings,
+        check=security_option_rules.check_device,
+        to_api=security_option_rules.device_mappings,
         normalize=security_option_rules.normalize_devices,
     )
     pid: str = option(
         "--pid",
         key="PidMode",
         about='"host": the container sees the host\'s processes; empty: only its own',
-        why_not=process_option_rules.check_pid_mode,
+        check=process_option_rules.check_pid_mode,
         normalize=lambda value: value or "",
     )
     init: bool | None = option(
@@ -241,7 +241,7 @@ class ContainerSpec:
         key="WorkingDir",
         section="Config",
         about="working directory; empty: the image's",
-        why_not=process_option_rules.check_working_dir,
+        check=process_option_rules.check_working_dir,
         normalize=process_option_rules.normalize_working_dir,
     )
     stop_signal: str = option(
@@ -249,7 +249,7 @@ class ContainerSpec:
         key="StopSignal",
         section="Config",
         about="signal that stops the container; empty: the image's, otherwise SIGTERM",
-        why_not=process_option_rules.check_stop_signal,
+        check=process_option_rules.check_stop_signal,
         normalize=process_option_rules.normalize_stop_signal,
     )
     healthcheck: dict[str, str] = option(
@@ -259,9 +259,9 @@ class ContainerSpec:
         section="Config",
         shape=optional({"Test": TEXTS}),
         about="Docker health check that replaces the image's: test (a shell command, or NONE to disable it), interval, timeout, "
-        'start_period (as 30s), retries (as "3"). sparkwright does not use its result',
-        why_not=process_option_rules.check_healthcheck,
-        to_engine=process_option_rules.health_config,
+        'start_period (e.g. 30s), retries (e.g. "3"). sparkwright does not use its result',
+        check=process_option_rules.check_healthcheck,
+        to_api=process_option_rules.health_config,
         to_arguments=health_arguments,
     )
     tmpfs: tuple[str, ...] = option(
@@ -270,8 +270,8 @@ class ContainerSpec:
         key="Tmpfs",
         shape=TEXT_MAP,
         about='folders in memory, "/tmp" or "/tmp:size=1g,noexec"',
-        why_not=process_option_rules.check_tmpfs,
-        to_engine=process_option_rules.tmpfs_rows,
+        check=process_option_rules.check_tmpfs,
+        to_api=process_option_rules.tmpfs_rows,
         normalize=process_option_rules.normalize_tmpfs,
     )
     sysctls: dict[str, str] = option(
@@ -280,7 +280,7 @@ class ContainerSpec:
         key="Sysctls",
         shape=TEXT_MAP,
         about='kernel settings of the container, such as net.core.somaxconn: "1024"',
-        why_not=security_option_rules.check_sysctls,
+        check=security_option_rules.check_sysctls,
         normalize=lambda value: dict(value or {}),
     )
     memory: str = option(
@@ -288,8 +288,8 @@ class ContainerSpec:
         key="Memory",
         shape=NUMBER,
         about='memory limit, e.g. "100gb"',
-        why_not=process_option_rules.check_memory,
-        to_engine=container_option_rules.parse_size,
+        check=process_option_rules.check_memory,
+        to_api=container_option_rules.parse_size,
         normalize=lambda value: value or 0,
     )
     memory_swap: str = option(
@@ -298,8 +298,8 @@ class ContainerSpec:
         shape=NUMBER,
         about='limit of memory and swap together, e.g. "100gb" (equal to `memory`: no swap) or "-1" (no limit); empty: twice '
         "`memory`",
-        why_not=process_option_rules.check_memory_swap,
-        to_engine=process_option_rules.parse_swap,
+        check=process_option_rules.check_memory_swap,
+        to_api=process_option_rules.parse_swap,
     )
     cpus: float = option(
         "--cpus",
@@ -307,15 +307,15 @@ class ContainerSpec:
         key="NanoCpus",
         shape=NUMBER,
         about="number of CPUs that the container may use, e.g. 4 or 1.5; 0: all",
-        why_not=process_option_rules.check_cpus,
-        to_engine=process_option_rules.nano_cpus,
+        check=process_option_rules.check_cpus,
+        to_api=process_option_rules.nano_cpus,
         normalize=lambda value: (value or 0) / 10**9,
     )
     cpuset_cpus: str = option(
         "--cpuset-cpus",
         key="CpusetCpus",
         about='CPUs that the container may use, "0-9" or "0,2"',
-        why_not=process_option_rules.check_cpuset,
+        check=process_option_rules.check_cpuset,
         normalize=process_option_rules.parse_cpuset,
     )
     oom_score_adj: int = option(
@@ -324,7 +324,7 @@ class ContainerSpec:
         key="OomScoreAdj",
         shape=NUMBER,
         about="how early the kernel kills the container's processes when memory is short, -1000 (last) to 1000 (first)",
-        why_not=process_option_rules.check_oom_score_adj,
+        check=process_option_rules.check_oom_score_adj,
         normalize=lambda value: value or 0,
     )
     log_driver: str = option(
@@ -332,17 +332,17 @@ class ContainerSpec:
         key="LogConfig",
         shape=optional({"Type": TEXT, "Config": TEXT_MAP}),
         about="log driver; empty: Docker's default",
-        why_not=process_option_rules.check_log_driver,
+        check=process_option_rules.check_log_driver,
     )
     log_options: dict[str, str] = option(
         "--log-opt",
         dict,
         about='options of the log driver, such as max-size: "100m"',
-        why_not=process_option_rules.check_log_options,
+        check=process_option_rules.check_log_options,
     )
-    #: None to use the image's
+    #: None for the image's entrypoint
     entrypoint: tuple[str, ...] | None = None
-    #: the arguments after the image
+    #: arguments after the image
     command: tuple[str, ...] = ()
     #: see `locked_ids`
     image_ids: tuple[str, ...] = ()
@@ -354,7 +354,7 @@ class ContainerSpec:
     caches: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, without fields that older releases do not know unless they are set."""
+        """Return plain JSON. Fields that older releases do not support are left out unless they are set."""
         defaults = asdict(ContainerSpec("", ""))
         return {
             name: value for name, value in asdict(self).items() if name not in NEWER_FIELDS or value != defaults[name]
@@ -388,15 +388,19 @@ DOCKER_OPTIONS: dict[str, DockerOption] = {
 }
 #: fields that older releases refuse
 NEWER_FIELDS = {
-    *(name for name, docker_option in DOCKER_OPTIONS.items() if docker_option.about and not docker_option.open),
+    *(
+        name
+        for name, docker_option in DOCKER_OPTIONS.items()
+        if docker_option.about and not docker_option.ignored_if_empty
+    ),
     *("server_key", "files", "caches", "log_driver", "memory_swap"),
 }
 
 
 def locked_ids(entry: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the image Ids that Docker may report for a locked image, which depend on the platform and image store.
+    """Return the image Ids that Docker may report for a locked image; empty for an entry without manifests.
 
-    entry: the image's entry in spark.lock; without manifests the tuple is empty.
+    The Id depends on the platform and the image store. entry: the image's entry in spark.lock.
     """
     manifests = (entry or {}).get("manifests") or ()
     return tuple(manifest[key] for manifest in manifests for key in ("config", "digest"))
@@ -409,7 +413,7 @@ def fingerprint(spec: Mapping[str, Any]) -> str:
 
 
 def start_key(spec: Mapping[str, Any], commit: str) -> dict[str, str]:
-    """Return everything that identifies a start of a server: `image` is its digest, `model` its commit, `caches` a cache key."""
+    """Return the values that identify a start of a server: `image` is a digest, `model` a commit, `caches` a cache key."""
     image = str(spec.get("image") or "")
     key = {"image": image.partition("@")[2] or image, "model": commit, "arguments": fingerprint(spec)}
     return {**key, "caches": str(spec.get("caches") or "")}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.trust.shapes import Shape, optional
 
-#: pairs of an option and its value on the command line; of a switch, the first contains both and the second is empty
+#: pairs of an option and its value on the command line; a switch is one word with an empty value
 OptionArguments = Iterable[tuple[str, str]]
 
 
@@ -17,7 +17,7 @@ TEXT, TEXTS, NUMBER, BOOLEAN, TEXT_MAP = map(optional, (str, [str], int, bool, {
 
 
 def value_arguments(flag: str, value: Any) -> OptionArguments:
-    """Return the arguments for a text, a number, a list or a mapping; empty if the value is."""
+    """Return the arguments for a text, a number, a list or a mapping; empty if the value is empty."""
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
     values = value if isinstance(value, tuple) else (value,)
@@ -40,7 +40,7 @@ def gpu_arguments(flag: str, value: str) -> OptionArguments:
 
 
 def health_arguments(flag: str, value: dict[str, str]) -> OptionArguments:
-    """Return the arguments of a health check, or the one that disables the image's."""
+    """Return the arguments of a health check, or the argument that disables the image's health check."""
     if value.get("test") == "NONE":
         return [("--no-healthcheck=true", "")]
     names = {"test": "cmd", "start_period": "start-period"}
@@ -48,7 +48,7 @@ def health_arguments(flag: str, value: dict[str, str]) -> OptionArguments:
 
 
 def no_arguments(flag: str, value: Any) -> OptionArguments:
-    """Return no arguments, for an option that older versions of `docker run` do not support: the script sets it differently."""
+    """Return no arguments, for an option that older versions of `docker run` do not support. The script sets it differently."""
     return ()
 
 
@@ -56,24 +56,24 @@ def no_arguments(flag: str, value: Any) -> OptionArguments:
 class DockerOption:
     """An option of `docker run`, with its spelling in a recipe and in Docker's API."""
 
-    #: its flag for `docker run`
+    #: flag of `docker run`
     flag: str
-    #: its key in `section` of the API; empty if the option is not a single value there
+    #: key in `section` of the API; empty if the option is not a single value there
     key: str = ""
-    #: its description in the recipe's schema; empty if recipe/models.py describes it
+    #: description in the recipe's schema; empty if recipe/models.py describes the option
     about: str = ""
     section: Literal["HostConfig", "Config"] = "HostConfig"
-    #: the shape of the value in the API
+    #: shape of the value in the API
     shape: Shape = TEXT
-    #: returns why a value (of a list, each item) is refused, as a sentence; empty if it is valid
-    why_not: Callable[[Any], str] = lambda text: ""
-    #: converts the value for the API
-    to_engine: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
-    #: normalizes a wanted and an actual value (None if absent) for comparison
+    #: returns the reason why a value (in a list, each item) is invalid, as a sentence; empty if it is valid
+    check: Callable[[Any], str] = lambda text: ""
+    #: converts the value to the API's format
+    to_api: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
+    #: normalizes the expected and the actual value (None if absent) for comparison
     normalize: Callable[[Any], Any] = lambda value: value
-    #: True if an empty value is not compared; otherwise it means Docker's default (in Config: the image's)
-    open: bool = False
-    #: consequence of the option, shown with a difference
+    #: True if an empty value is not compared; otherwise, it means Docker's default (in Config: the image's)
+    ignored_if_empty: bool = False
+    #: effect of the option, shown with a difference
     why: str = ""
     #: returns the arguments of `docker run`
     to_arguments: Callable[[str, Any], OptionArguments] = value_arguments

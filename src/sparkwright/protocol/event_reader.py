@@ -1,4 +1,4 @@
-"""Reading of the events that a host sends, which are validated, limited in size, and cleaned of invisible characters.
+"""Reading of the events that a host sends: they are validated and limited in size, and invisible characters are escaped.
 
 Invalid lines become `raw` events, so that no output of a host is lost. No input raises an error.
 """
@@ -75,7 +75,7 @@ def parse_line(line: bytes) -> Event:
             return raw_event(line)
         if kind == "part":
             part: Event = validate(event, EVENT_FIELDS[kind], kind)
-            return part  # the joined text is cleaned later
+            return part  # invisible characters are escaped in the joined text
         return _with_valid_time(validate(sanitize(event), EVENT_FIELDS[kind], kind))
     except ValueError as error:
         return raw_event(line, f" ({error})" if line[:1] == b"{" else "")

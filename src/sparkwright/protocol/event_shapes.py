@@ -14,24 +14,8 @@ from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number_between
 from sparkwright.visible import escape_invisible
 
-
-def exit_code(value: Any) -> int:
-    """Shape of an exit code; an unknown one is a failure."""
-    is_known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
-    return int(value) if is_known else int(Exit.FAILED)
-
-
-#: a longer text of a host is truncated
+#: length at which a text from a host is truncated
 MAX_SENTENCE_CHARACTERS = 20_000
-
-
-def text(value: Any) -> str:
-    """Shape of a text for people: invisible characters are escaped."""
-    if not isinstance(value, str):
-        raise ValueError("is not text")
-    return escape_invisible(value, max_chars=MAX_SENTENCE_CHARACTERS)
-
-
 #: files of an incident bundle, described in host/records/incidents.py
 INCIDENT_FILES = frozenset(
     (
@@ -40,15 +24,30 @@ INCIDENT_FILES = frozenset(
     )
 )
 COUNT = number_between(0, 2**53)
-#: a year: longer than any run, and valid in every format of a duration
+#: duration of at most a year, which is longer than any run and fits every format
 SECONDS = OptionalField(number_between(0, 366 * 86400), 0)
-TEXT = OptionalField(text, "")
 LINE = OptionalField(line, "")
 FLAG = OptionalField(bool, False)
 OBJECT = OptionalField({str: object}, {})
 BYTES = OptionalField((None, COUNT), None)
 #: fields of a task that is running or has finished
 TASK: dict[str, Shape] = {"task": line, "name": line, "module": line, "where": LINE, "stage": LINE}
+
+
+def exit_code(value: Any) -> int:
+    """Shape of an exit code; unknown codes become Exit.FAILED."""
+    is_known = not isinstance(value, bool) and isinstance(value, int) and value in list(Exit)
+    return int(value) if is_known else int(Exit.FAILED)
+
+
+def text(value: Any) -> str:
+    """Shape of a text for display: invisible characters are escaped, and long texts are truncated."""
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return escape_invisible(value, max_chars=MAX_SENTENCE_CHARACTERS)
+
+
+TEXT = OptionalField(text, "")
 CHANGE: dict[str, Shape] = {
     "field": line,
     "before": OptionalField(object, None),
@@ -84,7 +83,7 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
         "seconds": SECONDS,
         "msg": TEXT,
     },
-    # answers to a question
+    # answers to requests
     "run": {
         "run": line,
         "play": OptionalField((None, line), None),
@@ -116,7 +115,7 @@ EVENT_FIELDS: dict[str, dict[str, Shape]] = {
     },
     "file": {"incident": PATH_COMPONENT, "name": INCIDENT_FILES, "text": str},
     "lock": {"owner": (None, {"run": line}), "alive": bool, "text": text},
-    # answers of the bootstrap script, if the runner can't be started yet
+    # answers of the bootstrap script while the runner can't be started yet
     "runtime_missing": {"path": str, "python": str, "machine": str},
     "no_python": {},
     "ready": {},

@@ -11,7 +11,7 @@ All subscribers (console, `--json`, journal, lock file) read the same stream; th
     task_finished   task, name, module, where, stage, status, msg, diff, data, seconds, fix, exit
                     status: one of STATUSES; proof: True if the message reports what a check proved
     recap           host, ok, changed, failed, skipped, unreachable, exit, seconds, msg
-    part            n, of, text                                                      a piece of an event longer than a line
+    part            n, of, text                                                      a part of an event that exceeds LINE_BYTES
 Every event has `event` and `time` (seconds since the epoch). The fields of a host's events are in event_shapes.py.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 STATUSES = ("ok", "changed", "failed", "skipped", "rescued", "ignored")
-#: prefix of the message of a task that check mode skips because it depends on a change of an earlier task
+#: prefix of the message of a task that is skipped in check mode because it depends on an earlier task's change
 KNOWN_AFTER = "known after: "
 #: limit on a line between host and laptop; longer events are sent in parts of PART_CHARACTERS (at most 4 bytes each)
 LINE_BYTES = 2**20
@@ -40,6 +40,9 @@ PART_CHARACTERS = 200_000
 Event = dict[str, Any]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+#: counts of a recap in display order; RARE_COUNTS are shown only if they are not 0
+COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
+RARE_COUNTS = ("rescued", "ignored")
 
 
 def event(kind: str, /, **fields: Any) -> Event:
@@ -66,7 +69,7 @@ def encode_lines(event: Event, redactor: Redactor | None = None) -> Iterator[byt
 
 
 def decode(line: bytes | str) -> Event:
-    """Return the event of a line that this machine wrote; an invalid one becomes `raw`.
+    """Return the event of a line that this machine wrote; an invalid line becomes a `raw` event.
 
     Lines of other machines are read with event_reader.py.
     """
@@ -87,11 +90,6 @@ def _encode_json(event: Event) -> bytes:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
         return _SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text).encode() + b"\n"
-
-
-#: counts of a recap in display order; RARE_COUNTS are shown only if they are not 0
-COUNTS = ("ok", "changed", "failed", "skipped", "unreachable")
-RARE_COUNTS = ("rescued", "ignored")
 
 
 def build_error_recap(host: str, error: SparkwrightError, seconds: float = 0.0, *, msg: str = "") -> Event:
@@ -136,5 +134,5 @@ def build_recap_error(recap: Event | None, default_message: str = "the host gave
 
 
 def _failure_exit_code(code: int) -> Exit:
-    """Return the exit code for a host that did not answer, which is never one of success."""
+    """Return the exit code of a run that ended without a success: FAILED instead of a code of success."""
     return Exit.FAILED if code in (Exit.OK, Exit.CHANGES) else Exit(code)

@@ -1,7 +1,7 @@
-"""Jinja2 expressions of a playbook: sandboxed, undefined names are errors, and a lone "{{ x }}" keeps its type.
+"""Jinja2 expressions of a playbook: sandboxed, undefined names are errors, and a text that is only "{{ x }}" keeps x's type.
 
-The laptop renders values that depend only on files, the host those over facts and registered results. These may come from a log
-or a model, so an expression may fail in any way, but never ends the process: its task fails and the play's rescue runs.
+The laptop renders expressions that depend only on files; the host renders those with facts and registered results. Results may
+come from a log or a model, so any error of an expression only fails its task, and the play's rescue runs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from jinja2.exceptions import TemplateSyntaxError, UndefinedError
 from sparkwright.protocol import jinja
 from sparkwright.protocol.jinja import create_environment, reset_steps, to_bool
 
-#: limit on the CPU time of an expression; a template of some hundred lines takes milliseconds
+#: limit on the CPU time of an expression; a template of a few hundred lines takes milliseconds
 MAX_CPU_S = 1.0
 #: limit on the growth of the process while it evaluates an expression
 MAX_GROWTH_BYTES = 256 * 2**20
 #: limit on the characters of an expression in a message
 MAX_QUOTED_CHARACTERS = 200
-#: global name of the frames that Jinja2 inserts into a traceback, whose line numbers are the template's
+#: global variable in the traceback frames of Jinja2 whose line numbers are those of the template
 TEMPLATE_FRAME_MARKER = "__jinja_exception__"
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
@@ -50,7 +50,7 @@ class ExpressionError(Exception):
 
 
 class UnknownName(ExpressionError):
-    """A name that is not defined (yet)."""
+    """An expression uses a name that is not defined (yet)."""
 
 
 class LimitExceeded(Exception):
@@ -74,7 +74,7 @@ def has_expression(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def names_in(text: str) -> frozenset[str]:
-    """Return the names that a template uses. Raises ExpressionError for a syntax error."""
+    """Return the names that a template uses but does not define. Raises ExpressionError for a syntax error."""
     try:
         template = _parse(text)
         if all(isinstance(node, nodes.Output) for node in template.body):  # no statement that assigns a name
@@ -215,7 +215,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _quote_text(text: str, line: int) -> str:
-    """Return a text as quoted in a message: the line with the error if there are several."""
+    """Return a text as quoted in a message; of several lines, only the one with the error."""
     lines = text.split("\n")
     if len(lines) > 1 and 0 < line <= len(lines):
         text = lines[line - 1].strip()

@@ -1,7 +1,7 @@
 """The Jinja2 environment of playbooks: sandboxed and limited, with sparkwright's filters and tests.
 
-Templates come with recipes of other people, and Jinja2's sandbox only guards attributes: without limits, nested loops,
-`'a' * 10**10` and a macro that calls itself twice would never end. expressions.py limits the total cost.
+Templates may come from other people, and Jinja2's sandbox only protects attributes. Without limits, nested loops, `'a' * 10**10`
+and a macro that calls itself twice would practically never end. expressions.py limits time and memory.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def create_environment() -> LimitedEnvironment:
 
 
 def fold_expression(template: nodes.Template, names: Mapping[str, Any]) -> Any:
-    """Return the value of a template that is one simple expression, computed from its syntax tree.
+    """Return the value of a template that is a single simple expression, computed from its syntax tree.
 
-    This covers nearly all expressions of a playbook and saves compiling them, which takes 2 ms each.
+    Nearly all expressions of a playbook are simple. This saves compiling them, which takes 2 ms each.
 
     Raises:
-        nodes.Impossible: the template is anything else.
+        nodes.Impossible: the template is not a simple expression.
         Exception: any error of evaluation.
     """
     match template.body:
@@ -171,12 +171,12 @@ def _check_depth(template: nodes.Template) -> None:
 
 
 def reset_steps() -> None:
-    """Begin to count the steps of another rendering in this thread."""
+    """Set the step count of this thread to 0, before a rendering."""
     _usage.steps = 0
 
 
 def count_steps(count: int = 1) -> None:
-    """Raise SecurityError if a rendering takes more than MAX_STEPS."""
+    """Add steps to the count. Raises SecurityError if a rendering takes more than MAX_STEPS."""
     _usage.steps = getattr(_usage, "steps", 0) + count
     if _usage.steps > MAX_STEPS:
         raise SecurityError(f"the template takes more than {MAX_STEPS:,} steps")
@@ -230,7 +230,7 @@ def _with_width_check(call: Callable[..., Any]) -> Callable[..., Any]:
 def _with_size_check(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that checks the size of its output, which may contain many copies of an argument.
 
-    As `jinja_pass_arg` tells Jinja2, the filter's first argument is not the filtered value but the context or environment.
+    Jinja2 passes the context or environment as its first argument, according to `jinja_pass_arg`.
     """
 
     def check_and_call(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """A plan: one play for one host, rendered and checked, as plain JSON.
 
-Only expressions over facts and registered results ("{{ facts.home }}", "{{ image.changed }}") are still open. The runner
+Only expressions over facts and registered results ("{{ facts.home }}", "{{ image.changed }}") are unresolved. The runner
 evaluates them just before their task runs.
 """
 
@@ -23,7 +23,7 @@ REQUIRED_FIELDS = ("id", "name", "module", "run_id", "host", "play")
 
 
 def new_run_id(suffix: str = "") -> str:
-    """Return an id for a run, sortable by time. suffix: fixed ending, for a run without a folder; random if empty."""
+    """Return an id for a run, sortable by time. suffix: last part, for a run without a folder; random if empty."""
     return f"{time.strftime('%Y%m%dT%H%M%S')}-{suffix or os.urandom(4).hex()}"
 
 
@@ -36,7 +36,7 @@ class Task:
     name: str
     module: str
     args: dict[str, Any] = field(default_factory=dict)
-    #: arguments that the host still has to render; all others are final, even with braces in them
+    #: arguments that the host renders; all others are final, even if they contain braces
     open: tuple[str, ...] = ()
     #: "file:line" in the user's playbook
     where: str = ""
@@ -52,9 +52,9 @@ class Task:
     ignore_errors: bool = False
     become: bool = False
     no_log: bool = False
-    #: None to follow the run, True to never change anything, False to act even in check mode
+    #: True to always run in check mode, False to act even with --check, None to follow the run
     check_mode: bool | None = None
-    #: container whose record the task writes; empty for the plan's server; may be an open expression
+    #: container whose record the task writes; empty for the plan's server; may be an unresolved expression
     server: str = ""
     tags: tuple[str, ...] = ()
     #: stage of the run to which the task belongs, one line on a terminal: prepare, stop, start, verify
@@ -86,7 +86,7 @@ class Plan:
     play: str
     steps: tuple[Step, ...]
     handlers: tuple[Task, ...] = ()
-    #: the laptop's values to which open expressions refer
+    #: the laptop's values that unresolved expressions use
     vars: dict[str, Any] = field(default_factory=dict)
     #: variables that are themselves expressions over facts or results
     open_vars: dict[str, Any] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Plan:
     #: user@laptop, for the lock and the history
     who: str = ""
     force_handlers: bool = False
-    #: how long to wait for a lock that another run holds
+    #: time to wait for a lock that another run holds
     wait_s: float = 0
     #: None if the host is not deployed as a member of a cluster
     cluster: Cluster | None = None
@@ -114,7 +114,7 @@ class Plan:
     by_turns: bool = False
     #: memory that the guard keeps free for the host during a start; 0 for the default share
     guard_gib: float = 0
-    #: start even a configuration with which the host went down before
+    #: True to start even a configuration that crashed the host before
     anyway: bool = False
     schema: int = SCHEMA
 

@@ -17,7 +17,7 @@ def arg(doc: str, *, default: Any = dataclasses.MISSING, default_factory: Any = 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field whose value differs from the wanted one. None means that the field is absent."""
+    """A field whose value differs from the expected one. None means that the field is absent."""
 
     field: str
     before: Any
@@ -38,9 +38,9 @@ class Result:
     diff: list[Change] = field(default_factory=list)
     #: values for later tasks, available through `register`; plain JSON
     data: dict[str, Any] = field(default_factory=dict)
-    #: what the user can do about a failure
+    #: how the user can solve a failure
     fix: str = ""
-    #: exit code of a failure; None for 1. INCONCLUSIVE or CHANGES without a failure lets the run continue and exit with that code
+    #: exit code of a failure; None for 1. INCONCLUSIVE or CHANGES without a failure does not stop the run, but is its exit code
     exit: Exit | None = None
 
     @property

@@ -31,6 +31,8 @@ SCALAR_TYPES: dict[Any, str] = {
 }
 PYTHON_TYPES: dict[str, type[Any]] = {"text": str, "whole number": int, "number": float, "true or false": bool}
 NUMBER_PARSERS: dict[str, Callable[[str], Any]] = {"whole number": int, "number": float}
+#: cache, because each task of each host needs the signature of its module
+_SIGNATURES: dict[type[Any], Signature] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,6 @@ class Argument:
 
 #: arguments by their names in a playbook
 Signature = Mapping[str, Argument]
-
-#: cache, because each task of each host needs the signature of its module
-_SIGNATURES: dict[type[Any], Signature] = {}
 
 
 def from_args_type(args_type: type[Any]) -> Signature:
@@ -104,12 +103,12 @@ def build_args(args_type: type[Any], values: Mapping[str, Any], *, module: str) 
 
 
 def check_arguments(
-    arguments: Signature, values: Mapping[str, Any], *, module: str, open_names: frozenset[str] = frozenset()
+    arguments: Signature, values: Mapping[str, Any], *, module: str, unresolved: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Return the validated values by field.
 
     Args:
-        open_names: arguments whose value is not known yet, which are neither validated nor returned.
+        unresolved: arguments whose values only the host can compute; they are neither validated nor returned.
 
     Raises:
         Refused: an argument is unknown, missing or of the wrong type.
@@ -123,7 +122,7 @@ def check_arguments(
     return {
         arguments[name].field: _convert(value, arguments[name].expected_type, f"{module}.{name}")
         for name, value in values.items()
-        if name not in open_names
+        if name not in unresolved
     }
 
 

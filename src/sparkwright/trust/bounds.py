@@ -29,16 +29,21 @@ MAX_ANSWER_BYTES = 8 * MIB
 MAX_JSON_DEPTH = 100
 #: depth limit of displayed values; Docker's inspect output is 8 deep
 MAX_SHOWN_DEPTH = 32
-#: limit on the number of values in a host's document; so many take about 100 MiB as Python objects
+#: limit on the number of values in a host's document; this many take about 100 MiB as Python objects
 MAX_JSON_VALUES = 1_000_000
 #: limit on sizes in bytes and token counts
 MAX_COUNT = 2**53
 #: limit on numbers from a host, high enough for nanoseconds; the sum of two still fits every format
 MAX_NUMBER = 2**63
+#: free space below which a disk counts as full; enough for a log line
+MIN_FREE_BYTES = 4096
+MAX_PATTERN_CHARS = 1000
+#: a pattern's repeat with a higher maximum counts as unbounded
+UNBOUNDED_REPEATS = 100
 
 
 class LimitExceeded(ValueError):
-    """Raised if input exceeds a limit. The message has no subject, such as "has more than 4 MiB"."""
+    """Raised if input exceeds a limit. The message is a predicate, such as "has more than 4 MiB"."""
 
 
 def parse_bounded_json(raw: bytes | str) -> Any:
@@ -109,7 +114,7 @@ def is_deeper(value: Any, max_depth: int) -> bool:
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Read a regular file. Raises OSError, and LimitExceeded if it is larger, or is a pipe or device, which may be endless."""
+    """Read a regular file. Raises OSError, and LimitExceeded if it is too large, or is a pipe or device, which may be endless."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise LimitExceeded("is not a regular file")
@@ -141,14 +146,10 @@ def parse_number(text: str, maximum: float = MAX_COUNT) -> float | None:
     return number if abs(number) <= maximum else None
 
 
-#: free space below which a disk counts as full; enough for a log line
-MIN_FREE_BYTES = 4096
-
-
 def describe_os_error(error: BaseException) -> str:
     """Return the path and reason of an operating system error; empty for other errors.
 
-    A failed write has no file name, so for a full disk the function searches the folders that are usually written.
+    The error of a failed write has no file name, so for a full disk the usual folders are searched.
     """
     if not isinstance(error, OSError) or not error.strerror:
         return ""
@@ -172,11 +173,6 @@ def find_full_disk(paths: Iterable[Path]) -> Path | None:
     return None
 
 
-MAX_PATTERN_CHARS = 1000
-#: a pattern's repeat with a higher maximum counts as unbounded
-UNBOUNDED_REPEATS = 100
-
-
 def check_pattern(pattern: str) -> str:
     """Return the problem of a pattern for searching logs, such as "is not a regular expression: ..."; empty if it is valid."""
     if len(pattern) > MAX_PATTERN_CHARS:
@@ -190,7 +186,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def _has_nested_repeat(nodes: Any, *, inside: bool) -> bool:
-    """Return True if an unbounded repeat is inside another one. inside: the nodes themselves are inside one."""
+    """Return True if an unbounded repeat is inside another one. inside: True if the nodes are inside an unbounded repeat."""
     for kind, argument in nodes:
         if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
             _, maximum, repeated = argument

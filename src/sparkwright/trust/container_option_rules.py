@@ -62,7 +62,7 @@ def check_port(text: str) -> str:
     if "/" in text and protocol not in PROTOCOLS:
         return f"{quote_text(text)}: the protocol must be {', '.join(PROTOCOLS)}."
     if plain.count(":") == 0 or host_port in ("", "0"):
-        return f"{quote_text(text)} does not set the host's port: write HOST:CONTAINER, as 8000:8000."
+        return f"{quote_text(text)} does not set the host's port: write HOST:CONTAINER, such as 8000:8000."
     if re.fullmatch(r"[0-9]+-[0-9]+", host_port) or re.fullmatch(r"[0-9]+-[0-9]+", container_port):
         return f"{quote_text(text)} is a range: write an entry for each port, HOST:CONTAINER."
     if address and not is_ip_address(address[0]):
@@ -71,7 +71,7 @@ def check_port(text: str) -> str:
     for port in (host_port, container_port):
         if not _PORT.fullmatch(port) or int(port) > MAX_PORT:
             message = f"{quote_text(port)} is not a port (1 to {MAX_PORT})"
-            return f"{quote_text(text)} is not a published port: {message}; write HOST:CONTAINER, as 8000:8000."
+            return f"{quote_text(text)} is not a published port: {message}; write HOST:CONTAINER, such as 8000:8000."
     return ""
 
 
@@ -155,7 +155,7 @@ def normalize_mount_point(text: str) -> str:
 
 
 def is_below(folder: str, outer: str) -> bool:
-    """Compare the paths of two folders of the host. `~` is below `/`."""
+    """Return True if a folder of the host is below another one. `~` is below `/`."""
     inner, outer = posixpath.normpath(folder), posixpath.normpath(outer)
     return inner != "/" if outer == "/" else inner.startswith(f"{outer}/")
 

@@ -24,12 +24,22 @@ MAX_FILES, MAX_FILE_BYTES = 20_000, 2**60
 MAX_COMPONENT_BYTES = 255 - len(".metadata")
 #: folders that sparkwright and Hugging Face's client create in a model's folder
 RESERVED_FOLDERS = (".before", ".cache/huggingface", ".cache/sparkwright")
+#: subfolder of a host's state folder with the files of recipes, named by the SHA-256 of their content
+RECIPE_FILES_FOLDER = "recipe_files"
+#: paths of the kernel, Docker, the loader and logins; a file mounted there would change more than a server's settings
+SYSTEM_PATHS = (
+    "/dev", "/proc", "/sys", "/boot", "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64",
+    "/run", "/var/run", "/root/.ssh", "/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/sudoers",
+    "/etc/sudoers.d", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/etc/pam.d",
+    "/etc/hosts", "/etc/hostname", "/etc/resolv.conf",
+)  # fmt: skip
+_PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
 
 
 def check_model_id(text: str) -> str:
     """Return the reason why a text is not a model's id on a hub; empty if it is valid."""
     if ".." in text or "--" in text or not _ID.fullmatch(text):
-        return "is not a model's name on the hub, as OWNER/NAME: letters, digits, `.`, `_` and `-`"
+        return "is not a model's name on the hub, OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
@@ -78,19 +88,19 @@ def check_file_row(row: Mapping[str, Any]) -> str:
     return f"the git id {_quote_value(blob_id)}" if blob_id is not None and not _matches(COMMIT, blob_id) else ""
 
 
-def check_files(rows: Sequence[Any], what: str, *, fix: str = "") -> list[dict[str, Any]]:
-    """Return the rows of a model's files. Raises Failed for the first invalid one. what: source of the rows, for the message."""
+def check_files(rows: Sequence[Any], source: str, *, fix: str = "") -> list[dict[str, Any]]:
+    """Return the rows of a model's files. Raises Failed for the first invalid one. source: of the rows, for the message."""
     for row in rows:
         name = row.get("path") if isinstance(row, Mapping) else None
         reason = check_model_file(name) if isinstance(name, str) else "is not text"
         if reason:
-            raise Failed(f"{what} has a file '{_quote_value(name)}' that {reason}.", fix=fix)
+            raise Failed(f"{source} has a file '{_quote_value(name)}' that {reason}.", fix=fix)
         reason = check_file_row(row)
         if reason:
-            raise Failed(f"{what} has the file '{_quote_value(name)}' with {reason}.", fix=fix)
+            raise Failed(f"{source} has the file '{_quote_value(name)}' with {reason}.", fix=fix)
     reason = check_file_set(row["path"] for row in rows)
     if reason:
-        raise Failed(f"{what} has {reason}.", fix=fix)
+        raise Failed(f"{source} has {reason}.", fix=fix)
     return list(rows)
 
 
@@ -103,22 +113,10 @@ def _quote_value(value: object) -> str:
     return "more than 10**40" if is_huge else one_line(str(value), max_chars=80)
 
 
-#: subfolder of a host's state folder with the files of recipes, named by the SHA-256 of their content
-RECIPE_FILES_FOLDER = "recipe_files"
-#: paths of the kernel, Docker, the loader and the login, where a recipe's file would change more than a server's settings
-SYSTEM_PATHS = (
-    "/dev", "/proc", "/sys", "/boot", "/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib64",
-    "/run", "/var/run", "/root/.ssh", "/etc/passwd", "/etc/shadow", "/etc/group", "/etc/gshadow", "/etc/sudoers",
-    "/etc/sudoers.d", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld.so.cache", "/etc/pam.d",
-    "/etc/hosts", "/etc/hostname", "/etc/resolv.conf",
-)  # fmt: skip
-_PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
-
-
 def check_container_path(path: str) -> str:
     """Return the reason why a file can't be mounted at a path, beginning with "must"; empty if it can."""
     if not _PATH.fullmatch(path):
-        return "must be a path in the container, as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
+        return "must be a path in the container, such as /etc/engine/options.yml, of letters, digits and . _ - @ + ~"
     if {"..", "."} & {*path.split("/")}:
         return "must not contain `.` or `..`"
     system_path = next((outer for outer in SYSTEM_PATHS if path == outer or path.startswith(f"{outer}/")), "")

@@ -31,11 +31,11 @@ PLATFORM = re.compile(r"[a-z0-9]{1,32}/[a-z0-9_]{1,32}")
 MAX_COMPONENT_BYTES, MAX_PATH_BYTES = 255, 1024
 
 
-def require_match(pattern: re.Pattern[str], text: object, what: str) -> str:
-    """Return a text that matches the whole pattern. Raises Failed otherwise. what: subject of the error message."""
+def require_match(pattern: re.Pattern[str], text: object, subject: str) -> str:
+    """Return a text if it matches the whole pattern. Raises Failed otherwise. subject: begins the error message."""
     if isinstance(text, str) and pattern.fullmatch(text):
         return text
-    raise Failed(f"{what} is not valid: '{one_line(str(text), max_chars=80)}'.")
+    raise Failed(f"{subject} is not valid: '{one_line(str(text), max_chars=80)}'.")
 
 
 def expand_home(path: str) -> Path:
@@ -77,7 +77,7 @@ def resolve_inside(folder: Path, name: str) -> Path:
 
 
 def resolve_entry(folder: Path, name: str) -> Path:
-    """Return FOLDER/NAME as the target of a rename or removal, without following a link of this name.
+    """Return FOLDER/NAME as the target of a rename or removal. If NAME itself is a link, it is not followed.
 
     Raises Failed if a symbolic link leads its parent out of the folder.
     """

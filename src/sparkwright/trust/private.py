@@ -19,14 +19,14 @@ OTHERS_MASK = 0o077
 
 
 def create_folder(path: Path) -> Path:
-    """Create a folder and its missing parents, close it to other users, and return it. Raises OSError."""
+    """Create a folder and its missing parents, make it private to this user, and return it. Raises OSError."""
     create_missing_folders(path)
     restrict(path)
     return path
 
 
 def create_missing_folders(path: Path) -> None:
-    """Create a folder and its missing parents, closed to other users. Existing folders are unchanged. Raises OSError."""
+    """Create a folder and its missing parents, private to this user. Existing folders are unchanged. Raises OSError."""
     for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)  # another command may create it at the same time
 
@@ -44,22 +44,22 @@ def restrict(path: Path) -> None:
 def _restrict_opened(path: Path) -> None:
     """Change the mode through a descriptor, because in another user's folder the name may be replaced by a link at any time.
 
-    Root does not change a file with several hard links, which may be a system file.
+    For root, files with several hard links are skipped, because they may be system files.
     """
     on_linux = hasattr(os, "O_PATH")
-    handle = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(path, (os.O_PATH if on_linux else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        status = os.fstat(handle)
+        status = os.fstat(descriptor)
         is_risky_for_root = stat.S_ISREG(status.st_mode) and status.st_nlink > 1 and os.geteuid() == 0
         if status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not is_risky_for_root:
             mode = status.st_mode & ~OTHERS_MASK & 0o7777
-            Path(f"/proc/self/fd/{handle}").chmod(mode) if on_linux else os.fchmod(handle, mode)
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode) if on_linux else os.fchmod(descriptor, mode)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def restrict_tree(folder: Path) -> None:
-    """Close a folder and, if it was open to other users, everything in it. Raises OSError."""
+    """Make a folder private to this user and, if it was open to others, everything in it. Raises OSError."""
     try:
         was_open = folder.stat().st_mode & OTHERS_MASK
     except FileNotFoundError:
@@ -72,17 +72,17 @@ def restrict_tree(folder: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """Open files for `open(..., opener=opener)`; new ones are accessible only to the user."""
+    """Open a file for `open(..., opener=opener)`; a new file is accessible only to this user."""
     return os.open(path, flags, FILE_MODE)
 
 
 def touch(path: Path) -> None:
-    """Create an empty file if there is no file."""
+    """Create an empty file unless it exists."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if a running process holds a file's lock; False also if the file can't be read."""
+    """Return True if another process holds a file's lock; False also if the file can't be read."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -94,7 +94,7 @@ def is_locked(path: Path) -> bool:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files from a host to a new or empty folder, closed to other users because logs may contain requests to a server.
+    """Write files from a host to a new or empty folder, private to this user because logs may contain requests to a server.
 
     Names are validated, links are not followed, and files are not replaced. Raises Refused if the folder is not empty, and Failed
     if it can't be created or written to.

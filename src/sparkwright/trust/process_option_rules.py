@@ -43,6 +43,11 @@ _TMPFS_VALUES = {"size": r"[0-9]{1,15}[kmgKMG%]?", "mode": r"[0-7]{3,4}", "uid":
             "nr_inodes": r"[0-9]{1,15}[kmgKMG]?", "nr_blocks": r"[0-9]{1,15}[kmgKMG]?"}  # fmt: skip
 _CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 _DRIVER = re.compile(r"[a-zA-Z0-9][\w./:-]{0,127}", re.ASCII)
+HOST, NONE, BRIDGE = "host", "none", "bridge"
+BUILT_IN_NETWORKS = (HOST, NONE, BRIDGE)
+HOST_GATEWAY = "host-gateway"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 
 
 def check_memory(text: str) -> str:
@@ -184,7 +189,7 @@ def check_tmpfs(text: str) -> str:
     for option in options.split(",") if colon else ():
         name, equals, value = option.partition("=")
         if option not in _TMPFS_SWITCHES and not (equals and re.fullmatch(_TMPFS_VALUES.get(name, "(?!)"), value)):
-            return f"{quote_text(text)}: {quote_text(option)} is not an option of a tmpfs, as size=64m or noexec."
+            return f"{quote_text(text)}: {quote_text(option)} is not an option of a tmpfs, such as size=64m or noexec."
     return ""
 
 
@@ -208,13 +213,6 @@ def check_log_driver(text: str) -> str:
 def check_log_options(options: Mapping[str, str]) -> str:
     invalid = next((name for name in options if not name or re.search(r"[\s=\0]", name)), None)
     return "" if invalid is None else f"{quote_text(invalid)} is not a log option's name."
-
-
-HOST, NONE, BRIDGE = "host", "none", "bridge"
-BUILT_IN_NETWORKS = (HOST, NONE, BRIDGE)
-HOST_GATEWAY = "host-gateway"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_HOSTNAME = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 
 
 def parse_network(text: str) -> tuple[str, list[str]]:

@@ -74,7 +74,7 @@ def mask_text(content: str, mask: str = MASK) -> str:
 
 
 def mask_value(data: Any, name: str = "", mask: str = MASK) -> Any:
-    """Mask secrets in a JSON value, such as a container's inspection, by field names and formats. name: the value's own name."""
+    """Mask secrets in a JSON value, such as a container's inspection, by field names and formats. name: name of the value."""
     if isinstance(data, Mapping):
         return _mask_fields(data, mask)
     if isinstance(data, list | tuple):
@@ -95,7 +95,7 @@ def mask_texts(data: Any, mask: str = MASK) -> Any:
 
 
 def mask_words(words: Sequence[Any], mask: str = MASK, name: str = "") -> list[Any]:
-    """Mask secrets in the arguments of a command or the items of a list. name: the list's own name.
+    """Mask secrets in the arguments of a command or the items of a list. name: name of the list.
 
     A secret is in --flag=VALUE, in all words after --flag up to the next option, in NAME=VALUE, or in a script in one argument.
     """

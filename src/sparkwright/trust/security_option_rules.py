@@ -28,7 +28,7 @@ _INTERFACE_SYSCTL = re.compile(r"net\.(ipv4|ipv6|mpls)\.(conf|neigh)\.(?!all\.|d
 
 def check_capability(text: str) -> str:
     is_valid = capability_name(text) in (ALL, *CAPABILITIES)
-    return "" if is_valid else f"{quote_text(text)} is not a capability, as SYS_PTRACE or ALL."
+    return "" if is_valid else f"{quote_text(text)} is not a capability, such as SYS_PTRACE or ALL."
 
 
 def capability_name(text: str) -> str:
@@ -78,12 +78,12 @@ def check_device(text: str) -> str:
     if len(parts) > 3 or not parts[0].startswith("/") or "\0" in text:
         return message
     if len(parts) == 3 and not _is_access(parts[2]):
-        return f"{quote_text(text)}: the access of a device is made of r, w and m, each at most once."
+        return f"{quote_text(text)}: the permissions of a device are r, w and m, each at most once."
     return "" if len(parts) == 1 or parts[1].startswith("/") or (len(parts) == 2 and _is_access(parts[1])) else message
 
 
 def _is_access(text: str) -> bool:
-    """Return True if a text consists of r (read), w (write) and m (mknod), each at most once."""
+    """Return True if a text is a device's permissions: r (read), w (write) and m (mknod), each at most once."""
     return 0 < len(text) <= len({*text} & {*"rwm"})
 
 

@@ -34,6 +34,11 @@ ABSENT = object()
 TYPE_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 #: largest time in seconds since the epoch that every calendar can represent, at the end of the year 9998
 MAX_TIME_S = 253_370_764_800
+#: limits on an engine's options and the length of an option's shape; vLLM 0.32.0 has 320 options with up to 900 characters
+MAX_OPTIONS, MAX_SHAPE_CHARS = 2000, 8000
+_VERSION = re.compile(r"\d[\w.+-]{0,40}")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}")
+_SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
 
 
 class ShapeError(ValueError):
@@ -71,7 +76,7 @@ class Partial:
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
     #: names of required fields
-    needs: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     #: True if an unknown or invalid field makes the whole object invalid
     strict: bool = False
 
@@ -87,7 +92,7 @@ class Partial:
             except ValueError as error:
                 if self.strict:
                     raise _nest_error(error, f".{name}", name) from None
-        for name in self.needs:
+        for name in self.required:
             if name not in valid:
                 raise ShapeError(f"has no {name}", missing=name)
         return valid
@@ -111,8 +116,8 @@ def validate(value: Any, shape: Shape, where: str) -> Any:
         raise _nest_error(error, where) from None
 
 
-def validate_or_fail(value: Any, shape: Shape, what: str) -> Any:
-    """Return the value like `validate`. Raises Failed with the invalid part. what: subject of the message."""
+def validate_or_fail(value: Any, shape: Shape, subject: str) -> Any:
+    """Return the value like `validate`. Raises Failed with the location of the invalid part. subject: begins the message."""
     try:
         return _validate(value, shape)
     except ValueError as error:
@@ -120,11 +125,11 @@ def validate_or_fail(value: Any, shape: Shape, what: str) -> Any:
         location = f"{failure.location}.{failure.missing}" if failure.missing else failure.location
         part = one_line(location.removeprefix("."), max_chars=80)
         reason = f": {part} is missing or of the wrong type." if part else "."
-        raise Failed(f"{what} is not valid{reason}") from None
+        raise Failed(f"{subject} is not valid{reason}") from None
 
 
 def select_valid(shape: Partial, values: Any) -> list[dict[str, Any]]:
-    """Return the valid parts of the objects in a list, without invalid objects; empty if the value is not a list."""
+    """Return the valid fields of each object in a list, without invalid objects; empty if the value is not a list."""
     valid_parts = map(shape.valid_part, values) if isinstance(values, list) else ()
     return [valid_part for valid_part in valid_parts if valid_part is not None]
 
@@ -279,13 +284,6 @@ def _validate_type(value: Any, kind: type[Any] | None) -> Any:
     if isinstance(value, types) and (kind is bool or not isinstance(value, bool)):
         return value
     raise ShapeError(f"is not {TYPE_NAMES[kind]}")
-
-
-#: limits on an engine's options and the length of an option's shape; vLLM 0.32.0 has 320 options with up to 900 characters
-MAX_OPTIONS, MAX_SHAPE_CHARS = 2000, 8000
-_VERSION = re.compile(r"\d[\w.+-]{0,40}")
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,100}")
-_SHAPE = re.compile(r"[\w .,{}?*+:/-]*")
 
 
 def check_engine_options(value: Any) -> dict[str, Any] | None:

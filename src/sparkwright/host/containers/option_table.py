@@ -53,11 +53,11 @@ def _build_option(name: str, option: DockerOption) -> Option:
 
     def requested_value(spec: ContainerSpec) -> Any:
         value = read(spec)
-        return (option.to_engine(value) or None) if value else None
+        return (option.to_api(value) or None) if value else None
 
     def expected_value(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
         value = requested_value(spec)
-        if value is None and (option.open or (in_image and not image)):
+        if value is None and (option.ignored_if_empty or (in_image and not image)):
             return None
         if value is None and in_image:
             value = (image.get("Config") or {}).get(key)
@@ -67,7 +67,9 @@ def _build_option(name: str, option: DockerOption) -> Option:
         return option.normalize(container[option.section].get(key))
 
     field = name.replace("_", "-")
-    return Option(field, expected_value, actual_value, option.why, key, option.section, requested_value, option.open)
+    return Option(
+        field, expected_value, actual_value, option.why, key, option.section, requested_value, option.ignored_if_empty
+    )
 
 
 # -- options with defaults of Docker or the image -------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""YAML files that people write, with their lines, and schemas that name a mistake and the nearest right name."""
+"""The user's YAML files, with the line of each value, and their validation, with suggestions for misspelled names."""

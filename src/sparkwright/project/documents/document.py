@@ -22,13 +22,9 @@ from sparkwright.trust import bounds
 from sparkwright.units import MIB
 from sparkwright.visible import one_line
 
-# Compose YAML's events into plain values with their lines, within limits on depth, aliases and number of values.
-#
-# PyYAML's own composer recurses in C, crashes at some depth, and limits neither aliases nor numbers.
-
 Place = tuple[str | int, ...]
 
-#: limits of nesting and number of values; the values of an alias count each time that it is used
+#: limits on nesting and on the number of values; the values of an alias count each time that it is used
 MAX_DEPTH = 64
 TOO_DEEP = f"lists and mappings are nested more than {MAX_DEPTH} levels deep"
 MAX_VALUES = 250_000
@@ -39,6 +35,13 @@ _SCALAR_TAGS = {
     f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null", "str", "timestamp", "merge", "value")
 }
 _LIST_TAGS, _MAPPING_TAGS = (None, "!", "tag:yaml.org,2002:seq"), (None, "!", "tag:yaml.org,2002:map")
+_RESOLVER: Any = Resolver()
+_CONSTRUCTOR: Any = SafeConstructor()
+#: maximum size of a file; the largest recipe has 5 kB
+MAX_BYTES = MIB
+#: number of parsed texts to keep
+CACHE_SIZE = 64
+MAX_MESSAGE_CHARS = 300
 
 
 class VerbatimFloat(float):
@@ -57,7 +60,10 @@ class VerbatimFloat(float):
 
 @dataclass
 class Composer:
-    """Composes the values of one YAML document."""
+    """Composes the values of one YAML document with their lines, within limits on depth and number of values.
+
+    PyYAML's own composer recurses in C, crashes on deep nesting, and does not limit the values of aliases.
+    """
 
     #: name of the file in messages
     where: str
@@ -184,23 +190,12 @@ class Composer:
         raise Refused(message, where=f"{self.where}:{_line_number(event)}")
 
 
-_RESOLVER: Any = Resolver()
-_CONSTRUCTOR: Any = SafeConstructor()
-
-
 def _line_number(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
 
 def _parse_bool_or_null(event: Any, tag: str) -> bool | None:
     return _CONSTRUCTOR.construct_yaml_bool(yaml.ScalarNode(tag, event.value)) if tag.endswith("bool") else None
-
-
-#: maximum size of a file; the largest recipe has 5 kB
-MAX_BYTES = MIB
-#: number of parsed texts to keep
-CACHE_SIZE = 64
-MAX_MESSAGE_CHARS = 300
 
 
 @dataclass(frozen=True)
@@ -292,7 +287,7 @@ def _compose(text: str, where: str) -> tuple[Any, dict[Place, int]]:
 
 
 def is_file(path: Path) -> bool:
-    """Return True if the file exists. For an invalid name it returns False, where Path.is_file raises."""
+    """Return True if the file exists; False also for an invalid name, for which Path.is_file raises."""
     return os.path.isfile(path)  # noqa: PTH113
 
 

@@ -21,12 +21,48 @@ T = TypeVar("T")
 
 #: keys whose values may be secrets, so that messages do not repeat them
 SECRET_KEYS = frozenset({"secrets", "server_key", "env", "vars"})
+#: minimum length of a word that is also searched inside longer names
+MIN_PART_CHARS = 3
+#: requirements by the type of pydantic's error; names in braces are keys of the error's context
+REQUIREMENTS = {
+    "string_type": "a string",
+    "string_too_short": "at least {min_length} characters long",
+    "string_too_long": "at most {max_length} characters long",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "none_required": "null",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+}
+#: requirements by the pattern that a text must match
+PATTERN_DESCRIPTIONS = {
+    r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$": "2 or more letters, digits, _ . - (no spaces)",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
+    r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$": "HOST[:PORT][/PATH]",
+    r"^[0-9a-f]{40}$": "a commit, 40 hex digits",
+    r"^[0-9a-f]{64}$": "a sha256, 64 hex digits",
+    r"^sha256:[0-9a-f]{64}$": "a digest, sha256: and 64 hex digits",
+}
 
 
 class Strict(BaseModel):
     """A section of a user's file. Unknown keys are errors. Built on first use, because no command needs all models."""
 
-    #: hints for unknown keys that users confuse with others, one sentence each
+    #: hints for keys that users may write by mistake, one sentence each
     MEANT: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
@@ -38,7 +74,7 @@ def schema_field(description: str, default: Any = ..., **limits: Any) -> Any:
 
 
 def validate(model: type[M], document: Document, data: Any = None, at: Place = ()) -> M:
-    """Validate a document, or its section `data` at `at`, against a model. Raises Refused for the first mistake.
+    """Validate a document, or the section `data` at the place `at`, against a model. Raises Refused for the first mistake.
 
     An empty file counts as an empty mapping.
     """
@@ -97,10 +133,6 @@ def build_validator(check: Callable[[str], str]) -> AfterValidator:
     return build_message_validator(describe_problem)
 
 
-#: minimum length of a word that is also looked for inside longer names
-MIN_PART_CHARS = 3
-
-
 def suggest_name(word: str, valid_names: Iterable[str], *, label: str = "Available") -> str:
     """Return a hint for an unknown name: the nearest valid name, or a list of all of them."""
     names = sorted(valid_names)
@@ -112,7 +144,7 @@ def suggest_name(word: str, valid_names: Iterable[str], *, label: str = "Availab
 
 
 def _describe_error(model: type[BaseModel], error: Any, place: Place, type_errors: list[Any]) -> str:
-    """Return the message for a mistake. type_errors: those at the same place, one for each type that is allowed there."""
+    """Return the message for a mistake. type_errors: type errors at the same place, one for each type that is allowed there."""
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_secret_source(model, error["loc"][:-1]):
         return _describe_secret_source(place[:-1])
@@ -135,42 +167,6 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, type_error
     requirements = dict.fromkeys(filter(None, map(_describe_requirement, errors)))
     problem = f"` must be {' or '.join(requirements)}" if requirements else f"`: {_error_message(error)}"
     return f"`{dotted}{problem}, got {received}{_quote_hint(error)}."
-
-
-#: requirements by the type of pydantic's error; names in braces are keys of the error's context
-REQUIREMENTS = {
-    "string_type": "a string",
-    "string_too_short": "at least {min_length} characters long",
-    "string_too_long": "at most {max_length} characters long",
-    "int_type": "an integer",
-    "int_parsing": "an integer",
-    "int_from_float": "an integer",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "none_required": "null",
-    "literal_error": "{expected}",
-    "greater_than": "greater than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
-}
-#: requirements by the pattern that a text must match
-PATTERN_DESCRIPTIONS = {
-    r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$": "2 or more letters, digits, _ . - (no spaces)",
-    r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
-    r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$": "HOST[:PORT][/PATH]",
-    r"^[0-9a-f]{40}$": "a commit, 40 hex digits",
-    r"^[0-9a-f]{64}$": "a sha256, 64 hex digits",
-    r"^sha256:[0-9a-f]{64}$": "a digest, sha256: and 64 hex digits",
-}
 
 
 def _describe_requirement(error: Any) -> str:

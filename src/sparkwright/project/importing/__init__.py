@@ -1,1 +1,1 @@
-"""Import of recipes in other formats: each is read into a `ForeignRecipe`, then converted, with a report of all parts."""
+"""Import of recipes in other formats: a recipe is read into a `ForeignRecipe`, then converted, with a report of each setting."""

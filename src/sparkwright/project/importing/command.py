@@ -26,6 +26,10 @@ PYTHON_PROGRAMS, MODULE_FLAG, SERVE_WORD = ("python", "python3"), "-m", "serve"
 MAX_PROGRAM_WORDS = 4
 #: programs of servers whose recipes cannot be imported
 UNSUPPORTED_SERVERS = {"trtllm-serve": "TensorRT-LLM", "ollama": "Ollama", "tritonserver": "Triton"}
+#: an option and its value in one list item, such as `--port 8000`; not JSON or `--name=some text`
+_TWO_WORDS = re.compile(r"--?[A-Za-z][\w.-]{0,100}\s+\S.*", re.S)
+#: an option with one dash; not a negative number
+_SHORT_OPTION = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
 
 
 @dataclass
@@ -34,16 +38,16 @@ class ServerCommand:
 
     engine: Engine
     imports: ImportTable
-    #: the model as the command names it
+    #: model in the command
     model: str
     #: flags by their canonical names
     flags: dict[str, Any]
-    #: the leading words that start the engine; empty if the image does
+    #: leading words that start the engine; empty if the image starts it
     program: tuple[str, ...] = ()
 
     @property
     def entrypoint(self) -> list[str]:
-        """The program for a recipe: as written, but the engine's usual program instead of `python3 -m ...` or only `serve`."""
+        """The program for a recipe: as written, except that the engine's usual program replaces `python3 -m ...` and `serve`."""
         is_explicit = MODULE_FLAG not in self.program and any(_is_program(word, self.imports) for word in self.program)
         return list(self.program if is_explicit or not self.program else self.imports.program)
 
@@ -67,12 +71,6 @@ def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
         if name.partition(".")[0] not in known_flags:
             report.add("note", f"--{name}", f"not in sparkwright's table of {target.title} options; kept unchanged")
     return ServerCommand(target, imports, model, flags, program)
-
-
-#: an option and its value in one list item, such as `--port 8000`; not JSON or `--name=some text`
-_TWO_WORDS = re.compile(r"--?[A-Za-z][\w.-]{0,100}\s+\S.*", re.S)
-#: an option with one dash; not a negative number
-_SHORT_OPTION = re.compile(r"-[A-Za-z][\w-]{0,100}(?:=.*)?", re.S)
 
 
 def _split_items(words: Sequence[str], report: ImportReport) -> list[str]:
@@ -109,7 +107,7 @@ def _refuse_short_option(words: Sequence[str], imports: ImportTable) -> None:
     """Raise Refused for an option with one dash, unless the engine has such options."""
     option = "" if imports.one_dash else next((word for word in words if _SHORT_OPTION.fullmatch(word)), "")
     if option:
-        fix = "Put an option of Docker before the image; else use the engine's own option, or remove it."
+        fix = "Put Docker's options before the image; use the engine's long options, or remove it."
         raise Refused(f"`{one_line(option, max_chars=60)}` in the command is not an option of the engine.", fix=fix)
 
 
@@ -134,7 +132,7 @@ def _find_engine(foreign: ForeignRecipe, report: ImportReport) -> str:
 
 
 def find_engine_name(texts: Iterable[str]) -> str:
-    """Return the engine that the first matching text names; empty if none does. texts: words of a command, an image."""
+    """Return the engine that is named in a text; empty if there is none. texts: words of a command, or an image."""
     for text in texts:
         for name in engine.TITLES:
             imports = engine.get_engine(name).imports
@@ -163,7 +161,7 @@ def _is_program(word: str, imports: ImportTable) -> bool:
 
 
 def _take_stray_model(flags: dict[str, Any], target: Engine) -> str:
-    """Return a model that was parsed as the value of the switch before it, and correct the switch; "" if there is none."""
+    """Return a model that was parsed as the value of a preceding switch, and correct the switch; "" if there is none."""
     for name, value in flags.items():
         if isinstance(value, str) and "/" in value and "switch" in target.flags.find_value_problem(flags, name):
             flags[name] = True

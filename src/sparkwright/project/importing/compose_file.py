@@ -1,4 +1,4 @@
-"""Reader of compose files: the service that serves the model. Source: the Compose specification (services, interpolation)."""
+"""Reader of compose files, for the service that serves the model. Source: the Compose specification (services, interpolation)."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _join_parts(item: Any, *names: str) -> str:
 
 
 def _format_pairs(value: Any, key: str) -> list[str]:
-    """Return NAME=VALUE for each item. A variable without a value becomes NAME=${NAME}, its value in the environment."""
+    """Return NAME=VALUE for each item. An environment variable without a value becomes NAME=${NAME}."""
     items = value.items() if isinstance(value, dict) else [item.partition("=")[::2] for item in as_texts(value)]
     bare_names = {name for name, item in items if item is None} if isinstance(value, dict) else {*as_texts(value)}
     reference = "${{{}}}" if key == "environment" else ""

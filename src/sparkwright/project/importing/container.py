@@ -22,12 +22,23 @@ DROPPED_OPTIONS = {
     "healthcheck": "sparkwright checks that the server generates (`health.install`)",
     "pid": "the server does not need the host's processes",
 }
+#: variables from which clients of the hub read a token
+HUB_TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HF_HUB_TOKEN"})
+#: settings of downloads in the container, without effect because the host downloads the model
+DOWNLOAD_VARIABLES = frozenset(
+    {"HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_XET_HIGH_PERFORMANCE"}
+)
+HUB_TOKEN_HINT = (
+    "the host downloads the model; a gated model needs `secrets: {HF_TOKEN: {env: HF_TOKEN}}` in hosts/groups.yml"
+)
+#: replacement of secrets in the result of `container_settings`
+MASK = "***"
 
 
 def build_container(
     name: str,
     foreign: ForeignRecipe,
-    serving: ServerCommand,
+    server_command: ServerCommand,
     section: dict[str, Any],
     cluster: bool,
     report: ImportReport,
@@ -40,7 +51,7 @@ def build_container(
     """
     container: dict[str, Any] = {"name": name}
     if foreign.adopted:
-        return container | _running_container(foreign, serving, report)
+        return container | _running_container(foreign, server_command, report)
     for option, value in foreign.options.items():
         if option in DROPPED_OPTIONS:
             report.add("dropped", f"{option} {one_line(format_value(value), max_chars=60)}", DROPPED_OPTIONS[option])
@@ -55,13 +66,15 @@ def build_container(
             reason = "Docker's default bridge is used, and the port published"
         report.add("dropped", f"network {foreign.network}", reason)
     if not cluster:
-        container["ports"] = [_published_port(foreign, serving, section, report)]
-    set_by_cluster = frozenset(serving.engine.parallel.VARIABLES if cluster and serving.engine.parallel else ())
+        container["ports"] = [_published_port(foreign, server_command, section, report)]
+    set_by_cluster = frozenset(
+        server_command.engine.parallel.VARIABLES if cluster and server_command.engine.parallel else ()
+    )
     if env := select_environment(foreign.env, set_by_cluster, report):
         container["env"] = env
     if volumes := _select_volumes(foreign, report):
         container["volumes"] = volumes
-    if entrypoint := _select_entrypoint(foreign, serving):
+    if entrypoint := _select_entrypoint(foreign, server_command):
         container["entrypoint"] = entrypoint
         reason = "set by the command: the image may start another program"
         report.add("kept", f"container.entrypoint {' '.join(entrypoint)}", reason)
@@ -70,18 +83,18 @@ def build_container(
     return container
 
 
-def _select_entrypoint(foreign: ForeignRecipe, serving: ServerCommand) -> list[str]:
-    """Return the program of the command; empty if the image, or every recipe for the engine, starts it anyway."""
-    if not foreign.image or serving.engine.flags.ENTRYPOINT is not None:
+def _select_entrypoint(foreign: ForeignRecipe, server_command: ServerCommand) -> list[str]:
+    """Return the program of the command; empty if the image or the engine's default entrypoint starts it anyway."""
+    if not foreign.image or server_command.engine.flags.ENTRYPOINT is not None:
         return []
-    official_repository = ImageReference.parse(serving.imports.image).repository
+    official_repository = ImageReference.parse(server_command.imports.image).repository
     is_official = (
         not check_image(foreign.image) and ImageReference.parse(foreign.image).repository == official_repository
     )
-    return [] if is_official else serving.entrypoint
+    return [] if is_official else server_command.entrypoint
 
 
-def _running_container(foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport) -> dict[str, Any]:
+def _running_container(foreign: ForeignRecipe, server_command: ServerCommand, report: ImportReport) -> dict[str, Any]:
     """Return all options of a running container that a recipe supports, including its name."""
     container = dict(foreign.options)
     if foreign.network:
@@ -91,8 +104,8 @@ def _running_container(foreign: ForeignRecipe, serving: ServerCommand, report: I
         reason = "the first deploy replaces the container, because one that sparkwright creates also records the port"
         report.add("note", "network host", reason)
     container["ports"] = foreign.ports
-    if serving.program and list(serving.program) != foreign.starts:
-        container["entrypoint"] = list(serving.program)
+    if server_command.program and list(server_command.program) != foreign.image_program:
+        container["entrypoint"] = list(server_command.program)
     elif foreign.entrypoint is not None:
         container["entrypoint"] = foreign.entrypoint
     if foreign.env:
@@ -110,7 +123,7 @@ def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
     Example: the network of another container.
     """
     for name in [name for name in container if name in DOCKER_OPTIONS]:
-        check, value = DOCKER_OPTIONS[name].why_not, container[name]
+        check, value = DOCKER_OPTIONS[name].check, container[name]
         items = value if isinstance(value, list) else [value]
         problems = [(item, problem) for item in items if (problem := check(item))]
         for item, problem in problems:
@@ -123,10 +136,10 @@ def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
 
 
 def _published_port(
-    foreign: ForeignRecipe, serving: ServerCommand, section: dict[str, Any], report: ImportReport
+    foreign: ForeignRecipe, server_command: ServerCommand, section: dict[str, Any], report: ImportReport
 ) -> str:
-    """Return HOST:CONTAINER: the host port of the source, and the engine's default port, to which the server is moved."""
-    engine_flags = serving.engine.flags
+    """Return HOST:CONTAINER: the source's host port, and the engine's default port, at which the imported server listens."""
+    engine_flags = server_command.engine.flags
     is_compound = isinstance(engine_flags.value(section, engine_flags.PORT), list | tuple | dict)
     problem = "must be a port" if is_compound else engine_flags.find_value_problem(section, engine_flags.PORT)
     if problem:
@@ -138,7 +151,7 @@ def _published_port(
     )
     without_protocol = published.rpartition("/")[0] or published
     host_port = without_protocol.rpartition(":")[0].rpartition(":")[2] or str(container_port)
-    mapping = f"{host_port}:{serving.imports.port_inside}"
+    mapping = f"{host_port}:{server_command.imports.port_inside}"
     if published or flag_port is not None:
         report.add("translated", f"port {published or flag_port}", f"container.ports: {mapping}")
     for port in foreign.ports:
@@ -161,17 +174,6 @@ def _select_volumes(foreign: ForeignRecipe, report: ImportReport) -> list[str]:
         else:
             report.add("dropped", f"volume {volume}", "not an absolute path of the host")
     return volumes
-
-
-#: variables from which clients of the hub read a token
-HUB_TOKENS = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", "HF_HUB_TOKEN"})
-#: settings of downloads in the container, without effect because the host downloads the model
-DOWNLOAD_VARIABLES = frozenset(
-    {"HF_HOME", "HF_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_XET_HIGH_PERFORMANCE"}
-)
-HUB_TOKEN_HINT = (
-    "the host downloads the model; a gated model needs `secrets: {HF_TOKEN: {env: HF_TOKEN}}` in hosts/groups.yml"
-)
 
 
 def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], report: ImportReport) -> dict[str, str]:
@@ -202,10 +204,6 @@ def select_environment(env: Mapping[str, str], set_by_cluster: frozenset[str], r
     return selected
 
 
-#: replacement of secrets in the result of `container_settings`
-MASK = "***"
-
-
 def convert_running(settings: Mapping[str, Any], host: str, report: ImportReport) -> ForeignRecipe:
     """Return a running container as a foreign recipe. settings: result of the module `container_settings`."""
     foreign = ForeignRecipe(
@@ -219,7 +217,7 @@ def convert_running(settings: Mapping[str, Any], host: str, report: ImportReport
         entrypoint=settings["entrypoint"],
         hosts=1,
         adopted=True,
-        starts=list(settings["program"]) if settings["entrypoint"] is None else [],
+        image_program=list(settings["program"]) if settings["entrypoint"] is None else [],
     )
     env, words = split_assignments(unwrap_shell([*settings["program"], *settings["command"]]))
     foreign.words = words

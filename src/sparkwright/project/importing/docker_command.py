@@ -28,7 +28,7 @@ SWITCHES = {
     "-P": "the server has one port, published by number", "--publish-all": "the server has one port, published by number",
     "--sig-proxy": "servers always run in the background",
 }  # fmt: skip
-#: options with a value, each with the reason for dropping it, if there is a special one
+#: options with a value, each with the reason for dropping it; empty for the default reason
 DROPPED_OPTIONS = {
     "--name": "", "--restart": "", "--entrypoint": "",
     "--runtime": "`gpus` adds the GPU", "--pull": "spark.lock pins the image", "--platform": "a Spark is always linux/arm64",
@@ -44,6 +44,19 @@ DROPPED_OPTIONS = {
 RECIPE_FIELDS = {option.flag: name for name, option in reversed(DOCKER_OPTIONS.items())}
 #: fields of `ForeignRecipe`, by option
 FOREIGN_FIELDS = {"-p": "ports", "-v": "volumes"}
+#: names of shell syntax, for messages
+SHELL_OPERATORS = {
+    "|": "a pipe",
+    "&": "`&` or `&&`",
+    ";": "`;`",
+    "<": "a redirection",
+    ">": "a redirection",
+    "(": "a subshell",
+}
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
+_VARIABLE = re.compile(r"\$(?:\{[^}]{0,200}\}|[A-Za-z_]\w{0,100})")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w{0,100}=")
+SHELLS = frozenset(("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"))
 
 
 def recipe_field(option: str) -> str:
@@ -101,7 +114,7 @@ def format_pairs(values: Mapping[str, str]) -> list[str]:
 def extract_options(
     words: Sequence[str], is_flag: Callable[[str], bool], foreign: ForeignRecipe, report: ImportReport
 ) -> list[str]:
-    """Move Docker's options after the image, which Docker would pass to the engine, to `foreign`. Return the other words.
+    """Move Docker's options that follow the image, and would be passed to the engine, to `foreign`. Return the other words.
 
     Args:
         words: the words after the image.
@@ -210,21 +223,6 @@ def _parse_mount(value: str, foreign: ForeignRecipe, report: ImportReport) -> No
         report.add("dropped", f"--mount {value}", "only bind mounts of host folders are supported")
 
 
-#: names of shell syntax, for messages
-SHELL_OPERATORS = {
-    "|": "a pipe",
-    "&": "`&` or `&&`",
-    ";": "`;`",
-    "<": "a redirection",
-    ">": "a redirection",
-    "(": "a subshell",
-}
-_CONTINUED = re.compile(r"\\[ \t]*\r?\n")
-_VARIABLE = re.compile(r"\$(?:\{[^}]{0,200}\}|[A-Za-z_]\w{0,100})")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w{0,100}=")
-SHELLS = frozenset(("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"))
-
-
 def split_command(line: str) -> list[str]:
     """Return the words of a single command. Raises Refused for several commands, and for syntax that needs a shell."""
     if len(line) > MAX_CHARS:
@@ -283,7 +281,7 @@ def _refuse_shell(line: str) -> None:
 
 
 def _shell_error(syntax: str, line: str, position: int) -> Refused:
-    # the text after the position is not shown: it may be the rest of a key that contains this character
+    # the text after the position is not shown, because it may be the rest of a key that contains this character
     context = one_line(secret_patterns.mask_text(line[:position])[-20:] + line[position : position + 1], max_chars=60)
     fix = "An import does not run a shell: remove this syntax, and import only the command that starts the server."
     return Refused(f"the command has {syntax}, at '{context}'.", fix=fix)

@@ -26,12 +26,12 @@ FILES_FOLDER = "/etc/sparkwright"
 KEY_VARIABLE = "SPARK_KEY"
 
 
-def extract_parallel(foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport) -> dict[str, int]:
+def extract_parallel(foreign: ForeignRecipe, server_command: ServerCommand, report: ImportReport) -> dict[str, int]:
     """Return the recipe's `parallel`, empty for one host, and remove the flags for the split over GPUs.
 
     Raises Refused if the model needs several hosts and the engine can serve only from one.
     """
-    imports, flags = serving.imports, serving.flags
+    imports, flags = server_command.imports, server_command.flags
     tensor, pipeline = (_parse_count(flags.pop(name, 1)) if name else 1 for name in (imports.tensor, imports.pipeline))
     for name in imports.replicas:
         if _parse_count(flags.get(name, 1)) > 1:
@@ -58,22 +58,24 @@ def extract_parallel(foreign: ForeignRecipe, serving: ServerCommand, report: Imp
         return {}
     if gpus > MAX_HOSTS:
         raise Refused(f"the model is split over {gpus} hosts; a cluster has at most {MAX_HOSTS}.")
-    if serving.engine.parallel is None:
+    if server_command.engine.parallel is None:
         fix = "Choose a smaller quantisation, or a recipe for another engine."
-        raise Refused(f"the model needs {gpus} hosts, but {serving.engine.title} can serve only from one.", fix=fix)
+        raise Refused(
+            f"the model needs {gpus} hosts, but {server_command.engine.title} can serve only from one.", fix=fix
+        )
     reason = f"parallel: a cluster of {gpus} hosts, one GPU each (docs/clusters.md)"
     report.add("translated", f"split over {gpus}", reason)
     return {name: size for name, size in (("tensor", tensor), ("pipeline", pipeline)) if size > 1}
 
 
 def resolve_flags(
-    serving: ServerCommand, report: ImportReport, *, cluster: bool, adopted: bool
+    server_command: ServerCommand, report: ImportReport, *, cluster: bool, adopted: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the flags for the recipe's section, and other keys of the recipe.
 
     adopted: the flags are those of a running container, and are kept if possible.
     """
-    imports, flags = serving.imports, serving.flags
+    imports, flags = server_command.imports, server_command.flags
     other_keys: dict[str, Any] = {}
     if (address := flags.pop(imports.host, None)) is not None and adopted:
         flags[imports.host] = address
@@ -85,8 +87,10 @@ def resolve_flags(
     for name in imports.key:
         if flags.pop(name, None) is None:
             continue
-        if serving.engine.key is None:
-            reason = f"not written: {serving.engine.title} cannot read a key from a file; use `publish: loopback`"
+        if server_command.engine.key is None:
+            reason = (
+                f"not written: {server_command.engine.title} cannot read a key from a file; use `publish: loopback`"
+            )
         else:
             other_keys["server_key"] = {"env": KEY_VARIABLE}
             reason = f"not written: `server_key: {{env: {KEY_VARIABLE}}}` reads the key on the laptop"
@@ -99,22 +103,22 @@ def resolve_flags(
             reason = "the host downloads the model, and mounts its folder"
             report.add("dropped", f"--{name} {format_value(flags.pop(name))}", reason)
     if not adopted:
-        files = _resolve_files(serving, report)
-        if models := _resolve_further_models(serving, report):
+        files = _resolve_files(server_command, report)
+        if models := _resolve_further_models(server_command, report):
             other_keys["models"] = models
         if files:
             other_keys["files"] = files
     for name in flags:
-        if adopted or cluster or name != serving.engine.flags.PORT:
+        if adopted or cluster or name != server_command.engine.flags.PORT:
             report.add("kept", f"--{name}")
     return flags, other_keys
 
 
-def _resolve_files(serving: ServerCommand, report: ImportReport) -> dict[str, Any]:
+def _resolve_files(server_command: ServerCommand, report: ImportReport) -> dict[str, Any]:
     """Return the recipe's `files` for flags that name a file. The user is asked about files that may not be in the image."""
     files: dict[str, Any] = {}
-    for name in serving.imports.files:
-        value = serving.flags.get(name)
+    for name in server_command.imports.files:
+        value = server_command.flags.get(name)
         if not isinstance(value, str) or "{" in value or "\n" in value:
             continue
         sentence = (
@@ -124,14 +128,14 @@ def _resolve_files(serving: ServerCommand, report: ImportReport) -> dict[str, An
         answer = KEEP_ANSWER if _is_in_image(value) else report.ask(name, sentence)
         if answer == DROP_ANSWER:
             report.add("dropped", f"--{name} {value}", "as answered")
-            del serving.flags[name]
+            del server_command.flags[name]
         elif answer == KEEP_ANSWER:
             report.add("note", f"--{name} {value}", "the image must contain this file")
         elif answer:
             path = f"{FILES_FOLDER}/{answer.rpartition('/')[2]}"
             if reason := check_container_path(path):
                 raise Refused(f"`{name}`: '{one_line(path, max_chars=120)}' {reason}.")
-            serving.flags[name] = path
+            server_command.flags[name] = path
             files[path] = {"file": answer}
             report.add("translated", f"--{name} {value}", f"files: {answer} of the project")
     return files
@@ -142,21 +146,21 @@ def _is_in_image(path: str) -> bool:
     return path.startswith(("examples/", "/vllm-workspace/", "/app/", "/sgl-workspace/"))
 
 
-def _resolve_further_models(serving: ServerCommand, report: ImportReport) -> dict[str, Any]:
+def _resolve_further_models(server_command: ServerCommand, report: ImportReport) -> dict[str, Any]:
     """Return the recipe's `models`: second models named by flags, if the user wants to pin them.
 
     The container downloads the others itself, unpinned.
     """
     models: dict[str, Any] = {}
-    for name, key in serving.imports.further_models.items():
-        value = serving.flags.get(name)
+    for name, key in server_command.imports.further_models.items():
+        value = server_command.flags.get(name)
         if key:
             settings = _parse_json(value)
             value = settings.get(key) if isinstance(settings, Mapping) else None
         model = str(value or "")
         if "/" not in model or model.startswith("/"):
             continue
-        role = _find_role(serving, name, key)
+        role = _find_role(server_command, name, key)
         sentence = (
             f"--{name} names a second model, {one_line(model, max_chars=100)}, which spark.lock does not pin: "
             f"{f'`{PIN_ANSWER}` (under `models:` of the recipe), ' if role else ''}`{KEEP_ANSWER}` (the "
@@ -164,34 +168,34 @@ def _resolve_further_models(serving: ServerCommand, report: ImportReport) -> dic
         )
         answer = report.ask(name, sentence, (*((PIN_ANSWER,) if role else ()), KEEP_ANSWER, DROP_ANSWER))
         if answer == PIN_ANSWER and role:
-            models[role] = _extract_model(serving, name, key, model)
+            models[role] = _extract_model(server_command, name, key, model)
             report.add("translated", f"--{name} {model}", f"models.{role}: pinned, downloaded and mounted")
         elif answer == DROP_ANSWER:
-            for flag in [flag for flag in serving.flags if flag.partition(".")[0] == name.partition(".")[0]]:
-                del serving.flags[flag]
+            for flag in [flag for flag in server_command.flags if flag.partition(".")[0] == name.partition(".")[0]]:
+                del server_command.flags[flag]
             report.add("dropped", f"--{name.partition('.')[0]}", f"as answered: {model} is not used")
         elif answer == KEEP_ANSWER:
             report.add("note", model, "a second model, not pinned: the container needs access to the hub")
     return models
 
 
-def _find_role(serving: ServerCommand, name: str, key: str) -> ModelRole | None:
+def _find_role(server_command: ServerCommand, name: str, key: str) -> ModelRole | None:
     """Return the role of a second model in a recipe's `models`; None if it has none, or the engine serves single files."""
-    if serving.engine.files is not None:
+    if server_command.engine.files is not None:
         return None
     flag, _, subkey = name.partition(".")
-    for role, model_flag in serving.engine.flags.MODEL_FLAGS.items():
+    for role, model_flag in server_command.engine.flags.MODEL_FLAGS.items():
         if (model_flag.flag, model_flag.key) == (flag, key or subkey):
             return role
     return None
 
 
-def _extract_model(serving: ServerCommand, name: str, key: str, model: str) -> dict[str, str]:
+def _extract_model(server_command: ServerCommand, name: str, key: str, model: str) -> dict[str, str]:
     """Remove a second model from its flag, and return its entry in the recipe."""
-    flag_value = serving.flags.pop(name)
+    flag_value = server_command.flags.pop(name)
     if key:
         settings = _parse_json(flag_value)
-        serving.flags[name] = {setting: value for setting, value in settings.items() if setting != key}
+        server_command.flags[name] = {setting: value for setting, value in settings.items() if setting != key}
     folder = model.rpartition("/")[2].lower()
     return {"id": model, "dir": f"~/models/{folder}", "mount": f"/models/{folder}"}
 

@@ -23,6 +23,13 @@ KEEP_ANSWER = "keep"
 #: answer: add a second model to the recipe's `models`
 PIN_ANSWER = "pin"
 MAX_ROW_CHARS = 160
+MAX_WORDS, MAX_CHARS, MAX_KEY_CHARS, MAX_VALUE_CHARS = 2_000, 64_000, 200, 200
+#: YAML's merge key
+MERGE_KEY = "<<"
+#: replacements for the messages of `shapes`, which use JSON's terms
+YAML_MESSAGES = {"is not an object": "must be a mapping", "is not a list": "must be a list"}
+#: types of a `scalar`
+SCALAR_TYPES = (str, int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class ImportReport:
             self.rows.append(row)
 
     def ask(self, key: str, sentence: str, choices: Iterable[str] = ()) -> str:
-        """Return the answer to a question. Without one, add the question to the report and return "".
+        """Return the user's answer to a question. If there is none, add the question to the report and return "".
 
         Raises Refused for an answer that is not among the choices.
         """
@@ -101,13 +108,6 @@ class ImportReport:
         }
 
 
-MAX_WORDS, MAX_CHARS, MAX_KEY_CHARS, MAX_VALUE_CHARS = 2_000, 64_000, 200, 200
-#: YAML's merge key
-MERGE_KEY = "<<"
-#: messages of `shapes`, which are about JSON, in the terms of YAML
-YAML_MESSAGES = {"is not an object": "must be a mapping", "is not a list": "must be a list"}
-
-
 @dataclass
 class ForeignRecipe:
     """A recipe in another tool's format, in a common form."""
@@ -121,7 +121,7 @@ class ForeignRecipe:
     engine: str = ""
     #: words of the command that starts the server
     words: list[str] = field(default_factory=list)
-    #: with tag and digest as written; empty if the source names none
+    #: with tag and digest as written; empty if the source has none
     image: str = ""
     #: OWNER/NAME[:QUANTISATION]; empty if only the command names it
     model: str = ""
@@ -142,7 +142,7 @@ class ForeignRecipe:
     #: True for a running container, which the recipe must reproduce unchanged
     adopted: bool = False
     #: program that the image of an adopted container starts
-    starts: list[str] = field(default_factory=list)
+    image_program: list[str] = field(default_factory=list)
 
 
 def resolve_merges(value: Any) -> Any:
@@ -183,10 +183,6 @@ def check_shape(document: Document, data: Any, shape: Shape) -> None:
         if reason in YAML_MESSAGES:
             reason = f"{YAML_MESSAGES[reason]}, got {describe_type(value)}"
         raise Refused(f"`{key}` {reason}.", where=document.where(*error.path)) from None
-
-
-#: types of a `scalar`
-SCALAR_TYPES = (str, int, float)
 
 
 def scalar(value: Any) -> Any:

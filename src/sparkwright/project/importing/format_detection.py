@@ -25,12 +25,12 @@ KINDS_BY_SUFFIX = {
     ".env": "a file of environment variables",
     ".py": "a Python program",
 }
-#: the same by the first line
+#: kinds of files that cannot be imported, by the first line
 KINDS_BY_SHEBANG = (
     (re.compile(r"#!.{0,80}\b(?:ba|z|da)?sh\b"), "a shell script"),
     (re.compile(r"#!.{0,80}\bpython"), "a Python program"),
 )
-#: the same by the first line that is not a comment
+#: kinds of files that cannot be imported, by the first line that is not a comment
 KINDS_BY_FIRST_LINE = (
     (re.compile(r"\[(?:Unit|Service|Install|Container)\]"), "a systemd unit"),
     (re.compile(r"set -[a-z]|export [A-Z_]{1,60}="), "a shell script"),
@@ -58,7 +58,7 @@ def _find_other_kind(text: str, path: Path) -> str:
 
 
 def parse(text: str, path: Path, report: ImportReport) -> ForeignRecipe:
-    """Read a recipe in any of the supported formats. Raises Refused if it has none of them or is invalid.
+    """Read a recipe in any supported format. Raises Refused if the format is unknown or the recipe is invalid.
 
     path: for messages, and to find other files next to it.
     """

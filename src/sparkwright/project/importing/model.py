@@ -44,18 +44,18 @@ class ImportedModel:
         }
 
 
-def resolve_model(foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport) -> ImportedModel:
+def resolve_model(foreign: ForeignRecipe, server_command: ServerCommand, report: ImportReport) -> ImportedModel:
     """Return the model, and remove its flags from the command. Raises Refused for an invalid model name."""
-    imports, flags = serving.imports, serving.flags
+    imports, flags = server_command.imports, server_command.flags
     repository = str(flags.pop(imports.repository, "") or "") if imports.repository else ""
     file = str(flags.pop(imports.repository_file, "") or "") if imports.repository_file else ""
     revision = foreign.revision or next((str(flags.pop(flag)) for flag in imports.revisions if flag in flags), "")
-    name = repository or serving.model or foreign.model
-    is_hub_model = not model_files.check_model_id(serving.model.partition(":")[0])
-    if foreign.model and serving.model and is_hub_model and serving.model != foreign.model:
-        report.add("note", foreign.model, f"replaced by the model in the recipe's command, {serving.model}")
+    name = repository or server_command.model or foreign.model
+    is_hub_model = not model_files.check_model_id(server_command.model.partition(":")[0])
+    if foreign.model and server_command.model and is_hub_model and server_command.model != foreign.model:
+        report.add("note", foreign.model, f"replaced by the model in the recipe's command, {server_command.model}")
     if not repository and name.startswith(("/", "./", "~")):
-        return _resolve_mounted_model(name, foreign, serving, report)
+        return _resolve_mounted_model(name, foreign, server_command, report)
     name, _, quantisation = name.partition(":")
     if not name:
         name = report.ask("model", "neither the recipe nor its command names a model: its name on the hub, OWNER/NAME")
@@ -64,8 +64,8 @@ def resolve_model(foreign: ForeignRecipe, serving: ServerCommand, report: Import
     if name and "/" not in name:
         report.add("note", name, "the name has no owner on the hub")
     model = ImportedModel(name or "owner/name", revision)
-    if serving.engine.files is not None:
-        model.file = _select_file(file, quantisation, serving, report)
+    if server_command.engine.files is not None:
+        model.file = _select_file(file, quantisation, server_command, report)
     if not name:
         return model
     if foreign.adopted:
@@ -90,26 +90,26 @@ def _note_cached_files(foreign: ForeignRecipe, model: ImportedModel, report: Imp
     report.add("note", f"{folder} on the host", reason)
 
 
-def _select_file(file: str, quantisation: str, serving: ServerCommand, report: ImportReport) -> str:
+def _select_file(file: str, quantisation: str, server_command: ServerCommand, report: ImportReport) -> str:
     if file:
         return file
-    suffix = serving.engine.files.SUFFIX if serving.engine.files else ""
+    suffix = server_command.engine.files.SUFFIX if server_command.engine.files else ""
     if quantisation and _QUANTISATION.fullmatch(quantisation):
         pattern = f"*{quantisation}*{suffix}"
         report.add("translated", quantisation, f"model.file: {pattern}; `lock` checks that it matches a single model")
         return pattern
-    sentence = (
-        f"{serving.engine.title} serves one file of the repository: its name, or a pattern, e.g. *Q4_K_M*{suffix}"
-    )
+    sentence = f"{server_command.engine.title} serves one file of the repository: its name, or a pattern, e.g. *Q4_K_M*{suffix}"
     return report.ask("file", sentence) or f"*{suffix}"
 
 
 def _resolve_mounted_model(
-    path: str, foreign: ForeignRecipe, serving: ServerCommand, report: ImportReport
+    path: str, foreign: ForeignRecipe, server_command: ServerCommand, report: ImportReport
 ) -> ImportedModel:
     """Return the model in a folder that is mounted from the host. The user is asked for its name on the hub."""
     container_path = PurePosixPath(path)
-    is_single_file = serving.engine.files is not None and container_path.suffix == serving.engine.files.SUFFIX
+    is_single_file = (
+        server_command.engine.files is not None and container_path.suffix == server_command.engine.files.SUFFIX
+    )
     folder = container_path.parent if is_single_file else container_path
     host_folder, volume = _find_host_folder(folder, foreign.volumes)
     sentence = f"the model is a folder, {one_line(path, max_chars=120)}: its name on the hub, OWNER/NAME"

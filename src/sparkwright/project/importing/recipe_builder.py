@@ -57,35 +57,39 @@ def build_recipe(foreign: ForeignRecipe, name: str, report: ImportReport, origin
         origin: description of the source, for the file's first lines.
     """
     _apply_answered_image(foreign, report)
-    serving = command.parse(foreign, report)
-    source_name = serving.model or foreign.model
-    model_section = model.resolve_model(foreign, serving, report)
+    server_command = command.parse(foreign, report)
+    source_name = server_command.model or foreign.model
+    model_section = model.resolve_model(foreign, server_command, report)
     recipe_name = slug(name or foreign.name or model_section.id.rpartition("/")[2])
-    parallel = flags.extract_parallel(foreign, serving, report)
-    engine_section, other_keys = flags.resolve_flags(serving, report, cluster=bool(parallel), adopted=foreign.adopted)
-    engine_section |= _served_name_flag(serving, engine_section, source_name, model_section, report)
-    foreign.task = foreign.task or _find_task(foreign, serving, engine_section, report)
-    image, digest = _resolve_image(foreign, serving.imports, report)
+    parallel = flags.extract_parallel(foreign, server_command, report)
+    engine_section, other_keys = flags.resolve_flags(
+        server_command, report, cluster=bool(parallel), adopted=foreign.adopted
+    )
+    engine_section |= _served_name_flag(server_command, engine_section, source_name, model_section, report)
+    foreign.task = foreign.task or _find_task(foreign, server_command, engine_section, report)
+    image, digest = _resolve_image(foreign, server_command.imports, report)
     data: dict[str, Any] = {
         "description": _single_line(foreign.description) or recipe_name,
         "image": image,
         "model": model_section.to_yaml(),
     }
-    if serving.engine.name != "vllm" or foreign.task:
-        data |= {"engine": serving.engine.name}
+    if server_command.engine.name != "vllm" or foreign.task:
+        data |= {"engine": server_command.engine.name}
     if foreign.task:
         data["task"] = foreign.task
-    data["container"] = container.build_container(recipe_name, foreign, serving, engine_section, bool(parallel), report)
+    data["container"] = container.build_container(
+        recipe_name, foreign, server_command, engine_section, bool(parallel), report
+    )
     if not parallel and "server_key" not in other_keys and not foreign.adopted:
         data["publish"] = "loopback"
         reason = "reachable only from the host itself; set `server_key` or `publish: lan` to open it"
         report.add("note", "publish: loopback", reason)
     data |= other_keys
-    data[serving.engine.name] = engine_section
+    data[server_command.engine.name] = engine_section
     if parallel:
         data["parallel"] = parallel
     if not foreign.task:
-        _note_probes(serving, engine_section, report)
+        _note_probes(server_command, engine_section, report)
     for danger in container_rules.find_dangers(data["container"], engine_section):
         report.add("warning", danger.value, danger.why)
     report.refuse_unused_answers()
@@ -104,7 +108,7 @@ def _render_recipe(data: Mapping[str, Any], foreign: ForeignRecipe, origin: str)
 
 
 def _served_name_flag(
-    serving: ServerCommand,
+    server_command: ServerCommand,
     section: Mapping[str, Any],
     source_name: str,
     model_section: ImportedModel,
@@ -114,24 +118,26 @@ def _served_name_flag(
 
     Without the flag, the engine would use the path of the mounted folder as the name.
     """
-    flag = serving.imports.served_name
+    flag = server_command.imports.served_name
     if not flag or section.get(flag) or not source_name or source_name == model_section.to_yaml()["mount"]:
         return {}
     report.add("translated", f"model {source_name}", f"--{flag}: the model's name in requests")
     return {flag: source_name}
 
 
-def _note_probes(serving: ServerCommand, section: dict[str, Any], report: ImportReport) -> None:
+def _note_probes(server_command: ServerCommand, section: dict[str, Any], report: ImportReport) -> None:
     """Suggest probes for the abilities that the flags enable."""
-    probe_flags = serving.engine.probe_flags
+    probe_flags = server_command.engine.probe_flags
     flags_by_probe = {probe: (flag, *probe_flags.needs.get(probe, ())) for probe, flag in probe_flags.promises.items()}
     if probes := [probe for probe, names in flags_by_probe.items() if all(section.get(name) for name in names)]:
         report.add("note", f"expect.probes: [{', '.join(probes)}]", "not in the source; would test the flags' parsers")
 
 
-def _find_task(foreign: ForeignRecipe, serving: ServerCommand, section: dict[str, Any], report: ImportReport) -> str:
+def _find_task(
+    foreign: ForeignRecipe, server_command: ServerCommand, section: dict[str, Any], report: ImportReport
+) -> str:
     """Return the task of a server whose flags rule out text generation, from its name or the user's answer; else ""."""
-    excluded = serving.engine.task_flags.excludes.get(GENERATE, {})
+    excluded = server_command.engine.task_flags.excludes.get(GENERATE, {})
     excluding = [f"--{name} {section[name]}" for name, values in excluded.items() if section.get(name) in values]
     if not excluding:
         return ""
@@ -151,7 +157,7 @@ def slug(text: str) -> str:
 
 
 def _apply_answered_image(foreign: ForeignRecipe, report: ImportReport) -> None:
-    """Use the image of an answer, even without a question: it may include mods or packages of the source."""
+    """Use the image in the user's answers, even without a question: it may include mods or packages of the source."""
     answer = report.find_answer("image")
     if answer:
         replaced = f"image {foreign.image}" if foreign.image not in ("", answer) else "image"
@@ -160,7 +166,7 @@ def _apply_answered_image(foreign: ForeignRecipe, report: ImportReport) -> None:
 
 
 def _resolve_image(foreign: ForeignRecipe, imports: ImportTable, report: ImportReport) -> tuple[str, str]:
-    """Return REPOSITORY:TAG and the digest of the source's image; by default, the engine release of sparkwright's tables."""
+    """Return REPOSITORY:TAG and the digest of the source's image; by default, the engine release in sparkwright's tables."""
     image_text = foreign.image.strip()
     if not image_text:
         reason = f"the source names none: {imports.image}, the release that sparkwright's tables are based on"

@@ -83,6 +83,29 @@ SHAPE = {
     ),
     **partial_mapping(overrides=[_OVERRIDE], mods=word_list),
 }
+#: names of a Spark's architecture
+ARM_NAMES = ("arm64", "aarch64")
+TAKE_ANSWER = "take"
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
+_ESCAPED_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
+MOD_SCRIPT = "run.sh"
+#: effect of a script, by a word in it
+SCRIPT_EFFECTS = {
+    "patch": "patches files of the image",
+    "git": "applies changes from a git repository",
+    "curl": "downloads from the network",
+    "wget": "downloads from the network",
+    "pip": "installs packages",
+    "uv": "installs packages",
+    "apt": "installs packages",
+    "apt-get": "installs packages",
+    "cp": "puts files into the image",
+    "sed": "edits files of the image",
+    "python": "runs Python code",
+    "python3": "runs Python code",
+    "drop_caches": "drops the page cache in a loop",
+}
+MAX_SHOWN_MODS, MAX_PARENT_FOLDERS = 8, 4
 
 
 def matches(data: dict[str, Any]) -> bool:
@@ -148,7 +171,7 @@ def _launch_values(data: dict[str, Any]) -> Launch:
 
 
 def _host_count(data: dict[str, Any]) -> int:
-    """Return the number of hosts that the recipe is for; 0 if it can use one or several."""
+    """Return the number of hosts that the recipe requires; 0 if it can use one or several."""
     min_hosts, max_hosts = (_int_or_zero(data.get(key)) for key in ("min_nodes", "max_nodes"))
     if data.get("solo_only") is True or max_hosts == 1 or as_text(data.get("mode")) == "solo":
         return 1
@@ -206,11 +229,7 @@ def _build_flags(foreign: ForeignRecipe, values: dict[str, str], report: ImportR
     return words
 
 
-# sparkrun's `overrides`: values that replace others under a condition. Source: sparkrun 0.4.2 core/recipe.py.
-
-#: names of a Spark's architecture
-ARM_NAMES = ("arm64", "aarch64")
-TAKE_ANSWER = "take"
+# sparkrun's `overrides`: conditional replacements of values. Source: sparkrun 0.4.2 core/recipe.py.
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +243,7 @@ class Launch:
 
 
 def apply_overrides(data: dict[str, Any], launch: Launch, report: ImportReport) -> dict[str, Any]:
-    """Return the recipe with the overrides that apply. The user is asked about unknown conditions."""
+    """Return the recipe with its applicable overrides applied. The user is asked about unknown conditions."""
     recipe = dict(data)
     for n, override in enumerate(data.get("overrides") or (), 1):
         when = as_mapping(override.get("when"))
@@ -257,9 +276,6 @@ def _is_applied(when: dict[str, Any], condition: str, n: int, launch: Launch, re
 #
 # Source: sparkrun 0.4.2 core/recipe.py: `{{` and `}}` are escapes only if the template contains `{{`.
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w{0,60})\}")
-_ESCAPED_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w{0,60})\}")
-
 
 def fill_placeholders(template: str, values: Mapping[str, str], report: ImportReport) -> str:
     """Return the template with its placeholders replaced. The user is asked for a missing value as `placeholder.NAME`."""
@@ -279,26 +295,7 @@ def fill_placeholders(template: str, values: Mapping[str, str], report: ImportRe
 
 
 # Mods: folders of scripts that sparkrun copies into a running container before the server starts. An import never runs
-# them. Their effect is described from the words of run.sh, if it is next to the recipe.
-
-MOD_SCRIPT = "run.sh"
-#: effect of a script, by a word in it
-SCRIPT_EFFECTS = {
-    "patch": "patches files of the image",
-    "git": "applies changes from a git repository",
-    "curl": "downloads from the network",
-    "wget": "downloads from the network",
-    "pip": "installs packages",
-    "uv": "installs packages",
-    "apt": "installs packages",
-    "apt-get": "installs packages",
-    "cp": "puts files into the image",
-    "sed": "edits files of the image",
-    "python": "runs Python code",
-    "python3": "runs Python code",
-    "drop_caches": "drops the page cache in a loop",
-}
-MAX_SHOWN_MODS, MAX_PARENT_FOLDERS = 8, 4
+# them. Their effects are guessed from the words in run.sh, if it is found near the recipe.
 
 
 def refuse_mods(mods: Any, recipe: Path, report: ImportReport) -> None:

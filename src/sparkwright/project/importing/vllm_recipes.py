@@ -27,7 +27,7 @@ from sparkwright.project.importing.foreign_recipe import (
 from sparkwright.visible import one_line
 
 KIND = "vllm-project/recipes"
-#: keys under which these recipes have settings for a DGX Spark
+#: keys for a DGX Spark's settings in these recipes
 PROFILE, GENERATION, BRAND = "dgx_spark_gb10", "blackwell", "nvidia"
 #: memory of a Spark for one server, GB: 128 minus the system's own use
 SPARK_GB = 112
@@ -117,7 +117,7 @@ def convert(data: dict[str, Any], report: ImportReport) -> ForeignRecipe:
 
 
 def _select_variant(data: dict[str, Any], report: ImportReport) -> tuple[str, dict[str, Any]]:
-    """Return name and content of the checkpoint: the one for the Spark, or the only one that fits; else ask the user."""
+    """Return name and content of the checkpoint for the Spark, or of the only one that fits. Otherwise, ask the user."""
     variants = {name: as_mapping(variant) for name, variant in as_mapping(data["variants"]).items()}
     if not variants:
         raise Refused("`variants` is empty.")

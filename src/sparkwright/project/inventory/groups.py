@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sparkwright.project.inventory.models import GatewayFile
 
 
-#: systemd's name for an interface of a PCI card: enp1s0f1np1, enP2p1s0f1np1; `path` is also in its adapter's name: rocep1s0f1
+#: systemd's name for an interface of a PCI card: enp1s0f1np1, enP2p1s0f1np1; the adapter's name contains `path` too: rocep1s0f1
 PCI_INTERFACE = re.compile(r"en(?P<path>(?:P\d+)?p\d+s\d+(?:f\d+)?)(?:np\d+)?")
 
 
@@ -81,7 +81,7 @@ class Gateway:
 
     @property
     def control_port(self) -> int:
-        """Port at which its hosts take their servers out of use and back."""
+        """Port at which hosts drain their servers and return them to service."""
         return self.file.control_port or self.file.port + 1
 
     @property

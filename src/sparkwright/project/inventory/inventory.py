@@ -1,4 +1,4 @@
-"""The hosts of a project, with the settings of their groups; a machine with several recipes is one host for each."""
+"""The hosts of a project, with the settings of their groups. A machine with several recipes has one host per recipe."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from sparkwright.trust.names import PATH_COMPONENT, check_file_name
 
 MERGED_SETTINGS = ("env", "secrets", "vars")
 INHERITED_SETTINGS = ("user", "port", "home", "recipe", "serve_port", "registry_mirror", "model_from")
-#: settings that are checked against other files, so that messages need their "file:line"
+#: settings that are checked against other files, so their "file:line" is stored for messages
 LOCATED_SETTINGS = ("recipe", "model_from", "serve_port")
+#: keys of a host's file that list recipes: served side by side, and taking turns in memory
+SERVES_KEY, ON_DEMAND_KEY = "serves", "on_demand"
+WAKE_KEYS = ("wake", "sleep_after", "stay_awake")
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class _SettingsLayer:
 class Inventory:
     """All hosts, groups, clusters and gateways of a project."""
 
-    #: hosts by name; for a machine that serves several recipes, one host for each, named MACHINE/RECIPE
+    #: hosts by name; a machine that serves several recipes has one host per recipe, named MACHINE/RECIPE
     hosts: Mapping[str, Host]
     #: names of the hosts by group, including `all`
     groups: Mapping[str, tuple[str, ...]]
@@ -177,11 +180,6 @@ def _build_host(project: Path, name: str, host_document: HostDocument, groups: G
         key_variable=_read_key_variable(recipe) if file.connection != "ssh" else "",
         **inherited,
     )
-
-
-#: keys of a host's file that list recipes: served side by side, and taking turns in memory
-SERVES_KEY, ON_DEMAND_KEY = "serves", "on_demand"
-WAKE_KEYS = ("wake", "sleep_after", "stay_awake")
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,7 @@ class Shared(Strict):
         pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]+)?$",
     )
     model_from: str | None = schema_field(
-        "the host to copy the model from instead of the hub; that host itself downloads from the hub", None
+        "the host from which the model is copied; that host downloads it from the hub", None
     )
     env: dict[str, str] = schema_field(
         "environment variables on the host: HF_ENDPOINT; HTTPS_PROXY (with a password under `secrets`)",

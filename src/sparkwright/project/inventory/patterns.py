@@ -14,6 +14,7 @@ from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
 
 ALL_HOSTS = "all"
+GROUPS_FILE = "groups.yml"
 
 
 def list_groups(name: str, own_groups: Iterable[str], members_by_group: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
@@ -98,8 +99,6 @@ def _resolve_word(word: str, hosts: Sequence[str], groups: Mapping[str, Sequence
 #
 # Importing the validation takes 70 ms, a third of a login. Before anything is sent to a host read here, it is compared
 # with the validated one (`Host.connection_settings`).
-
-GROUPS_FILE = "groups.yml"
 
 
 def read_ssh_hosts(project: Path, pattern: str) -> list[Host]:

@@ -21,6 +21,9 @@ from sparkwright.project.inventory.patterns import ALL_HOSTS, GROUPS_FILE
 from sparkwright.trust.secret_names import PROXY_VARIABLES, find_plain_secrets, url_password
 
 URL_PASSWORD_FIX = "Remove user and password from the URL."
+#: characters with a meaning in patterns; spaces at an end; an empty name
+PATTERN_SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
+PATTERN_SIGNS_HINT = "`, : ! & * ? [ ]` have a meaning in patterns"
 
 
 def refuse_secrets(file: Shared, source: Document, section: Place = ()) -> None:
@@ -58,11 +61,6 @@ def secret_error(place: Place, source: Document, section: Place = (), *, fix: st
     )
     message = f"`{'.'.join(map(str, place))}` looks like a secret, readable by everyone."
     return Refused(message, where=source.where(*section, *place), fix=fix)
-
-
-#: characters with a meaning in patterns; spaces at an end; an empty name
-PATTERN_SIGNS = re.compile(r"[,:!&*?\[\]]|^\s|\s$|^$")
-PATTERN_SIGNS_HINT = "`, : ! & * ? [ ]` have a meaning in patterns"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ DEFAULTS: dict[str, Any] = {
     "ollama": "unload",  # unload, stop or leave
     "reload_after": False,  # reload unloaded Ollama models once the engine is verified, if they fit
     "reserve_gib": defaults.RESERVE_GIB,  # memory that must stay free in addition to the engine's
-    "guard_gib": 0,  # memory that the guard over a start keeps for the host; 0: a share of its memory
+    "guard_gib": 0,  # memory that the start guard keeps free for the host; 0: a share of its memory
     "drain_s": defaults.DRAIN_TIMEOUT_S,  # seconds to wait for open requests before the server is stopped
     "caches_gib": defaults.MAX_CACHES_GIB,  # maximum total size of a host's compile caches, GiB
-    "page_cache": "drop",  # drop: remove the model's files from it before each start; fit: only if the server does not fit
-    "swap": "auto",  # beside: a second server answers meanwhile; in_place; auto: beside if it fits and helps
+    "page_cache": "drop",  # drop: drop the model's files from the page cache before each start; fit: only if memory is short
+    "swap": "auto",  # beside: an interim server answers during a swap; in_place: none; auto: beside if it fits and helps
     "clock_cap_mhz": None,  # `provision`: highest SM clock of the GPU, MHz; null: unchanged
     "swappiness": None,  # `provision`: vm.swappiness
     "earlyoom_percent": None,  # `provision`: earlyoom kills processes below this percentage of free memory
@@ -36,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
 GIB_VARIABLES = frozenset({"guard_gib"})
 #: similarity above which one name counts as a misspelling of another
 MIN_SIMILARITY = 0.75
-#: files that may use a variable anywhere; in hosts/ only template expressions may
+#: files that may use a variable anywhere; files in hosts/ may use it only in template expressions
 READER_PATTERNS = ("playbooks/**/*.yml", "templates/**/*")
 
 
@@ -45,7 +45,7 @@ def check(variables: Mapping[str, Any], source: Document, section: Place, projec
 
     A switch must be true, false or a template expression, because any other string would count as true.
 
-    section: place that `vars` belongs to.
+    section: place of the section that contains `vars`.
     """
     for name, value in variables.items():
         where = source.where(*section, "vars", name)

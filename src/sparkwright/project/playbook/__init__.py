@@ -1,4 +1,4 @@
-"""Playbooks with Ansible's structure and words, compiled to a Plan for each host."""
+"""Playbooks with Ansible's structure and keywords, compiled to a Plan for each host."""
 
 from sparkwright.project.playbook.compiler import compile
 from sparkwright.project.playbook.playbook import Options, Play, Playbook, load

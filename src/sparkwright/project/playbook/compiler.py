@@ -71,8 +71,8 @@ def compile(
         playbook=format_path(play.document.path),
         steps=selected,
         handlers=handlers,
-        vars=compiler.names.host_values(),
-        open_vars=compiler.names.open_vars,
+        vars=compiler.names.values_for_host(),
+        open_vars=compiler.names.host_vars,
         registered=dict(registered or {}),
         check=options.check,
         diff=options.diff,
@@ -83,8 +83,8 @@ def compile(
         wait_s=options.wait_s,
         server=host.server,
         by_turns=bool(host.turns),
-        anyway=compiler.names.known.get("anyway") is True,
-        guard_gib=float(compiler.names.known.get("guard_gib") or 0),
+        anyway=compiler.names.laptop_values.get("anyway") is True,
+        guard_gib=float(compiler.names.laptop_values.get("guard_gib") or 0),
     )
 
 
@@ -127,7 +127,7 @@ class _Compiler:
         return tuple(steps)
 
     def _is_excluded(self, step: Step, condition: Any, place: Place) -> bool:
-        """Return True for an include whose variable condition is already known to be false for this host."""
+        """Return True for an include whose condition uses variables and is false for this host."""
         if step.when != ("False",) or not self.play.document.is_included_at(*place, "block"):
             return False
         conditions = condition if isinstance(condition, list) else [condition]
@@ -167,7 +167,7 @@ class _Compiler:
         file = validate(TaskFile, self.play.document, item, at=place)
         module, values = self._split_module(item, place)
         local = {**outer.vars, **file.vars}
-        args, open_names = self._render_arguments(module, values, place, local)
+        args, unresolved = self._render_arguments(module, values, place, local)
         notify = selection.split_names(file.notify)
         self.notified |= {name: self.where((*place, "notify")) for name in notify}
         self._count += 1
@@ -178,7 +178,7 @@ class _Compiler:
             name=str(title or module),
             module=module,
             args=args,
-            open=open_names,
+            open=unresolved,
             where=self.where(place),
             when=self._evaluate_conditions(file.when, (*place, "when"), local),
             register=file.register_as or "",
@@ -200,7 +200,7 @@ class _Compiler:
     def _render_server(self, server: str | None, place: Place, local: Mapping[str, Any]) -> str:
         """Return a task's `server`: rendered, or as an expression for the host to evaluate."""
         locate = self.locator.in_playbook(*place, "server")
-        if not server or not self.names.is_known(server, locate, local):
+        if not server or not self.names.can_render(server, locate, local):
             return server or ""
         return str(self.names.render(server, self.names.with_local(local), locate))
 
@@ -232,20 +232,20 @@ class _Compiler:
             content = document.read_text(template)
             values = {**{key: value for key, value in values.items() if key != "src"}, "content": content}
         names = self.names.with_local(local)
-        args, open_names = dict(values), []
+        args, unresolved = dict(values), []
         for key, value in values.items():
             locate = self.locator.in_playbook(*place, module, key)
             if template and key == "content":
                 locate = ErrorLocator.in_template(template)
-            if self.names.is_known(value, locate, local):
+            if self.names.can_render(value, locate, local):
                 args[key] = self.names.render(value, names, locate)
             else:
-                open_names.append(key)
+                unresolved.append(key)
         try:
-            signature.check_arguments(load_signature(module), args, module=module, open_names=frozenset(open_names))
+            signature.check_arguments(load_signature(module), args, module=module, unresolved=frozenset(unresolved))
         except Refused as refused:
             raise self.locator.locate_argument_error(refused, (*place, module), values, local) from None
-        return args, tuple(open_names)
+        return args, tuple(unresolved)
 
     def _find_template(self, src: Any, place: Place, local: Mapping[str, Any], module: str) -> Path:
         locate = self.locator.in_playbook(*place, module, "src")
@@ -268,7 +268,7 @@ class _Compiler:
         host_conditions: list[str] = []
         names = self.names.with_local(local)
         for text in map(str, condition if isinstance(condition, list) else [condition]):
-            if not self.names.is_known("{{ " + text + " }}", self.locator.in_playbook(*place), local):
+            if not self.names.can_render("{{ " + text + " }}", self.locator.in_playbook(*place), local):
                 host_conditions.append(text)
                 continue
             try:
@@ -323,6 +323,6 @@ def _load_signatures() -> dict[str, Any]:
     signatures = {
         name: signature.to_json(signature.from_args_type(registry.load(name).Args)) for name in registry.NAMES
     }
-    with contextlib.suppress(OSError):  # only a cache: the disk may be full, the home not writable
+    with contextlib.suppress(OSError):  # only a cache: the disk may be full, or the home directory not writable
         write_atomically(path, json.dumps({"of": host_side.content_hash(), "modules": signatures}).encode())
     return signatures

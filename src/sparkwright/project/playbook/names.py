@@ -1,4 +1,4 @@
-"""Names that a play's expressions may use, and the file and line that error messages give for them."""
+"""The variables that a play's expressions may use, and the locations of their mistakes for error messages."""
 
 from __future__ import annotations
 
@@ -16,64 +16,6 @@ from sparkwright.protocol.expressions import ExpressionError
 
 #: returns the "file:line" of a mistake; argument: 1-based line within the text, 0 (default) if unknown
 Locate = Callable[..., str]
-
-
-class ErrorLocator:
-    """Finds the "file:line" of mistakes in a play on a host."""
-
-    def __init__(self, play: Play, host: Host) -> None:
-        self._play = play
-        self._host = host
-
-    def in_playbook(self, *place: str | int) -> Locate:
-        """Locate a place of the playbook. The line within a text at that place is not resolved."""
-        return lambda line=0: self._play.document.where(*place)
-
-    def of_variable(self, name: str) -> Locate:
-        """Locate the place where a variable of the play or the host is set."""
-        if name in self._play.file.vars:
-            return self.in_playbook(*self._play.place, "vars", name)
-        return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)
-
-    @staticmethod
-    def in_template(path: Path) -> Locate:
-        """Locate a line of a template."""
-        return lambda line=0: f"{format_path(path)}:{line}" if line else format_path(path)
-
-    def locate_argument_error(
-        self, refused: Refused, place: Place, arguments: Mapping[str, Any], local: Mapping[str, Any]
-    ) -> Refused:
-        """Return an error about a module's arguments with the line of the wrong value, or of the variable that it comes from.
-
-        Args:
-            place: place of the module in the playbook.
-            arguments: the module's arguments as written.
-            local: variables of the task and its blocks.
-        """
-        module = place[-1]
-        key = next(
-            (key for key in arguments if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
-        )
-        where = self._play.document.where(*place, *([key] if key else []))
-        name = self._find_origin(arguments.get(key), local) if key else ""
-        if not name:
-            return Refused(refused.message, where=where, fix=refused.fix)
-        message = f"`vars.{name}`, used at {where}: {refused.message}"
-        return Refused(message, where=self.of_variable(name)(), fix=refused.fix)
-
-    def _find_origin(self, value: Any, local: Mapping[str, Any]) -> str:
-        """Return the only variable of the play or the host that a value depends on; empty if there is none or several."""
-        name, seen = "", set(local)
-        while expressions.has_expression(value):
-            names = expressions.names_in_value(value)
-            name = next(iter(names)) if len(names) == 1 else ""
-            if not name or name in seen:
-                return ""
-            seen.add(name)
-            value = self._play.file.vars.get(name)
-        return name if name in self._play.file.vars or f"vars.{name}" in self._host.set_at else ""
-
-
 #: names whose values exist only on the host
 HOST_NAMES = frozenset({"facts", "failed_result"})
 #: names whose values are data, in which braces are not expressions
@@ -94,12 +36,68 @@ LITERAL_NAMES = frozenset(
 )
 
 
+class ErrorLocator:
+    """Finds the "file:line" of mistakes in a play on a host."""
+
+    def __init__(self, play: Play, host: Host) -> None:
+        self._play = play
+        self._host = host
+
+    def in_playbook(self, *place: str | int) -> Locate:
+        """Return a function that locates a place of the playbook. It ignores the line within a text at this place."""
+        return lambda line=0: self._play.document.where(*place)
+
+    def of_variable(self, name: str) -> Locate:
+        """Return a function that locates the setting of a variable of the play or the host."""
+        if name in self._play.file.vars:
+            return self.in_playbook(*self._play.place, "vars", name)
+        return lambda line=0: self._host.set_at.get(f"vars.{name}", self._host.where)
+
+    @staticmethod
+    def in_template(path: Path) -> Locate:
+        """Return a function that locates a line of a template."""
+        return lambda line=0: f"{format_path(path)}:{line}" if line else format_path(path)
+
+    def locate_argument_error(
+        self, refused: Refused, place: Place, arguments: Mapping[str, Any], local: Mapping[str, Any]
+    ) -> Refused:
+        """Return an error about a module's arguments with the line of the wrong value, or of the variable that sets it.
+
+        Args:
+            place: place of the module in the playbook.
+            arguments: the module's arguments as written.
+            local: variables of the task and its blocks.
+        """
+        module = place[-1]
+        key = next(
+            (key for key in arguments if f"`{key}`" in refused.message or f"{module}.{key}" in refused.message), None
+        )
+        where = self._play.document.where(*place, *([key] if key else []))
+        name = self._find_origin(arguments.get(key), local) if key else ""
+        if not name:
+            return Refused(refused.message, where=where, fix=refused.fix)
+        message = f"`vars.{name}`, used at {where}: {refused.message}"
+        return Refused(message, where=self.of_variable(name)(), fix=refused.fix)
+
+    def _find_origin(self, value: Any, local: Mapping[str, Any]) -> str:
+        """Return the only variable of the play or the host that a value depends on; empty if there is none or several."""
+        name, visited = "", set(local)
+        while expressions.has_expression(value):
+            names = expressions.names_in_value(value)
+            name = next(iter(names)) if len(names) == 1 else ""
+            if not name or name in visited:
+                return ""
+            visited.add(name)
+            value = self._play.file.vars.get(name)
+        return name if name in self._play.file.vars or f"vars.{name}" in self._host.set_at else ""
+
+
 class Names:
-    """Names that a play's expressions may use on a host.
+    """The variables that a play's expressions may use on a host.
 
     Attributes:
-        known: values that the laptop knows, by name.
-        open_vars: variables that the host must evaluate, because they depend on names of the host.
+        laptop_values: values of the variables that the laptop can compute, by name.
+        host_vars: unrendered variables, by name, which the host evaluates because they depend on names of the host.
 
     Args:
         play_vars: `vars` of the play.
@@ -119,50 +117,50 @@ class Names:
         registers: Set[str],
     ) -> None:
         self._locator = locator
-        self._later, self._registers = HOST_NAMES | registers, registers
+        self._host_names, self._registers = HOST_NAMES | registers, registers
         self._sent_names: set[str] = set()
-        self.known: dict[str, Any] = {}
-        self.open_vars: dict[str, Any] = {}
+        self.laptop_values: dict[str, Any] = {}
+        self.host_vars: dict[str, Any] = {}
         self._render_variables(
             {**names, **extra}, {name: value for name, value in play_vars.items() if name not in extra}
         )
 
     def _render_variables(self, names: Mapping[str, Any], play_vars: Mapping[str, Any]) -> None:
-        """Set `known` and `open_vars`. Variables of the play override `names`."""
+        """Set `laptop_values` and `host_vars`. Variables of the play override `names`."""
         unrendered = {
             name: value
             for name, value in names.items()
             if expressions.has_expression(value) and name not in LITERAL_NAMES
         }
         plain_values = {name: value for name, value in names.items() if name not in unrendered}
-        self.known = {name: value for name, value in plain_values.items() if name not in play_vars}
+        self.laptop_values = {name: value for name, value in plain_values.items() if name not in play_vars}
         unrendered |= play_vars
         # a play's variable may refer to the host's variable of the same name
         while ready := [
             name
             for name, value in unrendered.items()
-            if self._needs(value, name) <= self.known.keys() | {name} & plain_values.keys()
+            if self._find_names(value, name) <= self.laptop_values.keys() | {name} & plain_values.keys()
         ]:
             for name in ready:
-                values = {**({name: plain_values[name]} if name in plain_values else {}), **self.known}
-                self.known[name] = self.render(unrendered.pop(name), values, self._locator.of_variable(name))
+                values = {**({name: plain_values[name]} if name in plain_values else {}), **self.laptop_values}
+                self.laptop_values[name] = self.render(unrendered.pop(name), values, self._locator.of_variable(name))
         self._refuse_cycle(unrendered)
-        all_names = self.known.keys() | unrendered.keys() | self._later
+        all_names = self.laptop_values.keys() | unrendered.keys() | self._host_names
         for name, value in unrendered.items():
-            self._refuse_unknown(self._needs(value, name) - all_names, self._locator.of_variable(name), all_names)
-        self.open_vars = unrendered
+            self._refuse_unknown(self._find_names(value, name) - all_names, self._locator.of_variable(name), all_names)
+        self.host_vars = unrendered
 
     def _refuse_cycle(self, variables: Mapping[str, Any]) -> None:
         """Refuse variables that refer to each other. A variable may refer to a task's result of the same name."""
         needs = {
-            name: self._needs(value, name) - ({name} if name in self._later else set())
+            name: self._find_names(value, name) - ({name} if name in self._host_names else set())
             for name, value in variables.items()
         }
         if path := find_cycle(needs):
             message = f"variables refer to each other: {' -> '.join(path)}."
             raise Refused(message, where=self._locator.of_variable(path[0])())
 
-    def _needs(self, value: Any, name: str) -> frozenset[str]:
+    def _find_names(self, value: Any, name: str) -> frozenset[str]:
         try:
             return expressions.names_in_value(value)
         except ExpressionError as error:
@@ -176,13 +174,13 @@ class Names:
             raise Refused(f"{error}.", where=locate(error.line)) from None
 
     def with_local(self, local: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the known names and the variables of a task and its blocks."""
-        return self.known | {
-            name: self.render(value, self.known, self._locator.in_playbook()) for name, value in local.items()
+        """Return the laptop's values and the variables of a task and its blocks, by name."""
+        return self.laptop_values | {
+            name: self.render(value, self.laptop_values, self._locator.in_playbook()) for name, value in local.items()
         }
 
-    def is_known(self, value: Any, locate: Locate, local: Mapping[str, Any]) -> bool:
-        """Return True if the laptop can render a value. If not, `host_values` will include the known names that it uses.
+    def can_render(self, value: Any, locate: Locate, local: Mapping[str, Any]) -> bool:
+        """Return True if the laptop can render a value. If not, `values_for_host` will include the values that it needs.
 
         Raises Refused for an unknown name, and for a value that uses both local variables and names of the host.
 
@@ -193,8 +191,8 @@ class Names:
         except ExpressionError as error:
             raise Refused(f"{error}.", where=locate(error.line)) from None
         # a variable with the name of a result is valid only until the host has the result
-        renderable = (self.known.keys() - self._registers) | local.keys()
-        all_names = renderable | self.known.keys() | self.open_vars.keys() | self._later
+        renderable = (self.laptop_values.keys() - self._registers) | local.keys()
+        all_names = renderable | self.laptop_values.keys() | self.host_vars.keys() | self._host_names
         self._refuse_unknown(needed - all_names, locate, all_names, value)
         if needed <= renderable:
             return True
@@ -219,10 +217,10 @@ class Names:
             fix = suggest_name(name, valid_names, label="Known variables")
             raise Refused(f"unknown variable `{name}`.", where=locate(line), fix=fix)
 
-    def host_values(self) -> dict[str, Any]:
-        """Return the values of the laptop that the host needs to evaluate the remaining expressions."""
-        names = self._sent_names.union(*map(expressions.names_in_value, self.open_vars.values()))
-        return {name: self.known[name] for name in sorted(names) if name in self.known}
+    def values_for_host(self) -> dict[str, Any]:
+        """Return the laptop's values that the host needs to evaluate the remaining expressions."""
+        names = self._sent_names.union(*map(expressions.names_in_value, self.host_vars.values()))
+        return {name: self.laptop_values[name] for name in sorted(names) if name in self.laptop_values}
 
 
 def find_cycle(needs: Mapping[str, Set[str]]) -> tuple[str, ...]:

@@ -28,6 +28,11 @@ from sparkwright.visible import one_line
 MAX_RETRIES = 10**9
 
 Condition = bool | str | list[bool | str]
+#: maximum number of includes in a playbook, and maximum nesting of its task lists
+MAX_INCLUDES = 200
+MAX_DEPTH = 24
+TASK_LISTS = ("tasks", "handlers", "block", "rescue", "always")
+SECRET_FILE_FIX = "Put it into a file with mode 0600 on the host, and use the file's name here."
 
 
 class Common(Strict):
@@ -38,7 +43,7 @@ class Common(Strict):
     tags: list[str] | str = schema_field("for --tags; `always` and `never` as in Ansible", default_factory=list)
     become: bool | None = schema_field("run as root, through sudo", None)
     server: str | None = schema_field(
-        "on a host with several servers: the container to act on (default: that of the play)", None
+        "on a host with several servers: the container to act on (default: the play's)", None
     )
     vars: dict[str, Any] = schema_field("variables", default_factory=dict)
     stage: str = schema_field(
@@ -109,12 +114,6 @@ class PlayFile(Strict):
         return value
 
 
-#: maximum number of includes in a playbook, and maximum nesting of its task lists
-MAX_INCLUDES = 200
-MAX_DEPTH = 24
-TASK_LISTS = ("tasks", "handlers", "block", "rescue", "always")
-
-
 def splice_includes(source: Document, project: Path) -> Document:
     """Return the document with each include replaced by a block with the included file's tasks.
 
@@ -131,9 +130,9 @@ class _IncludeSplicer:
     """Replaces the includes of one file.
 
     Args:
-        opened: this file and those that led to it, to detect an include of itself.
+        opened: this file and the files that include it, to detect recursive includes.
         depth: number of enclosing lists.
-        included: all files included so far; extended.
+        included: all files included so far; this class appends to it.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class _IncludeSplicer:
         return {"name": include.include, **keywords, "block": tasks}
 
     def _list_files(self) -> list[str]:
-        """Return the files that an include in this file could name, relative to it."""
+        """Return the files that this file can include, relative to it."""
         folder = self.source.path.parent
         names = {path.relative_to(folder).as_posix() for path in folder.rglob("*.yml")}
         for top in (self.project, shipped_files.shipped_folder()):
@@ -306,9 +305,6 @@ def walk_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
                 yield from walk_steps(step[key])
 
 
-SECRET_FILE_FIX = "Put it into a file on the host with mode 0600, and name that file."
-
-
 def refuse_secrets(source: Document) -> None:
     """Raise Refused for the first secret in plain text in a playbook."""
     for section, place in _find_secrets(source.data, ()):
@@ -326,7 +322,7 @@ def check_steps(source: Document, steps: list[Any], place: Place) -> None:
 
 
 def _find_secrets(steps: Any, place: Place) -> Iterator[tuple[Place, Place]]:
-    """Yield the place of the play, block or task of each secret, and the secret's place below it."""
+    """Yield two places for each secret: that of its play, block or task, and that of the secret below it."""
     for n, step in enumerate(steps if isinstance(steps, list) else ()):
         if not isinstance(step, dict):
             continue

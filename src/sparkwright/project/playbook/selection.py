@@ -13,6 +13,8 @@ from sparkwright.project.playbook.playbook import Options, Play, Playbook
 from sparkwright.protocol.plan import Block, Step, Task, tasks_of
 
 SPECIAL_TAGS = ("all", "tagged", "untagged", "always", "never")
+#: JSON keys of a block's lists, by their key in playbooks
+BLOCK_LISTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 
 def select_steps(steps: tuple[Step, ...], options: Options) -> tuple[Step, ...]:
@@ -68,7 +70,7 @@ def _filter_steps(steps: tuple[Step, ...], keep: Callable[[Task], bool]) -> tupl
 
 
 def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[Step, ...]:
-    """Return the steps from the named task on; if it is in a block, that block starts with it."""
+    """Return the steps beginning with the named task; if it is in a block, the block begins with it."""
     if name not in names:
         raise Refused(f"no task named {name!r}.", fix=suggest_name(name, names, label="Tasks"))
     for n, step in enumerate(steps):
@@ -77,10 +79,6 @@ def _steps_from(steps: tuple[Step, ...], name: str, names: list[str]) -> tuple[S
         if isinstance(step, Block) and name in [task.name for task in tasks_of(step.tasks)]:
             return (replace(step, tasks=_steps_from(step.tasks, name, names)), *steps[n + 1 :])
     return ()
-
-
-#: JSON keys of a block's lists, by their key in playbooks
-BLOCK_LISTS = {"block": "tasks", "rescue": "rescue", "always": "always"}
 
 
 def list_tasks(book: Playbook, options: Options) -> list[dict[str, Any]]:

@@ -26,9 +26,9 @@ class ServerSettings:
     engine: Engine
     #: flags of the command line
     flags: Mapping[str, Any]
-    #: chunked prefill, as the engine log must show it
+    #: state of chunked prefill that the engine log must show
     expected: PrefillExpectation
-    #: why `expected` differs from the recipe; empty if it does not
+    #: reason why `expected` differs from the recipe; empty if it does not
     note: str
     findings: tuple[Finding, ...]
     architecture: Kind
@@ -94,7 +94,7 @@ def resolve_settings(
 
 
 def compute_memory(recipe: Recipe, pinned: Mapping[str, Any]) -> Memory:
-    """Return the host memory that a recipe's server uses, as started. pinned: see `resolve_settings`."""
+    """Return the host memory that a recipe's server uses with its resolved flags. pinned: see `resolve_settings`."""
     return recipe.memory(pinned.get("model") or {}, resolve_settings(recipe, pinned).flags, pinned.get("models"))
 
 
@@ -119,7 +119,7 @@ def _build_request(recipe: Recipe, flags: Mapping[str, Any], pinned: Mapping[str
         recipe.file.container.env,
         server_key=recipe.file.server_key is not None,
         open_to_network=recipe.open_to_network,
-        published=recipe.published,
+        published=recipe.published_container_port,
         ascend=recipe.file.ascend.model_dump() if recipe.file.ascend else None,
         container=recipe.file.container.model_dump(),
         pinned={

@@ -94,9 +94,9 @@ class Recipe:
         return self.engine.flags.served_names(self.file.flags, model)
 
     def file_flags(self, locked: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the flags for single files of the model, with the recipe's patterns while they are not pinned.
+        """Return the flags for single files of the model; until the model is pinned, with the recipe's patterns as values.
 
-        locked: the model's entry in the lock; empty while it is not pinned.
+        locked: the model's entry in the lock; empty until it is pinned.
         """
         model, file_rules = self.file.model, self.engine.files
         if file_rules is None:
@@ -127,7 +127,7 @@ class Recipe:
         return with_adapters(new_flags, adapter_flags, adapter_paths)
 
     def _further_model_path(self, role: str, locked: Mapping[str, Any]) -> str:
-        """Return the container path of an additional model or adapter, with a pattern while its file is not pinned."""
+        """Return the container path of an additional model or adapter; until its file is pinned, with the recipe's pattern."""
         model, file_rules = self.file.further_models[role], self.engine.files
         if file_rules is None:
             return model.mount
@@ -155,8 +155,8 @@ class Recipe:
         """Return the host memory that the engine uses. Raises Refused if its memory flag is invalid.
 
         Args:
-            locked: the model's entry in the lock; empty while it is not pinned.
-            flags: the flags that the server is started with (`compute_memory`); by default, those of the recipe.
+            locked: the model's entry in the lock; empty until it is pinned.
+            flags: flags with which the server is started (`compute_memory`); by default, those of the recipe.
             further_entries: the lock's entries of additional models and adapters, by role.
         """
         self._refuse_invalid_flag(self.engine.flags.MEMORY)
@@ -215,8 +215,8 @@ class Recipe:
         return self.file.server_key is None and not all(map(rules.is_loopback, addresses))
 
     @property
-    def published(self) -> int:
-        """Container port of the first published port, which answers requests.
+    def published_container_port(self) -> int:
+        """Container port of the first published port, at which clients send requests.
 
         0 if no port is published, or the first one is not a TCP port.
         """
@@ -267,8 +267,8 @@ def _parse_recipe(path: Path, text: str) -> Recipe:
     return Recipe(path.stem, file, source)
 
 
-def readable(project: Path) -> tuple[list[Recipe], list[Refused]]:
-    """Return the valid recipes of a project, and the errors of the others."""
+def load_valid(project: Path) -> tuple[list[Recipe], list[Refused]]:
+    """Return the valid recipes of a project, and the errors of the invalid ones."""
     recipes, refused = [], []
     for name in names(project):
         try:
@@ -306,8 +306,8 @@ def build_container_spec(
     """Return the container of a recipe on a host.
 
     Args:
-        image_entry: the image's entry in the lock; None while it is not pinned.
-        command: the words after the image, without those for the server's key.
+        image_entry: the image's entry in the lock; None until it is pinned.
+        command: the words after the image, except those for the server's key.
         files: see ContainerSpec.
         member_settings: settings of the host as a member of a cluster.
     """

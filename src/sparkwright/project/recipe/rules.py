@@ -150,7 +150,7 @@ def _check_task(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield probes that do not apply to the task, and probes that the engine or a missing flag makes impossible."""
+    """Yield probes that do not apply to the task, and probes that cannot pass because of the engine or a missing flag."""
     recipe_engine, task = file.resolved_engine, file.task
     flags = {} if recipe_engine.needs_description else recipe_engine.flags.normalize(file.flags)
     for n, probe in enumerate(file.expect.probes):
@@ -171,7 +171,7 @@ def _check_probes(file: RecipeFile, source: Document) -> Iterator[Mistake]:
 
 
 def _check_load(file: RecipeFile, source: Document) -> Iterator[Mistake]:
-    """Yield mistakes in `expect.load` and `expect.depths` that no amount of memory resolves."""
+    """Yield mistakes in `expect.load` and `expect.depths` that do not depend on memory."""
     load = file.expect.load
     if file.expect.depths and file.task != GENERATE:
         yield f"`expect.depths` does not apply to `task: {file.task}`.", ("expect", "depths"), "Remove it."

@@ -1,4 +1,4 @@
-"""Names with their values that playbooks and templates may use for a host, and the rendered files of a recipe."""
+"""The variables that playbooks and templates may use for a host, and the rendered files of a recipe."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ RECIPE_NAMES = (
 PINNED_NAMES = ("lock", "container", "docker_options", "docker_networks", "pinned_model", "serve", "engine_memory")
 #: Docker's default size of /dev/shm
 DEFAULT_SHM_SIZE = "64m"
+#: maximum size of a file, as written and as rendered
+MAX_FILE_BYTES = 1 << 20
+SECRET_FIX = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
 
 
 def scope(
@@ -62,7 +65,7 @@ def scope(
     turns: Sequence[Mapping[str, Any]] = (),
     interim: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the names that templates may use, with their values.
+    """Return the variables that templates may use, by name.
 
     Args:
         user: the user that logs in on the host.
@@ -139,7 +142,7 @@ def _host_context(
     if host.cluster is None:
         return context
     if host.model_from in host.cluster.members:
-        context["model_from"] = ""  # the play finds out which member has the model
+        context["model_from"] = ""  # the play determines which member has the model
     cluster = {
         "name": host.cluster.name,
         "rank": host.cluster.rank(host.name),
@@ -273,11 +276,6 @@ def home_folder(host: Host, user: str) -> str:
     if host.connection == "local":
         return str(Path.home())
     return "/root" if user == "root" else f"/home/{user}"
-
-
-#: maximum size of a file, as written and as rendered
-MAX_FILE_BYTES = 1 << 20
-SECRET_FIX = "A secret belongs under `secrets:` of the host, or in `server_key`; anyone on the host can read this file."
 
 
 def render_files(recipe: Recipe, names: Mapping[str, Any]) -> dict[str, str]:

@@ -22,7 +22,7 @@ Mistake = tuple[str, Place, str]
 
 
 def check_container(file: Any, source: Document) -> Iterator[Mistake]:
-    """Yield container options that Docker would reject or ignore, and contradictory ones. file: a RecipeFile."""
+    """Yield container options that Docker would reject or ignore, and contradictory options. file: a RecipeFile."""
     for rule in CONTAINER_RULES:
         yield from rule(file)
 

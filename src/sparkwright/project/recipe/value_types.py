@@ -135,5 +135,5 @@ def container_fields() -> dict[str, Any]:
 
 def _option_type(value_type: Any, option: DockerOption) -> Any:
     """Return the type of an option's value with its validator, which for a list checks each item."""
-    validator = build_message_validator(option.why_not)
+    validator = build_message_validator(option.check)
     return tuple[Annotated[str, validator], ...] if value_type == tuple[str, ...] else Annotated[value_type, validator]
