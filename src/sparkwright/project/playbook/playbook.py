@@ -32,7 +32,7 @@ Condition = bool | str | list[bool | str]
 MAX_INCLUDES = 200
 MAX_DEPTH = 24
 TASK_LISTS = ("tasks", "handlers", "block", "rescue", "always")
-SECRET_FILE_FIX = "Put it into a file with mode 0600 on the host, and use the file's name here."
+SECRET_FILE_FIX = "Put it into a file on the host with mode 0600, and use the file's name here."
 
 
 class Common(Strict):
