@@ -18,7 +18,7 @@ from tests.e2e.conftest import CommandResult
 from tests.gateway.steady import SteadyClients
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
-FIT_CHECK = "Check whether a second server fits beside it"
+FIT_CHECK = "Check whether a second server fits next to it"
 REMOVE_INTERIM = "Remove interim server"
 
 
@@ -112,7 +112,7 @@ def test_a_server_that_does_not_start_beside_the_running_one_touches_nothing(alo
     finally:
         alone.project.run("sandbox.fault", "none")
     assert result.code == 1, result.out[-3000:]
-    assert f"beside {CONTAINER}, which was not touched and is still serving" in result.out
+    assert f"next to {CONTAINER}, which was not touched and is still serving" in result.out
     assert not steady.wrong
     now = alone.project.docker().api.inspect_container(CONTAINER)
     assert (now["Id"], now["State"]["StartedAt"]) == (before, since)

@@ -162,7 +162,7 @@ def test_a_new_recipe_of_the_sleeping_one_waits_for_its_turn(turns: TurnsProject
     turns.project.edit(f"recipes/{SMALL}.yml", "max-model-len: 16384", "max-model-len: 8192")
     try:
         deployed = turns.project.deploy("--recipe", SMALL)
-        assert deployed.code == 0 and "its recipe changed: the next switch starts it anew" in deployed.recap["msg"]
+        assert deployed.code == 0 and "its recipe changed: the next switch recreates it" in deployed.recap["msg"]
         assert turns.policies() == before
         assert turns.switch(SMALL).proved
         after = turns.policies()

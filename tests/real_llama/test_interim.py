@@ -80,7 +80,7 @@ def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(project: Proj
         steady.wait_for_answers(10)
     for result in (deployed, restarted):
         assert result.code in (0, 4), result.out[-3000:] + result.err
-        why = result.task("Check whether a second server fits beside it")["msg"]
+        why = result.task("Check whether a second server fits next to it")["msg"]
         assert result.task("Send requests to interim server")["msg"] == "receives requests from box", why
     assert after["Id"] != before
     assert project.container()["State"]["StartedAt"] != after["State"]["StartedAt"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 USES = ("chat", "coding", "agents", "long-context", "search", "vision")
-_ALL = ("chat", "coding", "agents")
+_GENERAL_USES = ("chat", "coding", "agents")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     # weights of both hosts together
     "deepseek-v4-flash": CatalogueEntry(
         "deepseek-ai/DeepSeek-V4-Flash-0731",
-        _ALL,
+        _GENERAL_USES,
         weights_gb=167.0,
         reported=ReportedRate(
             37.6, "getainode/ainode #94 (two hosts, DSpark with 5 tokens, a patched build of vLLM)", "2026-09-14"
@@ -75,21 +75,21 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
         weights_gb=18.2,
         served=VendorRun("vllm-project/recipes #916, a build of July 2026", "2026-09-02"),
     ),
-    "glm-4.7-flash": CatalogueEntry("zai-org/GLM-4.7-Flash", _ALL),
+    "glm-4.7-flash": CatalogueEntry("zai-org/GLM-4.7-Flash", _GENERAL_USES),
     "gpt-oss-120b": CatalogueEntry(
         "openai/gpt-oss-120b",
-        _ALL,
+        _GENERAL_USES,
         weights_gb=63.0,
         reported=ReportedRate(57.5, "kubis.ai (llama-benchy 0.3.5, 50 runs, no speculation)"),
     ),
-    "gpt-oss-120b-gguf": CatalogueEntry("ggml-org/gpt-oss-120b-GGUF", _ALL, weights_gb=64.0),
+    "gpt-oss-120b-gguf": CatalogueEntry("ggml-org/gpt-oss-120b-GGUF", _GENERAL_USES, weights_gb=64.0),
     "llama-3.1-8b": CatalogueEntry(
         "meta-llama/Llama-3.1-8B-Instruct", ("chat",), weights_gb=16.1, bytes_per_token=16_060_000_000
     ),
     # 75 GB on disk, 81.6 GB loaded: sgl-project/sglang #20580, 2026-03-14
     "nemotron-3-super": CatalogueEntry(
         "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
-        (*_ALL, "long-context"),
+        (*_GENERAL_USES, "long-context"),
         weights_gb=75.0,
         reported=ReportedRate(23.6, "spark-arena/recipe-registry #19 (MTP with 3 tokens, five runs)", "2026-08-05"),
     ),
@@ -106,7 +106,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     # 8.57 bits a parameter: 0xBakeer/inference-atlas #159
     "qwen3.6-35b": CatalogueEntry(
         "Qwen/Qwen3.6-35B-A3B-FP8",
-        (*_ALL, "vision"),
+        (*_GENERAL_USES, "vision"),
         weights_gb=37.5,
         reported=ReportedRate(
             58.6, "0xBakeer/inference-atlas #159 (256 tokens in and out, MTP with 2 tokens)", "2026-08-31"
@@ -114,13 +114,13 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     ),
     "qwen3.6-35b-gguf": CatalogueEntry(
         "unsloth/Qwen3.6-35B-A3B-MTP-GGUF",
-        _ALL,
+        _GENERAL_USES,
         served=VendorRun("NVIDIA/dgx-spark-playbooks, llama-cpp", "2026-07-24"),
     ),
     # 6.06 bits a parameter: 0xBakeer/inference-atlas #140
     "qwen3.6-35b-nvfp4": CatalogueEntry(
         "nvidia/Qwen3.6-35B-A3B-NVFP4",
-        (*_ALL, "long-context", "vision"),
+        (*_GENERAL_USES, "long-context", "vision"),
         weights_gb=26.5,
         reported=ReportedRate(
             97.7, "vllm-project/recipes #918 (8k in, 256 out, MTP with 3 tokens, v0.28.0)", "2026-09-02"
@@ -129,7 +129,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     # 10.64 GiB on each of two GPUs: vllm-project/recipes, Qwen3.8-27B, 2026-08-15
     "qwen3.8-27b": CatalogueEntry(
         "unsloth/Qwen3.8-27B-NVFP4",
-        (*_ALL, "vision"),
+        (*_GENERAL_USES, "vision"),
         weights_gb=22.9,
         reported=ReportedRate(
             22.0, "0xBakeer/inference-atlas #218 (256 tokens in and out, MTP with 3 tokens)", "2026-09-16"
@@ -138,7 +138,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     # 30,866,866,928 bytes: vllm-project/recipes; 28.75 GB a token: kubesimplify.com
     "qwen3.8-27b-fp8": CatalogueEntry(
         "Qwen/Qwen3.8-27B-FP8",
-        (*_ALL, "vision"),
+        (*_GENERAL_USES, "vision"),
         weights_gb=30.9,
         bytes_per_token=28_750_000_000,
         reported=ReportedRate(8.2, "kubesimplify.com (llama-benchy 0.4.0, no speculation)", "2026-08-17"),
@@ -146,7 +146,7 @@ ENTRIES: Mapping[str, CatalogueEntry] = {
     # size in memory; its files have 135 GB, of which a table of 51 GB stays on disk: recipes/qwen3.8-flash-next.yml
     "qwen3.8-flash-next": CatalogueEntry(
         "nvidia/Qwen3.8-Flash-Next-NVFP4",
-        _ALL,
+        _GENERAL_USES,
         weights_gb=84.0,
         reported=ReportedRate(
             30.1, "sgl-project/sglang #37995 (1024 in, 256 out, 3 drafted steps, a development image)", "2026-09-06"

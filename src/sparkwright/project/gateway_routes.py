@@ -86,7 +86,7 @@ def _build_gateway(project: Path, inventory: Inventory, gateway: Gateway, server
     body_bytes = (
         file.limits.body_mib * MIB
         if file.limits.body_mib
-        else model.max_body_bytes([model.context for model in models])
+        else model.max_body_bytes([entry.context for entry in models])
     )
     return model.Gateway(
         name=gateway.name,
@@ -218,7 +218,7 @@ def _check_same_name(inventory: Inventory, gateway: Gateway, servers: list[Serve
             recipes = f"the recipes {first.recipe.name} ({first.host.name}) and {other.recipe.name} ({other.host.name})"
             models = [(server.recipe.file.model.id, server.recipe.file.model.file_key) for server in (first, other)]
             if models[0] != models[1]:
-                descriptions = " and ".join(" ".join(filter(None, model)) for model in models)
+                descriptions = " and ".join(" ".join(filter(None, id_and_files)) for id_and_files in models)
                 message = f"{recipes} both serve `{name}` with different models, {descriptions}."
                 fix = "Give one another served name, or put their hosts into separate groups."
                 yield message, other.recipe.source.where("model", "id"), fix

@@ -84,7 +84,7 @@ class FileEntry(Strict):
     blob_id: str | None = schema_field("git's blob id of a small file", None, pattern=COMMIT)
 
     @model_validator(mode="after")
-    def _has_a_hash(self) -> Self:
+    def _check_hash(self) -> Self:
         if self.sha256 is None and self.blob_id is None:
             raise ValueError(f"'{self.path}' has neither sha256 nor blob_id; lock the model again.")
         return self
@@ -107,7 +107,7 @@ class ModelEntry(Strict):
 
     @field_validator("files")
     @classmethod
-    def _fit_together(cls, value: list[FileEntry]) -> list[FileEntry]:
+    def _check_file_set(cls, value: list[FileEntry]) -> list[FileEntry]:
         reason = model_files.check_file_set(file_entry.path for file_entry in value)
         if reason:
             raise ValueError(f"they contain {reason}.")

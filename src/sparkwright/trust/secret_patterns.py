@@ -86,7 +86,7 @@ def mask_value(data: Any, name: str = "", mask: str = MASK) -> Any:
 
 
 def mask_texts(data: Any, mask: str = MASK) -> Any:
-    """Apply `mask_text` to all texts of a JSON value whose field names are sparkwright's own, such as an event."""
+    """Apply `mask_text` to all texts of a JSON value with sparkwright's field names, such as an event."""
     if isinstance(data, Mapping):
         return {key: mask_texts(value, mask) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -160,10 +160,10 @@ def _mask_fields(fields: Mapping[Any, Any], mask: str) -> dict[Any, Any]:
 def _mask_user_passwords(content: str, mask: str) -> str:
     """Mask the password in options with USER:PASSWORD, up to the closing quote or the next space."""
     parts: list[str] = []
-    at = 0
+    position = 0
     for match in _USER_OPTION.finditer(content):
         begin, mark, depth = match.end(), match["mark"], len(match["slashes"] or "")
-        if begin < at:
+        if begin < position:
             continue
         opening = content[match.start() - 1 : match.start()]
         if not mark and match["next"] in ("", "=") and opening in ("'", '"'):  # "--user=name:a password"
@@ -171,17 +171,21 @@ def _mask_user_passwords(content: str, mask: str) -> str:
         plain = _PLAIN.match(content, begin)
         end = _closing_quote_end(content, begin, mark, depth) - 1 - depth if mark else plain.end() if plain else begin
         if end > begin and not content.startswith("$(", begin) and not is_setting(content[begin:end]):
-            parts += [content[at:begin], mask]
-            at = end
-    return "".join([*parts, content[at:]])
+            parts += [content[position:begin], mask]
+            position = end
+    return "".join([*parts, content[position:]])
 
 
 def _mask_named_values(content: str, mask: str) -> str:
     """Mask values that are assigned to, or follow, the name of a secret."""
     parts: list[str] = []
-    at = 0
+    position = 0
     for match in _NAMED.finditer(content):
-        if match.start() < at or not is_possible_secret_name(match["name"]) or (match["next"] and not match["dashes"]):
+        if (
+            match.start() < position
+            or not is_possible_secret_name(match["name"])
+            or (match["next"] and not match["dashes"])
+        ):
             continue
         begin, quote = match.end(), content[match.start() - 1 : match.start()]
         if quote in ("'", '"') and not match["dashes"] and quote not in match["between"]:  # 'NAME=a value'
@@ -194,56 +198,56 @@ def _mask_named_values(content: str, mask: str) -> str:
         secret_begin = end - len(secret)
         secret = secret.rstrip("\\\"'")
         if secret and secret[0] != "{" and not is_setting(secret):
-            parts += [content[at:secret_begin], mask]
-            at = secret_begin + len(secret)
-    return "".join([*parts, content[at:]])
+            parts += [content[position:secret_begin], mask]
+            position = secret_begin + len(secret)
+    return "".join([*parts, content[position:]])
 
 
 def _value_end(content: str, begin: int, *, several_words: bool) -> int:
     """Return the end of the value at `begin`. several_words: the value includes all words up to the next option."""
-    at, size = begin, len(content)
+    position, size = begin, len(content)
     line_begin = max(
         content.rfind("\n", max(begin - MAX_LOOKBEHIND_CHARS, 0), begin) + 1, begin - MAX_LOOKBEHIND_CHARS, 0
     )
-    while at < size:
-        letter = content[at]
-        quote_at = at
+    while position < size:
+        letter = content[position]
+        quote_at = position
         while quote_at < size and content[quote_at] == "\\":
             quote_at += 1
         if quote_at < size and content[quote_at] in "\"'":
-            mark, depth = content[quote_at], quote_at - at
-            if at > begin and _is_quote_open(content[line_begin:begin], mark):
-                return at  # end of the enclosing quotes
-            at = _closing_quote_end(content, quote_at + 1, mark, depth)
-        elif letter == "," and (at + 1 == size or content[at + 1] in " \t\r\n\"'\\"):
-            return at
-        elif letter == " " and several_words and at + 1 < size and content[at + 1] not in "-;&|<>#\\ \"'":
-            at += 1
+            mark, depth = content[quote_at], quote_at - position
+            if position > begin and _is_quote_open(content[line_begin:begin], mark):
+                return position  # end of the enclosing quotes
+            position = _closing_quote_end(content, quote_at + 1, mark, depth)
+        elif letter == "," and (position + 1 == size or content[position + 1] in " \t\r\n\"'\\"):
+            return position
+        elif letter == " " and several_words and position + 1 < size and content[position + 1] not in "-;&|<>#\\ \"'":
+            position += 1
         elif letter in _ENDS:
-            return at
+            return position
         else:
-            at += 2 if letter == "\\" else 1
-    return min(at, size)
+            position += 2 if letter == "\\" else 1
+    return min(position, size)
 
 
-def _closing_quote_end(content: str, at: int, mark: str, depth: int) -> int:
+def _closing_quote_end(content: str, position: int, mark: str, depth: int) -> int:
     """Return the position after the closing quote, or the search limit if there is none.
 
     depth: number of backslashes before each of the two quotes.
     """
-    limit = min(at + MAX_LOOKAHEAD_CHARS, len(content))
-    while (at := content.find(mark, at, limit)) >= 0:
-        if _count_backslashes_before(content, at) == depth or (mark == "'" and not depth):
-            return at + 1
-        at += 1
+    limit = min(position + MAX_LOOKAHEAD_CHARS, len(content))
+    while (position := content.find(mark, position, limit)) >= 0:
+        if _count_backslashes_before(content, position) == depth or (mark == "'" and not depth):
+            return position + 1
+        position += 1
     return limit
 
 
-def _count_backslashes_before(content: str, at: int) -> int:
-    begin = at
+def _count_backslashes_before(content: str, position: int) -> int:
+    begin = position
     while begin and content[begin - 1] == "\\":
         begin -= 1
-    return at - begin
+    return position - begin
 
 
 def _is_quote_open(content: str, mark: str) -> bool:

@@ -115,7 +115,7 @@ def test_an_arm_that_does_not_fit_on_one_member_is_refused_before_anything_stops
 def test_an_arm_that_does_not_start_is_told_and_the_sweep_goes_on(pair: PairProject, served: dict[str, str]) -> None:
     pair.run("sandbox.fault", "worker-never-joins", "--host", "sandbox2")
     running = start_command(pair, *SWEEP, "--name", "dies")
-    wait_for_task(running, "Learn what the other members restore")
+    wait_for_task(running, "Exchange what the members restore")
     pair.run("sandbox.fault", "none", "--host", "sandbox2")
     out = running.communicate(timeout=120)[0]
     assert running.returncode == 1, out[-3000:]

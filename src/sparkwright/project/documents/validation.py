@@ -63,7 +63,7 @@ class Strict(BaseModel):
     """A section of a user's file. Unknown keys are errors. Built on first use, because no command needs all models."""
 
     #: hints for keys that users may write by mistake, one sentence each
-    MEANT: ClassVar[Mapping[str, str]] = {}
+    KEY_HINTS: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
@@ -148,8 +148,8 @@ def _describe_error(model: type[BaseModel], error: Any, place: Place, type_error
     key = place[-1] if place else ""
     if error["type"] == "extra_forbidden" and _is_secret_source(model, error["loc"][:-1]):
         return _describe_secret_source(place[:-1])
-    if error["type"] == "extra_forbidden" and str(key) in getattr(_type_at(model, error["loc"][:-1]), "MEANT", {}):
-        return f"unknown key `{key}`. {_type_at(model, error['loc'][:-1]).MEANT[str(key)]}"
+    if error["type"] == "extra_forbidden" and str(key) in getattr(_type_at(model, error["loc"][:-1]), "KEY_HINTS", {}):
+        return f"unknown key `{key}`. {_type_at(model, error['loc'][:-1]).KEY_HINTS[str(key)]}"
     if error["type"] == "extra_forbidden":
         suggestion = suggest_name(str(key), _known_keys(model, error["loc"][:-1]), label="Known keys")
         return f"unknown key `{key}`. {suggestion}".strip()
@@ -189,7 +189,7 @@ def _quote_hint(error: Any) -> str:
 
 def _is_secret_source(model: type[BaseModel], loc: Iterable[str | int]) -> bool:
     """Return True if the place is the source of a secret, where a user may have written the secret itself."""
-    return bool(getattr(_type_at(model, loc), "NAMES_A_SECRET", False))
+    return bool(getattr(_type_at(model, loc), "IS_SECRET_SOURCE", False))
 
 
 def _describe_secret_source(place: Place) -> str:

@@ -147,7 +147,7 @@ def _is_in_image(path: str) -> bool:
 
 
 def _resolve_further_models(server_command: ServerCommand, report: ImportReport) -> dict[str, Any]:
-    """Return the recipe's `models`: second models named by flags, if the user wants to pin them.
+    """Return the recipe's `models`: the second models in flags that the user chose to pin.
 
     The container downloads the others itself, unpinned.
     """

@@ -20,7 +20,7 @@ from sparkwright.trust.process_option_rules import check_hostname
 class SecretSource(Strict):
     """Source of a secret on the laptop: an environment variable, a file, or the output of a command."""
 
-    NAMES_A_SECRET: ClassVar[bool] = True  # its value is never repeated in messages
+    IS_SECRET_SOURCE: ClassVar[bool] = True  # its value is never repeated in messages
 
     env: str | None = schema_field("an environment variable of the laptop", None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     file: str | None = schema_field("a file on the laptop; its content without the trailing newline", None)
@@ -112,7 +112,7 @@ class GatewayFile(Strict):
     host: str = schema_field("the host of the group on which it runs")
     port: int = schema_field("its port for clients", ge=1024, le=65534)
     control_port: int | None = schema_field(
-        "the port at which its hosts take their servers out of use and back (default: `port` + 1)",
+        "the port at which its hosts drain their servers and return them to service (default: `port` + 1)",
         None,
         ge=1024,
         le=65535,
@@ -164,8 +164,8 @@ Home = Annotated[str, build_validator(_check_home)]
 class Shared(Strict):
     """Settings that groups and hosts may set. A host's own value overrides those of its groups."""
 
-    user: str | None = schema_field("the ssh user (default: your ssh configuration)", None)
-    port: int | None = schema_field("sshd's port (default: your ssh configuration)", None, ge=1, le=65535)
+    user: str | None = schema_field("the ssh user (default: from your ssh configuration)", None)
+    port: int | None = schema_field("sshd's port (default: from your ssh configuration)", None, ge=1, le=65535)
     home: Home | None = schema_field("the user's home directory on the host, if not /home/USER (or /root)", None)
     recipe: str | None = schema_field("the recipe to serve: a file of recipes/, without .yml", None)
     serve_port: int | None = schema_field(

@@ -241,7 +241,7 @@ def _check_cluster_members(
 
 
 def cluster_member_mistake(host: str, cluster: str, key: str, where: str) -> Mistake:
-    """Return the mistake of a cluster member whose own file names recipes. key: `recipe`, `serves` or `on_demand`."""
+    """Return the mistake of a cluster member with recipes in its file. key: `recipe`, `serves` or `on_demand`."""
     message = f"{host} is a member of the cluster {visible.display_name(cluster)}, which has its own recipe."
     return message, where, f"Remove `{key}` here, or the host from the group."
 

@@ -107,7 +107,7 @@ class PlayFile(Strict):
 
     @field_validator("serial", mode="before")
     @classmethod
-    def _sizes(cls, value: Any) -> Any:
+    def _check_serial(cls, value: Any) -> Any:
         for size in value if isinstance(value, list) else [value]:
             if problem := check_batch_size(size):
                 raise ValueError(problem)

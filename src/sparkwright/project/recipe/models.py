@@ -200,7 +200,7 @@ class Expect(Strict):
         "result of an expectation that the log neither confirms nor contradicts", "fail"
     )
     answers: Literal["judged", "any"] = schema_field(
-        "`judged`: its first answers must make sense before they become the reference; `any`: for models that cannot "
+        "`judged`: the first answers must make sense before they become the reference; `any`: for models that cannot "
         "answer questions, e.g. with random weights",
         "judged",
     )
@@ -216,7 +216,7 @@ class Expect(Strict):
         max_length=4,
     )
     load: Load | None = schema_field(
-        "the longest prompt, and how many of them at a time, that are tested after each start, e.g. "
+        "the longest prompt, and the number of such prompts at a time, to test after each start, e.g. "
         "{context: 100k, streams: 4}; lowest free memory, decode rate and TTFT of each step are recorded",
         None,
     )
@@ -245,7 +245,7 @@ class Ascend(Strict):
 class RecipeFile(Strict):
     """recipes/NAME.yml: one way to serve one model."""
 
-    MEANT = dict.fromkeys(
+    KEY_HINTS = dict.fromkeys(
         ("flags", "args", "arguments", "command", "parameters"),
         f"The engine's flags belong under its name, e.g. `{engine.DEFAULT_ENGINE}:`.",
     )
