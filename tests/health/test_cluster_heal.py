@@ -1,4 +1,4 @@
-"""The checks of a cluster's members vote before one of them is restarted: real connections on 127.0.0.1, no Docker."""
+"""The vote of a cluster's members on a restart, over real connections on 127.0.0.1 and without Docker."""
 
 import threading
 from concurrent.futures import Future
@@ -52,12 +52,12 @@ class Member:
         return self.context.state
 
     def check(self) -> heal.Decision:
-        """Run its check and return the decision; the head's own decision is to restart, a worker's is nothing."""
+        """Run the check and return the decision. Only a member whose record recommends it proposes a restart."""
         own = heal.decide_by_plan(self.state) if self.record.cure == "restart" else heal.Decision()
         return cluster_heal.vote_on_decision(self.context, self.settings, self.record, own, lambda: self.busy)
 
     def begin(self) -> Future[heal.Decision]:
-        """Check in a thread of its own."""
+        """Run the check in a thread."""
         pending = Future[heal.Decision]()
         threading.Thread(target=lambda: pending.set_result(self.check())).start()
         return pending
@@ -71,14 +71,14 @@ def pair(tmp_path: Path) -> tuple[Member, Member]:
 
 
 def run_both_checks(head: Member, worker: Member) -> tuple[heal.Decision, heal.Decision]:
-    """Return the decisions of the head's check and of the worker's that joined it."""
+    """Return the decisions of the head's check and of the worker's check that joined it."""
     first, decision = head.begin(), heal.Decision()
     while decision == heal.Decision() and not first.done():
         decision = worker.check()
     return first.result(60), decision
 
 
-def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Member, Member]) -> None:
+def test_all_members_restart_with_the_same_token_and_reason(pair: tuple[Member, Member]) -> None:
     head, worker = pair
     worker.record = replace(worker.record, seen="down", why="rank 1 of pair exited")
     first = run_both_checks(head, worker)
@@ -87,17 +87,19 @@ def test_all_restart_under_one_token_and_know_whose_rank_was_gone(pair: tuple[Me
     assert {item.why for item in first} == {"spark1: no token; spark2: rank 1 of pair exited"}
     assert len(tokens) == 1 and SECRET not in tokens
     again = run_both_checks(head, worker)
-    assert again[0].plan is not None and again[0].secrets[TOKEN_SECRET].reveal() not in tokens  # of one restart each
+    assert (
+        again[0].plan is not None and again[0].secrets[TOKEN_SECRET].reveal() not in tokens
+    )  # each restart has another token
     assert SECRET not in str(head.context.events) + str(worker.context.events)
 
 
-def test_the_secret_is_the_users_alone(pair: tuple[Member, Member]) -> None:
+def test_only_the_user_can_read_the_secret(pair: tuple[Member, Member]) -> None:
     file = pair[0].state.path / f"{server_keys.HEAL_TOKEN_RECORD}.json"
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
-    """Even if its own rank is gone, it joins the head's vote, or does nothing."""
+def test_a_worker_never_starts_a_restart(pair: tuple[Member, Member]) -> None:
+    """Even if its rank has exited, it only joins the head's vote."""
     _, worker = pair
     worker.record = replace(worker.record, seen="down", state="down", cure="restart")
     past = CheckHistory(cures=5)
@@ -106,13 +108,13 @@ def test_a_worker_never_begins_a_restart(pair: tuple[Member, Member]) -> None:
     assert cluster_heal.vote_on_decision(worker.context, worker.settings, worker.record, decided, lambda: "") is decided
 
 
-def test_a_member_that_never_comes_is_named_and_nothing_is_restarted(tmp_path: Path) -> None:
+def test_a_missing_member_prevents_the_restart_and_is_named(tmp_path: Path) -> None:
     head = Member(tmp_path / "spark1", 0, free_port(), every_s=0.5)
     decision = head.check()
     assert (decision.plan, decision.message) == (None, "not restarted: spark2 (rank 1) did not join within 1 s")
 
 
-def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
+def test_a_member_with_another_secret_can_not_join(tmp_path: Path) -> None:
     port = free_port()
     head, worker = (Member(tmp_path / name, rank, port, every_s=1) for rank, name in enumerate(HOSTS))
     server_keys.save_heal_token(worker.state, Secret("f" * 64))
@@ -122,7 +124,7 @@ def test_one_with_another_secret_does_not_come(tmp_path: Path) -> None:
     assert any("another token" in str(item) for item in head.context.events)
 
 
-def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) -> None:
+def test_a_member_that_declines_reports_its_reason(pair: tuple[Member, Member]) -> None:
     head, worker = pair
     worker.record = replace(worker.record, drift=("image",))
     heads, workers = run_both_checks(head, worker)
@@ -130,7 +132,7 @@ def test_a_member_that_cannot_take_part_says_why(pair: tuple[Member, Member]) ->
     assert "spark2 (rank 1) failed: the running server is not the last good state" in heads.message
 
 
-def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Member]) -> None:
+def test_a_run_on_the_heads_host_takes_precedence(pair: tuple[Member, Member]) -> None:
     head, _ = pair
     pending = head.begin()
     head.busy = "deploy by ops"
@@ -138,14 +140,14 @@ def test_a_run_that_begins_on_the_heads_host_goes_first(pair: tuple[Member, Memb
     assert (decision.plan, decision.message) == (None, "not restarted: deploy by ops")
 
 
-def test_without_a_secret_it_says_what_brings_one(pair: tuple[Member, Member]) -> None:
+def test_without_a_secret_the_message_names_the_command_that_installs_one(pair: tuple[Member, Member]) -> None:
     head, _ = pair
     head.state.remove(server_keys.HEAL_TOKEN_RECORD)
     assert "`invoke health.install --host pair --heal restart` installs one" in head.check().message
 
 
-def test_of_two_checks_of_one_host_only_the_first_waits_for_the_others(pair: tuple[Member, Member]) -> None:
-    """Cron starts checks even while the last one still runs."""
+def test_only_one_check_of_a_host_waits_for_the_other_members(pair: tuple[Member, Member]) -> None:
+    """Cron starts a check even if the previous one is still running."""
     head, worker = pair
     with store.try_heal_lock(head.state) as first, store.try_heal_lock(worker.state) as other:
         assert first and other

@@ -1,4 +1,4 @@
-"""The state at this moment, from one inspection of the container and one request to /health."""
+"""The current state, according to one inspection of the container and one request to /health."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def evaluate_snapshot(container_fields: dict[str, Any], health: int | None, good
     return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), good, limits=Limits())
 
 
-def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() -> None:
+def test_a_start_in_the_second_of_the_verification_is_a_later_start() -> None:
     started = "2026-11-22T17:59:53.996820000Z"
     state = {"Status": "running", "StartedAt": started, "FinishedAt": "2026-11-22T17:59:53.9Z", "ExitCode": 0}
     host = {"RestartPolicy": {"Name": "unless-stopped"}}
@@ -35,15 +35,15 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
     [
         ({}, 200, {}, "up", "no test request sent"),
         ({}, 0, {}, "starting", "starting for 10 s"),
-        ({}, 0, {"container_id": "a", "since": NOW_S - 5}, "down", "nothing answers"),  # it was verified in this start
-        ({}, 0, {"container_id": "a", "since": NOW_S - 60}, "starting", "starting for 10 s"),  # started again since
-        ({}, 0, {"container_id": "b", "since": NOW_S - 5}, "starting", "starting for 10 s"),  # another container was
+        ({}, 0, {"container_id": "a", "since": NOW_S - 5}, "down", "nothing answers"),  # verified since this start
+        ({}, 0, {"container_id": "a", "since": NOW_S - 60}, "starting", "starting for 10 s"),  # verified before this start
+        ({}, 0, {"container_id": "b", "since": NOW_S - 5}, "starting", "starting for 10 s"),  # another container was verified
         ({}, 503, {}, "down", "/health returns 503"),
         ({"status": "paused"}, 0, {}, "down", "qwen35 is paused"),
         ({"status": "exited", "exit_code": 1}, 0, {}, "down", "qwen35 exited (1), not stopped by sparkwright"),
         ({"status": "restarting", "exit_code": 1, "restarts": 3}, 0, {}, "crash-looping", "restart 3 in progress"),
         ({"status": "restarting", "exit_code": 0, "restarts": 1}, 0, {}, "down", "exited with code 0; restart 1 in progress"),
-        # the first seconds of the next start of a loop
+        # the first seconds of a restart
         ({"restarts": 1, "finished_s": NOW_S - 14}, 0, {}, "down", "qwen35 exited 14 s ago, restarted once; starting for 10 s"),
         ({"restarts": 2, "finished_s": NOW_S - 14}, 0, {}, "crash-looping", "exited 14 s ago, restarted 2 times; starting"),
         ({"restarts": 2, "started_s": NOW_S - 20}, 0, {}, "down", "exited, restarted 2 times; starting for 20 s"),
@@ -54,14 +54,14 @@ def test_a_start_that_follows_a_proof_within_the_same_second_is_another_start() 
         ({"started_s": None}, 0, {}, "unknown", "its start time is unknown"),
     ],
 )  # fmt: skip
-def test_a_state_is_of_this_moment(
+def test_a_snapshot_is_evaluated_without_a_check(
     box: dict[str, Any], health: int | None, good: dict[str, Any], state: str, why: str
 ) -> None:
     result = evaluate_snapshot(box, health, good)
     assert (result[0], why in result[1]) == (state, True), result
 
 
-def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(tmp_path: Path) -> None:
+def test_the_reason_names_the_check_or_run_that_stopped_the_container(tmp_path: Path) -> None:
     folder, good = StateFolder(tmp_path), {"container_id": "a", "since": NOW_S - 60}
     box = Container("qwen35", id="a", status="exited", exit_code=0, policy="no", finished_s=NOW_S - 300)
 
@@ -80,7 +80,7 @@ def test_what_a_check_or_a_run_stopped_is_told_apart_from_what_ended_by_itself(t
     assert seen() == ("crash-looping", "qwen35 was stopped for a crash loop: it restarted 4 times")
 
 
-def test_a_start_may_take_as_long_as_the_settings_of_the_host_s_checks_allow(tmp_path: Path) -> None:
+def test_the_time_limit_of_a_start_is_read_from_the_settings(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     box = Container("qwen35", id="a", status="running", started_s=NOW_S - 3000, restarts=0)
 

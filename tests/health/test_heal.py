@@ -57,7 +57,7 @@ def decide(state: StateFolder) -> heal.Decision:
 
 
 @pytest.mark.parametrize(
-    ("found", "past", "settings", "why_not"),
+    ("record", "past", "settings", "reason"),
     [
         (make_record(), CheckHistory(cures=2), ON, ""),
         (make_record(), CheckHistory(cures=2), Settings(), "healing is disabled"),
@@ -72,16 +72,16 @@ def decide(state: StateFolder) -> heal.Decision:
         (make_record(), CheckHistory(cures=2, heals=[NOW_S - 9000], failed=2), ON, "did not help"),
     ],
 )
-def test_a_restart_has_to_be_allowed(
-    found: Record, past: CheckHistory, settings: Settings, why_not: str, state: StateFolder
+def test_a_restart_needs_permission(
+    record: Record, past: CheckHistory, settings: Settings, reason: str, state: StateFolder
 ) -> None:
-    result = heal.reason_against_restart(found, past, settings, NOW_S)
-    assert why_not in result and bool(why_not) == bool(result)
+    result = heal.reason_against_restart(record, past, settings, NOW_S)
+    assert reason in result and bool(reason) == bool(result)
     save_plan(state, make_plan())
-    assert (heal.decide(found, past, settings, state, NOW_S).plan is None) == bool(why_not)
+    assert (heal.decide(record, past, settings, state, NOW_S).plan is None) == bool(reason)
 
 
-def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFolder) -> None:
+def test_the_message_recommends_a_power_cycle_if_nothing_else_helps(state: StateFolder) -> None:
     assert "AC power" in heal.decide(make_record(cure="power"), CheckHistory(cures=5), ON, state, NOW_S).message
 
 
@@ -98,7 +98,7 @@ def test_a_drain_of_power_is_asked_for_where_nothing_else_helps(state: StateFold
         ({**make_plan(), "runtime": "another"}, "another version of sparkwright"),
     ],
 )
-def test_a_restart_needs_a_plan_that_fits_what_was_verified_and_this_runtime(
+def test_a_restart_needs_a_plan_for_the_verified_state_and_this_runtime(
     given: dict[str, Any] | None, result: str, state: StateFolder
 ) -> None:
     if given is not None:
@@ -108,7 +108,7 @@ def test_a_restart_needs_a_plan_that_fits_what_was_verified_and_this_runtime(
     assert result in decision.message and ("`invoke health.install" in decision.message) == bool(result)
 
 
-def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: StateFolder) -> None:
+def test_a_server_that_took_the_host_down_is_not_restarted(state: StateFolder) -> None:
     save_plan(state, make_plan())
     assert decide(state).plan is not None
     why = "the host went down at 02:14 while qwen35 was serving"
@@ -122,7 +122,7 @@ def test_what_took_the_host_down_is_not_started_again_by_a_health_check(state: S
 @pytest.mark.parametrize(
     "damage", [lambda value: {**value, "schema": 99}, lambda value: {**value, "steps": 1}, lambda value: {}]
 )
-def test_a_plan_of_another_schema_or_a_damaged_one_is_not_run(
+def test_a_damaged_plan_or_one_of_another_schema_is_not_run(
     damage: Callable[[dict[str, Any]], dict[str, Any]], state: StateFolder
 ) -> None:
     save_plan(state, make_plan())
@@ -133,7 +133,7 @@ def test_a_plan_of_another_schema_or_a_damaged_one_is_not_run(
     assert "the restart plan can't be read" in decide(state).message
 
 
-def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> None:
+def test_each_verified_state_has_its_own_plan(state: StateFolder) -> None:
     save_plan(state, make_plan(why="the first"))
     save_verified(state, image="vllm@sha256:2")
     assert decide(state).plan is None
@@ -144,20 +144,20 @@ def test_a_state_that_is_rolled_back_to_has_its_own_plan(state: StateFolder) -> 
     assert parsed is not None and parsed.steps[0].args["why"] == "the first"  # type: ignore[union-attr]
 
 
-def test_plans_of_states_that_nobody_goes_back_to_are_dropped(state: StateFolder) -> None:
+def test_plans_of_dropped_states_are_removed(state: StateFolder) -> None:
     for n in range(verified_states.MAX_EARLIER_STATES + 3):
         save_verified(state, image=f"vllm@sha256:{n}")
         save_plan(state, make_plan({**SPEC, "image": f"vllm@sha256:{n}"}))
     assert len(list((state.path / restart_plans.FOLDER).iterdir())) == verified_states.MAX_EARLIER_STATES + 1
 
 
-def test_a_plan_with_a_secret_in_it_is_not_kept(state: StateFolder) -> None:
+def test_a_plan_that_contains_a_secret_is_not_stored(state: StateFolder) -> None:
     with pytest.raises(heal.Refused, match="contains a secret"):
         save_plan(state, make_plan(why=f"with {KEY}"), KEY)
     assert not (state.path / restart_plans.FOLDER).exists()
 
 
-def test_the_servers_key_is_the_one_that_is_kept_for_it(state: StateFolder) -> None:
+def test_the_plan_gets_the_stored_key_of_the_server(state: StateFolder) -> None:
     path = server_keys.save_key(state, "qwen35", KEY, world_readable=False)
     save_verified(state, server_key="kept:" + server_keys.fingerprint(state, KEY))
     save_plan(state, make_plan({**SPEC, "server_key": "given:server_key of qwen"}))

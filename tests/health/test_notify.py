@@ -1,4 +1,4 @@
-"""Notification of a change of state: once, again after a failure, and never with a secret."""
+"""Notifications of state changes: sent once, repeated after a failure, and never with a secret."""
 
 import json
 import os
@@ -24,10 +24,10 @@ class Webhook:
     """A webhook on loopback."""
 
     url: str = ""
-    #: statuses in turn; the last one repeats
+    #: response statuses in order; the last one is repeated
     answers: list[int] = field(default_factory=lambda: [200])
-    #: the requests that arrived
-    got: list[Any] = field(default_factory=list)
+    #: bodies of the received requests
+    received: list[Any] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def webhook() -> Iterator[Webhook]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            value.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            value.received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(value.answers.pop(0) if len(value.answers) > 1 else value.answers[0])
             self.end_headers()
 
@@ -56,82 +56,87 @@ def make_record(state: Any, **fields: Any) -> Record:
 
 
 def send_notification(current: Record, past: CheckHistory, settings: Settings) -> tuple[list[str], list[float]]:
-    """Notify, and return the notes and the pauses that a real clock would have taken."""
+    """Notify, and return the notes and the pauses, in seconds, that were requested."""
     notes: list[str] = []
     pauses: list[float] = []
     notify.send_if_changed(current, past, settings, note=notes.append, pause=pauses.append)
     return notes, pauses
 
 
-def test_a_server_that_comes_and_goes_is_not_shown_each_time(webhook: Webhook) -> None:
+def test_a_flapping_server_is_not_notified_at_each_change(webhook: Webhook) -> None:
     past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=webhook.url)
     for state in ("ok down ok down" + " ok down" * 3 + " ok" * 4).split():
         past.seen.append(state)  # type: ignore[arg-type]
         assert send_notification(make_record(state), past, settings) == ([], [])
-    assert [item["state"] for item in webhook.got] == ["down", "ok", "down", "ok"]  # the last one when it had held
+    assert [item["state"] for item in webhook.received] == [
+        "down",
+        "ok",
+        "down",
+        "ok",
+    ]  # the last one once the state has held
 
 
-def test_a_change_is_told_once(webhook: Webhook) -> None:
+def test_a_change_is_notified_once(webhook: Webhook) -> None:
     past, settings = CheckHistory(notified="ok"), Settings(host="spark1", webhook=webhook.url)
     for _ in range(3):
         assert send_notification(make_record("down"), past, settings) == ([], [])
-    assert [(item["state"], item["before"], item["host"]) for item in webhook.got] == [("down", "ok", "spark1")]
-    assert webhook.got[0]["evidence"] == ["/health: nobody answers"]
+    assert [(item["state"], item["before"], item["host"]) for item in webhook.received] == [("down", "ok", "spark1")]
+    assert webhook.received[0]["evidence"] == ["/health: nobody answers"]
 
 
-def test_alertmanager_hears_of_a_bad_state_at_each_check_and_of_its_end_once(webhook: Webhook) -> None:
+def test_alertmanager_receives_a_bad_state_at_each_check_and_its_end_once(webhook: Webhook) -> None:
     past, settings = (
         CheckHistory(notified="ok"),
         Settings(host="spark1", webhook=webhook.url, webhook_format="alertmanager"),
     )
     for state in ("down", "down", "ok", "ok"):
         assert send_notification(make_record(state), past, settings) == ([], [])
-    assert [alerts[0]["annotations"]["state"] for alerts in webhook.got] == ["down", "down", "ok"]
+    assert [alerts[0]["annotations"]["state"] for alerts in webhook.received] == ["down", "down", "ok"]
 
 
-def test_the_first_state_and_a_deploy_are_no_change(webhook: Webhook) -> None:
+def test_the_first_state_and_a_deploy_are_not_notified(webhook: Webhook) -> None:
     past, settings = CheckHistory(), Settings(webhook=webhook.url)
     send_notification(make_record("ok"), past, settings)
     send_notification(make_record("unknown", busy="ops runs deploy"), past, settings)
     send_notification(make_record("ok"), past, settings)
-    assert webhook.got == []
+    assert webhook.received == []
 
 
-def test_a_webhook_that_fails_is_tried_again_within_bounds_and_at_the_next_check(webhook: Webhook) -> None:
+def test_a_failing_webhook_is_retried_now_and_at_the_next_check(webhook: Webhook) -> None:
     past, settings = CheckHistory(notified="ok"), Settings(webhook=webhook.url)
     webhook.answers = [503]
     notes, pauses = send_notification(make_record("down"), past, settings)
-    assert len(webhook.got) == notify.MAX_ATTEMPTS and len(pauses) == notify.MAX_ATTEMPTS - 1
+    assert len(webhook.received) == notify.MAX_ATTEMPTS and len(pauses) == notify.MAX_ATTEMPTS - 1
     assert "503" in notes[0] and "s3cret" not in notes[0]
     webhook.answers = [429, 200]
     assert send_notification(make_record("down"), past, settings)[0] == []
     assert past.notified == "down"
 
 
-def test_a_webhook_that_says_no_is_not_asked_again_at_once(webhook: Webhook) -> None:
+def test_a_webhook_that_rejects_the_request_is_not_retried(webhook: Webhook) -> None:
     webhook.answers = [404]
     notes, pauses = send_notification(make_record("down"), CheckHistory(notified="ok"), Settings(webhook=webhook.url))
-    assert (len(webhook.got), pauses) == (1, [])
+    assert (len(webhook.received), pauses) == (1, [])
     assert "404" in notes[0] and "s3cret" not in notes[0]
 
 
-def test_a_webhook_that_is_not_there_is_no_reason_to_fail(webhook: Webhook) -> None:
+def test_an_unreachable_webhook_is_only_noted(webhook: Webhook) -> None:
     notes, _ = send_notification(
         make_record("down"), CheckHistory(notified="ok"), Settings(webhook="http://127.0.0.1:1/s3cret")
     )
     assert "it refuses the connection" in notes[0] and "s3cret" not in notes[0]
 
 
-def test_a_secret_url_stands_in_a_file_that_only_the_user_reads(webhook: Webhook, tmp_path: Path) -> None:
+def test_a_secret_url_is_read_from_a_private_file_only(webhook: Webhook, tmp_path: Path) -> None:
     file = tmp_path / "hook"
     file.write_text(webhook.url + "\n")
     file.chmod(0o644)
     settings = Settings(webhook_file=str(file))
     notes, _ = send_notification(make_record("down"), CheckHistory(notified="ok"), settings)
-    assert "chmod 600" in notes[0] and webhook.got == []
+    assert "chmod 600" in notes[0] and webhook.received == []
     file.chmod(0o600)
     assert send_notification(make_record("down"), CheckHistory(notified="ok"), settings)[0] == []
-    assert len(webhook.got) == 1 and "s3cret" not in json.dumps(webhook.got)
+    assert len(webhook.received) == 1 and "s3cret" not in json.dumps(webhook.received)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +150,7 @@ def test_a_secret_url_stands_in_a_file_that_only_the_user_reads(webhook: Webhook
         "http:///s3cret",
     ],
 )
-def test_what_is_no_url_is_said_without_it(tmp_path: Path, url: str) -> None:
+def test_an_invalid_url_is_noted_without_its_text(tmp_path: Path, url: str) -> None:
     file = tmp_path / "hook"
     file.write_text(url + "\n")
     file.chmod(0o600)
@@ -154,7 +159,7 @@ def test_what_is_no_url_is_said_without_it(tmp_path: Path, url: str) -> None:
     assert "could not send" in notes[0] and "s3c" not in notes[0] and past.notified == "ok"
 
 
-def test_a_file_that_has_no_end_holds_no_url(tmp_path: Path) -> None:
+def test_a_url_file_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "hook", 0o600)
     notes, _ = send_notification(
         make_record("down"), CheckHistory(notified="ok"), Settings(webhook_file=str(tmp_path / "hook"))
@@ -162,7 +167,7 @@ def test_a_file_that_has_no_end_holds_no_url(tmp_path: Path) -> None:
     assert "is not a regular file" in notes[0]
 
 
-def test_a_command_that_prints_without_end_is_not_kept() -> None:
+def test_the_output_of_a_command_is_discarded() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     program = "import os\nfor _ in range(256): os.write(1, bytes(2**20)); os.write(2, bytes(2**20))"
     assert (
@@ -174,7 +179,7 @@ def test_a_command_that_prints_without_end_is_not_kept() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 2**10
 
 
-def test_a_command_gets_the_change_without_a_shell(tmp_path: Path) -> None:
+def test_a_command_receives_the_change_without_a_shell(tmp_path: Path) -> None:
     out = tmp_path / "$(touch pwned) out"
     program = "import os, sys; open(sys.argv[1], 'w').write(os.environ['SPARKWRIGHT_STATE'] + sys.stdin.read())"
     settings = Settings(host="spark1", command=(sys.executable, "-c", program, str(out)))
@@ -184,7 +189,7 @@ def test_a_command_gets_the_change_without_a_shell(tmp_path: Path) -> None:
     assert state == "wedged" and json.loads("{" + message)["host"] == "spark1"
 
 
-def test_a_command_that_fails_is_said_and_run_again() -> None:
+def test_a_failing_command_is_noted_and_retried() -> None:
     past = CheckHistory(notified="ok")
     notes, _ = send_notification(make_record("down"), past, Settings(command=("/no/such/program",)))
     assert "FileNotFoundError" in notes[0]

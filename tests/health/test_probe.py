@@ -1,4 +1,4 @@
-"""One observation of a server with given answers: the signs of generating, and those that are not."""
+"""Observations of a fake server: when it counts as generating tokens, and when not."""
 
 import json
 import threading
@@ -28,13 +28,13 @@ class FakeServer:
     port: int = 0
     #: running requests
     running: float = 0
-    #: the counter at each read; the last one repeats
+    #: values of the counter at each read; the last one is repeated
     generated: list[float] = field(default_factory=lambda: [100.0])
     #: the required API key
     key: str = ""
-    #: it generates tokens
+    #: True if it generates tokens
     answers: bool = True
-    #: an error in a response with status 200
+    #: error in a response with status 200; empty for none
     error: str = ""
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -85,24 +85,24 @@ def server() -> Iterator[FakeServer]:
 def observe(
     server: FakeServer, home: Path, *, labels: dict[str, str] | None = None, limits: Limits = LIMITS, **machine: Any
 ) -> Observation:
-    """Observe once, without Docker. labels: of the verified container."""
+    """Observe once, without Docker. labels: labels of the verified container."""
     context = RecordingContext(home, docker_host="unix:///nonexistent.sock", **machine)
     spec = {"name": "qwen", "image": "vllm", "ports": [f"127.0.0.1:{server.port}:8000"], "labels": labels or {}}
     context.state.write("verified", {"spec": spec, "serve": {"served_name": "qwen"}})
     return Prober(context, CheckHistory(), limits, pause=lambda seconds: None).probe()
 
 
-def test_an_idle_server_is_asked_for_a_token(server: FakeServer, tmp_path: Path) -> None:
+def test_a_token_is_requested_from_an_idle_server(server: FakeServer, tmp_path: Path) -> None:
     result = observe(server, tmp_path)
     assert (result.server.token, result.engine_version) == ("made", "0.32.0")
 
 
-def test_a_server_whose_counter_moves_is_not(server: FakeServer, tmp_path: Path) -> None:
+def test_no_token_is_requested_while_the_counter_increases(server: FakeServer, tmp_path: Path) -> None:
     server.running, server.generated, server.answers = 3, [100.0, 101.0], False
     assert observe(server, tmp_path).server.token == "skipped"
 
 
-def test_a_long_queue_is_no_fault_when_others_get_their_tokens(server: FakeServer, tmp_path: Path) -> None:
+def test_a_queued_test_request_is_ok_if_other_requests_progress(server: FakeServer, tmp_path: Path) -> None:
     server.running, server.generated, server.answers = 3, [100.0, 100.0, 150.0], False
     result = observe(server, tmp_path)
     assert result.server.token == "skipped"
@@ -111,27 +111,27 @@ def test_a_long_queue_is_no_fault_when_others_get_their_tokens(server: FakeServe
     }.items()
 
 
-def test_no_token_is_no_token(server: FakeServer, tmp_path: Path) -> None:
+def test_an_idle_server_without_a_token_is_wedged(server: FakeServer, tmp_path: Path) -> None:
     server.answers = False
     result = observe(server, tmp_path)
     assert result.server.token == "none" and evaluate_observation(result, LIMITS).state == "wedged"
 
 
-def test_an_error_under_200_is_no_token(server: FakeServer, tmp_path: Path) -> None:
+def test_an_error_in_a_response_with_status_200_is_an_error(server: FakeServer, tmp_path: Path) -> None:
     server.error = "EngineCore encountered an issue."
     result = observe(server, tmp_path)
     assert (result.server.token, result.error) == ("error", "200: EngineCore encountered an issue.")
 
 
-def test_a_server_with_a_key_is_unknown_without_and_fine_with(server: FakeServer, tmp_path: Path) -> None:
+def test_a_server_with_a_key_is_unknown_without_the_key_only(server: FakeServer, tmp_path: Path) -> None:
     server.key = "k1"
     without = observe(server, tmp_path)
     assert without.server.token == "refused" and evaluate_observation(without, LIMITS).state == "unknown"
     assert observe(server, tmp_path, secrets={"VLLM_API_KEY": Secret("k1")}).server.token == "made"
 
 
-def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: FakeServer, tmp_path: Path) -> None:
-    """The head answers 200 until its engine gives up; a server of its own needs two checks for that."""
+def test_a_single_check_detects_a_hung_group_of_a_cluster(server: FakeServer, tmp_path: Path) -> None:
+    """The head returns 200 until its engine exits. For a server outside a cluster, two checks are needed."""
     server.running, server.answers = 1, False
     limits = Limits(token_s=0.1, frozen_s=0.5)
     head = {CLUSTER_LABEL: "pair", RANK_LABEL: "0", MEMBERS_LABEL: "one,two"}
@@ -144,7 +144,7 @@ def test_of_a_cluster_one_look_tells_a_hung_group_from_a_long_prefill(server: Fa
     assert observe(server, tmp_path, labels=head, limits=limits).server.token == "skipped"
 
 
-def test_a_worker_is_asked_for_nothing(server: FakeServer, tmp_path: Path) -> None:
+def test_a_worker_receives_no_requests(server: FakeServer, tmp_path: Path) -> None:
     server.answers = False
     context = RecordingContext(tmp_path, docker_host="unix:///nonexistent.sock")
     spec = {

@@ -1,4 +1,4 @@
-"""The systemd units and the line of cron, judged by systemd's own tools."""
+"""The systemd units, checked by systemd's own tools, and the crontab lines."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from sparkwright.health.schedule import Schedule
 
 HOME = Path("/home/o p%s")
 PROGRAM = ("/usr/bin/python3", "-I", f"{HOME}/x $HOME.py", "tag")
-CLOCKS = {
+SCHEDULES = {
     "user": Schedule(PROGRAM, 300, [HOME], {"DOCKER_HOST": "unix:///a b%n"}),
     "bare": Schedule(PROGRAM, 300, [HOME], confined=False),
     "system": Schedule(PROGRAM, 90, [HOME], user="root", heals=True),
@@ -34,8 +34,8 @@ def write_units(clock: Schedule, folder: Path) -> Path:
 
 
 @tools
-@pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS.keys())
-def test_systemd_finds_nothing_wrong(clock: Schedule, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock", SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_systemd_accepts_the_units(clock: Schedule, tmp_path: Path) -> None:
     service = write_units(clock, tmp_path)
     words = [
         "systemd-analyze",
@@ -50,25 +50,25 @@ def test_systemd_finds_nothing_wrong(clock: Schedule, tmp_path: Path) -> None:
 
 
 @tools
-@pytest.mark.parametrize(("name", "most"), [("system", 3.0), ("user", 6.0)])
-def test_systemd_calls_it_little_exposed(name: str, most: float, tmp_path: Path) -> None:
-    words = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(write_units(CLOCKS[name], tmp_path))]
+@pytest.mark.parametrize(("name", "max_level"), [("system", 3.0), ("user", 6.0)])
+def test_the_exposure_level_of_the_units_is_low(name: str, max_level: float, tmp_path: Path) -> None:
+    words = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(write_units(SCHEDULES[name], tmp_path))]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     match = re.search(r"exposure level for \S+: ([\d.]+)", result.stdout)
-    assert match is not None and float(match[1]) <= most, result.stdout[-300:]
+    assert match is not None and float(match[1]) <= max_level, result.stdout[-300:]
 
 
 @pytest.mark.parametrize(
     ("every_s", "when"),
     [(30, "*/1 * * * *"), (300, "*/5 * * * *"), (3600, "0 */1 * * *"), (5400, "0 */1 * * *"), (9e6, "0 */23 * * *")],
 )
-def test_cron_counts_in_minutes_and_hours(every_s: float, when: str) -> None:
+def test_cron_intervals_are_rounded_to_minutes_or_hours(every_s: float, when: str) -> None:
     assert schedule.render_cron_lines(Schedule(("p",), every_s, [])).startswith(f"{when} p >/dev/null")
 
 
-def test_the_crontab_of_others_is_left_alone() -> None:
+def test_other_lines_of_a_crontab_are_unchanged() -> None:
     mine = "# mine\n0 1 * * * backup\n"
-    line = schedule.render_cron_lines(CLOCKS["user"])
+    line = schedule.render_cron_lines(SCHEDULES["user"])
     assert "\\%" in line and "%" not in line.replace("\\%", "")
     with_it = schedule.replace_cron_lines(mine, line)
     assert with_it == mine + line + "\n"
@@ -76,7 +76,7 @@ def test_the_crontab_of_others_is_left_alone() -> None:
     assert schedule.replace_cron_lines(with_it, "") == mine
 
 
-#: every character that systemd, cron or a shell gives a meaning to
+#: words with every character that is special in systemd, cron or a shell
 ODD = {
     "space": "unix:///a b",
     "specifier": "unix:///%n%%h%",
@@ -93,7 +93,7 @@ ODD = {
 
 
 def load_unit(clock: Schedule) -> str:
-    """Return the unit as a user's systemd loads it: Environment, ReadWritePaths and command line as it understands them."""
+    """Return the unit as a user's systemd prints it after loading: Environment, ReadWritePaths and command line."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         (Path(folder) / "x.service").write_text(schedule.render_service_unit(clock))
@@ -118,12 +118,14 @@ def read_property(text: str, name: str) -> str:
     not Path("/usr/lib/systemd/systemd").exists() or not shutil.which("setpriv"), reason="no systemd to ask"
 )
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_systemd_reads_every_word_as_it_was_meant(odd: str) -> None:
+def test_systemd_parses_every_word_correctly(odd: str) -> None:
     text = load_unit(Schedule(("/usr/bin/env", odd, f"--x={odd}"), 300, [Path(f"/srv/{odd}")], {"DOCKER_HOST": odd}))
     assert read_property(text, "Environment") == f"DOCKER_HOST={odd}"
     assert read_property(text, "ReadWritePaths") == str(Path(f"/srv/{odd}"))
-    shown = read_property(text, "Command Line").replace("\\$", "$").replace("\\`", "`")  # more than shlex takes back
-    command = [word.replace("$$", "$") for word in shlex.split(shown)]  # as systemd does when it starts it
+    shown = (
+        read_property(text, "Command Line").replace("\\$", "$").replace("\\`", "`")
+    )  # escapes that shlex does not undo
+    command = [word.replace("$$", "$") for word in shlex.split(shown)]  # as systemd does at the start of the program
     assert command == ["/usr/bin/env", odd, f"--x={odd}"]
 
 
@@ -141,7 +143,7 @@ def cron_command(line: str) -> str:
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_cron_and_its_shell_read_every_word_as_it_was_meant(odd: str) -> None:
+def test_cron_and_its_shell_parse_every_word_correctly(odd: str) -> None:
     program = (sys.executable, "-c", "import os, sys; print([*sys.argv[1:], os.environ['DOCKER_HOST']])", odd)
     line = schedule.render_cron_lines(Schedule(program, 300, [], {"DOCKER_HOST": odd}))
     result = subprocess.run(
@@ -152,7 +154,7 @@ def test_cron_and_its_shell_read_every_word_as_it_was_meant(odd: str) -> None:
 
 @pytest.mark.parametrize("odd", ["a\nExecStart=/bin/sh", "a\rb", "a\tb", "a\x00b", "a\x1b[2Jb", "\udcff", "a\u2028b"])
 @pytest.mark.parametrize("where", ["environment", "program", "path"])
-def test_what_could_end_a_line_is_refused_with_where_to_look(odd: str, where: str) -> None:
+def test_control_characters_are_refused_with_a_hint(odd: str, where: str) -> None:
     clock = Schedule(
         ("/bin/true", odd if where == "program" else "x"),
         300,
@@ -167,14 +169,14 @@ def test_what_could_end_a_line_is_refused_with_where_to_look(odd: str, where: st
             schedule.render_cron_lines(clock)
 
 
-def test_a_crontab_with_odd_lines_of_others_is_left_alone() -> None:
+def test_unusual_lines_of_a_crontab_are_unchanged() -> None:
     mine = "# a\x0cb\u2028c\r\n0 1 * * * backup"
     assert schedule.replace_cron_lines(f"{mine}\n", "") == f"{mine}\n"
     assert schedule.replace_cron_lines(mine, "") == f"{mine}\n"
     assert schedule.replace_cron_lines("", "") == ""
 
 
-def test_a_check_that_heals_may_wait_for_the_other_members_of_a_cluster_first() -> None:
+def test_the_time_limit_of_a_healing_check_includes_the_vote_of_a_cluster() -> None:
     every_s = 3600.0
     limit = re.search(
         r"^TimeoutStartSec=(\d+)$", schedule.render_service_unit(Schedule(PROGRAM, every_s, [HOME], heals=True)), re.M

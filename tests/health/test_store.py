@@ -1,4 +1,4 @@
-"""The files that checks leave on disk: readable, complete, and bounded."""
+"""The files of the checks: readable, complete, and limited in size."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def make_record(time_s: float, size: int = 100) -> Record:
     return Record(time_s=time_s, state="ok", seen="ok", since_s=1.0, evidence=(row,), drift=("image",))
 
 
-def test_the_latest_and_the_history_read_back_as_they_were_written(tmp_path: Path) -> None:
+def test_latest_record_and_history_are_read_as_written(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for time_s in (1.0, 2.0, 3.0):
         store.write_record(state, make_record(time_s))
@@ -25,7 +25,7 @@ def test_the_latest_and_the_history_read_back_as_they_were_written(tmp_path: Pat
     assert load_history(tmp_path, since_s=2.5) == [make_record(3.0)]
 
 
-def test_a_secret_in_what_a_check_saw_is_not_written_down(tmp_path: Path) -> None:
+def test_secrets_are_redacted_in_records(tmp_path: Path) -> None:
     record = Record(
         1.0, "ok", "ok", 1.0, why="the log says: key=gehëim-1234", evidence=(Evidence("log", "ok", "gehëim-1234"),)
     )
@@ -35,7 +35,7 @@ def test_a_secret_in_what_a_check_saw_is_not_written_down(tmp_path: Path) -> Non
     assert stored is not None and (stored.state, stored.why) == ("ok", "the log says: key=••••")
 
 
-def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
+def test_invalid_lines_of_the_history_are_skipped(tmp_path: Path) -> None:
     store.write_record(StateFolder(tmp_path), make_record(1.0))
     path = tmp_path / record.HISTORY_FILE
     path.write_text(path.read_text() + '{"time_s": 2.0, "sta\nnull\n[1]\n{"time_s": "x"}\n')
@@ -43,13 +43,13 @@ def test_a_line_that_was_cut_off_hides_no_other(tmp_path: Path) -> None:
     assert [row.time_s for row in load_history(tmp_path)] == [1.0, 3.0]
 
 
-def test_what_a_newer_sparkwright_adds_is_left_out(tmp_path: Path) -> None:
+def test_fields_of_a_newer_sparkwright_are_ignored(tmp_path: Path) -> None:
     data = make_record(1.0).to_json() | {"mood": "fine"}
     data["gpu"]["fan_rpm"] = 900
     assert Record.from_json(data) == make_record(1.0)
 
 
-def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_is_limited_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 2**16
     monkeypatch.setattr(store, "ROTATE_BYTES", bound)
     state = StateFolder(tmp_path)
@@ -62,23 +62,23 @@ def test_the_history_never_grows_beyond_its_bounds(tmp_path: Path, monkeypatch: 
     assert times == sorted(times) and times[-1] == 59 and len(times) > 20
 
 
-def test_no_record_is_told_from_an_empty_one(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_record_is_none(tmp_path: Path) -> None:
     assert load_latest(tmp_path) is None
     (tmp_path / record.LATEST_FILE).write_text("{")
     assert load_latest(tmp_path) is None
 
 
-# The history of a check is read again by the next one.
+# The history that one check passes to the next.
 
 
-def test_the_counters_of_an_engine_with_a_heartbeat_come_back(tmp_path: Path) -> None:
+def test_the_counters_are_saved_and_loaded(tmp_path: Path) -> None:
     state = StateFolder.in_home(tmp_path)
     counted = {"time_s": 5.0, "start": "a@1", "running": 1.0, "token": "", "generated": 7.0, "heartbeat": 40.0}
     CheckHistory(seen=["ok"], state="ok", counted=counted).save(state)
     assert CheckHistory.load(state).counted == counted
 
 
-def test_what_a_first_check_leaves_is_not_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_history_of_a_first_check_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = StateFolder.in_home(tmp_path)
     CheckHistory(seen=["ok"], state="ok").save(state)
     assert CheckHistory.load(state).seen == ["ok"]

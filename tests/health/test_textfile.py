@@ -1,4 +1,4 @@
-"""The Prometheus text, judged by Prometheus' own tool."""
+"""The metrics file, checked by Prometheus's promtool."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ UNKNOWN = Record(time_s=1.8e9, state="unknown", seen="unknown", since_s=1.7e9)
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
 @pytest.mark.parametrize("record", [FULL, UNKNOWN], ids=["full", "unknown"])
-def test_promtool_has_nothing_to_say(record: Record) -> None:
+def test_promtool_accepts_the_metrics(record: Record) -> None:
     result = subprocess.run(
         ["promtool", "check", "metrics"],
         input=textfile.render_metrics(record),
@@ -39,13 +39,13 @@ def test_promtool_has_nothing_to_say(record: Record) -> None:
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
-def test_what_is_not_known_has_no_sample() -> None:
+def test_unknown_values_have_no_sample() -> None:
     text = textfile.render_metrics(UNKNOWN)
     assert "gpu_temperature" not in text and "None" not in text
     assert "sparkwright_gpu_sm_clock_hertz 2411000000.0\n" in textfile.render_metrics(FULL)
 
 
-def test_one_state_is_one() -> None:
+def test_only_the_current_state_is_1() -> None:
     rows = re.findall(r'health_state\{state="([a-z-]+)"\} ([01])\.0', textfile.render_metrics(FULL))
     assert dict(rows) == {state: str(int(state == "degraded")) for state in STATES}
 

@@ -1,4 +1,4 @@
-"""Decisions about turns on a machine whose servers wake on request."""
+"""Decisions about turns on a machine with servers that requests may wake."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from sparkwright.health.wake import Decision, Situation, TurnServer, decide, wake_delays_s
 from sparkwright.host.records.turns import SwitchFailure, WakeRecord
 
-#: the large one is awake since 1000 and keeps its turn until 1600
+#: `large` has been awake since 1000, and keeps its turn until 1600
 LARGE = TurnServer("large", 1000.0, stay_awake_s=600.0, switch_s=200.0)
 SMALL = TurnServer("small", 500.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0, switch_s=90.0)
 THIRD = TurnServer("third", 500.0, on_request=True, stay_awake_s=600.0)
@@ -22,7 +22,7 @@ def decide_wake(now: Situation, now_s: float, **record: Any) -> Decision:
     return decide(now, WakeRecord(**record), now_s)
 
 
-def test_who_asked_first_is_woken_first() -> None:
+def test_the_server_requested_first_is_woken_first() -> None:
     decision = decide_wake(make_situation(requested_s={"small": 1710.0, "third": 1700.0}), 1711.0)
     assert (decision.server, decision.why) == ("third", "requested at the gateway")
 
@@ -30,31 +30,29 @@ def test_who_asked_first_is_woken_first() -> None:
 @pytest.mark.parametrize(
     ("requested_s", "now_s", "server"),
     [
-        (1599.0, 1599.5, ""),  # the large one keeps its turn
-        (1010.0, 1600.0, "small"),  # a request of its first seconds counts until then
+        (1599.0, 1599.5, ""),  # `large` keeps its turn
+        (1010.0, 1600.0, "small"),  # a request is valid until the end of the minimum turn
         (1700.0, 2200.0, "small"),
-        (1700.0, 2301.0, ""),  # whoever asked is long gone
-        (400.0, 1700.0, ""),  # asked for before it was awake last
+        (1700.0, 2301.0, ""),  # the request is no longer valid
+        (400.0, 1700.0, ""),  # requested before its last turn
     ],
 )
-def test_a_request_counts_for_a_while_and_never_in_the_least_time(
-    requested_s: float, now_s: float, server: str
-) -> None:
+def test_a_request_expires_and_waits_for_the_minimum_turn(requested_s: float, now_s: float, server: str) -> None:
     assert decide_wake(make_situation(requested_s={"small": requested_s}), now_s).server == server
 
 
-def test_no_switch_starts_beside_another_run() -> None:
+def test_no_switch_starts_during_another_run() -> None:
     decision = decide_wake(make_situation(requested_s={"small": 1700.0}, busy="deploy by me"), 1701.0)
     assert decision.server == "" and decision.messages["small"].endswith("; waiting for deploy by me")
 
 
-def test_one_that_no_request_may_wake_is_neither_woken_nor_reported() -> None:
+def test_a_server_that_requests_may_not_wake_is_neither_woken_nor_reported() -> None:
     quiet = TurnServer("quiet", 500.0)
     now = make_situation(LARGE, quiet, requested_s={"quiet": 1700.0})
     assert decide_wake(now, 1701.0) == Decision() and wake_delays_s(now, WakeRecord(), 1701.0) == {}
 
 
-def test_the_reported_seconds_are_the_least_time_of_the_other_and_the_measured_switch() -> None:
+def test_the_reported_delay_is_the_rest_of_the_turn_and_the_switch() -> None:
     assert wake_delays_s(make_situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}, (
         "no switch to the third was measured"
     )
@@ -65,7 +63,7 @@ def test_the_reported_seconds_are_the_least_time_of_the_other_and_the_measured_s
     ("count", "requested_s", "now_s", "server"),
     [(1, 1900.0, 1901.0, ""), (1, 3600.0, 3601.0, "small"), (1, 1790.0, 3601.0, ""), (2, 9999.0, 10_000.0, "")],
 )
-def test_after_a_failure_it_pauses_and_after_two_a_person_must_act(
+def test_after_a_failure_there_is_a_pause_and_after_two_no_more_attempts(
     count: int, requested_s: float, now_s: float, server: str
 ) -> None:
     failures = {"small": SwitchFailure(count, 1800.0, "out of memory")}
@@ -76,7 +74,7 @@ def test_after_a_failure_it_pauses_and_after_two_a_person_must_act(
     assert ("small" in reported) == (count == 1)
 
 
-def test_a_verification_since_ends_the_pause() -> None:
+def test_a_later_verification_ends_the_pause() -> None:
     verified = TurnServer("small", 1900.0, on_request=True)
     failures = {"small": SwitchFailure(2, 1800.0, "out of memory")}
     now = make_situation(LARGE, verified, requested_s={"small": 2000.0})
@@ -91,10 +89,10 @@ WOKEN: dict[str, Any] = {"woken": "small", "home": "large"}
     [
         (3000.0, 4799.0, WOKEN, ""),
         (3000.0, 4801.0, WOKEN, "large"),
-        (3000.0, 4801.0, {}, ""),  # it was woken by hand, and stays
+        (3000.0, 4801.0, {}, ""),  # woken manually, so it stays awake
     ],
 )
-def test_one_that_a_request_woke_goes_when_it_is_idle(
+def test_an_idle_server_that_a_request_woke_is_switched_back(
     last_used_s: float, now_s: float, record: dict[str, Any], server: str
 ) -> None:
     awake = TurnServer("small", 2000.0, on_request=True, sleep_after_s=1800.0, stay_awake_s=600.0)
@@ -102,7 +100,7 @@ def test_one_that_a_request_woke_goes_when_it_is_idle(
     assert decide_wake(now, now_s, **record).server == server
 
 
-def test_status_says_why_the_other_one_does_not_come_back() -> None:
+def test_the_message_explains_why_the_other_server_is_not_woken_again() -> None:
     gone = TurnServer("large", 1000.0, obstacle="the restart plan was made by another version of sparkwright")
     now = make_situation(gone, SMALL, awake="small", awake_since_s=2000.0, last_used_s=2000.0)
     decision = decide_wake(now, 9000.0, **WOKEN)

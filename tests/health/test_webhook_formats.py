@@ -1,4 +1,4 @@
-"""A message in its receiver's format: no text of a log is markup, and an alert ends when the server is well."""
+"""Formats of webhook receivers: quoted text is never markup, and an alert ends when the server has recovered."""
 
 import json
 from datetime import datetime
@@ -9,7 +9,7 @@ import pytest
 from sparkwright.health import notify, webhook_formats
 from sparkwright.health.record import Evidence, Record
 
-NASTY = "<!channel> @everyone [here](https://evil.example) *bold* & more"
+MARKUP = "<!channel> @everyone [here](https://evil.example) *bold* & more"
 
 
 def build_message(state: Any = "down", why: str = "nobody answers") -> dict[str, Any]:
@@ -29,37 +29,37 @@ def build_message(state: Any = "down", why: str = "nobody answers") -> dict[str,
         ("http://[", "json"),
     ],
 )
-def test_the_receiver_is_known_by_its_url(url: str, shape: str) -> None:
+def test_the_format_is_selected_by_the_url(url: str, shape: str) -> None:
     assert webhook_formats.resolve_format(url, "auto") == shape
     assert webhook_formats.resolve_format(url, "ntfy") == "ntfy"
 
 
-def test_slack_mentions_nobody_and_links_nowhere() -> None:
-    sent = json.loads(webhook_formats.build_post(build_message(why=NASTY), "slack").body)
+def test_slack_text_has_no_mentions_and_no_links() -> None:
+    sent = json.loads(webhook_formats.build_post(build_message(why=MARKUP), "slack").body)
     assert "<" not in sent["text"] and "&lt;!channel&gt;" in sent["text"]
     assert not any(sent[key] for key in ("mrkdwn", "link_names", "unfurl_links", "unfurl_media"))
 
 
 @pytest.mark.parametrize("shape", ["slack", "alertmanager"])
-def test_a_long_reason_is_cut_and_says_so(shape: str) -> None:
+def test_a_long_reason_is_truncated_with_an_ellipsis(shape: str) -> None:
     body = webhook_formats.build_post(build_message(why="<x>" * 5000), shape).body.decode()
     assert len(body) < 20_000 and "\\u2026" in body
 
 
-def test_discord_mentions_nobody_and_stays_within_its_limit() -> None:
-    sent = json.loads(webhook_formats.build_post(build_message(why=NASTY * 100), "discord").body)
+def test_discord_text_has_no_mentions_and_is_within_the_limit() -> None:
+    sent = json.loads(webhook_formats.build_post(build_message(why=MARKUP * 100), "discord").body)
     assert sent["allowed_mentions"] == {"parse": []} and len(sent["content"]) <= 2000
     assert r"\[here\](https" in sent["content"] and r"\@everyone" in sent["content"] and sent["flags"] == 4
 
 
-def test_ntfy_gets_plain_text_and_a_priority() -> None:
+def test_ntfy_receives_plain_text_and_a_priority() -> None:
     down = webhook_formats.build_post(build_message(why="ü" * 5000), "ntfy")
     assert (down.headers["Title"], down.headers["Priority"]) == ("spark1: down", "5")
     assert len(down.body) <= 4096 and down.body.decode().startswith("spark1: ok -> down: ü")
     assert webhook_formats.build_post(build_message("ok"), "ntfy").headers["Priority"] == "3"
 
 
-def test_an_alert_lasts_while_it_is_sent_and_ends_when_the_server_is_well() -> None:
+def test_an_alert_ends_some_time_after_its_last_message_or_on_recovery() -> None:
     down, well = (
         json.loads(webhook_formats.build_post(build_message(state), "alertmanager", every_s=300).body)
         for state in ("down", "ok")

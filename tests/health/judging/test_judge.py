@@ -1,4 +1,4 @@
-"""The judgement of observations: a table of observations and their states."""
+"""The evaluation of observations: a table of observations and the expected states."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def make_server(**changes: Any) -> Server:
     return replace(SERVER, **changes)
 
 
-#: what differs from a healthy look, state, cure, what the sentence says
+#: differences from a healthy observation, state, cure, part of the reason
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "healthy": ({}, "ok", "", "a token in 0.06 s"),
     "busy": ({"server": make_server(token="skipped", token_s=None, running=3.0)}, "ok", "", "it generates"),
@@ -254,14 +254,14 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("differs", "state", "cure", "result"), CASES.values(), ids=CASES.keys())
-def test_a_look_means_one_state(differs: dict[str, Any], state: str, cure: str, result: str) -> None:
-    judged_state = evaluate_observation(replace(FINE, **differs), Limits())
-    assert (judged_state.state, judged_state.cure) == (state, cure), judged_state
-    assert result in judged_state.why
+@pytest.mark.parametrize(("changes", "state", "cure", "result"), CASES.values(), ids=CASES.keys())
+def test_an_observation_is_evaluated_to_a_state(changes: dict[str, Any], state: str, cure: str, result: str) -> None:
+    evaluation = evaluate_observation(replace(FINE, **changes), Limits())
+    assert (evaluation.state, evaluation.cure) == (state, cure), evaluation
+    assert result in evaluation.why
 
 
-def test_every_state_has_its_place_and_its_exit_code() -> None:
+def test_every_state_has_an_exit_code() -> None:
     assert set(STATES) == set(EXIT_CODES)
     assert {state for _, state, _, _ in CASES.values()} == set(STATES)
     assert (
@@ -271,11 +271,11 @@ def test_every_state_has_its_place_and_its_exit_code() -> None:
     )
 
 
-def test_nothing_that_was_not_seen_counts_as_good() -> None:
-    judged_state = evaluate_observation(
+def test_unknown_values_never_count_as_good() -> None:
+    evaluation = evaluate_observation(
         Observation(NOW_S, container=CONTAINER, server=Server("http://127.0.0.1:8000", 200)), Limits()
     )
-    levels = {item.check: item.level for item in judged_state.evidence}
+    levels = {item.check: item.level for item in evaluation.evidence}
     assert levels["stall"] == levels["power"] == levels["memory"] == "unknown"
     assert set(levels) <= set(QUESTIONS)
 
@@ -290,8 +290,8 @@ FLAPS = ["ok", "down", "ok", "down", "ok"]
     ("before", "seen", "message"),
     [
         (None, "ok", "ok"),
-        (None, "degraded", "degraded"),  # the first look is all there is
-        ("ok", "ok degraded", "ok"),  # once is chance
+        (None, "degraded", "degraded"),  # the first check
+        ("ok", "ok degraded", "ok"),  # not confirmed yet
         ("ok", "ok degraded degraded", "degraded"),
         ("ok", "ok unknown", "ok"),
         ("ok", "ok down", "down"),
@@ -301,25 +301,25 @@ FLAPS = ["ok", "down", "ok", "down", "ok"]
         ("starting", "starting ok", "ok"),
         ("degraded", "degraded ok", "ok"),
         ("degraded", "degraded down", "down"),
-        ("down", "ok down ok down ok", "ok"),  # it comes and goes, and now it generates
+        ("down", "ok down ok down ok", "ok"),  # flapping, but now it generates
         ("wedged", "ok wedged ok wedged ok", "ok"),
         ("crash-looping", "ok down ok crash-looping degraded", "degraded"),
-        ("down", "ok down ok down starting", "down"),  # a start proves nothing of one that comes and goes
+        ("down", "ok down ok down starting", "down"),  # flapping, and a start does not prove that it generates
         ("down", "ok down ok down starting starting starting", "starting"),
         ("ok", "ok down ok down", "down"),
     ],
 )
-def test_what_is_told(before: str | None, seen: str, message: str) -> None:
+def test_the_reported_state_is_damped(before: str | None, seen: str, message: str) -> None:
     assert damp_state(before, seen.split()).state == message  # type: ignore[arg-type]
 
 
-def test_flapping_is_said_until_it_is_long_ago() -> None:
+def test_flapping_ends_after_stable_checks() -> None:
     assert damp_state("down", FLAPS).flapping  # type: ignore[arg-type]
     assert not damp_state("ok", [*FLAPS, *["ok"] * 12]).flapping  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
-    ("seen", "news"),
+    ("seen", "notifiable"),
     [
         ("ok", True),
         ("down ok", True),
@@ -330,5 +330,5 @@ def test_flapping_is_said_until_it_is_long_ago() -> None:
         ("ok down ok down ok down", True),
     ],
 )
-def test_good_news_of_a_server_that_flaps_wait_until_they_have_held(seen: str, news: bool) -> None:
-    assert is_notifiable(seen.split()) == news  # type: ignore[arg-type]
+def test_a_good_state_of_a_flapping_server_is_notified_after_some_checks(seen: str, notifiable: bool) -> None:
+    assert is_notifiable(seen.split()) == notifiable  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The judgement of a cluster's member."""
+"""The evaluation of a member of a cluster."""
 
 from dataclasses import replace
 from typing import Any
@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Observation, str, str, str]] = {
 
 
 @pytest.mark.parametrize(("seen", "state", "cure", "why"), CASES.values(), ids=CASES.keys())
-def test_what_was_seen_of_a_member_means(seen: Observation, state: str, cure: str, why: str) -> None:
-    judged_state = evaluate_observation(seen, Limits())
-    assert (judged_state.state, judged_state.cure) == (state, cure), judged_state.why
-    assert why in judged_state.why
+def test_a_member_is_evaluated_to_a_state(seen: Observation, state: str, cure: str, why: str) -> None:
+    evaluation = evaluate_observation(seen, Limits())
+    assert (evaluation.state, evaluation.cure) == (state, cure), evaluation.why
+    assert why in evaluation.why
