@@ -184,7 +184,7 @@ def test_it_leaves_a_start_to_the_guard_of_that_start(
     starts.start()
     context.guards.set_process(api.inspect_container(starts.id))
     assert starts.wait(timeout=120)["StatusCode"] == 137
-    wait_until(context.guards.danger, "the guard's word")
+    wait_until(context.guards.find_danger, "the guard's word")
     context.guards.end()
     serving.reload()
     assert serving.status == "running"

@@ -66,11 +66,11 @@ def test_it_kills_what_takes_the_memory_while_the_machine_is_busy(
     container = hog(3072, MOST)
     start_guarded(engine, context, container)
     assert container.wait(timeout=120)["StatusCode"] == 137
-    wait_until(context.guards.danger, "the guard's word")
+    wait_until(context.guards.find_danger, "the guard's word")
     assert b"full" not in container.logs()
     wait_until(lambda: read_header(context).get("state") == "killed", "the end of the guard")
     assert (read_header(context)["by_engine"], read_header(context)["by_process"]) == ("sent", "sent")
-    sentence = context.guards.sentence()
+    sentence = context.guards.describe_danger()
     assert "was stopped to save the host" in sentence
     assert "GiB available" in sentence
     assert context.events == []  # nothing had to be noted: it was locked in memory, and came up
@@ -106,7 +106,7 @@ def test_it_needs_no_process_of_its_own_to_kill(
     context.guards.begin(context.machine, context.state, context.run_id, api.inspect_container(container.id))
     container.start()  # and the guard is never told the process
     assert container.wait(timeout=120)["StatusCode"] == 137
-    wait_until(context.guards.danger, "the guard's word")
+    wait_until(context.guards.find_danger, "the guard's word")
 
 
 @pytest.mark.docker
@@ -122,7 +122,7 @@ def test_a_server_that_settles_above_the_floor_is_left_alone(
     assert container.status == "running"
     assert verified is not None
     assert 0 < verified.lowest_bytes <= verified.first_bytes
-    assert context.guards.danger() is None
+    assert context.guards.find_danger() is None
 
 
 @pytest.mark.docker
@@ -177,4 +177,4 @@ def test_a_guard_that_cannot_come_up_is_told_and_stops_no_start(context: Recordi
     context.guards.begin(context.machine, context.state, context.run_id, {"Id": "0" * 64, "Name": "/one"})
     assert ["the memory is not guarded" in item["text"] for item in context.events] == [True]
     assert context.guards.current is None
-    assert context.guards.danger() is None
+    assert context.guards.find_danger() is None

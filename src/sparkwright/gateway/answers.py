@@ -45,12 +45,12 @@ NOT_UP = "No server of this model is up. Try again."
 
 
 def unknown_path_message(paths: Iterable[str]) -> str:
-    """Return the error message for a path other than these."""
+    """Return the error message for a path that the gateway does not route. paths: the routed paths."""
     return f"The gateway has no such path; it routes {', '.join(paths)}."
 
 
 def too_large_message(max_bytes: int) -> str:
-    """Return the error message for a request larger than this."""
+    """Return the error message for a request larger than `max_bytes`."""
     return f"The request is larger than {max_bytes} bytes."
 
 
@@ -89,8 +89,8 @@ HAPROXY_ERRORS = {
     504: ("The server did not answer in time.", "server_timeout"),
 }
 
-#: the filter that adds an error to a stream whose server exited or is silent, and the first HAProxy that calls filters in that
-#: case (2.6.12 and 3.0.11 were tested; from 2.8 on, `http_response_forward_body` no longer returns before them)
+#: the filter that adds an error to a stream whose server exited or is silent, and the first version of HAProxy that calls filters
+#: in that case (2.6.12 and 3.0.11 were tested; from 2.8 on, `http_response_forward_body` no longer returns before them)
 SCRIPT_FILE, MIN_HAPROXY_VERSION = "cut.lua", "2.8"
 BROKEN_STREAM_MESSAGE = "The server exited or was silent for too long, so this answer is incomplete."
 #: APIs whose streams have named events

@@ -35,7 +35,7 @@ TOO_MANY_TOKENS = "This key has reached its token limit for today. The limit is 
 
 
 def render_files(gateway: Gateway) -> dict[str, str]:
-    """Return the files with the clients' permissions; none if there are no clients."""
+    """Return the files with the clients' permissions; empty if no client has its own key."""
     if not gateway.named:
         return {}
     backends = {name: model.backend for model in gateway.models for name in model.names}
@@ -56,7 +56,11 @@ def render_files(gateway: Gateway) -> dict[str, str]:
 
 
 def format_keys(hashes: Mapping[str, str]) -> str:
-    """Return the content of a key file from the SHA-256 of each key, in hexadecimal, by client or host."""
+    """Return the content of a key file.
+
+    Args:
+        hashes: SHA-256 of each key, in hexadecimal, by client or host.
+    """
     return "".join(f"{digits} {name}\n" for name, digits in sorted(hashes.items()))
 
 
@@ -101,7 +105,7 @@ def expiry_rules(gateway: Gateway) -> Iterator[str]:
 
 
 def limit_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rules that reject requests beyond a client's permissions and limits, and count all others.
+    """Yield the rules that reject requests beyond a client's permissions and limits, and count all other requests.
 
     They need `txn.backend` and `txn.model`.
     """

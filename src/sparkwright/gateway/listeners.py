@@ -1,7 +1,7 @@
 """The listeners of a gateway, with limits on connections, in total and per client address.
 
 An address is known if it has sent a valid key within the last KNOWN_MINUTES minutes. Unknown addresses can use only a part of the
-connections, and a request's head must arrive within seconds, so that clients without a key can't lock out those with one. The
+connections, and a request's head must arrive within seconds, so that clients without a key can't block clients with a key. The
 gateway's hosts have a separate port, and the check of a deploy has a separate socket, so that clients can't exhaust their
 connections.
 """
@@ -18,7 +18,7 @@ SOCKETS_FOLDER = "../sockets"
 ADMIN_SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
 CERTIFICATE_FILE = "tls.pem"
 
-#: limits of the head of a request, and of an idle connection (aiohttp keeps one for 15 s)
+#: time limits for the head of a request, and for an idle connection (aiohttp keeps idle connections for 15 s)
 HEAD_TIMEOUT_S, IDLE_TIMEOUT_S = 10, 20
 KNOWN_MINUTES = 60
 #: size of the table of addresses, in which an IPv6 network of 64 bits counts as one
@@ -38,7 +38,7 @@ def frontend_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def control_lines(gateway: Gateway) -> Iterator[str]:
-    """Yield the corresponding lines for the frontend of the gateway's hosts."""
+    """Yield the lines of the frontend for the gateway's hosts that decide which hosts may connect."""
     yield f"bind {gateway.address}:{gateway.control_port} maxconn {MAX_HOST_CONNECTIONS}{_tls_arguments(gateway)}"
     yield f"maxconn {MAX_HOST_CONNECTIONS}"
     yield f"timeout client {HEAD_TIMEOUT_S}s"
@@ -56,17 +56,17 @@ def mark_known_rule() -> str:
 
 
 def known_address_limit(total: int) -> int:
-    """Return the limit of one known address's connections, of a frontend's total. Some are left for others."""
+    """Return the maximum number of connections of one known address, less than a frontend's total."""
     return max(1, total * 7 // 8)
 
 
 def unknown_address_limit(total: int) -> int:
-    """Return the limit of one unknown address's connections, of a frontend's total."""
+    """Return the maximum number of connections of one unknown address, for a frontend's total."""
     return max(4, total // 4)
 
 
 def all_unknown_limit(total: int) -> int:
-    """Return the limit of all unknown addresses' connections together, of a frontend's total."""
+    """Return the maximum number of connections of all unknown addresses together, for a frontend's total."""
     return max(4, total * 3 // 4)
 
 

@@ -12,7 +12,7 @@ from sparkwright.units import MIB
 
 Affinity = Literal["none", "prefix"]
 
-#: names of models that need no quotes in the configuration
+#: model names that need no quotes in the configuration
 MODEL_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/-]{0,199}")
 MODEL_NAME_RULE = "letters, digits and . _ : / -, at most 200, the first a letter, a digit or /; no `::`"
 #: bytes of a request per token of the longest context: a token has some 4 bytes, and JSON escapes non-ASCII characters
@@ -30,15 +30,15 @@ def check_model_name(model: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Metrics from which the progress of a server's engine can be determined."""
+    """The metrics that show the progress of a server's engine."""
 
-    #: path of the metrics
+    #: URL path of the metrics
     path: str
     #: counters and gauges, at least one of which changes at every step
     moves: tuple[MetricSample, ...]
     #: samples of the running and waiting requests; empty if the engine reports none
     requests: tuple[MetricSample, ...] = ()
-    #: seconds without a change that are normal while the engine works
+    #: number of seconds without a change that is normal while the engine works
     still_s: int = 0
 
 
@@ -52,9 +52,9 @@ class Upstream:
     port: int
     #: maximum number of concurrent requests; 0 if unknown, in which case they are not limited
     slots: int
-    #: name of the host, which may drain it; empty if that is `name`
+    #: name of the host, which may drain the server; empty if it is the same as `name`
     machine: str = ""
-    #: port of its interim server during a replacement; 0 for none
+    #: port of its interim server during a replacement; 0 if it has none
     interim_port: int = 0
     #: metrics of its progress; None if the engine reports none
     progress: Progress | None = None
@@ -69,7 +69,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model and the servers that serve it."""
+    """A model and its servers."""
 
     #: name in requests
     name: str
@@ -86,7 +86,7 @@ class Model:
     on_demand: bool = False
     #: other names that requests may use
     aliases: tuple[str, ...] = ()
-    #: those of its names that are adapters
+    #: names of its adapters, which are also in `aliases`
     adapters: tuple[str, ...] = ()
     #: names of the probes of additional APIs that its recipe promises
     dialects: tuple[str, ...] = ()
@@ -147,5 +147,5 @@ class Gateway:
 
 
 def max_body_bytes(contexts: list[int]) -> int:
-    """Return the limit of a request's size in bytes, for the longest of these contexts."""
+    """Return the limit of a request's size in bytes, for the longest context. contexts: context lengths in tokens."""
     return max(MIB, BYTES_PER_TOKEN * max(contexts, default=0))

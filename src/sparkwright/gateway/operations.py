@@ -1,4 +1,4 @@
-"""Gateway operations for hosts, which read, drain and return their own servers over HTTP on a separate port.
+"""Gateway operations for hosts: a host reads, drains and resumes its own servers over HTTP on a separate port.
 
 A request consists of a method, a URL and a key, without a body. Each host has its own key, of which the gateway has only the
 SHA-256. HAProxy looks up the host, method and URL in a map of all allowed operations. A script executes the operation from the
@@ -14,11 +14,12 @@ from sparkwright.gateway.model import Gateway
 
 #: URL prefix on the control port
 URL_PREFIX = "/gateway/servers"
-#: the hosts by the SHA-256 of their keys, the allowed operations, and the script that executes them
+#: files with the hosts by the SHA-256 of their keys, with the allowed operations, and with the script that executes them
 OPERATORS_FILE, OPERATIONS_FILE, SCRIPT_FILE = "operators.map", "operations.map", "operate.lua"
 #: server states that HAProxy reads on a reload, so that drained servers stay drained
 STATES_FILE = "servers.state"
-#: actions: send no new requests; send no health checks either, whose tokens would distort a measurement; resume
+#: actions. DRAIN: send no new requests. MAINTENANCE: also send no health checks, because their tokens would distort a
+#: measurement. READY: resume
 DRAIN, MAINTENANCE, READY = "drain", "maint", "ready"
 METHODS = {DRAIN: "set_drain", MAINTENANCE: "set_maint", READY: "set_ready"}
 READ = "read"
@@ -76,7 +77,7 @@ def _operation_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def parse_key_hashes(text: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of these hosts' keys, by host, from the content of OPERATORS_FILE."""
+    """Return the SHA-256 of each host's key, by host, from the content of OPERATORS_FILE. Hosts that it lacks are omitted."""
     hashes = {name: digits for digits, _, name in (line.partition(" ") for line in text.splitlines())}
     return {name: hashes[name] for name in names if name in hashes}
 
@@ -93,7 +94,7 @@ def defaults_lines() -> Iterator[str]:
 
 
 def frontend_lines(gateway: Gateway) -> Iterator[str]:
-    """Yield the frontend for the gateway's hosts."""
+    """Yield the lines of the frontend for the gateway's hosts."""
     yield from listeners.control_lines(gateway)
     yield f"http-request set-var(txn.operator) http_auth_bearer,sha2(256),hex,lower,map_str({OPERATORS_FILE})"
     no_key = answers.error_arguments(401, "This is for the gateway's own hosts.", "invalid_operator_key")

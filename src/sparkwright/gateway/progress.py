@@ -1,9 +1,9 @@
 """Progress checks of the servers behind a gateway, which stop requests to a server whose engine is stuck.
 
-A health check that requests a token has to wait on a busy server, so it detects a stuck engine only after minutes. The engine's
-counters reveal it within seconds, because they change at every step, even during a long prompt. A Lua script reads them, without
-delaying requests, and only while clients wait for an answer. vLLM counts a request only once its engine has accepted it, so an
-engine that got stuck while idle reports none; from such an engine the script requests a token.
+A health check that requests a token must wait on a busy server, so it detects a stuck engine only after minutes. The engine's
+counters show a stuck engine within seconds, because they change at every step, even during a long prompt. A Lua script reads
+them, without delaying requests, and only while clients wait for an answer. vLLM counts a request only when its engine has
+accepted it, so an engine that got stuck while idle reports no requests; the script requests a token from such an engine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from sparkwright.engines import tasks
 from sparkwright.gateway.model import Gateway, Progress
 
-#: file with the metrics to read from each server, and the script that reads them
+#: file that lists the metrics to read from each server, and the script that reads them
 LIST_FILE, SCRIPT_FILE = "progress.list", "progress.lua"
 #: interval, timeout and size limit of a reading; a server's /metrics has at most 300 kB
 POLL_INTERVAL_S, READ_TIMEOUT_S, MAX_METRICS_BYTES = 2, 3, 2**20
-#: factor of the time limit for a server that does not answer at all; llama.cpp answers /metrics only between chunks of a prompt
+#: factor by which the time limit of an unresponsive server is longer; llama.cpp answers /metrics only between chunks of a prompt
 SILENT_FACTOR = 3
 #: valid names and labels of metrics, which a recipe can set
 METRIC_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]{0,199}")
@@ -154,7 +154,7 @@ end
 
 
 def render_files(gateway: Gateway, server_keys: str) -> dict[str, str]:
-    """Return the script and its list; empty if progress is not checked or no engine reports it.
+    """Return the script and LIST_FILE; empty if progress is not checked or no engine reports its progress.
 
     Args:
         server_keys: name of the file with the servers' API keys.

@@ -50,12 +50,12 @@ MIN_THREADED_VERSION = "3.0"
 PLACEHOLDER_ADDRESS = "127.0.0.1:1"
 #: interval between checks of a server that is down or has failed its last check
 FAST_CHECK_INTERVAL_S = 2
-#: limit for the previous process to finish its requests after a reload
+#: how long the previous process may take to finish its requests after a reload
 OLD_PROCESS_TIMEOUT_S = 1800
 #: how long a client may leave a pending answer unread
 CLIENT_TIMEOUT_S = 60
-#: maximum number of buffers of a connection: the request, the next request, the copy for a retry, and one at each end for the
-#: answer (with 2.6.12, clients that sent four requests at once and read no answer used 5.1)
+#: maximum number of buffers of a connection: the request, the next request, the copy for a retry, and two for the answer, one at
+#: each end (with 2.6.12, clients that sent four requests at once and read no answer used 5.1)
 BUFFERS_PER_CONNECTION = 5
 #: limit on the configured memory
 MAX_MEMORY_BYTES = 8 * 2**30
@@ -79,7 +79,7 @@ def max_memory_bytes(gateway: Gateway) -> int:
 def container_limit_bytes(gateway: Gateway) -> int:
     """Return the memory limit of the gateway's container in bytes.
 
-    It is for two processes, because the previous process finishes its requests after a reload.
+    It is sufficient for two processes, because the previous process finishes its requests after a reload.
     """
     return 2 * (max_memory_bytes(gateway) + PROCESS_BYTES)
 
@@ -254,7 +254,7 @@ def _backend_lines(gateway: Gateway, model: Model) -> Iterator[str]:
         # in a process that is stopping after a reload, nbsrv is 0
         yield f"http-request return {not_up} if {{ nbsrv lt 1 }} !{{ stopping }}"
         if len(model.upstreams) > 1:
-            # needs another server, and a copy of the whole buffer: 0.2 ms per request with 1 MiB
+            # a retry needs another server, and a copy of the whole buffer, which takes 0.2 ms per request with 1 MiB
             yield "retry-on conn-failure empty-response"
     key = f"Bearer %[str({model.backend}),map_str({SERVER_KEYS_FILE})]"
     if model.key:

@@ -1,8 +1,8 @@
 """HAProxy rules that select the backend of a request by its path and its model, or by the response that it refers to.
 
 The model is in a JSON body or in a field of a multipart form. A request about an earlier response contains no model and goes to
-the server that created the response, which a table contains by the response's id. A reload clears the table, because HAProxy can
-transfer tables only through a TCP port (not through a unix socket, tested with 2.6.12).
+the server that created the response; a table contains this server by the response's id. A reload clears the table, because
+HAProxy can transfer tables only through a TCP port (not through a unix socket, tested with 2.6.12).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparkwright.engines.api_paths import RESPONSE_ID, RESPONSES, ApiPath, Model
 from sparkwright.gateway import answers
 from sparkwright.gateway.model import Gateway, Model
 
-#: file with the backends by their servers' numbers, and the script that reads forms
+#: file with the backend of each server by the server's number, and the script that reads forms
 MAKERS_FILE, SCRIPT_FILE = "makers.map", "forms.lua"
 #: backend with the table of responses; no model can have this name
 TABLE_BACKEND = "-responses"
@@ -23,7 +23,7 @@ TABLE_BACKEND = "-responses"
 MAX_RESPONSES, RETENTION_H = 20_000, 24
 #: maximum length of a response's id, and size of the beginning of an answer in which it is searched
 MAX_ID_CHARS, ID_WITHIN_BYTES = 64, 4096
-#: limit for the beginning of an answer, and its minimum size
+#: time limit for the beginning of an answer, and its minimum size
 BEGIN_TIMEOUT_S, MIN_BEGIN_BYTES = 60, 60
 ID_CHARACTER = "[A-Za-z0-9_-]"
 UNKNOWN_RESPONSE_MESSAGE = "The gateway has no record of this response; its records are lost when it reloads its files."
@@ -54,12 +54,12 @@ def render_files(gateway: Gateway) -> dict[str, str]:
 
 
 def server_number(model: Model, server: str) -> int:
-    """Return the number of a server in the configuration, a hash of its name and so the same in every configuration."""
+    """Return the number of a server: a hash of its name, so that it is the same in every configuration."""
     return 1 + zlib.crc32(f"{model.backend}/{server}".encode()) % (2**31 - 2)
 
 
 def select_paths(gateway: Gateway, place: ModelPlace) -> tuple[ApiPath, ...]:
-    """Return the paths whose requests contain the model in this place."""
+    """Return the paths whose requests contain the model in a certain place."""
     return tuple(path for path in gateway.paths if path.model == place)
 
 

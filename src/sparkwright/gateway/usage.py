@@ -23,7 +23,7 @@ METRICS_PATH = "/metrics/clients"
 FIELDS = ("requests", "prompt_tokens", "generated_tokens", "estimated", "errors", "refused", "queue_ms")
 #: interval of writes, retention of files, and the size beyond which a file's lines are summed up
 WRITE_INTERVAL_S, RETENTION_DAYS, MAX_FILE_BYTES = 5, 31, 2**18
-#: bytes kept from an answer's beginning and from its end, and bytes read from the beginning of a usage
+#: bytes kept from an answer's beginning and from its end, and bytes read from the beginning of a usage object
 KEPT_BYTES, USAGE_BYTES = 4096, 600
 #: bytes of a request per token, for estimates
 BYTES_PER_TOKEN = 4
@@ -327,7 +327,7 @@ def filter_lines(gateway: Gateway) -> Iterator[str]:
 
 
 def metrics_rules(gateway: Gateway) -> Iterator[str]:
-    """Yield the rule for the metrics. Clients with their own keys can't read them, as they contain the other clients' counts."""
+    """Yield the rule for the metrics. Clients with their own keys can't read them: they contain the counts of other clients."""
     if gateway.named:
         yield f"http-request use-service lua.client_metrics if {{ path {METRICS_PATH} }} !{{ var(txn.client) -m found }}"
 

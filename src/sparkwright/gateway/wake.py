@@ -1,8 +1,8 @@
 """Waking models on request: the gateway records when a sleeping model was last requested, and the model's host wakes it.
 
-A host reports its sleeping server over the control port, with the number of seconds until a request would have woken it; the
-answer contains the seconds since the last request for the model. Reports expire: without a current one, requests are rejected as
-for any model that is down.
+A host reports its sleeping server over the control port, with the number of seconds that waking it would take; the answer
+contains the number of seconds since the last request for the model. Reports expire: without a current report, requests are
+rejected as for any model that is down.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: the report's operation on the control port, and its header with the number of seconds until the server would be awake
+#: the report's operation on the control port, and its header with the number of seconds that waking the server would take
 ASLEEP, SECONDS_HEADER = "asleep", "x-wake-seconds"
-#: field of the answer with the seconds since the last request for the model; decades if there was none
+#: field of the answer with the number of seconds since the last request for the model (since 1970 if there was none)
 ASKED_FIELD = "asked_s"
 #: HAProxy's process-wide variables per model: time of the last request, time of the last report, reported seconds
 VARIABLES = ("asked", "heard", "needs")
@@ -72,10 +72,9 @@ def request_rules(gateway: Gateway, model: Model) -> Iterator[str]:
     if upstream is None:
         return
     request, report, needs = (_variable(model, upstream, name) for name in VARIABLES)
-    up = [f"srv_is_up({model.backend}/{name})" for server in model.upstreams for name in server.names]
+    up_conditions = [f"srv_is_up({model.backend}/{name})" for server in model.upstreams for name in server.names]
     reported = f"{{ date,sub({report}) lt {REPORT_VALIDITY_S} }}"
-    yield f"acl served {up[0]}"
-    yield from (f"acl served {server}" for server in up[1:])
+    yield from (f"acl served {condition}" for condition in up_conditions)
     yield f"http-request set-var(txn.asleep) bool(true) if !served !{{ stopping }} {reported}"
     asleep = "{ var(txn.asleep) -m bool }"
     unknown = f"{{ var({needs}) -m int 0 }}"

@@ -1,34 +1,35 @@
-"""Deciding from memory samples whether the host is about to be lost, without side effects.
+"""Detection, from memory samples, that the host is about to run out of memory. No side effects.
 
 Facts (public issues of GB10 hosts, 2026; see docs/decisions/0042-the-guard-of-a-start.md):
 
-* Available memory fell from 29 GiB to 2.5 in nine seconds, and the host was lost: the remaining time counts, not the level.
-* Servers ran for weeks with 1.5 to 1.9 GiB available, so a level alone is not a danger. Bounds are shares of MemTotal, of what
-  this server left when it was verified, or what the host's own `guard_gib` says.
-* MemFree near zero is healthy while files are read: it counts only in combination with MemAvailable and with stalled processes.
+* Available memory fell from 29 GiB to 2.5 in nine seconds, and the host went down: the remaining time counts, not the level.
+* Servers ran for weeks with 1.5 to 1.9 GiB available, so a low level alone is not a danger. Bounds are shares of MemTotal or of
+  the memory that was available when the server was verified, or are set by `guard_gib` in the host's file.
+* MemFree near zero is normal while files are read: it counts only in combination with MemAvailable and with stalled processes.
 """
 
 from __future__ import annotations
 
 GIB = 2**30
 
-#: share of MemTotal below which there is no room left to act: 0.5 GiB of 121.7
+#: share of MemTotal below which the server is killed immediately: 0.5 GiB of 121.7
 LAST_SHARE = 0.004
-#: share of MemTotal that falling memory must not reach: 1.2 GiB of 121.7
+#: share of MemTotal that the available memory must not reach while it falls: 1.2 GiB of 121.7
 FLOOR_SHARE = 0.01
 #: shares of MemTotal for available and free memory, below both of which a GB10's driver fails to allocate: 9.7 and 2 GiB of 121.7
 LOW_SHARE, LOW_FREE_SHARE = 0.08, 0.0165
-#: share of the time that all processes wait for memory, from which the host no longer works
+#: share of the time in which all processes wait for memory, above which the host no longer works
 STALLED_SHARE = 0.25
-#: how far ahead a fall is extrapolated, in seconds; less for an expected fall, down to the last moment at which a kill helps
+#: how far ahead a fall is extrapolated, in seconds: normally, and for an expected fall, the shortest time in which a kill still
+#: helps
 LOOKAHEAD_S, MIN_LOOKAHEAD_S = 1.0, 0.4
-#: how far ahead a slow fall is extrapolated, in seconds, which is long enough to stop a server gracefully
+#: how far ahead a slow fall is extrapolated, in seconds: long enough to stop a server gracefully
 SLOW_LOOKAHEAD_S = 20.0
 #: time over which the rate of a fall, and of a slow fall, is averaged, in seconds
 SHORT_WINDOW_S, LONG_WINDOW_S = 0.5, 10.0
-#: share of an expected level below which the fall has gone past it
-PASSED_SHARE = 0.9
-#: rates below which a fall and a slow fall count as noise, in bytes per second
+#: share of an expected level below which a fall counts as unexpected
+UNEXPECTED_SHARE = 0.9
+#: rates below which a fall and a slow fall are ignored as noise, in bytes per second
 MIN_FALL_RATE, MIN_LEAK_RATE = GIB // 10, 8 * 2**20
 MAX_SAMPLES = 256
 #: shortest pause between two samples in seconds; the longest is PAUSE_S in start.py and service.py
@@ -36,21 +37,20 @@ MIN_PAUSE_S = 0.04
 
 
 class Floors:
-    """The bounds of a guard, in bytes.
+    """The bounds of the available memory, in bytes.
 
     Args:
         total: MemTotal.
-        floor: level that the host must not fall below; 0 for a share of MemTotal.
-        expected: level at which the memory is known to settle, measured at the last verified start of this configuration, or the
-            lowest since a server was verified; 0 if unknown.
+        floor: level below which the available memory must not fall; 0 for a share of MemTotal.
+        expected: expected lowest level: that of the last verified start of this configuration, or the lowest since a server was
+            verified; 0 if unknown.
         left: available memory when the server was verified; 0 during a start.
     """
 
-    __slots__ = ("ahead_s", "exhausted", "expected", "floor", "left", "total")
+    __slots__ = ("exhausted", "expected", "floor", "left", "total")
 
     def __init__(self, total: int, floor: int = 0, expected: int = 0, left: int = 0) -> None:
         self.total, self.expected, self.left = total, expected, left
-        self.ahead_s = LOOKAHEAD_S
         self.floor = floor or int(total * FLOOR_SHARE)
         self.exhausted = floor or int(total * LAST_SHARE)
         settled_level = min(level for level in (expected, left, total) if level)
@@ -63,9 +63,10 @@ class Danger:
 
     Attributes:
         kind: "falling", "gone" (no memory is left), "stalled" or "leaking" (there is time for a graceful stop).
-        available: available memory at that moment, bytes.
-        free: free memory at that moment, bytes.
-        rate: bytes per second by which the available memory falls.
+        time_s: time of the sample that showed the danger, of a monotonic clock, in seconds.
+        available: available memory in that sample, in bytes.
+        free: free memory in that sample, in bytes.
+        rate: rate at which the available memory fell, in bytes per second.
     """
 
     __slots__ = ("available", "free", "kind", "rate", "time_s")
@@ -96,12 +97,17 @@ class DangerDetector:
 
         Args:
             time_s: time of a monotonic clock, in seconds.
-            available: MemAvailable without pages that must be written first, bytes.
-            free: MemFree, bytes.
-            stall_s: seconds since the boot in which all processes waited for memory.
+            available: MemAvailable without pages that must be written before they can be reused, in bytes.
+            free: MemFree, in bytes.
+            stall_s: time since the boot in which all processes waited for memory, in seconds.
         """
-        at = self._count % MAX_SAMPLES
-        self._time_s[at], self._available[at], self._free[at], self._stall_s[at] = time_s, available, free, stall_s
+        slot = self._count % MAX_SAMPLES
+        self._time_s[slot], self._available[slot], self._free[slot], self._stall_s[slot] = (
+            time_s,
+            available,
+            free,
+            stall_s,
+        )
         self._count += 1
         if available < self.lowest:
             self.lowest, self.lowest_s = available, time_s
@@ -113,11 +119,11 @@ class DangerDetector:
         if available < floors.exhausted and self._earlier_available(1) < floors.exhausted:
             return "gone"
         rate = self.rate(SHORT_WINDOW_S)
-        passed = not floors.expected or available < floors.expected * PASSED_SHARE
-        soon = available - rate * MIN_LOOKAHEAD_S < floors.exhausted or (
-            passed and available - rate * floors.ahead_s < floors.floor
+        is_unexpected = not floors.expected or available < floors.expected * UNEXPECTED_SHARE
+        is_imminent = available - rate * MIN_LOOKAHEAD_S < floors.exhausted or (
+            is_unexpected and available - rate * LOOKAHEAD_S < floors.floor
         )
-        if rate > MIN_FALL_RATE and soon and self._still_falls(rate):
+        if rate > MIN_FALL_RATE and is_imminent and self._still_falls(rate):
             return "falling"
         total = floors.total
         if (
@@ -126,11 +132,11 @@ class DangerDetector:
             and self._stalled_share(time_s) > STALLED_SHARE
         ):
             return "stalled"
-        if floors.left and passed:
-            slow = self.rate(LONG_WINDOW_S)
+        if floors.left and is_unexpected:
+            slow_rate = self.rate(LONG_WINDOW_S)
             if (
-                slow > MIN_LEAK_RATE
-                and available - slow * SLOW_LOOKAHEAD_S < floors.floor
+                slow_rate > MIN_LEAK_RATE
+                and available - slow_rate * SLOW_LOOKAHEAD_S < floors.floor
                 and self._covers(LONG_WINDOW_S)
             ):
                 return "leaking"
@@ -146,11 +152,11 @@ class DangerDetector:
         sum_t = sum_a = sum_tt = sum_ta = 0.0
         end_s = self._time_s[newest % MAX_SAMPLES]
         while n < MAX_SAMPLES and n < self._count:
-            at = (newest - n) % MAX_SAMPLES
-            t = self._time_s[at] - end_s
+            slot = (newest - n) % MAX_SAMPLES
+            t = self._time_s[slot] - end_s
             if t < -window_s and n >= 3:
                 break
-            a = float(self._available[at])
+            a = float(self._available[slot])
             sum_t, sum_a, sum_tt, sum_ta = sum_t + t, sum_a + a, sum_tt + t * t, sum_ta + t * a
             n += 1
         spread = n * sum_tt - sum_t * sum_t
@@ -159,12 +165,12 @@ class DangerDetector:
     def _still_falls(self, rate: float) -> bool:
         """Return True if both of the newest steps continue the fall.
 
-        A single level sample ends it. A step at one moment, as from a single allocation, is not a fall.
+        One sample without a fall ends it. A single step, as from one allocation, is not a fall.
         """
         return self._count >= 3 and all(self._falls(step, rate) for step in (1, 2))
 
     def _falls(self, step: int, rate: float) -> bool:
-        """Return True if the step that ends this many samples before the newest falls at a quarter of the rate or faster."""
+        """Return True if a step, counted from 1 for the newest, falls faster than a quarter of the rate."""
         newest, before = (self._count - step) % MAX_SAMPLES, (self._count - step - 1) % MAX_SAMPLES
         seconds = self._time_s[newest] - self._time_s[before]
         return self._available[before] - self._available[newest] > rate * seconds / 4
@@ -175,13 +181,12 @@ class DangerDetector:
 
     def _stalled_share(self, time_s: float) -> float:
         """Return the share of the last two seconds in which all processes waited for memory."""
-        at = newest = self._count - 1
-        while at > max(0, self._count - MAX_SAMPLES) and time_s - self._time_s[at % MAX_SAMPLES] < 2:
-            at -= 1
-        seconds = time_s - self._time_s[at % MAX_SAMPLES]
-        return (
-            (self._stall_s[newest % MAX_SAMPLES] - self._stall_s[at % MAX_SAMPLES]) / seconds if seconds >= 1 else 0.0
-        )
+        oldest = newest = self._count - 1
+        while oldest > max(0, self._count - MAX_SAMPLES) and time_s - self._time_s[oldest % MAX_SAMPLES] < 2:
+            oldest -= 1
+        seconds = time_s - self._time_s[oldest % MAX_SAMPLES]
+        stalled_s = self._stall_s[newest % MAX_SAMPLES] - self._stall_s[oldest % MAX_SAMPLES]
+        return stalled_s / seconds if seconds >= 1 else 0.0
 
     def _covers(self, seconds: float) -> bool:
         """Return True if the samples cover at least this time."""

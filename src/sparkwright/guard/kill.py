@@ -1,7 +1,7 @@
 """Killing a container without waiting for anything, through the Docker Engine's socket and directly through its processes.
 
-The request is prepared and the connection opened beforehand. Processes are held by a pidfd, which never refers to another
-process with the same number. A container is identified only by its full id.
+The request is prepared and the connection opened beforehand. A pidfd refers to the container's first process, so that another
+process with a reused pid is never killed. A container is identified only by its full id.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 SIGKILL = int(_signal.SIGKILL)
 #: file of a version 2 cgroup; writing "1" kills all of its processes
 CGROUP_KILL = "/sys/fs/cgroup{}/cgroup.kill"
+#: how long a graceful stop may take, in seconds
+STOP_GRACE_S = 10
 
 
 class Target:
@@ -23,23 +25,25 @@ class Target:
         address: path of the Docker Engine's unix socket, or "HOST:PORT"; empty if unknown.
     """
 
-    __slots__ = ("_address", "_cgroup", "_connection", "_named", "_pidfd", "_stop", "id", "pid", "request")
+    __slots__ = ("_address", "_cgroup", "_connection", "_is_pid_set", "_pidfd", "_stop", "id", "pid", "request")
 
     def __init__(self, container_id: str, address: str) -> None:
         self.id, self._address = container_id, address
         self.request = _build_request(container_id, "kill?signal=KILL")
         self._stop = _build_request(container_id, f"stop?t={STOP_GRACE_S}")
-        self.pid, self._pidfd, self._cgroup, self._named = 0, -1, -1, False
+        self.pid, self._pidfd, self._cgroup, self._is_pid_set = 0, -1, -1, False
         self._connection = self._connect()
 
     def hold_process(self, pid: int) -> bool:
-        """Hold the container's first process, whose end is the end of all processes in its namespace.
+        """Open a pidfd of the container's first process. When this process ends, the kernel ends all others in its namespace.
 
-        Returns False and holds nothing if the process is not in a cgroup of this container, because the number may refer to
-        another process by now. 0 means that it has ended.
+        Returns False, without a pidfd, if the process is not in a cgroup of this container, because the pid may have been reused.
+
+        Args:
+            pid: 0 if the process has ended.
         """
         self.release()
-        self.pid, self._named = 0, True
+        self.pid, self._is_pid_set = 0, True
         if not pid:
             return False
         try:
@@ -57,7 +61,7 @@ class Target:
         return self.pid > 0
 
     def release(self) -> None:
-        """Close the pidfd, if one is held."""
+        """Close the pidfd and the cgroup's file, if they are open."""
         for file in (self._pidfd, self._cgroup):
             if file >= 0:
                 os.close(file)
@@ -65,9 +69,9 @@ class Target:
 
     @property
     def gone(self) -> bool:
-        """True if the first process has ended, or if there was none to hold."""
+        """True if the first process has ended, or if `hold_process` did not find it; False before `hold_process`."""
         if self._pidfd < 0:
-            return self._named
+            return self._is_pid_set
         try:
             _signal.pidfd_send_signal(self._pidfd, 0)
         except ProcessLookupError:
@@ -77,15 +81,15 @@ class Target:
         return _is_zombie(self.pid)
 
     def kill_by_engine(self) -> str:
-        """Ask the Docker Engine to kill the container without waiting for the answer. Return the error; empty for none."""
+        """Send the Docker Engine a request to kill the container. Return the error; empty if it was sent. The answer is not read."""
         return self._send(self.request)
 
     def stop_by_engine(self) -> str:
-        """Ask the Docker Engine for a graceful stop, in the same way."""
+        """Send the Docker Engine a request to stop the container gracefully; see `kill_by_engine`."""
         return self._send(self._stop)
 
     def kill_processes(self) -> str:
-        """Kill the container's processes directly. Return the error; empty for none."""
+        """Kill the container's processes directly. Return the error; empty if there is none."""
         try:
             if self._cgroup >= 0:
                 os.write(self._cgroup, b"1")
@@ -127,10 +131,6 @@ class Target:
         return sock
 
 
-#: how long a graceful stop may take, in seconds
-STOP_GRACE_S = 10
-
-
 def _build_request(container_id: str, verb: str) -> bytes:
     """Return an HTTP request to the Docker Engine about a container."""
     if not (len(container_id) == 64 and container_id.isalnum()):
@@ -139,7 +139,7 @@ def _build_request(container_id: str, verb: str) -> bytes:
 
 
 def _read_cgroups(pid: int) -> list[str]:
-    """Return the cgroups of a process, which Docker names after the container."""
+    """Return the rows of a process's cgroup file; Docker names cgroups after the container."""
     with open(f"/proc/{pid}/cgroup") as file:
         return file.read().splitlines()
 

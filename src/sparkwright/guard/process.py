@@ -1,4 +1,4 @@
-"""Locked memory, priority and a writer thread, for a process that has to act while the host is short of memory."""
+"""Locked memory, priority and a writer thread, for a process that must work while the host is short of memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import time
 MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT = 1, 2, 4
 #: stack size of the writer thread; the default of 8 MB would count against the limit of locked memory
 STACK_BYTES = 128 * 1024
+#: intervals of writing samples in seconds: normally, and when little memory is available
 WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S = 1.0, 0.2
 
 
 def lock_in_memory() -> str:
-    """Lock this process in memory and raise its priority, if allowed. Return the reason if it is not locked; otherwise empty."""
+    """Lock this process in memory and raise its priority, if allowed. Return why it is not locked; empty if it is."""
     reason = _lock_memory()
     for adjust in (_set_realtime_priority, _raise_priority, _protect_from_oom_killer):
         try:
@@ -85,7 +86,7 @@ class Writer:
             pass
 
     def stop(self) -> None:
-        """Write the rest and stop, waiting at most two seconds for the disk."""
+        """Stop after writing the remaining samples, waiting at most two seconds for the disk."""
         self._stopped = True
         if self._ended.acquire(True, 2.0):
             self._write()

@@ -1,7 +1,7 @@
-"""Memory samples, which are read from /proc into preallocated buffers, and of which the last ones are kept in a file.
+"""Memory samples, read from /proc into preallocated buffers, and the ring file with the latest samples.
 
-The file has a fixed size and survives the loss of the host. It has a header and a ring of lines, and is written once before there
-is any danger. Later writes change its bytes in place (O_DSYNC), so that they need no new blocks of the file system.
+The file has a fixed size and survives a crash of the host. It has a header and a ring of lines, and is written completely when it
+is created. Later writes change its bytes in place (O_DSYNC), so that they need no new blocks of the file system.
 """
 
 from __future__ import annotations
@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 
 BUFFER_BYTES = 8192
-#: rows of /proc/meminfo that a sample needs, in the kernel's order
+#: rows of /proc/meminfo that a sample needs
 TOTAL, FREE, AVAILABLE = b"MemTotal:", b"MemFree:", b"MemAvailable:"
 #: rows for pages that must be written before they can be reused, which MemAvailable includes
 UNWRITTEN = (b"Dirty:", b"Writeback:")
 STALL_PREFIX = b"full "
 
+HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
+FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
+#: format of a sample in the ring: seconds since the epoch, available and free KiB, milliseconds of stalls since the boot
+SAMPLE_FORMAT = "%.3f %d %d %d"
+
 
 class Meter:
-    """Reads the host's memory. Files stay open and the buffer is reused, so that a sample allocates only numbers.
+    """Reads the host's memory. Files stay open and the buffer is reused, so that reading a sample allocates only numbers.
 
     Args:
-        root: prefix of /proc; empty on a real host. A simulated host replaces its files, so they are reopened for each sample.
+        root: prefix of /proc; empty on a real host. A simulated host's files are replaced, so they are reopened for each sample.
     """
 
     __slots__ = ("_buffer", "_meminfo", "_path", "_pressure", "available", "free", "stall_s", "total")
@@ -66,7 +71,7 @@ class Meter:
 def read_boot_id(root: str = "") -> str:
     """Return an id of this boot, made of the kernel's boot id and the start time of the first process.
 
-    The latter distinguishes boots if a container takes the role of the host.
+    The start time distinguishes boots of a container that simulates a host.
     """
     ids = []
     for path in (f"{root}/proc/sys/kernel/random/boot_id", f"{root}/proc/1/stat"):
@@ -95,18 +100,12 @@ def _parse_stall_s(text: bytearray, size: int) -> float:
     return int(text[at + 6 : size].split()[0]) / 1e6 if at >= 0 else 0.0
 
 
-HEADER_BYTES, LINE_BYTES, LINES = 2048, 64, 1024
-FILE_BYTES = HEADER_BYTES + LINES * LINE_BYTES
-#: format of a sample in the ring: seconds since the epoch, available and free KiB, milliseconds of stalls since the boot
-SAMPLE_FORMAT = "%.3f %d %d %d"
-
-
 class Ring:
-    """A ring file of samples. `add` is for the sampling thread and touches no file; `flush` is for another thread.
+    """A ring file of samples. `add` is for the sampling thread and accesses no file; `flush` is for another thread.
 
     Args:
         path: path of the file, which is truncated.
-        header: its initial values, by name.
+        header: initial rows of the header, values by name.
     """
 
     __slots__ = ("_body", "_count", "_file", "_flushed", "header", "path")
@@ -123,12 +122,12 @@ class Ring:
     def add(self, time_s: float, available: int, free: int, stall_s: float) -> None:
         """Add a sample in memory, to be written by `flush`. The time is in seconds since the epoch."""
         line = (SAMPLE_FORMAT % (time_s, available >> 10, free >> 10, stall_s * 1000)).encode()
-        at = self._count % LINES * LINE_BYTES
-        self._body[at : at + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
+        begin = self._count % LINES * LINE_BYTES
+        self._body[begin : begin + LINE_BYTES] = line[: LINE_BYTES - 1].ljust(LINE_BYTES - 1) + b"\n"
         self._count += 1
 
     def set_header_row(self, name: str, value: str) -> None:
-        """Set a row of the header."""
+        """Set a row of the header in memory, to be written by `flush`."""
         self.header[name] = value
 
     def flush(self) -> None:
@@ -150,7 +149,7 @@ class Ring:
 
 
 def read(path: str) -> tuple[dict[str, str], list[tuple[float, int, int, float]]]:
-    """Return the header and the samples of a ring, oldest first.
+    """Return the header and the samples of a ring file, oldest first.
 
     A sample is (seconds since the epoch, available bytes, free bytes, stall seconds). Damaged lines are skipped. Raises OSError.
     """

@@ -2,8 +2,8 @@
 
     python -I -S .../sparkwright/guard service FOLDER
 
-FOLDER contains `service.conf`, whose rows are written by checks and deploys, and the service's own files: `service.ring` with the
-samples, `service.events` with one action per line, and a lock that is held while it runs. A second instance exits immediately.
+FOLDER contains `service.conf`, which checks and deploys write, and the service's own files: `service.ring` with the samples,
+`service.events` with one action per line, and a lock that is held while the service runs. A second instance exits immediately.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sparkwright.guard.process import Writer, lock_in_memory
 from sparkwright.guard.samples import Meter
 
 CONF, RING, EVENTS, LOCK = "service.conf", "service.ring", "service.events", "service.lock"
-#: longest pause between two samples in seconds, which takes less than 0.1 % of a core
+#: longest pause between two samples in seconds; sampling then uses less than 0.1 % of a core
 PAUSE_S = 1.0
 #: intervals of writing samples in seconds: normally, and when available memory is below `NEAR_FLOOR_FACTOR` times the floor
 WRITE_INTERVAL_S, WRITE_INTERVAL_NEAR_S, NEAR_FLOOR_FACTOR = 30.0, 0.5, 4
-#: the healthy level is the lowest one until this many seconds ago
+#: a level counts for the expected lowest level only after this many seconds, so that a current fall does not lower it
 SETTLE_S = 60.0
 #: how long the Docker Engine may take to kill a container before its processes are killed directly, in seconds. The engine goes
 #: first, because its restart policy would start killed processes again
 ENGINE_KILL_TIMEOUT_S = 0.5
 #: pause after an action, in seconds
 COOLDOWN_S = 15.0
-#: how long memory may take to be released after a start's guard has killed a server, in seconds
+#: how long the release of memory may take after a start's guard has killed a server, in seconds
 RELEASE_S = 3.0
 #: size limit of the events file in bytes
 MAX_EVENTS_BYTES = 64 * 1024
@@ -42,7 +42,8 @@ class Server:
     """A verified server, from a row of the conf.
 
     Attributes:
-        held: memory in bytes that it held when it was verified.
+        held: memory that it used when it was verified, in bytes.
+        anon: anonymous and shared memory of its cgroup when it was first read, in bytes.
     """
 
     __slots__ = ("anon", "cgroup", "held", "name", "target")
@@ -57,7 +58,7 @@ class Server:
         self.anon = read_memory_bytes(self.cgroup)
 
     def growth_bytes(self) -> int:
-        """Return the growth of its cgroup in bytes since it was first seen. Cgroups don't include CUDA memory."""
+        """Return the growth of its cgroup since the conf was read, in bytes. Cgroups don't include CUDA memory."""
         return read_memory_bytes(self.cgroup) - self.anon
 
 
@@ -71,17 +72,17 @@ class Conf:
     def __init__(self, folder: str) -> None:
         self.rows: dict[str, str] = {}
         self.notify_command: list[str] = []
-        named: list[list[str]] = []
+        server_rows: list[list[str]] = []
         for row in _read_rows(f"{folder}/{CONF}"):
             name, _, rest = row.partition(" ")
             if name == "server":
-                named.append(rest.split(" "))
+                server_rows.append(rest.split(" "))
             elif name == "tell":
                 self.notify_command.append(rest)
             else:
                 self.rows[name] = rest
         address = self.rows.get("address", "")
-        self.servers = [Server(words, address) for words in named if len(words) == 4]
+        self.servers = [Server(words, address) for words in server_rows if len(words) == 4]
 
     def number(self, name: str) -> int:
         """Return the number in a row, or 0 if it is missing."""
@@ -117,7 +118,7 @@ class Service:
             return
         self.changed_ns = changed_ns
         left = self.conf.number("left")
-        # verified again: the lowest level so far no longer counts
+        # the server was verified again, so the lowest level so far no longer counts
         if self.ring.header.get("left") != str(left):
             self.settled_lowest = self.minute_lowest = self.meter.total
         rows = {"key": "", **self.conf.rows, "left": str(left)}
@@ -141,8 +142,8 @@ class Service:
                 self._act(danger)
             if self.victim is not None:
                 self._finish_kill()
-            near = self.meter.available < NEAR_FLOOR_FACTOR * self.detector.floors.floor
-            writer.every_s = WRITE_INTERVAL_NEAR_S if near or self.victim else WRITE_INTERVAL_S
+            is_near_floor = self.meter.available < NEAR_FLOOR_FACTOR * self.detector.floors.floor
+            writer.every_s = WRITE_INTERVAL_NEAR_S if is_near_floor or self.victim else WRITE_INTERVAL_S
             time.sleep(self.detector.pause_s(PAUSE_S) if self.conf.servers else PAUSE_S)
         self.ring.set_header_row("state", "ended")
         writer.stop()
@@ -171,10 +172,11 @@ class Service:
     # -- in danger ---------------------------------------------------------------------------------------------------
 
     def _act(self, danger: Danger) -> None:
-        """Stop the server that grew. A guarded start is left to its own guard."""
+        """Stop the server that grew most, unless the guard of a start is active, which then acts."""
         now_s = time.monotonic()
-        waiting = self.victim is not None or now_s - self.acted_s < COOLDOWN_S
-        if (waiting and not (self.victim and not danger.graceful and not self.kill_s)) or is_start_guarded(self.folder):
+        is_waiting = self.victim is not None or now_s - self.acted_s < COOLDOWN_S
+        must_kill_stopping = self.victim and not danger.graceful and not self.kill_s
+        if (is_waiting and not must_kill_stopping) or is_start_guarded(self.folder):
             return
         server = self.victim or self._select_victim()
         method = "stopped" if danger.graceful else "killed"
@@ -185,14 +187,14 @@ class Service:
         self._record_event(server, method, danger)
 
     def _select_victim(self) -> Server:
-        """Return the server whose cgroup grew most, or the largest if none has grown, because CUDA memory is not counted."""
+        """Return the server whose cgroup grew most, or the largest if none has grown: cgroups don't include CUDA memory."""
         fastest = max(self.conf.servers, key=Server.growth_bytes)
         if fastest.growth_bytes() > self.detector.floors.total // 200:
             return fastest
         return max(self.conf.servers, key=lambda server: server.held)
 
     def _finish_kill(self) -> None:
-        """Kill the processes that the Docker Engine did not kill, and start the check that reports it."""
+        """Kill the processes that the Docker Engine did not kill. When all have ended, start the check that reports the kill."""
         assert self.victim is not None
         target, now_s = self.victim.target, time.monotonic()
         if target.gone or (target.pid == 0 and now_s > self.acted_s + COOLDOWN_S):
@@ -204,7 +206,7 @@ class Service:
             target.kill_processes()
 
     def _record_event(self, server: Server, method: str, danger: Danger) -> None:
-        """Record an action: time, method, name, id, kind, available, free, rate."""
+        """Append an action to EVENTS: time, method, name, id, kind, available, free, rate."""
         words = (f"{time.time():.3f}", method, server.name, server.target.id, danger.kind)
         line = " ".join((*words, str(danger.available), str(danger.free), str(int(danger.rate)))) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -223,8 +225,8 @@ class Service:
 def is_start_guarded(folder: str) -> bool:
     """Return True if the guard of a start is active.
 
-    It still counts as active for `RELEASE_S` after a kill, because the memory of a CUDA context outlives its process and must not
-    cause another server to be stopped.
+    It counts as active for another `RELEASE_S` after a kill: memory of a CUDA context is released later than its process ends,
+    and must not cause another server to be stopped.
     """
     for name in os.listdir(folder):  # noqa: PTH208
         if not name.endswith(".ring") or name == RING:

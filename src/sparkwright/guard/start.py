@@ -1,8 +1,8 @@
-"""The guard of a start, which takes samples until the server is verified and kills its container before the host is lost.
+"""The guard of a start: it takes samples until the server is verified, and kills the container before memory runs out.
 
 It reads the lines `pid N`, `stage TEXT` and `end` from standard input, and writes a line to standard output when it is ready and
-another after a kill. If the runner disappears, it stays until the container's process has ended, but for an hour at most, because
-the server has not been verified.
+another after a kill. If the runner exits, the guard continues until the container's process has ended, for at most an hour,
+because the server has not been verified.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from sparkwright.guard.samples import Meter
 
 #: longest pause between two samples in seconds, for at least ten samples per second
 PAUSE_S = 0.1
-#: how long the release of memory is watched after a kill, in seconds
+#: how long samples are taken after a kill, in seconds, and the interval of further kills while the process has not ended
 RELEASE_WATCH_S = 3.0
-#: rows of the order that are copied to the ring's header
+#: parameters that are copied to the ring's header
 HEADER_ROWS = ("name", "id", "run", "boot", "key", "server", "what", "expected")
+#: how long the guard continues after its runner has exited, in seconds
 MAX_ORPHAN_S = 3600.0
 #: multiple of the floor below which samples are written more often
 NEAR_FLOOR_FACTOR = 4
@@ -31,27 +32,29 @@ class Guard:
     """The guard of one start.
 
     Args:
-        order: its rows, see `main`.
+        path: path of the ring file.
+        parameters: see `main`.
     """
 
-    def __init__(self, path: str, order: dict[str, str]) -> None:
-        self.meter = Meter(order.get("root", ""))
-        floors = Floors(self.meter.total, int(order.get("floor", 0)), int(order.get("expected", 0)))
+    def __init__(self, path: str, parameters: dict[str, str]) -> None:
+        self.meter = Meter(parameters.get("root", ""))
+        floors = Floors(self.meter.total, int(parameters.get("floor", 0)), int(parameters.get("expected", 0)))
         self.detector = DangerDetector(floors)
-        self.target = Target(order["id"], order.get("address", "")) if order.get("id") else None
+        self.target = Target(parameters["id"], parameters.get("address", "")) if parameters.get("id") else None
         header = {"state": "guarding", "pid": str(os.getpid()), "stage": ""}
         header["total"] = str(self.meter.total)
-        header.update({name: value for name, value in order.items() if name in HEADER_ROWS})
+        header.update({name: value for name, value in parameters.items() if name in HEADER_ROWS})
         self.ring = rings.Ring(path, header)
         self.ring.set_header_row("locked", lock_in_memory() or "yes")
         self.ring.set_header_row("began", f"{time.time():.3f}")
         self.input = b""
-        self.orphan_s = 0.0
+        #: when the runner exited, by the monotonic clock; 0 if it is running
+        self.orphaned_at_s = 0.0
         self.ended = False
         self.killed: Danger | None = None
 
     def run(self) -> None:
-        """Sample until stopped, or until the container is gone."""
+        """Sample until the command `end` or a kill, or until `_is_orphaned`."""
         os.set_blocking(0, False)
         writer = Writer(self.ring.flush)
         _write_line(f"ready {self.ring.header['locked']}")
@@ -62,8 +65,8 @@ class Guard:
                 self._kill_container(danger)
                 writer.every_s = WRITE_INTERVAL_NEAR_S
                 break
-            near = self.meter.available < NEAR_FLOOR_FACTOR * self.detector.floors.floor + self.detector.rate(1.0)
-            writer.every_s = WRITE_INTERVAL_NEAR_S if near else WRITE_INTERVAL_S
+            near_bytes = NEAR_FLOOR_FACTOR * self.detector.floors.floor + self.detector.rate(1.0)
+            writer.every_s = WRITE_INTERVAL_NEAR_S if self.meter.available < near_bytes else WRITE_INTERVAL_S
             self.ended = self.ended or self._is_orphaned()
             time.sleep(self.detector.pause_s(PAUSE_S))
         if self.killed is not None:
@@ -72,7 +75,7 @@ class Guard:
         writer.stop()
 
     def _watch_release(self) -> None:
-        """Sample while the memory is released, and kill again if anything has not ended."""
+        """Sample while the memory is released, and kill again while the container's process has not ended."""
         until_s = again_s = time.monotonic() + RELEASE_WATCH_S
         while not self.ended and (time.monotonic() < until_s or self._is_stuck()):
             self._sample()
@@ -116,13 +119,13 @@ class Guard:
         _write_line("killed " + words)
 
     def _read_commands(self) -> None:
-        """Read the runner's commands."""
+        """Read and execute the runner's commands."""
         try:
             data = os.read(0, 4096)
         except BlockingIOError:
             return
         if not data:
-            self.orphan_s = self.orphan_s or time.monotonic()
+            self.orphaned_at_s = self.orphaned_at_s or time.monotonic()
             return
         *lines, self.input = (self.input + data).split(b"\n")
         for line in lines:
@@ -135,11 +138,11 @@ class Guard:
                 self.ended = True
 
     def _is_orphaned(self) -> bool:
-        """Return True if the runner is gone, and either the container is gone too or an hour has passed."""
-        if not self.orphan_s:
+        """Return True if the runner has exited, and either the container's process has ended or MAX_ORPHAN_S have passed."""
+        if not self.orphaned_at_s:
             return False
-        gone = self.target is None or self.target.gone
-        return gone or time.monotonic() - self.orphan_s > MAX_ORPHAN_S
+        has_ended = self.target is None or self.target.gone
+        return has_ended or time.monotonic() - self.orphaned_at_s > MAX_ORPHAN_S
 
 
 def _write_line(line: str) -> None:
@@ -150,10 +153,14 @@ def _write_line(line: str) -> None:
 
 
 def main(path: str) -> int:
-    """Guard a start, whose order is read from standard input, up to an empty line.
+    """Guard a start. The parameters are read from standard input, one per line, up to an empty line.
 
-    The rows are `id` and `name` of the container, the Docker Engine's `address`, `floor` and `expected` in bytes, the `root` of a
-    simulated host, the `key` of the configuration, and `run`, `boot` and `what` for the ring's header.
+    They are `id` and `name` of the container, the Docker Engine's `address`, `floor` and `expected` in bytes, the `root` of a
+    simulated host, the `key` of the configuration, and `run`, `boot`, `server` and `what` ("starting" or "serving") for the
+    header.
+
+    Args:
+        path: path of the ring file.
     """
     text = b""
     while b"\n\n" not in text:
@@ -161,10 +168,10 @@ def main(path: str) -> int:
         if not piece:
             return 2
         text += piece
-    order, _, rest = text.partition(b"\n\n")
-    rows = dict(row.partition(" ")[::2] for row in order.decode().splitlines())
+    parameter_lines, _, rest = text.partition(b"\n\n")
+    parameters = dict(line.partition(" ")[::2] for line in parameter_lines.decode().splitlines())
     try:
-        guard = Guard(path, rows)
+        guard = Guard(path, parameters)
     except (OSError, ValueError) as error:
         _write_line(f"failed {error}")
         return 1

@@ -29,17 +29,17 @@ KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 4
 class TransportError(Exception):
     """Raised for an exchange without a usable answer.
 
-    The message is the end of a sentence, such as "does not answer within 5 s". It is this package's own and repeats no URL, no
-    header and nothing that the other side sent.
+    The message is the end of a sentence, such as "does not answer within 5 s". It contains no URL, no header and nothing that the
+    other side sent.
     """
 
 
 class TimedOut(TransportError):
-    """Raised if the deadline passed, or if a stream was slower than its minimum rate."""
+    """Raised if the deadline has passed, or if a stream is slower than its minimum rate."""
 
 
 class ConnectFailed(TransportError):
-    """Raised if there is no connection: the name is unknown, nothing listens, or there is no route or permission."""
+    """Raised if no connection can be opened: the name is unknown, nothing listens, or there is no route or permission."""
 
     def __init__(self, message: str, error: OSError | None = None) -> None:
         super().__init__(message)
@@ -52,11 +52,11 @@ class ConnectFailed(TransportError):
 
 
 class Untrusted(TransportError):
-    """Raised if the server's certificate is not the expected one or has no trusted issuer. Nothing was sent to it."""
+    """Raised if the server's certificate is not the expected one or has no trusted issuer. No request was sent."""
 
 
 class Interrupted(TransportError):
-    """Raised if the connection broke off before the answer was complete."""
+    """Raised if the connection was closed before the answer was complete."""
 
 
 class InvalidAnswer(TransportError):
@@ -80,10 +80,10 @@ class InvalidHeader(InvalidRequest):
 
 
 class Clock(Protocol):
-    """The time limit of the waits."""
+    """A time limit for the waits of a connection."""
 
     def remaining_s(self) -> float:
-        """Return the number of seconds for the next wait, which is more than 0. Raises TimedOut if there are none left."""
+        """Return the time limit of the next wait in seconds, more than 0. Raises TimedOut if no time is left."""
 
     def record_wait(self, seconds: float, received: int) -> None:
         """Record a wait with its duration and the number of received bytes."""
@@ -104,12 +104,12 @@ class Deadline:
         return left_s
 
     def record_wait(self, seconds: float, received: int) -> None:
-        """Do nothing, because the time passes by itself."""
+        """Do nothing: the deadline is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinimumRate:
-    """The minimum rate of a long transfer, as a number of bytes per number of seconds spent waiting for them."""
+    """The minimum rate of a long transfer: `bytes` within `seconds` of waiting."""
 
     bytes: int
     seconds: float
@@ -142,16 +142,20 @@ class ProgressDeadline:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The certificate that a server must present before anything is sent to it."""
+    """Requirements for a server's certificate, which is checked before a request is sent."""
 
     #: False to accept any certificate, for a server whose identity does not matter and to which no secret is sent
     verify: bool = True
-    #: SHA-256 in hexadecimal of the only certificate to accept, regardless of issuer and name; empty for none
+    #: SHA-256 in hexadecimal of the only certificate to accept, regardless of issuer and name; empty to check issuer and name
     sha256: str = ""
 
 
 class Connection:
-    """An open stream. clock: the limit for all waits, which may be replaced in between."""
+    """An open byte stream.
+
+    Attributes:
+        clock: the time limit of all waits; may be replaced between two waits.
+    """
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
         self._socket = sock
@@ -162,7 +166,7 @@ class Connection:
         """Connect to the first address of a host that answers.
 
         Args:
-            keep_alive: let the kernel probe a silent connection, to distinguish an unplugged cable from a slow peer.
+            keep_alive: make the kernel probe a silent connection, to distinguish an unplugged cable from a slow peer.
 
         Raises:
             TimedOut, ConnectFailed, or InvalidRequest for an invalid host name.
@@ -190,15 +194,16 @@ class Connection:
 
     @classmethod
     def unix(cls, path: str, clock: Clock) -> Connection:
-        """Connect to a unix socket, waiting if its queue is full as with TCP, which Python's own timeouts do not.
+        """Connect to a unix socket. If its queue is full, this waits, as for TCP; with Python's timeouts it would fail at once.
 
         Raises:
             TimedOut or ConnectFailed.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            full, part = divmod(clock.remaining_s(), 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(full), int(part * 1e6) + 1))
+            seconds, fraction = divmod(clock.remaining_s(), 1)
+            timeval = struct.pack("@ll", int(seconds), int(fraction * 1e6) + 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             sock.connect(path)
             return cls(sock, clock)
         except BlockingIOError:
@@ -324,7 +329,7 @@ def dial(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def resolve_host(host: str, timeout_s: float) -> set[str]:
-    """Return the addresses of a host name; none if there are none or the resolver does not answer within timeout_s."""
+    """Return the addresses of a host name; empty if it has none or the resolver does not answer within timeout_s."""
     try:
         return {str(address[0]) for _, address in _resolve_addresses(host, 0, Deadline(timeout_s))}
     except TransportError:
@@ -332,7 +337,7 @@ def resolve_host(host: str, timeout_s: float) -> set[str]:
 
 
 def _resolve_addresses(host: str, port: int, clock: Clock) -> list[tuple[int, Any]]:
-    """Return the families and addresses of a host. The resolver has no deadline of its own, so a late one is abandoned."""
+    """Return the families and addresses of a host. The resolver has no deadline: its thread is abandoned if it is late."""
     results: list[Any] = []
     failures: list[Exception] = []
 

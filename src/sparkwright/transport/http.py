@@ -35,7 +35,7 @@ from sparkwright.units import MIB
 
 #: limits for the status line and header fields, including those of interim responses, and for a line between two chunks
 MAX_HEAD_BYTES, MAX_LINE_BYTES = 64 * 1024, 4096
-#: size limit of a piece of a body, which is passed on as received
+#: size limit of a piece of a body; pieces are yielded as received
 MAX_PIECE_BYTES = 1 << 20
 REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 #: headers that are only sent to their own origin
@@ -89,14 +89,14 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way to a server, besides its URL."""
+    """The connection settings for a server, in addition to its URL."""
 
-    #: path of a unix socket, in which case the URL's host is only a name; empty for none
+    #: path of a unix socket, to which to connect instead of the URL's host; empty to connect to the host
     unix: str = ""
     tls: Tls = field(default_factory=Tls)
-    #: use the environment's proxies (HTTPS_PROXY, NO_PROXY ...), for the hub and registries but never for a host or peer
+    #: use the environment's proxies (HTTPS_PROXY, NO_PROXY ...): for the hub and registries, but never for a host or peer
     proxies: bool = False
-    #: probe a silent connection
+    #: see `Connection.tcp`
     keep_alive: bool = False
 
 
@@ -121,10 +121,10 @@ def request(
         url: an http:// or https:// URL without user and password.
         timeout_s: time limit for everything, including redirects.
         headers: headers other than Host, Content-Length and Connection.
-        max_bytes: size limit of the body; a larger one is refused, if possible by its Content-Length before it is read.
+        max_bytes: size limit of the body; a larger body raises TooLarge, before it is read if its Content-Length shows the size.
         max_error_bytes: size limit of the body for a status other than 2xx, if it differs.
-        redirects: number of redirects to follow, for GET and HEAD; after that the redirect itself is returned. Redirects from
-            https to http are not followed, and credentials are only sent to their own origin.
+        redirects: number of redirects to follow, for GET and HEAD; a further redirect is returned as the response. A redirect
+            from https to http raises InvalidAnswer, and credentials are only sent to their own origin.
 
     Raises:
         TransportError: one of its kinds (connection.py).
@@ -177,7 +177,7 @@ def open_stream(
 
 
 class Stream:
-    """A response whose body is read piece by piece. It has to be closed, or used in a `with` statement."""
+    """A response whose body is read piece by piece. Close it, or use it in a `with` statement."""
 
     def __init__(self, connection: Connection, method: str) -> None:
         self.connection = connection
@@ -293,7 +293,7 @@ class Stream:
                 return  # the rest is trailers, which are ignored
             yield from self._read_exactly(size)
             if self._read_line(MAX_LINE_BYTES):
-                raise InvalidAnswer("sends a chunk of another size than it says")
+                raise InvalidAnswer("sends a chunk whose size differs from the announced size")
 
 
 def _format_size(size: int) -> str:
@@ -364,7 +364,7 @@ def parse_url(url: str) -> SplitResult:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """Return the scheme, host and port of a URL, which are the scope of its credentials. Raises InvalidRequest."""
+    """Return the scheme, host and port of a URL, to which its credentials may be sent. Raises InvalidRequest."""
     parts = parse_url(url)
     return parts.scheme, parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
 
@@ -379,7 +379,7 @@ def _encode_request(
         fields["Content-Length"] = str(len(body or b""))
     for name, value in fields.items():
         if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[\t -~\x80-\xff]*", value):
-            raise InvalidHeader("is given a header that holds characters which HTTP does not allow")
+            raise InvalidHeader("is given a header with characters that HTTP does not allow")
     target = f"{address.scheme}://{address.netloc}{path}" if absolute else path
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + (body or b"")
@@ -418,7 +418,7 @@ def _find_redirect(method: str, url: str, stream: Stream) -> str:
         redirect_url = urljoin(url, location)
         target = parse_url(redirect_url)
     except (ValueError, InvalidRequest):
-        raise InvalidAnswer("redirects to what is not an http(s) URL") from None
+        raise InvalidAnswer("redirects to an address that is not an http(s) URL") from None
     if urlsplit(url).scheme == "https" and target.scheme != "https":
         raise InvalidAnswer("redirects from https to http")
     return redirect_url
@@ -440,7 +440,7 @@ def _find_proxy(address: SplitResult) -> SplitResult | None:
         return None
     try:
         proxy = urlsplit(url if "://" in url else f"http://{url}")
-        proxy.port  # noqa: B018  (raises for one that is not a number)
+        proxy.port  # noqa: B018  (raises ValueError if the port is not a number)
     except ValueError:
         raise InvalidRequest("has a proxy in the environment that is not an http:// URL") from None
     if proxy.scheme != "http" or not _HOST.fullmatch(proxy.hostname or ""):

@@ -30,7 +30,7 @@ from sparkwright.units import GIB, format_gib
 
 FOLDER, SUFFIX = "guard", ".ring"
 #: timeouts for the start and the exit of the guard's process
-READY_S, END_S = 10.0, 5.0
+START_TIMEOUT_S, EXIT_TIMEOUT_S = 10.0, 5.0
 #: number of rings of earlier starts that are kept
 MAX_RINGS = 8
 MAX_TIMELINE_ROWS = 200
@@ -93,7 +93,7 @@ class StartGuard:
             assert self.process.stdin is not None
             self.process.stdin.close()
         try:
-            self.process.wait(END_S)
+            self.process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -158,7 +158,7 @@ class Guards:
         except OSError as error:
             self.note(f"the memory is not guarded: {error.strerror or error}")
             return
-        answer = self.current.read_line(READY_S)
+        answer = self.current.read_line(START_TIMEOUT_S)
         if not answer.startswith("ready"):
             self.note(f"the memory is not guarded: {answer.removeprefix('failed ') or 'the guard did not start'}")
             self.end()
@@ -207,7 +207,7 @@ class Guards:
         measured = self._read_samples(self.current)
         return measured.lowest_bytes if measured else None
 
-    def danger(self) -> Danger | None:
+    def find_danger(self) -> Danger | None:
         """Return the reason why the guard killed the server, or None if it did not."""
         if self._danger is None and self.current is not None:
             words = self.current.read_line(0).split()
@@ -218,21 +218,21 @@ class Guards:
 
     def check(self) -> None:
         """Raise Failed if the guard killed the server."""
-        if self.danger() is not None and not self._is_reported:
-            raise Failed(self.sentence())
+        if self.find_danger() is not None and not self._is_reported:
+            raise Failed(self.describe_danger())
 
     def outcome(self, result: Result) -> Result:
         """Return the task's result, or a failure if the guard killed the server during the task."""
-        if self._is_reported or self.danger() is None:
+        if self._is_reported or self.find_danger() is None:
             return result
         self._is_reported = True
         evidence = [*self.format_timeline()[-12:], *result.data.get("evidence", [])]
         data = {**result.data, "host_saved": True, "evidence": evidence}
-        return Result(failed=True, msg=self.sentence(), fix=self.advice, data=data)
+        return Result(failed=True, msg=self.describe_danger(), fix=self.advice, data=data)
 
-    def sentence(self) -> str:
+    def describe_danger(self) -> str:
         """Return a message with the reason why the guard killed the server."""
-        danger, last_guard = self.danger(), self._last_guard()
+        danger, last_guard = self.find_danger(), self._last_guard()
         assert danger is not None and last_guard is not None
         text = f"{last_guard.name} was stopped to save the host: {format_gib(danger.available)} GiB available"
         if danger.rate > GIB / 20:
@@ -256,7 +256,7 @@ class Guards:
     def end(self) -> None:
         """End the current guard, if there is one."""
         if self.current is not None:
-            self.danger()
+            self.find_danger()
             self.current.end()
             self._ended.append(self.current)
             self.current = None
