@@ -53,7 +53,7 @@ BROKEN: dict[str, tuple[bytes, type[TransportError]]] = {
     "half a chunk": (CHUNKED + b"9\r\nbody", Interrupted),
     "chunks without an end": (CHUNKED + b"4\r\nbody\r\n", Interrupted),
     "a chunk's size that is none": (CHUNKED + b"-1\r\nbody", InvalidAnswer),
-    "a chunk whose size differs size": (CHUNKED + b"2\r\nbody\r\n0\r\n\r\n", InvalidAnswer),
+    "a chunk of another size": (CHUNKED + b"2\r\nbody\r\n0\r\n\r\n", InvalidAnswer),
     "a chunk's line without end": (CHUNKED + b"4;" + b"a" * 2**18, TooLarge),
     "an endless header": (OK + b"A: " + b"a" * 2**18, TooLarge),
     "header fields without end": (OK + b"A: a\r\n" * 2**15, TooLarge),
