@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.host.runs import lock
 from sparkwright.host.state import StateFolder
@@ -31,7 +31,7 @@ def baselines(project: SandboxProject) -> dict[str, bytes]:
 
 def served_tokens(project: SandboxProject) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{project.port}/metrics") as answer:
-        return HTTP.counters(answer.read().decode())[roles.GENERATED]
+        return HTTP.counters(answer.read().decode())[engine_http.GENERATED]
 
 
 def state(project: SandboxProject) -> StateFolder:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import tasks
 from sparkwright.engines.engine import TASK_LABEL
 
@@ -66,5 +66,5 @@ def test_what_moves_while_it_works_is_another_counter() -> None:
     vllm = engines.from_labels({TASK_LABEL: "embed"}).http
     assert vllm.task == "embed"
     text = 'vllm:prompt_tokens_total{engine="0"} 28.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'
-    assert vllm.counters(text)[roles.HEARTBEAT] == 28
-    assert engines.get_engine("vllm").http.counters(text)[roles.HEARTBEAT] == 0
+    assert vllm.counters(text)[engine_http.HEARTBEAT] == 28
+    assert engines.get_engine("vllm").http.counters(text)[engine_http.HEARTBEAT] == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine as engines
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
 from sparkwright.engines.log import reader
 from sparkwright.engines.log import text as log_text
@@ -69,9 +69,9 @@ def test_metrics() -> None:
 
 def test_what_is_no_count_is_left_out() -> None:
     text = "\n".join(
-        f"{HTTP.roles[roles.GENERATED].name} {value}" for value in ("NaN", "+Inf", "1e308", "-5", "9" * 5000, "7")
+        f"{HTTP.roles[engine_http.GENERATED].name} {value}" for value in ("NaN", "+Inf", "1e308", "-5", "9" * 5000, "7")
     )
-    assert HTTP.counters(text) == {roles.GENERATED: 7.0, roles.HEARTBEAT: 7.0}
+    assert HTTP.counters(text) == {engine_http.GENERATED: 7.0, engine_http.HEARTBEAT: 7.0}
 
 
 def test_nvidia_smi() -> None:

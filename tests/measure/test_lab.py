@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.errors import Failed, Inconclusive
 from sparkwright.measure import lab, server_counters
@@ -92,8 +92,8 @@ def test_tokens_that_the_client_did_not_get_are_a_doubt() -> None:
 
 
 def test_prompts_that_a_cache_answers_are_a_doubt() -> None:
-    before = {roles.PREFIX_HITS: 0.0, roles.PREFIX_QUERIES: 0.0}
-    after = {roles.PREFIX_HITS: 800.0, roles.PREFIX_QUERIES: 1000.0}
+    before = {engine_http.PREFIX_HITS: 0.0, engine_http.PREFIX_QUERIES: 0.0}
+    after = {engine_http.PREFIX_HITS: 800.0, engine_http.PREFIX_QUERIES: 1000.0}
     answers = iter([before, before, after])
     with serving(FAST) as server:
         options = Target(HTTP, server.url, "m", counters=lambda: next(answers, after))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
 from sparkwright.engines.log.reader import EngineState, Reading, read_log
 from sparkwright.engines.vllm import flags
@@ -214,7 +214,7 @@ def _measure(server: Server, outcome: Outcome, model: str, context: RecordingCon
 
 
 def _count_generated(server: Server) -> float:
-    return HTTP.counters(server.ask(HTTP.metrics).body.decode())[roles.GENERATED]
+    return HTTP.counters(server.ask(HTTP.metrics).body.decode())[engine_http.GENERATED]
 
 
 def _save_run(server: Server, folder: Path) -> None:

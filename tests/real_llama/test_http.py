@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
 from sparkwright.engines.llama_cpp.http import HTTP
 from sparkwright.measure import stream
@@ -37,18 +37,18 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
     before, seen = read_counters(llama), []
     chunks = llama.stream({**BODY, "max_tokens": 3000})
     next(chunks)
-    while len({item[roles.HEARTBEAT] for item in seen}) < 5:  # it generates on whether or not the chunks are read
+    while len({item[engine_http.HEARTBEAT] for item in seen}) < 5:  # it generates on whether or not the chunks are read
         seen.append(read_counters(llama))
-        assert seen[-1][roles.RUNNING] == 1
+        assert seen[-1][engine_http.RUNNING] == 1
     for _ in chunks:
         pass
     after = read_counters(llama)
     assert HTTP.has_separate_heartbeat
-    assert {item[roles.GENERATED] for item in seen} == {before[roles.GENERATED]}
-    beats = [item[roles.HEARTBEAT] for item in seen]
-    assert beats == sorted(beats) and beats[0] > before[roles.HEARTBEAT]
-    assert after[roles.RUNNING] == 0
-    assert after[roles.GENERATED] - before[roles.GENERATED] == 3000
+    assert {item[engine_http.GENERATED] for item in seen} == {before[engine_http.GENERATED]}
+    beats = [item[engine_http.HEARTBEAT] for item in seen]
+    assert beats == sorted(beats) and beats[0] > before[engine_http.HEARTBEAT]
+    assert after[engine_http.RUNNING] == 0
+    assert after[engine_http.GENERATED] - before[engine_http.GENERATED] == 3000
 
 
 def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers.Server) -> None:
@@ -59,8 +59,8 @@ def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers
     after = read_counters(llama)
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     assert 0 < cached < usage["prompt_tokens"]
-    assert after[roles.PREFIX_QUERIES] - before[roles.PREFIX_QUERIES] == usage["prompt_tokens"]
-    assert after[roles.PREFIX_HITS] - before[roles.PREFIX_HITS] == cached
+    assert after[engine_http.PREFIX_QUERIES] - before[engine_http.PREFIX_QUERIES] == usage["prompt_tokens"]
+    assert after[engine_http.PREFIX_HITS] - before[engine_http.PREFIX_HITS] == cached
 
 
 def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
@@ -72,7 +72,7 @@ def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
     third.start()
     waiting = 0.0
     while third.is_alive() and not waiting:
-        waiting = read_counters(llama)[roles.WAITING]
+        waiting = read_counters(llama)[engine_http.WAITING]
     for open_stream in open_streams[:SLOTS]:
         open_stream.close()
     third.join()

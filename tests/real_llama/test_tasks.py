@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.llama_cpp.http import HTTP
@@ -30,7 +30,7 @@ def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> N
         assert tasks.PROOFS["embed"].evaluate(answer.json()).content == "a vector of 128 numbers"
         assert http_probe.find_missing_part(EMBED, answer.json()) == ""
         after = server_counters.read_counters(EMBED, server.base_url, "")[0]
-        assert after[roles.HEARTBEAT] > before[roles.HEARTBEAT]
+        assert after[engine_http.HEARTBEAT] > before[engine_http.HEARTBEAT]
         args = VerifyHealth.Args(base_url=server.base_url, model="tiny", timeout_s=20)
         result = VerifyHealth().check_server(args, RecordingContext(tmp_path / "host"), EMBED)
         assert (result.failed, result.data["verdict"]) == (False, "ready")

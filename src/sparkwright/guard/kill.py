@@ -81,7 +81,7 @@ class Target:
         return _is_zombie(self.pid)
 
     def kill_by_engine(self) -> str:
-        """Send the Docker Engine a request to kill the container. Return the error, or "" if it was sent. The answer is not read."""
+        """Send the Docker Engine a request to kill the container, and return the error; empty if it was sent. Reads no answer."""
         return self._send(self.request)
 
     def stop_by_engine(self) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health import heal, model_hashes, notify, store, textfile
 from sparkwright.health.judging.judge import Evaluation, damp_state, evaluate_observation
@@ -238,7 +238,7 @@ def _counters_after_check(observation: Observation, record: Record, prober: Prob
     is_measured = generated is not None and record.speed.measured_s == observation.time_s
     if is_measured or (check_tokens and http.has_separate_heartbeat):
         counters = server_counters.read_counters(http, observation.server.url, prober.key)[0]
-        generated, heartbeat, check_tokens = counters.get(roles.GENERATED), counters.get(roles.HEARTBEAT), 0
+        generated, heartbeat, check_tokens = counters.get(engine_http.GENERATED), counters.get(engine_http.HEARTBEAT), 0
     after = (
         {"generated": generated, "heartbeat": heartbeat} if http.has_separate_heartbeat else {"generated": generated}
     )

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.judging.observation import ModelFiles
 from sparkwright.health.settings import Settings
@@ -237,7 +237,7 @@ def _count_running_requests(context: Context) -> float:
         return 0.0
     key = server_key.read_container_key(context.state, inspected) or ""
     counters = server_counters.read_counters(container_labels.engine_of_container(inspected).http, url, key)[0]
-    return counters.get(roles.RUNNING) or 0.0
+    return counters.get(engine_http.RUNNING) or 0.0
 
 
 def _set_lowest_priority() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import tasks
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed, SparkwrightError
@@ -147,13 +147,13 @@ class Prober:
         command = list((inspected.get("Config") or {}).get("Cmd") or ())
         self.key = key = server_key.read_container_key(self.context.state, inspected) or self._configured_key(http)
         counters = server_counters.read_counters(http, url, key)[0]
-        heartbeat = counters.get(roles.HEARTBEAT)
+        heartbeat = counters.get(engine_http.HEARTBEAT)
         server = replace(
             server,
-            running=counters.get(roles.RUNNING),
-            waiting=counters.get(roles.WAITING),
-            generated_tokens=counters.get(roles.GENERATED),
-            kv_cache_used=counters.get(roles.KV_CACHE_USED),
+            running=counters.get(engine_http.RUNNING),
+            waiting=counters.get(engine_http.WAITING),
+            generated_tokens=counters.get(engine_http.GENERATED),
+            kv_cache_used=counters.get(engine_http.KV_CACHE_USED),
         )
         frozen_s = self._frozen_s(observation, server, heartbeat)
         version = http_probe.query_version(http, url, api_key=key, timeout_s=HEALTH_TIMEOUT_S) or ""
@@ -174,7 +174,7 @@ class Prober:
     def _is_generating(self, http: Http, url: str, key: str, heartbeat: float | None) -> bool:
         """Return True if the heartbeat counter increases within a short pause."""
         self.pause(SECOND_SAMPLE_PAUSE_S)
-        later = server_counters.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
+        later = server_counters.read_counters(http, url, key)[0].get(engine_http.HEARTBEAT)
         return later is not None and heartbeat is not None and later > heartbeat
 
     def _probe_token(self, http: Http, observation: Observation, key: str, priority: int) -> Observation:
@@ -188,7 +188,7 @@ class Prober:
             limit_s = max(limit_s, self.limits.frozen_s)
         check = http_probe.check_token(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if check.token == "none":
-            after = server_counters.read_counters(http, url, key)[0].get(roles.HEARTBEAT)
+            after = server_counters.read_counters(http, url, key)[0].get(engine_http.HEARTBEAT)
             if after is not None and after > (
                 observation.heartbeat or 0
             ):  # other requests make progress, so this one is only queued

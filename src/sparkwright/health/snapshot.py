@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines.http import Http
 from sparkwright.errors import SparkwrightError
 from sparkwright.health.record import MODEL_FILE_PREFIX, Container, Record, Serves, validity_s
@@ -23,7 +23,7 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.transport.connection import TransportError
 from sparkwright.transport.http import request
 
-TRAFFIC_ROLES = (roles.RUNNING, roles.WAITING, roles.GENERATED)
+TRAFFIC_ROLES = (engine_http.RUNNING, engine_http.WAITING, engine_http.GENERATED)
 TEMPERATURE_TIMEOUT_S = 2.0
 DOCKER_TIMEOUT_S = 3.0
 HEALTH_TIMEOUT_S = 2.0

@@ -172,7 +172,7 @@ def request_tokens(
 class TokenCheck:
     """The outcome of a request for a token."""
 
-    #: "none" after a timeout, "refused" if the API key is missing or wrong
+    #: "made" if the server generated a token, "none" after a timeout, "refused" if the API key is missing or wrong
     token: Literal["made", "none", "refused", "error"]
     error: str = ""
     #: duration of the request

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines.http import Http
 from sparkwright.errors import Failed
 from sparkwright.measure import figures, gpu_sampler, load, server_counters, speculation, stream, workload
@@ -129,7 +129,7 @@ def _acceptance_figures(before: Mapping[str, float], after: Mapping[str, float])
 
 
 def _describe_mismatch(before: Mapping[str, float], after: Mapping[str, float], outcomes: Sequence[Outcome]) -> str:
-    served = counter_increase(before, after, roles.GENERATED)
+    served = counter_increase(before, after, engine_http.GENERATED)
     streams = [outcome.stream for outcome in outcomes if outcome.stream]
     if served is None or len(streams) < len(outcomes) or any(stream.approximate for stream in streams):
         return ""
@@ -153,7 +153,9 @@ def _build_report(
     errors = [outcome.error for outcome in outcomes if outcome.error]
     totals = figures.summarize(streams)
     percentiles_unreliable = lag.spoils_percentiles(totals.itl.p50 if totals.itl else None)
-    hits, queries = (counter_increase(before, after, name) for name in (roles.PREFIX_HITS, roles.PREFIX_QUERIES))
+    hits, queries = (
+        counter_increase(before, after, name) for name in (engine_http.PREFIX_HITS, engine_http.PREFIX_QUERIES)
+    )
     cached_share = round(hits / queries, 4) if queries and hits is not None else None
     mismatch = _describe_mismatch(before, after, outcomes)
     doubts = [mismatch] if mismatch else []
@@ -178,7 +180,7 @@ def _build_report(
         "client_lag_p99_ms": round(lag.p99_s * 1000, 3),
         "client_lag_max_ms": round(lag.max_s * 1000, 3),
         "prefix_hit_share": cached_share,
-        "preemptions": counter_increase(before, after, roles.PREEMPTIONS),
+        "preemptions": counter_increase(before, after, engine_http.PREEMPTIONS),
         "gpu": state.to_json(),
     }
 

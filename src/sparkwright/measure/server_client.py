@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.engines.prefix_cache import PrefixMeasurement
@@ -134,7 +134,9 @@ def measure_prefix_reuse(
             base_url, body, counter_keys=http.counted, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s
         )
         after = get_counters()
-        increases = [counter_increase(before, after, name) for name in (roles.PREFIX_QUERIES, roles.PREFIX_HITS)]
+        increases = [
+            counter_increase(before, after, name) for name in (engine_http.PREFIX_QUERIES, engine_http.PREFIX_HITS)
+        ]
         measurements.append(PrefixMeasurement(measured.ttft_s or 0.0, measured.prompt_tokens, *increases))
         before = after
         progress(n, len(PREFIX_QUESTIONS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines.http import Http
 from sparkwright.errors import Inconclusive
 from sparkwright.measure.http_probe import send_request
@@ -31,9 +31,9 @@ def read_counters(http: Http, base_url: str, api_key: str) -> tuple[dict[str, fl
 
 def count_active_requests(counters: Mapping[str, float]) -> float | None:
     """Return the number of running and waiting requests, or None if unknown."""
-    if roles.RUNNING not in counters:
+    if engine_http.RUNNING not in counters:
         return None
-    return counters[roles.RUNNING] + counters.get(roles.WAITING, 0)
+    return counters[engine_http.RUNNING] + counters.get(engine_http.WAITING, 0)
 
 
 def wait_until_idle(get_counters: Callable[[], Mapping[str, float]], timeout_s: float) -> Mapping[str, float]:

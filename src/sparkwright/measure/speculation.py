@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines.http import Http
 from sparkwright.measure import reference
 from sparkwright.measure.reference import Unanswered
@@ -39,12 +39,12 @@ class Acceptance:
 
 def acceptance(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
     """Return the acceptance between two readings of the counters by role, or None if nothing was drafted."""
-    drafts = counter_increase(before, after, roles.DRAFTS)
+    drafts = counter_increase(before, after, engine_http.DRAFTS)
     if not drafts or drafts < 0:
         return None
-    accepted = counter_increase(before, after, roles.ACCEPTED_TOKENS)
+    accepted = counter_increase(before, after, engine_http.ACCEPTED_TOKENS)
     positions: list[float] = []
-    while (name := f"{roles.ACCEPTED_AT_PREFIX}{len(positions)}") in after:
+    while (name := f"{engine_http.ACCEPTED_AT_PREFIX}{len(positions)}") in after:
         positions.append(round(max(0.0, after[name] - before.get(name, 0.0)) / drafts, 3))
     return Acceptance(drafts, round(accepted / drafts, 2) if accepted is not None else None, tuple(positions))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.measure import http_probe, server_counters
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.protocol.result import Result
@@ -45,7 +45,12 @@ def test_a_key_is_asked_for_and_used(tmp_path: Path) -> None:
 def test_counters_are_read_by_role() -> None:
     with serving(FakeServer(steps=40, done=3, running=2)) as server:
         counters, cache = server_counters.read_counters(HTTP, server.url, "")
-    assert counters == {roles.HEARTBEAT: 40, roles.GENERATED: 3, roles.RUNNING: 2, roles.WAITING: 0}
+    assert counters == {
+        engine_http.HEARTBEAT: 40,
+        engine_http.GENERATED: 3,
+        engine_http.RUNNING: 2,
+        engine_http.WAITING: 0,
+    }
     assert cache == {}
 
 

@@ -47,7 +47,7 @@ def base_url(inventory: Inventory, gateway: Gateway) -> tuple[str, str]:
     return f"{url if file.tls == 'none' else url.replace('http:', 'https:', 1)}/v1", access_hint
 
 
-def refuse_without_key(gateway: Gateway) -> None:
+def check_client_key(gateway: Gateway) -> None:
     """Raise Refused, with file and line, if the clients' key can't be read or is unsuitable.
 
     A key from a command is not checked, because the command may prompt the user; planning runs it once.
@@ -56,7 +56,7 @@ def refuse_without_key(gateway: Gateway) -> None:
         _load_key(gateway)
 
 
-def refuse_without_haproxy(inventory: Inventory, gateway: Gateway) -> None:
+def check_haproxy(inventory: Inventory, gateway: Gateway) -> None:
     """Raise Refused, with file and line, if the gateway's host is a sandbox and HAProxy is not installed on the laptop."""
     if inventory.machines[gateway.host].connection == "sandbox":
         from sparkwright.sandbox import haproxy
@@ -65,13 +65,13 @@ def refuse_without_haproxy(inventory: Inventory, gateway: Gateway) -> None:
 
 
 def build_variables(
-    selection: Selection, host: Host, image: Mapping[str, Any] | None, operators: Mapping[str, str]
+    selection: Selection, host: Host, image: Mapping[str, Any] | None, host_key_hashes: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Secret]]:
     """Return the playbook's `gateway` variable and the secrets that its files contain.
 
     Args:
         image: the lock's entry for the gateway's image.
-        operators: SHA-256 of each host's key, by host name; empty for a host that could not be queried.
+        host_key_hashes: SHA-256 of each host's key, by host name; empty for a host that could not be queried.
 
     Raises:
         Refused: a mistake in the user's files; with file and line.
@@ -93,7 +93,7 @@ def build_variables(
         "client_key": secret_names[_key_name(gateway)],
         "clients": {name: _client_key_name(gateway, name) for name in gateway.file.clients},
         "certificate": secret_names[_certificate_name(gateway)],
-        "operators": dict(operators),
+        "operators": dict(host_key_hashes),
         "server_keys": {model.backend: model.key for model in config.models if model.key},
         "options": [list(option) for option in spec.docker_options()],
     }

@@ -34,8 +34,8 @@ def deploy(options: DeployOptions, on_event: Listener | None = None) -> list[int
     inventory = Inventory.load(project.root)
     gateway = select_gateway(inventory, options.host)
     gateway_routes.build_routes(project.root, inventory, gateway)
-    gateways.refuse_without_key(gateway)
-    gateways.refuse_without_haproxy(inventory, gateway)
+    gateways.check_client_key(gateway)
+    gateways.check_haproxy(inventory, gateway)
     codes = playbooks.run(DEPLOY_PLAYBOOK, "gateway.deploy", replace(options, host=gateway.host), on_event=on_event)
     prints_result = not (options.check or options.dry_run or options.json or on_event is not None)
     if prints_result and {*codes} <= {Exit.OK, Exit.INCONCLUSIVE}:
@@ -52,8 +52,8 @@ def rollback(options: DeployOptions) -> list[int]:
     """Roll back the gateway that `options.host` names, and return the exit codes. Its current routes may be invalid."""
     inventory = Inventory.load(Project.here().root)
     gateway = select_gateway(inventory, options.host)
-    gateways.refuse_without_key(gateway)
-    gateways.refuse_without_haproxy(inventory, gateway)
+    gateways.check_client_key(gateway)
+    gateways.check_haproxy(inventory, gateway)
     return playbooks.run(ROLLBACK_PLAYBOOK, "gateway.rollback", replace(options, host=gateway.host))
 
 

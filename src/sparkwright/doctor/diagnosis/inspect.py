@@ -11,7 +11,7 @@ from typing import Any
 from sparkwright.doctor.diagnosis.server_probe import Measurement
 from sparkwright.doctor.diagnosis.server_state import MAX_LINE_CHARS, ContainerExit, DiagnosisInput, RecipeFacts
 from sparkwright.engines import advice, slowness
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines.log.reader import LogReader
 from sparkwright.engines.log.text import strip_terminal_codes
 from sparkwright.errors import SparkwrightError
@@ -227,8 +227,8 @@ def build_rate_facts(
         ollama=evidence.list_ollama_models(context),
         memory=evidence.read_meminfo(context),
         busy=server_counters.count_active_requests(observed.before),
-        kv_used=observed.after.get(roles.KV_CACHE_USED),
-        preempted=counter_increase(observed.before, observed.after, roles.PREEMPTIONS),
+        kv_used=observed.after.get(engine_http.KV_CACHE_USED),
+        preempted=counter_increase(observed.before, observed.after, engine_http.PREEMPTIONS),
         acceptance=observed.acceptance,
         findings=advisor.check(request, model, version) if server.inspected else (),
         flags=command.flags,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sparkwright.doctor.diagnosis.server_state import DiagnosisInput, ProbeResult
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
 from sparkwright.engines.http import Http
 from sparkwright.health.judging.observation import Limits
@@ -71,7 +71,7 @@ class ServerProbe:
     def detect_traffic(self, probe: ProbeResult, server: DiagnosisInput) -> ProbeResult:
         """Detect other clients and their token rate by reading the counters twice, and for longer if requests get no tokens."""
         before, at_s = self._counters(), time.monotonic()
-        if roles.RUNNING not in before:
+        if engine_http.RUNNING not in before:
             return probe
         self.pause(POLL_S)
         after = self._counters()
@@ -119,7 +119,7 @@ class ServerProbe:
 
         None if there were no tokens, or if the engine counts a request's tokens only at its end.
         """
-        generated = after.get(roles.GENERATED, 0.0) - before.get(roles.GENERATED, 0.0)
+        generated = after.get(engine_http.GENERATED, 0.0) - before.get(engine_http.GENERATED, 0.0)
         return (
             generated / (time.monotonic() - since_s) if generated > 0 and not self.http.has_separate_heartbeat else None
         )
@@ -129,7 +129,7 @@ class ServerProbe:
 
 
 def _heartbeat(counters: Mapping[str, float]) -> float:
-    return counters.get(roles.HEARTBEAT, 0.0)
+    return counters.get(engine_http.HEARTBEAT, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Measurement(Measurements):
     @property
     def acceptance(self) -> float | None:
         """The number of accepted tokens per draft; None without speculation."""
-        counters = (roles.DRAFTS, roles.ACCEPTED_TOKENS)
+        counters = (engine_http.DRAFTS, engine_http.ACCEPTED_TOKENS)
         drafts, accepted = (counter_increase(self.before, self.after, name) or 0.0 for name in counters)
         return accepted / drafts if drafts > 0 else None
 
@@ -253,7 +253,7 @@ def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: st
 
 def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]) -> str:
     """Describe the traffic of other clients during the measurement; empty if there was none."""
-    served = counter_increase(measurement.before, after, roles.GENERATED)
+    served = counter_increase(measurement.before, after, engine_http.GENERATED)
     if (
         served is not None
         and not measurement.approximate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import shared_rules
 from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding, Rules, Way
@@ -45,7 +45,7 @@ def no_heartbeat(request: ServerRequest) -> Iterator[Finding]:
     `generated` only. Without a heartbeat, every health check requests a token, and fails if the request waits in a long queue.
     """
     metrics = request.flags.get("metrics") or {}
-    if request.flags and roles.HEARTBEAT not in metrics:
+    if request.flags and engine_http.HEARTBEAT not in metrics:
         way = Way("set `heartbeat` under `metrics` to such a counter, if the server has one")
         sentence = "metrics has no heartbeat: a check cannot tell a stall from a long queue."
         yield Finding("info", sentence, (way,), "sparkwright's health check", "metrics")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from sparkwright import units
 from sparkwright.engines import engine, openai_api
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.errors import SparkwrightError
 from sparkwright.host.containers import container_labels, container_options, containers, server_key
 from sparkwright.host.images.image_names import digests_of
@@ -213,4 +213,4 @@ def _read_tokens(context: Context, name: str, own_port: int | None) -> float | N
         return None
     key = server_key.read_container_key(context.state, container)
     counters, _ = server_counters.read_counters(container_labels.engine_of_container(container).http, url, key)
-    return counters.get(roles.GENERATED)
+    return counters.get(engine_http.GENERATED)

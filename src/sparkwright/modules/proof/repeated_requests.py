@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sparkwright import defaults, units
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api, prefix_cache, tasks
 from sparkwright.engines.engine import Engine
 from sparkwright.engines.http import Http
@@ -79,7 +79,7 @@ class PrefixCache(Module["PrefixCache.Args"]):
         server_settings = _query_settings(http, args, key)
         if server_settings.get("prefix_caching") is False or engine.prefix_cache.is_off(cache_settings):
             return _build_result(prefix_cache.off_verdict(engine.name), engine, args, {})
-        if roles.PREFIX_QUERIES not in counters:
+        if engine_http.PREFIX_QUERIES not in counters:
             evaluation = prefix_cache.evaluate_prefix_cache(
                 engine.name, engine.prefix_cache, [], 0, 1, cache_settings, None
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sparkwright import defaults
-from sparkwright.engines import http as roles
+from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api, slowness, tasks
 from sparkwright.engines.http import Http
 from sparkwright.engines.log import resolution
@@ -265,7 +265,7 @@ def _probe_speculation(
 
 def _describe_token_mismatch(before: Mapping[str, float], after: Mapping[str, float], measured: SmokeResult) -> str:
     """Describe a difference between the server's and the client's token counts; empty if they agree or the server has none."""
-    served = counter_increase(before, after, roles.GENERATED)
+    served = counter_increase(before, after, engine_http.GENERATED)
     if served is None or measured.approximate or not has_count_mismatch(served, measured.tokens, measured.capped):
         return ""
     return f"the server counted {served:.0f} tokens, the client {measured.tokens}"
@@ -344,7 +344,9 @@ def _result_data(
     acceptance: speculation_proof.Acceptance | None,
 ) -> dict[str, Any]:
     before, after = observed.counters_before, observed.counters_after
-    hits, queries = (counter_increase(before, after, role) for role in (roles.PREFIX_HITS, roles.PREFIX_QUERIES))
+    hits, queries = (
+        counter_increase(before, after, role) for role in (engine_http.PREFIX_HITS, engine_http.PREFIX_QUERIES)
+    )
     gaps_s = sorted(gap for run in measured.runs for gap in run.gaps_s)
     has_p99 = bool(gaps_s) and not observed.lag.spoils_percentiles(measured.gap_s)
     return {
