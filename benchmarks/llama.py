@@ -102,7 +102,7 @@ def compared(base_url: str, streams: int) -> list[tuple[float, float]]:
         )
     rows = []
     for recording in recordings:
-        ours_per_s = stream.parse_recording(recording, HTTP.counted).tok_per_s or 0.0
+        ours_per_s = stream.parse_recording(recording, HTTP.token_count_keys).tok_per_s or 0.0
         said = timings(b"".join(piece for _, piece in recording.pieces))["predicted_per_second"]
         rows.append((said, ours_per_s / said))
     return rows
@@ -136,7 +136,7 @@ def first_tokens(base_url: str) -> None:
 def ours(base_url: str) -> First:
     """Measure as all of sparkwright's measurements do."""
     recording = stream.record(base_url, body(8))
-    found = stream.parse_recording(recording, HTTP.counted)
+    found = stream.parse_recording(recording, HTTP.token_count_keys)
     own = timings(b"".join(piece for _, piece in recording.pieces))
     return First(1000 * (found.ttft_s or 0), own["prompt_ms"])
 

@@ -36,7 +36,7 @@ def started(engine: Path, model: Path, caches: Path) -> tuple[float, float]:
     """Seconds until it is ready, and of those what the engine itself calls its initialization."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
-        for place, name in CACHES.places.items():
+        for place, name in CACHES.fixed_folders.items():
             (caches / name).mkdir(parents=True, exist_ok=True)
             (Path(folder) / Path(place).name.replace("root", getpass.getuser())).symlink_to(caches / name)
         kept = {name: value.replace(CACHE_MOUNT, str(caches)) for name, value in CACHES.environment.items()}

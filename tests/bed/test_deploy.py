@@ -43,7 +43,7 @@ def test_the_script_left_on_the_host_makes_the_same_container(bare: BedProject) 
         [(mount["Source"], mount["Target"]) for mount in made["HostConfig"].pop("Mounts")] for made in (ours, theirs)
     ]
     assert mounts[0] == mounts[1]
-    assert [target for _, target in mounts[0]] == [CACHE_MOUNT, *CACHES.places]
+    assert [target for _, target in mounts[0]] == [CACHE_MOUNT, *CACHES.fixed_folders]
     for made in (ours, theirs):
         made["Config"]["Env"].sort()
     for part in ("Config", "HostConfig"):

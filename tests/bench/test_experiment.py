@@ -112,7 +112,7 @@ def test_a_key_inside_a_json_flag_is_swept_and_the_others_stay(base: Recipe) -> 
         {"method": "mtp", "num_speculative_tokens": 3},
         None,
     ]
-    assert [dict(arm.at) for arm in planned][1] == {"speculative-config.num_speculative_tokens": 3}
+    assert [dict(arm.swept_values) for arm in planned][1] == {"speculative-config.num_speculative_tokens": 3}
 
 
 def test_a_key_is_found_in_json_text_and_in_flags_with_dots(base: Recipe) -> None:

@@ -225,13 +225,13 @@ def test_what_holds_memory_is_no_reason_of_a_death_that_tells_another() -> None:
 
 def test_nothing_explains_the_slowness_of_a_fast_server() -> None:
     evidence = slowness.SlownessEvidence(
-        share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thought=30, answered=32
+        share=1.0, slow=False, ollama=[("qwen3:32b", 20 * GIB)], thinking_tokens=30, answer_tokens=32
     )
     assert {cause.verdict for cause in slowness.find_causes(evidence)} <= {"noted", "unknown", "excluded"}
 
 
 HOT = slowness.Cause("the GPU is too hot", "found", "96 °C", weight=70)
-FULL = slowness.Cause("the disk is full", "found", "0.0 GiB free", weight=90, of_rate=False)
+FULL = slowness.Cause("the disk is full", "found", "0.0 GiB free", weight=90, lowers_rate=False)
 BASELINE = ExpectedRate(47.0, 0.1, "baseline")
 
 
@@ -260,7 +260,13 @@ def test_a_rate_that_nobody_expects_and_one_that_others_spoilt_are_no_verdict() 
 
 def test_of_a_slow_one_what_was_measured_comes_before_what_is_supposed() -> None:
     evidence = slowness.SlownessEvidence(
-        share=0.12, slow=True, gpu_degraded=True, gpu="SM clock 712 MHz", kv_used=0.99, thought=9, answered=9
+        share=0.12,
+        slow=True,
+        gpu_degraded=True,
+        gpu="SM clock 712 MHz",
+        kv_used=0.99,
+        thinking_tokens=9,
+        answer_tokens=9,
     )
     verdicts = [cause.verdict for cause in slowness.find_causes(evidence)]
     assert verdicts == sorted(verdicts, key=["found", "possible", "unknown", "noted", "excluded"].index)

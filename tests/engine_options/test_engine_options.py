@@ -92,7 +92,7 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
     history = HISTORIES[name]
     newest = history.releases[-1]
     for option, span in history.spans.items():
-        if span.last is None or span.instead in ("", options.NO_SUCCESSOR):
+        if span.last is None or span.successor in ("", options.NO_SUCCESSOR):
             continue
         (finding,) = find_unknown_flags(
             name, {option: True if span.kind in ("switch", "bare", "both") else "1"}, newest

@@ -18,7 +18,7 @@ WEIGHTS = {"files": [{"path": "model-00001-of-00001.safetensors", "size_bytes": 
 
 
 def build_budget(memory: Memory, start: StartFacts | None = None, total: int = TOTAL) -> Budget:
-    return budget.build(memory, total, start or StartFacts(), reserve_bytes=4 * GIB, own=OWN)
+    return budget.build(memory, total, start or StartFacts(), reserve_bytes=4 * GIB, system=OWN)
 
 
 def sizes(memory_budget: Budget) -> dict[str, float]:
@@ -56,7 +56,7 @@ def test_a_cache_in_bytes_does_not_start_without_the_share_that_its_check_wants(
     memory_budget = build_budget(memory, total=TOTAL)
     assert sizes(memory_budget)["KV cache"] == 10.0 and sizes(memory_budget)["weights"] == 35.0
     assert memory.start_share == 0.92, "vLLM's default, though it does not take it"
-    engine = memory_budget.of("server")
+    engine = memory_budget.owner_bytes("server")
     assert engine + 4 * GIB >= int(0.92 * TOTAL), "so much must be available"
     low = build_budget(get_engine("vllm").advice.memory({**flags, "gpu-memory-utilization": 0.4}, WEIGHTS))
     assert "start-up check" not in sizes(low) and low.fits
@@ -80,11 +80,11 @@ def test_what_was_measured_takes_the_place_of_what_is_assumed() -> None:
         host_bytes=5 * GIB, gpu_bytes=memory.gpu_bytes(TOTAL) + GIB, kv_tokens=900_000, full_requests=6.9
     )
     memory_budget = build_budget(memory, StartFacts(learned=learned, warm=True))
-    assert sizes(memory_budget)["host's side"] == 5.0 and sizes(memory_budget)["beyond that on the GPU"] == 1.0
+    assert sizes(memory_budget)["host's side"] == 5.0 and sizes(memory_budget)["other GPU memory"] == 1.0
     assert not any(row.assumed for row in memory_budget.rows)
     assert "held 900000 tokens, 6.9 full-length requests" in memory_budget.lines()[-1]
     other = build_budget(memory, StartFacts(learned=dataclasses.replace(learned, same=False), warm=True))
-    assert "beyond that on the GPU" not in sizes(other) and other.kv_tokens is None
+    assert "other GPU memory" not in sizes(other) and other.kv_tokens is None
     assert "other arguments of this image" in "\n".join(other.lines())
 
 

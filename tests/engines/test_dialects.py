@@ -25,10 +25,10 @@ def read_recorded(name: str) -> dict[str, Any]:
     """Return a recorded answer in a chat's form."""
     dialect, text = BY_PREFIX[name[0]], RECORDED[name]["text"]
     if not name.endswith("-stream"):
-        return dialect.answer(json.loads(text))
+        return dialect.convert_answer(json.loads(text))
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
-    assert not dialect.disorder(events) and events[-1]["type"] in dialect.last
-    return dialect.assembled(events)
+    assert not dialect.find_disorder(events) and events[-1]["type"] in dialect.last_events
+    return dialect.assemble_answer(events)
 
 
 @pytest.mark.parametrize("api", ["m", "r"])
@@ -52,7 +52,7 @@ def test_tokens_of_a_prompt_in_a_cache_count() -> None:
 
 
 def test_turns_with_tools_take_the_form_of_the_messages_api() -> None:
-    body = MESSAGES.request(CHAT)
+    body = MESSAGES.convert_request(CHAT)
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
     assert [block["type"] for block in body["messages"][2]["content"]] == ["tool_result", "text"]
     assert body["tools"][0]["input_schema"]["required"] == ["city"] and body["tool_choice"] == {"type": "auto"}
@@ -60,7 +60,7 @@ def test_turns_with_tools_take_the_form_of_the_messages_api() -> None:
 
 
 def test_turns_with_tools_take_the_form_of_the_responses_api() -> None:
-    body = RESPONSES.request(CHAT)
+    body = RESPONSES.convert_request(CHAT)
     assert [item.get("type") for item in body["input"]] == [None, "function_call", "function_call_output", None]
     assert (body["max_output_tokens"], body["tools"][0]["name"]) == (9, "get_weather")
 
@@ -68,9 +68,9 @@ def test_turns_with_tools_take_the_form_of_the_responses_api() -> None:
 def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
     text = RECORDED["m-tool-stream"]["text"]
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
-    disorder = MESSAGES.disorder(events)
+    disorder = MESSAGES.find_disorder(events)
     assert "content_block_start" in disorder
-    outcome = table.API_PROBES["messages"].evaluate(Reply(200, "", MESSAGES.assembled(events), disorder))
+    outcome = table.API_PROBES["messages"].evaluate(Reply(200, "", MESSAGES.assemble_answer(events), disorder))
     assert (outcome.verdict, outcome.fault) == ("disproved", "events out of order")
 
 
@@ -85,7 +85,7 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
     ],
 )
 def test_what_is_no_answer_proves_nothing_and_breaks_nothing(dialect: Dialect, given: Any) -> None:
-    for body in (dialect.answer(given), dialect.assembled([given])):
+    for body in (dialect.convert_answer(given), dialect.assemble_answer([given])):
         assert fields.evaluate_tool_call(Reply(200, "", body)).verdict != "proved"
 
 

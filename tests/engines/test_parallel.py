@@ -30,7 +30,7 @@ WORKER = dataclasses.replace(HEAD, rank=1, address="192.168.100.11")
 
 
 def member_arguments(member: ClusterMember, **recipe: object) -> tuple[str, ...]:
-    return own.argv({**recipe, **parallel.share(member).flags})
+    return own.argv({**recipe, **parallel.member_settings(member).flags})
 
 
 def test_the_part_is_found_by_its_engine() -> None:
@@ -49,7 +49,7 @@ def test_a_workers_words_are_those_of_a_real_one() -> None:
 
 
 def test_members_differ_in_rank_address_and_head_only() -> None:
-    head, worker = parallel.share(HEAD), parallel.share(WORKER)
+    head, worker = parallel.member_settings(HEAD), parallel.member_settings(WORKER)
     differ = {name for name in {**head.flags, **worker.flags} if head.flags.get(name) != worker.flags.get(name)}
     assert differ == {"node-rank", "headless"}
     apart = {name for name in {**head.env, **worker.env} if head.env.get(name) != worker.env.get(name)}
@@ -64,14 +64,14 @@ def test_a_worker_is_not_asked_for_api_servers_which_headless_refuses() -> None:
 
 
 def test_every_flag_exists_where_it_is_given() -> None:
-    flags = parallel.share(WORKER).flags
+    flags = parallel.member_settings(WORKER).flags
     for name in (*flags, *parallel.SET_BY):
         assert find_existence(name, Version("0.32.0")).exists
     assert {name for name, given in flags.items() if given is not None} == set(parallel.SET_BY)
 
 
 def test_each_member_has_its_own_interfaces_and_both_adapters() -> None:
-    env = parallel.share(WORKER).env
+    env = parallel.member_settings(WORKER).env
     assert env == {
         "VLLM_HOST_IP": "192.168.100.11",
         "NCCL_SOCKET_IFNAME": "enp1s0f1np1",
@@ -83,7 +83,7 @@ def test_each_member_has_its_own_interfaces_and_both_adapters() -> None:
 
 
 def test_the_head_ends_a_hung_group_before_vllms_five_minutes() -> None:
-    limit = parallel.share(HEAD).env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]
+    limit = parallel.member_settings(HEAD).env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]
     assert 60 <= int(limit) < 300
 
 
@@ -91,19 +91,19 @@ def test_no_index_of_an_address_is_pinned_and_nothing_is_empty() -> None:
     """An empty NCCL_IB_GID_INDEX would mean 0, an empty interface none."""
     bare = dataclasses.replace(HEAD, interfaces=(), adapters=(), traced=True)
     for member in (HEAD, WORKER, bare):
-        env = parallel.share(member).env
+        env = parallel.member_settings(member).env
         assert "NCCL_IB_GID_INDEX" not in env and all(env.values())
-    assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} & set(parallel.share(bare).env)
+    assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} & set(parallel.member_settings(bare).env)
 
 
 def test_nccl_tells_of_its_network_when_it_is_asked_to() -> None:
-    assert not [name for name in parallel.share(HEAD).env if name.startswith("NCCL_DEBUG")]
-    env = parallel.share(dataclasses.replace(HEAD, traced=True)).env
+    assert not [name for name in parallel.member_settings(HEAD).env if name.startswith("NCCL_DEBUG")]
+    env = parallel.member_settings(dataclasses.replace(HEAD, traced=True)).env
     assert (env["NCCL_DEBUG"], env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
 
 
 def test_the_container_has_rdma_without_privileges() -> None:
-    share = parallel.share(WORKER)
+    share = parallel.member_settings(WORKER)
     assert share.options == {
         "network": "host",
         "devices": ["/dev/infiniband"],
@@ -115,7 +115,7 @@ def test_the_container_has_rdma_without_privileges() -> None:
 
 
 def test_a_host_without_adapters_gets_no_device_that_it_lacks() -> None:
-    options = parallel.share(dataclasses.replace(HEAD, adapters=())).options
+    options = parallel.member_settings(dataclasses.replace(HEAD, adapters=())).options
     assert options == {"network": "host", "ulimits": {"nofile": "1048576"}}
 
 
@@ -126,7 +126,7 @@ def test_a_members_command_is_read_back() -> None:
 
 def test_yaml_of_the_options_is_what_a_recipe_holds() -> None:
     """Options are written into scripts and recipes: plain values only."""
-    options = parallel.share(HEAD).options
+    options = parallel.member_settings(HEAD).options
     assert yaml.safe_load(yaml.safe_dump(options)) == options
     assert Path(options["devices"][0]).is_absolute()
 

@@ -5,7 +5,7 @@ from packaging.version import Version
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines import prefix_cache
-from sparkwright.engines.compile_caches import CACHE_MOUNT, own_variables
+from sparkwright.engines.compile_caches import CACHE_MOUNT, find_cache_variables
 from sparkwright.engines.prefix_cache import PrefixMeasurement, evaluate_prefix_cache
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.engines.vllm.http import HTTP
@@ -38,7 +38,7 @@ def test_flags_about_answers_do_not_matter_and_an_unknown_one_does() -> None:
 
 
 def test_every_variable_points_below_the_mount_and_is_known_as_ours_again() -> None:
-    assert own_variables({**CACHES.environment, "HF_HOME": "/hf"}) == set(CACHES.variables)
+    assert find_cache_variables({**CACHES.environment, "HF_HOME": "/hf"}) == set(CACHES.variables)
     assert len(set(CACHES.environment.values())) == len(CACHES.variables)
 
 

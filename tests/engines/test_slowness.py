@@ -35,7 +35,7 @@ def verdicts(**fields: Any) -> dict[str, str]:
             "BF16 weights although the model's name says FP8",
         ),
         ({"log": {"block_size": 2096}, "budget": 2048}, "a block of the KV cache is larger than max-num-batched-tokens"),
-        ({"thought": 30, "answered": 32}, "reasoning tokens precede the answer"),
+        ({"thinking_tokens": 30, "answer_tokens": 32}, "reasoning tokens precede the answer"),
         ({"memory": {"MemAvailable": 2 * GIB, "MemTotal": 120 * GIB}}, "the memory is full"),
         ({"acceptance": 0.2}, "few draft tokens are accepted"),
         ({"kv_used": 0.99}, "the KV cache is full"),
@@ -65,10 +65,10 @@ def test_a_very_slow_server_has_more_possible_causes_than_a_fast_one() -> None:
 
 
 def test_what_makes_answers_late_does_not_come_before_what_makes_tokens_slow() -> None:
-    names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, thought=30, answered=32))]
+    names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, thinking_tokens=30, answer_tokens=32))]
     assert names.index("a stale compile cache") < names.index("reasoning tokens precede the answer")
     assert (
-        find_causes(SlownessEvidence(share=1.0, thought=30, answered=32))[0].name
+        find_causes(SlownessEvidence(share=1.0, thinking_tokens=30, answer_tokens=32))[0].name
         == "reasoning tokens precede the answer"
     )
 
@@ -84,8 +84,8 @@ def test_the_ladder_leaves_out_what_is_excluded() -> None:
         ("sglang", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "lower mem-fraction-static, or stop"),
         ("openai", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "stop other processes"),
         ("sglang", {"kv_used": 0.99}, "lower max-running-requests or context-length"),
-        ("llama_cpp", {"thought": 30, "answered": 32}, 'chat-template-kwargs: {"enable_thinking": false}'),
-        ("sglang", {"thought": 30, "answered": 32}, "in each request"),
+        ("llama_cpp", {"thinking_tokens": 30, "answer_tokens": 32}, 'chat-template-kwargs: {"enable_thinking": false}'),
+        ("sglang", {"thinking_tokens": 30, "answer_tokens": 32}, "in each request"),
     ],
 )
 def test_a_fix_names_the_flags_of_the_engine_that_serves(name: str, seen: dict[str, Any], fix: str) -> None:

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from sparkwright.app.stores import model_config
 from sparkwright.engines.model import roofline
-from sparkwright.engines.model.architecture import classify, essence
+from sparkwright.engines.model.architecture import classify, relevant_config
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import parallel, rules
 from sparkwright.engines.vllm.prediction import VllmRequest, block_size, predict_effective
@@ -37,7 +37,7 @@ def check_config(model_config: Any) -> None:
     block_size(model_config, "auto", speculative_tokens=3)
     predict_effective(VllmRequest(flags={"kv-cache-dtype": "fp8"}), architecture, VERSION)
     roofline.ceiling("NVIDIA GB10", roofline.bytes_per_token(model_config, TENSORS))
-    assert json.dumps(essence(model_config))
+    assert json.dumps(relevant_config(model_config))
     for finding in rules.check(VllmRequest(flags={"max-num-seqs": 8}), architecture, VERSION):
         assert finding.sentence
     for split in (Split(tensor=3), Split(pipeline=3)):

@@ -59,7 +59,7 @@ def test_everything_generated_counts(kind: str) -> None:
 
 def test_thinking_is_told_apart_from_the_answer() -> None:
     streamed = measure(reasoning=10)
-    assert (streamed.tokens, streamed.thought) == (30, 10)
+    assert (streamed.tokens, streamed.thinking_tokens) == (30, 10)
 
 
 def test_a_last_token_without_text_counts_too() -> None:

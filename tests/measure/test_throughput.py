@@ -132,7 +132,7 @@ def test_a_host_without_a_gpu_gives_no_sample() -> None:
     assert (
         gpu_sampler.build_sample(nvidia_smi.parse_figures("NVIDIA-SMI has failed\n", nvidia_smi.SAMPLE_VALUES)) is None
     )
-    assert gpu_sampler.summarize_samples([]).known is False
+    assert gpu_sampler.summarize_samples([]).has_clock is False
 
 
 def test_a_late_client_spoils_percentiles_before_it_spoils_rates() -> None:

@@ -22,7 +22,7 @@ CASES = {
         {
             "tool_call": ("proved", "called get_weather with 'Paris'", ""),
             "reasoning": ("proved", "thinking in `reasoning`, the answer in the content", ""),
-            "json_schema": ("proved", "the content is JSON of the schema", ""),
+            "json_schema": ("proved", "the content is JSON that matches the schema", ""),
             "messages": ("proved", "called get_weather with 'Paris'", ""),
             "messages, thinking": ("proved", "thinking in `thinking`, the answer in the content", ""),
             "messages, count_tokens": ("proved", "like the answer's usage", ""),
@@ -50,7 +50,7 @@ CASES = {
                 "--tool-call-parser is for another model",
             ),
             "reasoning": ("disproved", "the thinking is in the content: '<think>", "--reasoning-parser is missing"),
-            "json_schema": ("proved", "the content is JSON of the schema", ""),
+            "json_schema": ("proved", "the content is JSON that matches the schema", ""),
         },
     ),
     "another model's tool parser": (

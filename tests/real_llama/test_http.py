@@ -84,7 +84,7 @@ def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> N
     assert chunks[-1]["usage"]["completion_tokens"] == chunks[-1]["timings"]["predicted_n"] == 40
     cumulative = [chunk["timings"]["predicted_n"] for chunk in chunks if chunk["choices"] and "timings" in chunk]
     assert cumulative == sorted(set(cumulative)) and cumulative[-1] <= 40
-    measured = stream.measure_stream(llama.base_url, BODY, counter_keys=HTTP.counted)
+    measured = stream.measure_stream(llama.base_url, BODY, counter_keys=HTTP.token_count_keys)
     assert (measured.tokens, measured.approximate) == (40, False)
     assert [tokens for _, tokens in measured.points] == sorted({tokens for _, tokens in measured.points})
     assert len(measured.points) > 1

@@ -203,7 +203,7 @@ class BenchRun:
                 "title": arm.title,
                 "recipe": arm.recipe.name,
                 "changes": dict(arm.changes),
-                "at": dict(arm.at),
+                "at": dict(arm.swept_values),
                 "image": variables["spec"]["image"],
                 "model_id": variables["model"]["id"],
                 "commit": variables["model"]["commit"],

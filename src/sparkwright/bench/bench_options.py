@@ -1,6 +1,6 @@
 """The options of a bench command, and the loads derived from them, including prompts from a file.
 
-A file of prompts is ShareGPT's published JSON, or has a JSON object with a `prompt` on each line.
+A file of prompts is ShareGPT's published JSON, or has one JSON object with a `prompt` per line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LONG_TOKENS = 4096
 LONG_PROMPT_KINDS = frozenset(("hol1", "hol2", "itl", "mixed"))
 #: relative error of the length of a long prompt, which consists of random words
 LENGTH_ERROR_SHARE = 0.03
-#: longest prompt of `depth` if the context is unknown, and the shortest one
+#: longest prompt of `depth` if the context is unknown, and shortest prompt
 DEFAULT_DEPTH_TOKENS, MIN_DEPTH_TOKENS = 32768, 1024
 #: margin for the chat template and the error of the estimated length
 MARGIN_TOKENS = 256
@@ -151,7 +151,9 @@ class BenchOptions:
             invalid = next((number for number in numbers if not 0 < number < math.inf), None)
             if invalid is not None:
                 raise Refused(f"--{option} must be above 0, got {invalid}.")
-        invalid_temperature = next((heat for heat in self.temperatures if not 0 <= heat <= MAX_TEMPERATURE), None)
+        invalid_temperature = next(
+            (temperature for temperature in self.temperatures if not 0 <= temperature <= MAX_TEMPERATURE), None
+        )
         if invalid_temperature is not None:
             raise Refused(f"--temperature must be between 0 and {MAX_TEMPERATURE:g}, got {invalid_temperature}.")
         for option, count in counts.items():
@@ -209,7 +211,8 @@ def plan_loads(options: BenchOptions, limits: LoadLimits, folder: Path) -> Plann
     temperatures = options.temperatures or (0.0,)
     fitting_loads = [_fit_to_context(load, limits) for load in loads]
     return PlannedLoads(
-        tuple(replace(load, temperature=heat) for heat in temperatures for load in fitting_loads), tuple(notes)
+        tuple(replace(load, temperature=temperature) for temperature in temperatures for load in fitting_loads),
+        tuple(notes),
     )
 
 

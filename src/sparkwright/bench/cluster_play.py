@@ -18,9 +18,9 @@ from sparkwright.project.inventory.groups import Cluster
 
 #: maximum number of turns, because the runs of a cluster can meet at 200 barriers and a turn takes six
 MAX_TURNS = 30
-#: how long a worker waits until the head has measured a turn
+#: maximum time that a worker waits until the head has measured a turn
 MEASURE_TIMEOUT_S = 24 * 3600
-#: file with the part that fetches an arm
+#: file with the tasks that fetch an arm
 FETCH_FILE = "fetch_arm.yml"
 #: name under which a failed arm is registered, after which turns are skipped. A failed rescue would end the rescue of all
 #: members, so the run fails only after all have restored their servers
@@ -34,7 +34,7 @@ PLAY_VARS: Mapping[str, Any] = {
     "regroup": "{{ restored.cluster != '' and not others.failed and 'touched' in others.any"
     " and others.alike.group | sort == restored.members | sort }}",
 }
-#: of a play with arms; who has image and model is as in playbooks/cluster/deploy.yml
+#: additional variables of a play with arms; `image_giver` and `giver` are chosen as in playbooks/cluster/deploy.yml
 ARM_VARS: Mapping[str, Any] = {
     "because": as_template(f"({FAILED_ARM_REGISTER} | default({{'why': ''}})).why or {ENDED_REASON!r}"),
     "image_giver": "{{ compared.first.has_image | default(compared.members | first) }}",
@@ -73,8 +73,7 @@ def arm_tasks(
     known_settings: Mapping[str, Mapping[str, Any]],
     changed_flags: Sequence[str],
 ) -> list[Task]:
-    """Return the tasks of `play.arm_tasks` for all members of a cluster. Raises Refused for more turns than their runs can meet
-    for.
+    """Return the tasks of `play.arm_tasks` for all members of a cluster. Raises Refused if there are more than MAX_TURNS turns.
 
     Args:
         experiment: the experiment.
@@ -143,10 +142,9 @@ class _Lab:
             yield play.lint_task(name, f"lint_{self._arm_index(name)}")
         share = {
             self.refused_register(name): as_template(
-                f"lint_{place}.failed or {play.fits_register(self.experiment, name)}.failed"
+                f"lint_{self._arm_index(name)}.failed or {play.fits_register(self.experiment, name)}.failed"
             )
             for name in self.remaining.names
-            for place in [self._arm_index(name)]
         }
         yield _barrier_task("Wait until every member has passed its checks", "checked", share=share, register="checked")
 

@@ -45,9 +45,9 @@ class Difference:
     digits: int
     more_is_better: bool
     #: True if the repetitions of the two sides do not overlap; None if a side has a single run
-    sure: bool | None
-    #: True for a percentile that hides the stalls of a side, because there are too few
-    blind: bool = False
+    is_significant: bool | None
+    #: True for a percentile that does not show the stalls of a side, because they are too few
+    misses_stalls: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -63,14 +63,16 @@ class Difference:
     @property
     def verdict(self) -> str:
         """Better, worse, equal, within noise or misses stalls; with a question mark for single runs."""
-        if self.blind:
+        if self.misses_stalls:
             return "misses stalls"
         if self.better is None:
             return "equal"
         if self.ratio is not None and abs(self.ratio - 1) < NOISE_SHARE:
             return "within noise"
         word = "better" if self.better else "worse"
-        return f"{word}?" if self.sure is None else word if self.sure else "within noise"
+        if self.is_significant is None:
+            return f"{word}?"
+        return word if self.is_significant else "within noise"
 
 
 def compare_arms(results: Results) -> list[Difference]:
@@ -101,12 +103,12 @@ def compare_results(results: Results, other: Results) -> list[Difference]:
 def _compare_rows(first: Sequence[Row], second: Sequence[Row], prefix: str = "") -> list[Difference]:
     differences = []
     for row, other in _match_rows(first, second):
-        description, hides_stalls = f"{prefix}{row.words}", _has_hidden_stalls(row, other)
+        description, hides_stalls = f"{prefix}{row.description}", _has_hidden_stalls(row, other)
         differences += [
-            Difference(description, title, a, b, digits, more, sure, hides_stalls and name == "itl_p99_ms")
+            Difference(description, title, a, b, digits, more, is_significant, hides_stalls and name == "itl_p99_ms")
             for title, name, digits, more in COMPARED_FIGURES
             if name in FIGURES_BY_KIND.get(str(row.load.get("kind")), Figures.model_fields)
-            for a, b, sure in _compare_values(row, other, name)
+            for a, b, is_significant in _compare_values(row, other, name)
         ]
     return differences
 
@@ -154,5 +156,5 @@ def _has_hidden_stalls(*sides: Row) -> bool:
 
 def list_unmatched(results: Results, other: Results) -> list[str]:
     """Return the loads that are in only one of two results."""
-    first, second = ({row.words for row in build_rows(side)} for side in (results, other))
+    first, second = ({row.description for row in build_rows(side)} for side in (results, other))
     return sorted(first ^ second)

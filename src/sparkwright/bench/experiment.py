@@ -23,6 +23,12 @@ from sparkwright.project.recipe.section_rules import is_on_host_network
 from sparkwright.protocol.container import LAB_LABEL
 from sparkwright.trust.secret_names import is_secret
 
+LOOPBACK = "127.0.0.1"
+#: usual name of chunked prefill on the command line
+CHUNKED_PREFILL = "chunked-prefill"
+#: name of the engines' rule about unknown flags
+UNKNOWN_FLAG_RULE = "unknown-flag"
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -40,6 +46,37 @@ class Turn:
 
     arm: str
     cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A configuration that an experiment measures."""
+
+    #: the arm's name in cells
+    name: str
+    title: str
+    #: the recipe, including the changes
+    recipe: Recipe
+    #: flags that differ from the written recipe; None removes a flag
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    #: the value of each swept flag
+    swept_values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.recipe.file.task != GENERATE:
+            message = f"{self.recipe.name} is for `task: {self.recipe.file.task}`: bench measures generated text."
+            raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
+
+    def serving(self, pinned: Mapping[str, Any]) -> ServerSettings:
+        """Return the settings that the arm's engine would serve with, and the errors and warnings about them."""
+        return resolve_settings(self.recipe, pinned)
+
+    def effective(self, pinned: Mapping[str, Any]) -> Effective:
+        """Return the predicted settings."""
+        settings = self.serving(pinned)
+        file = self.recipe.file
+        request = ServerRequest(settings.flags, file.image, file.platform, file.container.env)
+        return settings.engine.advice.effective(request, locked_config(pinned), settings.version)
 
 
 @dataclass(frozen=True)
@@ -102,44 +139,6 @@ def build_turns(order: Sequence[str], loads: Sequence[Load], identities: Mapping
 def _cell_key(arm: str, load: Load, identity: Any, repetition: int) -> str:
     identifying_json = json.dumps([WORKLOAD_VERSION, load.to_json(), identity], sort_keys=True, default=str)
     return f"{arm}.{load.kind}.{hashlib.sha256(identifying_json.encode()).hexdigest()[:10]}.{repetition}"
-
-
-LOOPBACK = "127.0.0.1"
-#: usual name of chunked prefill on the command line
-CHUNKED_PREFILL = "chunked-prefill"
-#: name of the engines' rule about unknown flags
-UNKNOWN_FLAG_RULE = "unknown-flag"
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A configuration that an experiment measures."""
-
-    #: the arm's name in cells
-    name: str
-    title: str
-    #: the recipe, including the changes
-    recipe: Recipe
-    #: flags that differ from the written recipe; None removes a flag
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    #: the value of each swept flag
-    at: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.recipe.file.task != GENERATE:
-            message = f"{self.recipe.name} is for `task: {self.recipe.file.task}`: bench measures generated text."
-            raise Refused(message, where=self.recipe.source.where("task"), fix="Choose a recipe that generates.")
-
-    def serving(self, pinned: Mapping[str, Any]) -> ServerSettings:
-        """Return the settings that the arm's engine would serve with, and the errors and warnings about them."""
-        return resolve_settings(self.recipe, pinned)
-
-    def effective(self, pinned: Mapping[str, Any]) -> Effective:
-        """Return the predicted settings."""
-        settings = self.serving(pinned)
-        file = self.recipe.file
-        request = ServerRequest(settings.flags, file.image, file.platform, file.container.env)
-        return settings.engine.advice.effective(request, locked_config(pinned), settings.version)
 
 
 def find_refusal(arm: Arm, pinned: Mapping[str, Any]) -> Finding | None:
@@ -291,7 +290,7 @@ def changed_flags(arm: Arm, other: Arm) -> list[str]:
 
 
 def _build_arm(
-    name: str, title: str, base: Recipe, changes: Mapping[str, Any], at: Mapping[str, Any] | None = None
+    name: str, title: str, base: Recipe, changes: Mapping[str, Any], swept_values: Mapping[str, Any] | None = None
 ) -> Arm:
     """Return an arm, which is the recipe with these flags and without an expected rate.
 
@@ -308,7 +307,7 @@ def _build_arm(
         ),
         expect=base.file.expect.model_copy(update=expectations),
     )
-    return Arm(name, title, replace(base, file=file), dict(changes), dict(at or {}))
+    return Arm(name, title, replace(base, file=file), dict(changes), dict(swept_values or {}))
 
 
 def with_container_name(arm: Arm, name: str) -> Arm:

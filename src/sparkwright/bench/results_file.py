@@ -21,15 +21,32 @@ from sparkwright.units import MIB
 from sparkwright.visible import escape_csv_cell, one_line
 
 SCHEMA = 1
+#: group of streams that tables show, by kind of load; all streams for other kinds
+SHOWN_GROUPS = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
+#: limits for a results file, enough for ten thousand cells
+MAX_BYTES, MAX_PARTS = 64 * MIB, 4_000_000
+JSON_FILE, CSV_FILE, PAGE_FILE = "results.json", "results.csv", "report.html"
+
+#: numbers of the load that are columns of the CSV
+LOAD_COLUMNS = (
+    "kind",
+    "concurrency",
+    "rate",
+    "requests",
+    "prompt_tokens",
+    "output_tokens",
+    "long_tokens",
+    "temperature",
+)
 
 
-class Part(BaseModel):
+class StrictModel(BaseModel):
     """Base of the models: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Figures(Part):
+class Figures(StrictModel):
     """Figures of many streams. ITL is the gap between chunks, pooled over all streams. A stall is a gap over 5 x the median."""
 
     streams: int = schema_field("number of successful streams")
@@ -64,7 +81,7 @@ class Figures(Part):
     e2el_max_ms: float | None = None
 
 
-class Series(Part):
+class Series(StrictModel):
     """The individual gaps of a stream."""
 
     at_s: list[float] = schema_field("end of each gap, since the first request")
@@ -72,13 +89,13 @@ class Series(Part):
     long_at_s: list[float] = schema_field("arrivals of long prompts, since the first request", default_factory=list)
 
     @model_validator(mode="after")
-    def _of_one_length(self) -> Series:
+    def _check_lengths(self) -> Series:
         if len(self.at_s) != len(self.gap_ms):
-            raise ValueError("at_s and gap_ms must have as many values")
+            raise ValueError("at_s and gap_ms must have the same number of values")
         return self
 
 
-class Cell(Part):
+class Cell(StrictModel):
     """A measurement of one load on one arm."""
 
     key: str = schema_field("name of the cell in the experiment")
@@ -111,14 +128,14 @@ class Cell(Part):
         return str(self.load.get("kind", ""))
 
 
-class Refusal(Part):
-    """The reason that an arm was not started."""
+class Refusal(StrictModel):
+    """The reason why an arm was not started."""
 
     rule: str = schema_field("name of the rule, for `invoke explain RULE`")
     sentence: str
 
 
-class Arm(Part):
+class Arm(StrictModel):
     """A configuration that was measured."""
 
     name: str = schema_field("name of the arm in cells")
@@ -141,7 +158,7 @@ class Arm(Part):
     ready_s: list[float] = schema_field("duration of each start", default_factory=list)
 
 
-class Results(Part):
+class Results(StrictModel):
     """A results file."""
 
     schema_version: int = schema_field("version of the format; readers refuse a newer one", SCHEMA, alias="schema")
@@ -170,10 +187,6 @@ class Results(Part):
         return list(dict.fromkeys(cell.arm for cell in self.cells))
 
 
-#: group of streams that tables show, by kind of load; all streams for other kinds
-SHOWN_GROUPS = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
-
-
 @dataclass(frozen=True)
 class Row:
     """All repetitions of one load on one arm."""
@@ -191,13 +204,13 @@ class Row:
         return [float(value) for value in figures if value is not None]
 
     def figure(self, name: str) -> float | None:
-        """Return the median of the repetitions; of largest gaps the maximum, because a median would hide it."""
+        """Return the median of the repetitions; of largest gaps, return the maximum, because a median would hide it."""
         values = self.values(name)
         aggregate = max if name == "largest_gap_ms" else statistics.median
         return aggregate(values) if values else None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return describe_load(self.load)
 
 
@@ -236,23 +249,6 @@ def describe_load(load: dict[str, Any]) -> str:
 def shown_figures(cell: Cell) -> Figures:
     """Return the figures of a cell that tables show."""
     return cell.groups.get(SHOWN_GROUPS.get(cell.kind, ""), cell.figures)
-
-
-#: limits for a results file, enough for ten thousand cells
-MAX_BYTES, MAX_PARTS = 64 * MIB, 4_000_000
-JSON_FILE, CSV_FILE, PAGE_FILE = "results.json", "results.csv", "report.html"
-
-#: numbers of the load that are columns of the CSV
-LOAD_COLUMNS = (
-    "kind",
-    "concurrency",
-    "rate",
-    "requests",
-    "prompt_tokens",
-    "output_tokens",
-    "long_tokens",
-    "temperature",
-)
 
 
 def write_results(folder: Path, results: Results) -> None:

@@ -35,14 +35,18 @@ DERIVED_TITLES: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
     "long_ttft_ms": "long prompt's TTFT ms",
-    "chunks_meanwhile": "chunks of a stream meanwhile",
-    "long_e2el_ms": "long prompt's whole time ms",
+    "chunks_meanwhile": "chunks of a stream during its prefill",
+    "long_e2el_ms": "long prompt's total time ms",
     "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
     "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",
     "short_ttft_ratio": "shorts behind it / alone",
     "accepted_per_draft": "tokens accepted per draft",
-    "accepted_first": "of the first position, share",
+    "accepted_first": "share accepted at the first position",
 }
+MARKDOWN_HEADER = (
+    "| model | test | t/s | ttfr (ms) | est_ppt (ms) | e2e_ttft (ms) |",
+    "|:------|-----:|----:|----------:|-------------:|--------------:|",
+)
 
 
 def print_results(results: Results, out: TextIO | None = None, *, width: int | None = None) -> None:
@@ -92,7 +96,7 @@ def figure_rows(results: Results) -> tuple[list[str], list[tuple[Row, list[str]]
 
 def _figure_table(results: Results) -> Table:
     titles, rows = figure_rows(results)
-    leading_columns: dict[str, Callable[[Row], str]] = {"LOAD": lambda row: row.words}
+    leading_columns: dict[str, Callable[[Row], str]] = {"LOAD": lambda row: row.description}
     if len({row.arm for row, _ in rows}) > 1:
         leading_columns["ARM"] = lambda row: row.arm
     if any(len(row.cells) > 1 for row, _ in rows):
@@ -101,7 +105,7 @@ def _figure_table(results: Results) -> Table:
     for title in (*leading_columns, *titles):
         table.add_column(title, justify="left" if title in leading_columns else "right", overflow="fold")
     for row, cells in rows:
-        table.add_row(*(start(row) for start in leading_columns.values()), *cells)
+        table.add_row(*(format_cell(row) for format_cell in leading_columns.values()), *cells)
     return table
 
 
@@ -117,9 +121,9 @@ def extra_lines(results: Results) -> Iterable[str]:
         reported = {title: (row.figure(name), digits[name]) for name, title in DERIVED_TITLES.items()}
         parts = [f"{title} {format_number(value, digits)}" for title, (value, digits) in reported.items() if value]
         if parts:
-            yield f"{row.words}, arm {row.arm}: {'; '.join(parts)}"
+            yield f"{row.description}, arm {row.arm}: {'; '.join(parts)}"
         if row.load.get("kind") == "mixed":
-            yield f"{row.words}, arm {row.arm}: {'; '.join(_group_lines(row))}"
+            yield f"{row.description}, arm {row.arm}: {'; '.join(_group_lines(row))}"
     yield from _best_lines(results)
     yield from results.notes
 
@@ -129,10 +133,12 @@ def _best_lines(results: Results) -> Iterable[str]:
     if results.experiment != "sweep":
         return
     for description in dict.fromkeys(
-        row.words for row in build_rows(results) if row.load.get("kind") in ("serve", "smoke")
+        row.description for row in build_rows(results) if row.load.get("kind") in ("serve", "smoke")
     ):
         rates = {
-            row.arm: row.figure("output_tok_per_s") or 0.0 for row in build_rows(results) if row.words == description
+            row.arm: row.figure("output_tok_per_s") or 0.0
+            for row in build_rows(results)
+            if row.description == description
         }
         if len(rates) > 1:
             arm = max(rates, key=lambda name: rates[name])
@@ -144,7 +150,7 @@ def _best_lines(results: Results) -> Iterable[str]:
 
 
 def _group_lines(row: Row) -> Iterable[str]:
-    """Yield the time to first token of long and short prompts separately, as a joint figure hides which waits for which."""
+    """Yield the time to first token of long and short prompts separately, because a joint figure hides which of them waits."""
     for group in ("short", "long"):
         group_figures = [cell.groups[group] for cell in row.cells if group in cell.groups]
         if group_figures:
@@ -163,7 +169,7 @@ def verdict_lines(results: Results) -> Iterable[str]:
 
 
 def print_differences(differences: Sequence[Difference], first: str, second: str, out: TextIO | None = None) -> None:
-    """Print two sides next to each other."""
+    """Print the figures of two sides next to each other."""
     console = _build_console(out, None)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("LOAD", "FIGURE"):
@@ -196,12 +202,6 @@ def _build_console(out: TextIO | None, width: int | None) -> Console:
     if width is None and not console.is_terminal:
         console.width = PIPE_WIDTH
     return console
-
-
-MARKDOWN_HEADER = (
-    "| model | test | t/s | ttfr (ms) | est_ppt (ms) | e2e_ttft (ms) |",
-    "|:------|-----:|----:|----------:|-------------:|--------------:|",
-)
 
 
 def render_markdown(results: Results) -> str:

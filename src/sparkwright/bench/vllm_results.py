@@ -1,7 +1,7 @@
 """Reading results of `vllm bench serve`, as JSON or printed text, for comparison with sparkwright's.
 
-ITL are gaps between chunks, as here; TPOT is per request, and TTFT begins when the request is sent. Times in lists are in
-seconds. The keys and lines are those of vLLM 0.9 to 0.33.
+As in sparkwright's results, ITL are gaps between chunks, TPOT is per request, and TTFT begins when the request is sent. Times in
+lists are in seconds. The keys and lines are those of vLLM 0.9 to 0.33.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METRICS = ("ttft", "itl", "tpot", "e2el")
 MAX_TEXT_CHARS = 200
 #: size limit of a result, enough for every gap of ten thousand requests
 MAX_BYTES = 256 * MIB
-#: maximum number of values, such as gaps, which take up to some 100 bytes each as Python objects
+#: maximum number of values, such as gaps; each needs up to about 100 bytes as a Python object
 MAX_PARTS = 12_000_000
 #: our keys for vLLM's printed lines, including numbers of the load
 KEYS_BY_LINE: Mapping[str, str] = {
@@ -126,8 +126,8 @@ def _build_figures(data: Mapping[str, Any]) -> dict[str, Any]:
         "output_tok_per_s": throughput if throughput is not None else round(tokens / wall_s, 3) if wall_s else 0,
     }
     for metric in METRICS:
-        reported = {ours: _number(data.get(f"{its}_{metric}_ms")) for its, ours in KINDS.items()}
-        figures |= {f"{metric}_{ours}_ms": value for ours, value in reported.items() if value is not None}
+        reported = {kind: _number(data.get(f"{vllm_kind}_{metric}_ms")) for vllm_kind, kind in KINDS.items()}
+        figures |= {f"{metric}_{kind}_ms": value for kind, value in reported.items() if value is not None}
     if figures.get("tpot_p50_ms"):
         figures["stream_tok_per_s"] = round(1000 / figures["tpot_p50_ms"], 3)
     return {**_gap_figures(data), **figures}
@@ -152,7 +152,7 @@ def _flatten(values: Any) -> list[float]:
     """Return the numbers of a list, or of a list of lists."""
     items = values if isinstance(values, list) else []
     rows = (item if isinstance(item, list) else [item] for item in items)
-    return [found for row in rows for item in row if (found := _number(item)) is not None]
+    return [number for row in rows for item in row if (number := _number(item)) is not None]
 
 
 def _parse_json_object(text: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Platform = Literal["gb10", "ascend"]
 PrefillExpectation = Literal["any", "enabled", "disabled"]
 ImpossiblePolicy = Literal["refuse", "report"]
 
-#: rule name of findings about a recipe's expectation of chunked prefill
+#: rule name in findings about a recipe's expectation of chunked prefill
 EXPECTED_RULE = "expected-chunked-prefill"
 
 
@@ -101,7 +101,7 @@ class UnknownKind:
 class Advice(Protocol):
     """The rules of one engine about recipes.
 
-    In every method, `model` is the part of config.json that `essence` returns, and `version` is None if unknown.
+    In every method, `model` is the part of config.json that `relevant_config` returns, and `version` is None if unknown.
     """
 
     @property
@@ -118,7 +118,7 @@ class Advice(Protocol):
     def kind(self, model: Mapping[str, Any]) -> Kind:
         """Return the kind of a model."""
 
-    def essence(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def relevant_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keys of a model's config.json that matter to the engine."""
 
     def decide(
@@ -149,7 +149,7 @@ class Advice(Protocol):
 
 
 def decide_enabled(request: ServerRequest, flag: str, *, is_off: bool) -> Decision:
-    """Return the decision for a recipe that expects chunked prefill on; refused if its flag turns it off (is_off)."""
+    """Return the decision for a recipe that expects chunked prefill on; an error if its flag turns it off (is_off)."""
     if not is_off:
         return Decision(request.flags, "enabled")
     sentence = "the recipe expects chunked prefill on, and its flags turn it off."

@@ -14,8 +14,8 @@ MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 RESPONSES = "/v1/responses"
 
-#: place of the model's name in a request: `json`, a JSON body; `form`, a field of a multipart form; `response`, none: the path has
-#: the ID of a response, which is stored only on the server that generated it
+#: place of the model's name in a request. json: the JSON body. form: a field of a multipart form. response: the request does not
+#: name a model, as its path has the ID of a response, which only the server that generated it stores
 ModelPlace = Literal["json", "form", "response"]
 #: placeholder in a path for the ID of a response
 RESPONSE_ID = "{id}"

@@ -1,6 +1,6 @@
 """Memory budget of a start: the uses of a host's memory, each with its size and the source of that size.
 
-Pure functions, used on both laptop and host.
+Pure functions, used on the laptop and on the host.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ HOST_SIDE_DIVISOR = 17
 #: weights smaller than this get no separate row
 MIN_SHOWN_BYTES = GIB // 20
 ASSUMED_NOTE = "assumed, never measured on this host"
+#: MemTotal of a GB10 made in 2026; those made in 2025 have 119.7 GiB
+GB10_BYTES = int(121.7 * GIB)
+#: proposed size of /dev/shm, which a server on one GPU hardly uses
+SHM_SIZE, SHM_BYTES = "1gb", GIB
+GB10_SOURCE = "reports of GB10 users"
 
 _COUNT_SHAPE = number_between(0, MAX_NUMBER)
 ROW_SHAPE: dict[str, Any] = {
@@ -134,9 +139,9 @@ class Budget:
         """True if the host has all the needed memory."""
         return self.left_bytes >= 0
 
-    def of(self, about: RowOwner) -> int:
+    def owner_bytes(self, owner: RowOwner) -> int:
         """Return the bytes that one owner needs, without limits."""
-        return sum(row.size_bytes for row in self.rows if row.about == about and not row.at_most)
+        return sum(row.size_bytes for row in self.rows if row.about == owner and not row.at_most)
 
     def lines(self) -> list[str]:
         """Return the lines of a table with size in GiB, use and source."""
@@ -186,7 +191,7 @@ def build(
     *,
     reserve_bytes: int,
     others: Sequence[Row] = (),
-    own: Row | None = None,
+    system: Row | None = None,
     available_bytes: int | None = None,
 ) -> Budget:
     """Return the budget of one start.
@@ -195,12 +200,12 @@ def build(
         total_bytes: MemTotal of the host.
         reserve_bytes: Memory that must stay free.
         others: Rows of other servers on the host.
-        own: Row of the host's own processes; None if unknown.
+        system: Row of the host's own processes; None if unknown.
         available_bytes: MemAvailable now.
     """
     rows = list(engine_rows(memory, total_bytes, start))
     counted_bytes = sum(row.size_bytes for row in rows if not row.at_most) + reserve_bytes
-    rows += [*_start_check_rows(memory, total_bytes, counted_bytes), *others, *([own] if own else ())]
+    rows += [*_start_check_rows(memory, total_bytes, counted_bytes), *others, *([system] if system else ())]
     rows.append(Row("reserve", reserve_bytes, "reserve_gib", "host"))
     learned = start.learned if start.learned and start.learned.same else MeasuredStart()
     return Budget(total_bytes, tuple(rows), available_bytes, learned.kv_tokens, learned.full_requests)
@@ -216,7 +221,7 @@ def engine_rows(memory: Memory, total_bytes: int, start: StartFacts) -> Iterator
     learned = start.learned
     if learned is not None and learned.same and (learned.gpu_bytes or 0) > memory.gpu_bytes(total_bytes):
         extra_bytes = (learned.gpu_bytes or 0) - memory.gpu_bytes(total_bytes)
-        yield Row("beyond that on the GPU", extra_bytes, f"such as CUDA graphs: its log, {learned.source}")
+        yield Row("other GPU memory", extra_bytes, f"such as CUDA graphs: its log, {learned.source}")
     yield from _host_side_rows(memory, total_bytes, start)
     if memory.compiles:
         yield _compile_row(memory, total_bytes, start)
@@ -277,18 +282,13 @@ def format_largest_fit(memory: Memory, budget: Budget) -> str:
     return f"{fit[0]} {fit[1]:g}" if fit else ""
 
 
-#: MemTotal of a GB10 made in 2026; those made in 2025 have 119.7 GiB
-GB10_BYTES = int(121.7 * GIB)
 #: DGX OS, its desktop and the driver, before anything is served
 SYSTEM_ROW = Row("the system", 6 * GIB, "DGX OS, its desktop and the driver", "host", assumed=True)
-#: proposed size of /dev/shm, which a server on one GPU hardly uses
-SHM_SIZE, SHM_BYTES = "1gb", GIB
-GB10_SOURCE = "reports of GB10 users"
 
 
 @dataclass(frozen=True)
 class BudgetCase:
-    """The input of the rule."""
+    """Input of the rule about memory."""
 
     memory: Memory
     #: options of `docker run` by recipe key
@@ -303,11 +303,11 @@ rule = RULES.rule
 @rule(
     "memory-budget",
     sources=(
-        "vllm #46307, #56824: starts at 0.70 took 112 and 119 of 121.7 GiB, and the host hung",
+        "vllm #46307, #56824: starts at 0.70 used 112 and 119 of 121.7 GiB, and the host hung",
         "llamastash PR 81: 5.4 to 6.7 GiB on the host's side of the engine, on top of its share",
-        "sgl-project/sglang #34872: 0.95 on a Spark; 0.75 swapped while graphs were captured, 0.70 held",
+        "sgl-project/sglang #34872: 0.95 on a Spark; 0.75 swapped while graphs were captured, 0.70 worked",
         "hasso5703/dgx-spark-qwen38 #2: 0.95 froze hosts while graphs were captured",
-        "tonyd2wild #31: /dev/shm is the same memory; 10 GB did for a worker",
+        "tonyd2wild #31: /dev/shm is the same memory; 10 GB was enough for a worker",
     ),
     example=BudgetCase(
         Memory(share=0.9, flag="gpu-memory-utilization", value=0.9, host_bytes=HOST_SIDE_BYTES), {"shm_size": "64gb"}
@@ -322,11 +322,11 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
     if case.platform != "gb10" or not case.memory.known:
         return
     shm_bytes = _shm_bytes(case.container)
-    budget = on_gb10(case.memory, shm_bytes)
+    budget = build_gb10_budget(case.memory, shm_bytes)
     excess_bytes = budget.need_bytes + shm_bytes - budget.total_bytes
     if excess_bytes <= 0:
         return
-    parts = f"{format_gib(budget.of('server'))} GiB for the engine, {format_gib(SYSTEM_ROW.size_bytes)} for the system, {RESERVE_GIB} reserve"
+    parts = f"{format_gib(budget.owner_bytes('server'))} GiB for the engine, {format_gib(SYSTEM_ROW.size_bytes)} for the system, {RESERVE_GIB} reserve"
     parts += f", {format_gib(shm_bytes)} in /dev/shm" if shm_bytes else ""
     subject = f"{case.memory.flag} {case.memory.value:g}" if case.memory.flag else "the engine"
     sentence = f"{subject} leaves too little of the shared memory for the host: {parts}; {format_gib(excess_bytes)} GiB more than a GB10 has."
@@ -336,10 +336,10 @@ def memory_budget(case: BudgetCase) -> Iterator[Finding]:
     )
 
 
-def on_gb10(memory: Memory, shm_bytes: int = 0) -> Budget:
+def build_gb10_budget(memory: Memory, shm_bytes: int = 0) -> Budget:
     """Return the budget of the only server on a GB10, without measurements. shm_bytes: added as a limit."""
     start = StartFacts(shm_bytes=shm_bytes, shm_source="shm_size")
-    return build(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, own=SYSTEM_ROW)
+    return build(memory, GB10_BYTES, start, reserve_bytes=RESERVE_GIB * GIB, system=SYSTEM_ROW)
 
 
 def _shm_bytes(container: Mapping[str, Any]) -> int:

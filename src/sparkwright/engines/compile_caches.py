@@ -26,12 +26,12 @@ class CompileCaches:
 
     #: environment variables, each set to this folder below CACHE_MOUNT
     variables: Mapping[str, str]
-    #: path endings of the cache folders without these variables; a recipe that mounts such a folder manages its caches itself
-    usual: tuple[str, ...]
+    #: path endings of the default cache folders; a recipe that mounts such a folder manages its caches itself
+    default_endings: tuple[str, ...]
     #: flags that do not affect the compiled code
-    indifferent: frozenset[str]
+    irrelevant_flags: frozenset[str]
     #: folders of the container that no variable can move, each with the name of its folder on the host
-    places: Mapping[str, str] = field(default_factory=dict)
+    fixed_folders: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -41,14 +41,14 @@ class CompileCaches:
     def sources(self, live: str) -> dict[str, str]:
         """Return the host folders that a container mounts, by mount point.
 
-        None is inside another: a container that can write to the parent of a mounted folder could replace that folder with a link,
+        No folder is inside another: a container that can write to the parent of a mounted folder could replace that folder with a link,
         and the next start would mount the link's target.
 
         live: their parent folder on the host, see `live_folder_path`.
         """
         return {
             CACHE_MOUNT: f"{live}/{CACHE_FOLDER}",
-            **{place: f"{live}/{name}" for place, name in self.places.items()},
+            **{folder: f"{live}/{name}" for folder, name in self.fixed_folders.items()},
         }
 
     def is_kept_by_recipe(self, env: Mapping[str, str], mounted: Iterable[str]) -> bool:
@@ -60,19 +60,19 @@ class CompileCaches:
 
     def _is_cache_folder(self, folder: str) -> bool:
         path = folder.rstrip("/")
-        parents = (ending.rpartition("/")[0] for ending in self.usual)
-        is_within = any(f"{ending}/" in f"{path}/" for ending in self.usual)
+        parents = (ending.rpartition("/")[0] for ending in self.default_endings)
+        is_within = any(f"{ending}/" in f"{path}/" for ending in self.default_endings)
         return (
             is_within or path in ("/root", CACHE_MOUNT) or any(parent and path.endswith(parent) for parent in parents)
         )
 
     def relevant_flags(self, flags: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags that may affect the compiled code."""
-        return {name: value for name, value in flags.items() if name not in self.indifferent}
+        return {name: value for name, value in flags.items() if name not in self.irrelevant_flags}
 
 
 def live_folder_path(home: str, key: str, container: str) -> str:
-    """Return the parent of a container's cache folders; it is never mounted itself, nor shared by two containers.
+    """Return the parent of a container's cache folders; it is never mounted, and no two containers share it.
 
     home: the home folder of the host's user. key: see `compile_cache_key`. container: its name.
     """
@@ -85,6 +85,6 @@ def compile_cache_key(inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def own_variables(environment: Mapping[str, str]) -> set[str]:
+def find_cache_variables(environment: Mapping[str, str]) -> set[str]:
     """Return the variables of a container that point below CACHE_MOUNT."""
     return {name for name, value in environment.items() if value.startswith(f"{CACHE_MOUNT}/")}

@@ -1,4 +1,9 @@
-"""Rules about a recipe's container, for all engines: options that weaken the isolation from the host, or disable the log."""
+"""Rules about a recipe's container, for all engines: options that weaken the isolation from the host, or disable the log.
+
+`lint`, `plan` and `recipe.import` use the tables of mounts, devices, capabilities, variables and flags that give a server more access
+than it needs. Sources: capabilities(7), mem(4), ld.so(8), environ(7), docker's documentation ("Docker daemon attack surface"), vLLM's
+and SGLang's documentation of each flag and variable.
+"""
 
 from __future__ import annotations
 
@@ -15,140 +20,6 @@ from sparkwright.trust import process_option_rules, security_option_rules
 from sparkwright.visible import one_line
 
 DOCKER_SOURCE = "docker's documentation"
-
-RULES: Rules[ServerRequest, ServerRequest] = Rules(describe_example=lambda request: {"container": request.container})
-rule = RULES.rule
-
-
-def _build_warning(sentence: str, way: str, option: str) -> Finding:
-    return Finding("warning", sentence, (Way(way),), DOCKER_SOURCE, f"container.{option}")
-
-
-@rule(
-    "root-on-the-host",
-    sources=(
-        "docker's documentation, Runtime privilege and Linux capabilities: privileged gives all devices and all capabilities",
-        "docker's documentation, Protect the Docker daemon socket: who may use the socket can start a privileged container",
-        "capabilities(7): SYS_ADMIN, SYS_MODULE and SYS_RAWIO each suffice to take over the system",
-    ),
-    example=ServerRequest(container={"privileged": True}),
-)
-def root_on_the_host(request: ServerRequest) -> Iterator[Finding]:
-    """With these options, an attacker who takes over the server is root on the host.
-    Engines read prompts, templates and model files written by strangers, and some run code that comes with a model. `gpus` and
-    `devices` give a container its GPU and network adapters without these options; RDMA needs `devices: [/dev/infiniband]` and
-    `cap_add: [IPC_LOCK]` or a `memlock` limit.
-    """
-    container = request.container
-    if container.get("privileged"):
-        sentence = "privileged: the container has root's rights on the host."
-        yield _build_warning(sentence, "remove it; name what it needs in `devices` and `cap_add`", "privileged")
-    yield from _danger_findings(request, "root")
-
-
-def _danger_findings(request: ServerRequest, kind: DangerKind) -> Iterator[Finding]:
-    for danger in find_dangers(request.container, request.flags):
-        if danger.kind == kind:
-            yield Finding("warning", danger.sentence, (Way(danger.fix),), DOCKER_SOURCE, danger.option)
-
-
-@rule(
-    "data-of-the-host",
-    sources=(
-        "docker's documentation, Bind mounts: the container reads and changes the files of the host that are mounted",
-        "capabilities(7); console(4); the documentation of each variable",
-    ),
-    example=ServerRequest(container={"volumes": ["~/.ssh:/root/.ssh:ro"]}),
-)
-def data_of_the_host(request: ServerRequest) -> Iterator[Finding]:
-    """A container has access to data or settings of the host that a server does not need.
-    An attacker who takes over a server can use everything that its container can. A model server needs its model's folder, a cache and
-    its port, but no keys from a home folder, no terminal, and no other proxy or hub.
-    """
-    yield from _danger_findings(request, "data")
-
-
-@rule(
-    "code-of-others",
-    sources=(
-        "ld.so(8): LD_PRELOAD; Python's documentation, Environment variables",
-        "transformers' documentation, Custom models: trust_remote_code runs the Python files of the model's repository",
-        "vLLM's documentation, Security: pickle, plugins and insecure serialization",
-    ),
-    example=ServerRequest(container={"env": {"LD_PRELOAD": "/opt/x.so"}}),
-)
-def code_of_others(request: ServerRequest) -> Iterator[Finding]:
-    """The server runs code from outside the image.
-    The image is pinned by its digest. Code that a variable, a flag or the model's repository adds runs with all rights of the container:
-    read it first, or build it into an image. spark.lock pins the commit of a model's code, but strangers wrote it.
-    """
-    yield from _danger_findings(request, "code")
-
-
-@rule(
-    "unconfined",
-    sources=(
-        "docker's documentation, Seccomp security profiles for Docker: the default profile blocks some 44 system calls",
-        "docker's documentation, AppArmor security profiles for Docker",
-    ),
-    example=ServerRequest(container={"security_opt": ["seccomp=unconfined"]}),
-)
-def unconfined(request: ServerRequest) -> Iterator[Finding]:
-    """Without Docker's profiles, the container can use every system call of the kernel.
-    Most kernel vulnerabilities are in calls that the default seccomp profile blocks. An engine that needs such a call usually works with
-    a single capability, e.g. `cap_add: [SYS_NICE]` for NUMA placement or `SYS_PTRACE` for a profiler.
-    """
-    for option in security_option_rules.unconfined_options(request.container.get("security_opt") or ()):
-        sentence = f"security_opt: {option} turns off a protection of the host."
-        yield _build_warning(sentence, "remove it, or add the capability that it needs", "security_opt")
-
-
-@rule(
-    "host-namespaces",
-    sources=(
-        "docker's documentation, PID settings: with host, the container sees all processes of the host",
-        "docker's documentation, Host network driver: the container shares the host's addresses and ports; nothing is published",
-    ),
-    example=ServerRequest(container={"pid": "host"}),
-)
-def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
-    """A container that shares the host's processes or network is not isolated from them.
-    With `pid: host` it can read the command line and, as root, the memory of the host's processes. With `network: host` it reaches services
-    that listen only on the host's loopback, and every port that the engine opens, including those for internal coordination, is open on the
-    host's addresses. Engines that span several hosts need the host's network; a single server does not.
-    """
-    container = request.container
-    if container.get("pid") == "host":
-        sentence = "pid: host: the container can see and kill the processes of the host."
-        yield _build_warning(sentence, "remove it", "pid")
-    if (
-        process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST
-        and request.open_to_network
-    ):
-        ports = f"port {request.published} and every other port" if request.published else "every port"
-        sentence = f"network: host: {ports} that the engine opens is open on the host's addresses."
-        yield _build_warning(sentence, OPEN_WAY_OF_HOST, "network")
-
-
-@rule(
-    "log-not-kept",
-    sources=("docker's documentation, Configure logging drivers: with none, `docker logs` has no output",),
-    example=ServerRequest(container={"log_driver": "none"}),
-)
-def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
-    """Without a log, a deploy cannot verify all that it should.
-    The engine's log shows whether expectations such as `chunked_prefill` are met, the stages of a start, and the reason for a crash.
-    """
-    if request.container.get("log_driver") == "none":
-        sentence = "log_driver: none: Docker keeps no log, so starts and crashes cannot be analysed."
-        yield _build_warning(sentence, "remove it; limit the log's size with `log_options`", "log_driver")
-
-
-# Mounts, devices, capabilities, variables and flags that give a server more access than it needs.
-#
-# `lint`, `plan` and `recipe.import` use these tables. Sources: capabilities(7), mem(4), ld.so(8), environ(7), docker's documentation
-# ("Docker daemon attack surface"), vLLM's and SGLang's documentation of each flag and variable.
-
 #: maximum length of a recipe's value in a message
 MAX_SHOWN_CHARS = 80
 DangerKind = Literal["root", "data", "code"]
@@ -381,3 +252,131 @@ def _find_first(table: tuple[Danger, ...], value: str, option: str, recipe_line:
         if danger.pattern.fullmatch(value):
             yield DetectedDanger(danger.kind, option, recipe_line, danger.why, danger.fix)
             return
+
+
+RULES: Rules[ServerRequest, ServerRequest] = Rules(describe_example=lambda request: {"container": request.container})
+rule = RULES.rule
+
+
+def _build_warning(sentence: str, way: str, option: str) -> Finding:
+    return Finding("warning", sentence, (Way(way),), DOCKER_SOURCE, f"container.{option}")
+
+
+@rule(
+    "root-on-the-host",
+    sources=(
+        "docker's documentation, Runtime privilege and Linux capabilities: privileged gives all devices and all capabilities",
+        "docker's documentation, Protect the Docker daemon socket: who may use the socket can start a privileged container",
+        "capabilities(7): SYS_ADMIN, SYS_MODULE and SYS_RAWIO each suffice to take over the system",
+    ),
+    example=ServerRequest(container={"privileged": True}),
+)
+def root_on_the_host(request: ServerRequest) -> Iterator[Finding]:
+    """With these options, an attacker who takes over the server is root on the host.
+    Engines read prompts, templates and model files written by strangers, and some run code that comes with a model. `gpus` and
+    `devices` give a container its GPU and network adapters without these options; RDMA needs `devices: [/dev/infiniband]` and
+    `cap_add: [IPC_LOCK]` or a `memlock` limit.
+    """
+    container = request.container
+    if container.get("privileged"):
+        sentence = "privileged: the container has root privileges on the host."
+        yield _build_warning(sentence, "remove it; name what it needs in `devices` and `cap_add`", "privileged")
+    yield from _danger_findings(request, "root")
+
+
+def _danger_findings(request: ServerRequest, kind: DangerKind) -> Iterator[Finding]:
+    for danger in find_dangers(request.container, request.flags):
+        if danger.kind == kind:
+            yield Finding("warning", danger.sentence, (Way(danger.fix),), DOCKER_SOURCE, danger.option)
+
+
+@rule(
+    "data-of-the-host",
+    sources=(
+        "docker's documentation, Bind mounts: the container reads and changes the files of the host that are mounted",
+        "capabilities(7); console(4); the documentation of each variable",
+    ),
+    example=ServerRequest(container={"volumes": ["~/.ssh:/root/.ssh:ro"]}),
+)
+def data_of_the_host(request: ServerRequest) -> Iterator[Finding]:
+    """A container has access to data or settings of the host that a server does not need.
+    An attacker who takes over a server can use everything that its container can. A model server needs its model's folder, a cache and
+    its port, but no keys from a home folder, no terminal, and no other proxy or hub.
+    """
+    yield from _danger_findings(request, "data")
+
+
+@rule(
+    "code-of-others",
+    sources=(
+        "ld.so(8): LD_PRELOAD; Python's documentation, Environment variables",
+        "transformers' documentation, Custom models: trust_remote_code runs the Python files of the model's repository",
+        "vLLM's documentation, Security: pickle, plugins and insecure serialization",
+    ),
+    example=ServerRequest(container={"env": {"LD_PRELOAD": "/opt/x.so"}}),
+)
+def code_of_others(request: ServerRequest) -> Iterator[Finding]:
+    """The server runs code from outside the image.
+    The image is pinned by its digest. Code that a variable, a flag or the model's repository adds runs with all privileges of the container:
+    read it first, or build it into an image. spark.lock pins the commit of a model's code, but strangers wrote it.
+    """
+    yield from _danger_findings(request, "code")
+
+
+@rule(
+    "unconfined",
+    sources=(
+        "docker's documentation, Seccomp security profiles for Docker: the default profile blocks some 44 system calls",
+        "docker's documentation, AppArmor security profiles for Docker",
+    ),
+    example=ServerRequest(container={"security_opt": ["seccomp=unconfined"]}),
+)
+def unconfined(request: ServerRequest) -> Iterator[Finding]:
+    """Without Docker's profiles, the container can use every system call of the kernel.
+    Most kernel vulnerabilities are in calls that the default seccomp profile blocks. An engine that needs such a call usually works with
+    a single capability, e.g. `cap_add: [SYS_NICE]` for NUMA placement or `SYS_PTRACE` for a profiler.
+    """
+    for option in security_option_rules.unconfined_options(request.container.get("security_opt") or ()):
+        sentence = f"security_opt: {option} turns off a protection of the host."
+        yield _build_warning(sentence, "remove it, or add the capability that it needs", "security_opt")
+
+
+@rule(
+    "host-namespaces",
+    sources=(
+        "docker's documentation, PID settings: with host, the container sees all processes of the host",
+        "docker's documentation, Host network driver: the container shares the host's addresses and ports; nothing is published",
+    ),
+    example=ServerRequest(container={"pid": "host"}),
+)
+def host_namespaces(request: ServerRequest) -> Iterator[Finding]:
+    """A container that shares the host's processes or network is not isolated from them.
+    With `pid: host` it can read the command line and, as root, the memory of the host's processes. With `network: host` it reaches services
+    that listen only on the host's loopback, and every port that the engine opens, including those for internal coordination, is open on the
+    host's addresses. Engines that span several hosts need the host's network; a single server does not.
+    """
+    container = request.container
+    if container.get("pid") == "host":
+        sentence = "pid: host: the container can see and kill the processes of the host."
+        yield _build_warning(sentence, "remove it", "pid")
+    if (
+        process_option_rules.parse_network(container.get("network") or "")[0] == process_option_rules.HOST
+        and request.open_to_network
+    ):
+        ports = f"port {request.published} and every other port" if request.published else "every port"
+        sentence = f"network: host: {ports} that the engine opens is open on the host's addresses."
+        yield _build_warning(sentence, OPEN_WAY_OF_HOST, "network")
+
+
+@rule(
+    "log-not-kept",
+    sources=("docker's documentation, Configure logging drivers: with none, `docker logs` has no output",),
+    example=ServerRequest(container={"log_driver": "none"}),
+)
+def log_not_kept(request: ServerRequest) -> Iterator[Finding]:
+    """Without a log, a deploy cannot verify everything that it should.
+    The engine's log shows whether expectations such as `chunked_prefill` are met, the stages of a start, and the reason for a crash.
+    """
+    if request.container.get("log_driver") == "none":
+        sentence = "log_driver: none: Docker keeps no log, so starts and crashes cannot be analysed."
+        yield _build_warning(sentence, "remove it; limit the log's size with `log_options`", "log_driver")

@@ -17,19 +17,19 @@ from sparkwright.trust.bounds import count_or_none
 # Sources: vLLM 0.32.0 (entrypoints/openai/responses), and answers of vLLM 0.32.0 and llama-server b11549. Like Codex and other
 # clients, `assemble_responses` takes each item of a stream from its final event.
 
-#: the types of the events that begin and end a stream
+#: types of the events that begin and end a stream of the Responses API
 FIRST_EVENT = "response.created"
 LAST_EVENTS = frozenset(("response.completed", "response.incomplete", "response.failed"))
-#: output items in one answer
+#: maximum number of output items in an answer
 MAX_ITEMS = 64
-#: keys of a chat request that this API names or formats differently
+#: keys of a chat request that the Responses API names or formats differently
 CONVERTED_KEYS = frozenset(
     ("messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "stream_options")
 )
 
 
 def convert_to_responses(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]:
-    """Return a chat request in this API's format.
+    """Return a chat request in the format of the Responses API.
 
     chat: a request for /v1/chat/completions. thinks: request thinking, as Codex does.
     """
@@ -116,22 +116,24 @@ class Dialect:
 
     name: str
     path: str
-    request: RequestConverter
+    convert_request: RequestConverter
     #: converts a complete answer to a chat answer
-    answer: Callable[[Any], dict[str, Any]]
+    convert_answer: Callable[[Any], dict[str, Any]]
     #: converts the events of a stream to a complete chat answer
-    assembled: Callable[[Sequence[Any]], dict[str, Any]]
+    assemble_answer: Callable[[Sequence[Any]], dict[str, Any]]
     #: type of a stream's first event; empty if events have no types
-    first: str = ""
+    first_event: str = ""
     #: types of the event that ends a stream; empty if `[DONE]` ends it
-    last: frozenset[str] = frozenset()
+    last_events: frozenset[str] = frozenset()
 
-    def disorder(self, events: Sequence[Any]) -> str:
+    def find_disorder(self, events: Sequence[Any]) -> str:
         """Return the error in the order of a stream's events as a clause; empty if the order is right."""
         kinds = [event.get("type") for event in events if isinstance(event, dict)]
-        if not self.first or not kinds or kinds[0] == self.first:
+        if not self.first_event or not kinds or kinds[0] == self.first_event:
             return ""
-        return f"the stream begins with `{str(kinds[0])[:40]}` instead of `{self.first}`, which its clients refuse"
+        return (
+            f"the stream begins with `{str(kinds[0])[:40]}` instead of `{self.first_event}`, which its clients refuse"
+        )
 
 
 def _copy_chat(chat: Mapping[str, Any], *, thinks: bool | None = None) -> dict[str, Any]:

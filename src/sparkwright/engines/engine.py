@@ -122,7 +122,7 @@ class Engine:
     key: ClassVar[EnginePart[ServerKey | None]] = EnginePart("http", "SERVER_KEY")
     #: the flags of its command line
     flags: ClassVar[EnginePart[Flags]] = EnginePart("flags")
-    #: returns the model and the flags in the words of a server's command
+    #: parses the words of a server's command into the model and the flags
     command: ClassVar[EnginePart[Callable[[Sequence[str]], Command]]] = EnginePart("flags", "parse_command")
     #: data to convert foreign recipes; None if recipes for this engine can't be imported
     imports: ClassVar[EnginePart[ImportTable | None]] = EnginePart("flags", "IMPORTS")
@@ -136,13 +136,13 @@ class Engine:
     causes: ClassVar[EnginePart[tuple[Callable[[Any], Iterator[Any]], ...]]] = EnginePart("log", "DETECTORS", ())
     #: the rules about its recipes, and the settings that the engine derives from them
     advice: ClassVar[EnginePart[Advice]] = EnginePart("advice")
-    #: the reader of its images; None if images report nothing
+    #: the reader of its images; None if images show neither version nor options
     image: ClassVar[EnginePart[Image | None]] = EnginePart("image")
     #: the reader of the engine's reports about its prefix cache
     prefix_cache: ClassVar[EnginePart[PrefixCache]] = EnginePart("caches", default=UnreportedPrefixCache())
-    #: the compile caches; None if the engine is not known to have any
+    #: the compile caches; None if no compile caches of the engine are known
     caches: ClassVar[EnginePart[CompileCaches | None]] = EnginePart("caches", "CACHES")
-    #: the choice of files from a repository; None if the engine serves the whole folder
+    #: the selection of files from a repository; None if the engine serves the whole folder
     files: ClassVar[EnginePart[Files | None]] = EnginePart("files")
     #: serving one model from several hosts; None if the engine or this release of sparkwright does not support it
     parallel: ClassVar[EnginePart[Parallel | None]] = EnginePart("parallel")
@@ -155,7 +155,7 @@ class Engine:
     def http(self) -> Http:
         """The HTTP interface of its server."""
         http = self._http
-        return http if self.task == GENERATE else replace(http, task=self.task, roles={**http.roles, **http.unlike})
+        return http if self.task == GENERATE else replace(http, task=self.task, roles={**http.roles, **http.task_roles})
 
     @property
     def served(self) -> bool:

@@ -1,4 +1,4 @@
-"""The command line of an engine. Flags have canonical names: the engine's long option without dashes in front."""
+"""The command line of an engine. A flag's canonical name is the engine's long option without the leading dashes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AdapterFlags:
     enable: str = ""  #: switch without which `flag` has no effect
     named: bool = True  #: a request selects an adapter by name; else the adapter applies to every request
     prefixed: bool = False  #: the name in requests is SERVED_NAME:ADAPTER
-    instead: tuple[str, ...] = ()  #: further flags that a recipe must not set together with `adapters`
+    conflicting_flags: tuple[str, ...] = ()  #: further flags that a recipe must not set together with `adapters`
     max_rank: str = ""  #: flag with the largest rank
     default_max_rank: int = 0  #: default of `max_rank`; 0 if the engine derives it from the adapters
     allowed_ranks: tuple[int, ...] = ()  #: values that `max_rank` allows; empty if it allows any
@@ -79,8 +79,10 @@ class Flags(Protocol):
 
     @property
     def SAMPLING(self) -> tuple[str, ...] | None:
-        """The flags that set default sampling parameters, first the one that takes the values; None if the engine reads them from
-        the model's file, and nothing is to be warned about."""
+        """The flags that set default sampling parameters, the one that takes the values first.
+
+        None if the engine reads the parameters from the model's file, so that no warning is needed.
+        """
 
     def normalize(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags by canonical name, in their order; of two spellings of a flag the last wins."""
@@ -255,7 +257,7 @@ def group_words(words: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def parse_word(word: str) -> Any:
-    """Return a word of a command as a number, mapping or list if it is JSON of one, else as text."""
+    """Return the number, mapping or list that a word of a command contains as JSON, or the word itself."""
     try:
         parsed = json.loads(word)
     except (ValueError, RecursionError):
@@ -264,7 +266,7 @@ def parse_word(word: str) -> Any:
 
 
 def keep_words(words: Sequence[str]) -> list[str]:
-    """Return the words unchanged: the default of `ImportTable.spelled_out`."""
+    """Return the words unchanged: the default of `ImportTable.expand_short_options`."""
     return list(words)
 
 
@@ -288,7 +290,7 @@ class ImportTable:
     tensor: str = ""
     #: the flag for pipeline parallelism over GPUs; "" if there is none
     pipeline: str = ""
-    #: flags about how the hosts of a cluster find each other
+    #: flags that configure how the hosts of a cluster find each other
     backends: tuple[str, ...] = ()
     #: flags that start more than one replica
     replicas: tuple[str, ...] = ()
@@ -307,7 +309,7 @@ class ImportTable:
     #: flags with a hub token
     tokens: tuple[str, ...] = ()
     #: replaces the short options of a command with their long names
-    spelled_out: Callable[[Sequence[str]], list[str]] = keep_words
+    expand_short_options: Callable[[Sequence[str]], list[str]] = keep_words
     #: the engine's parser accepts long options with one dash
     one_dash: bool = False
     #: the flag with the model names for clients; "" if the server accepts any name

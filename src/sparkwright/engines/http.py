@@ -17,8 +17,8 @@ from sparkwright.trust.bounds import parse_number
 Task = Literal["generate", "embed", "rerank"]
 GENERATE: Task = "generate"
 
-#: roles of metrics; engines use different names for the same role. GENERATED: generated tokens. HEARTBEAT: changes with every
-#: step while tokens are generated. An engine that counts each token immediately has one counter for both; SGLang and llama.cpp
+#: roles of metrics; engines use different names for the same role. GENERATED: counts generated tokens. HEARTBEAT: changes with
+#: every step while tokens are generated. An engine that counts each token immediately has one counter for both; SGLang and llama.cpp
 #: count generated tokens only when a request ends.
 GENERATED = "generated"
 HEARTBEAT = "heartbeat"
@@ -116,17 +116,17 @@ class Http:
     settings_of: Callable[[Any], Mapping[str, Any]] = _no_data
     #: path of the Prometheus metrics; empty if there are none
     metrics: str = "/metrics"
-    #: extra keys of a measured request, which not every OpenAI API accepts
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    #: keys that turn thinking off
-    plain: Mapping[str, Any] = field(default_factory=dict)
-    #: keys that turn thinking on
-    thinking: Mapping[str, Any] = field(default_factory=dict)
-    #: keys to remove, one group after the other, if a server refuses a request
+    #: extra keys of a request that is measured, which not every OpenAI API accepts
+    measurement_keys: Mapping[str, Any] = field(default_factory=dict)
+    #: keys of a request that turn thinking off
+    no_thinking_keys: Mapping[str, Any] = field(default_factory=dict)
+    #: keys of a request that turn thinking on
+    thinking_keys: Mapping[str, Any] = field(default_factory=dict)
+    #: groups of keys that are removed, one group at a time, if a server refuses a request
     removable: tuple[tuple[str, ...], ...] = ()
-    #: (object, key) in a chunk with the number of tokens so far
-    counted: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
-    #: token counts in a complete answer or in the last chunk of a stream
+    #: (object, key) of the number of tokens so far, in a chunk
+    token_count_keys: tuple[tuple[str, str], ...] = (("usage", "completion_tokens"),)
+    #: keys of the token counts in a complete answer or in the last chunk of a stream
     usages: tuple[Usage, ...] = USAGES
     #: paths that need no API key
     public: frozenset[str] = frozenset(("/health",))
@@ -139,21 +139,21 @@ class Http:
     #: prefixes of the options that turn on speculative decoding
     speculation: tuple[str, ...] = ()
     #: metric of accepted tokens by draft position, labelled `position`; empty if there is none
-    positions: str = ""
+    position_metric: str = ""
     #: returns the lowest priority of a request, from the server's command; 0 if it does not schedule by priority
     low_priority: Callable[[Sequence[str]], int] = _no_priority
     #: returns the cache settings in the metrics' text
     cache_of: Callable[[str], dict[str, str]] = _no_data
     #: the PREFIX_QUERIES metric excludes the tokens of PREFIX_HITS
-    hits_apart: bool = False
+    queries_exclude_hits: bool = False
     #: tokens per block of the prefix cache, if the server does not report it; 1 if it matches single tokens
     prefix_block: int = 16
     #: minimum block size in tokens for a recurrent model, whose states are cached only at the ends of blocks
     recurrent_block: int = 1
     #: task of the server
     task: Task = GENERATE
-    #: metrics that differ from `roles` for other tasks than text generation
-    unlike: Mapping[str, MetricSample] = field(default_factory=dict)
+    #: metrics of tasks other than text generation that differ from `roles`
+    task_roles: Mapping[str, MetricSample] = field(default_factory=dict)
     #: paths that render a chat's prompt without generating: the first takes messages, the second tokens
     render: tuple[str, ...] = ()
     #: seconds for which all PROGRESS_ROLES may stay unchanged while a slow model generates
@@ -186,16 +186,16 @@ class Http:
                 value = parse_number(line.rpartition(" ")[2]) if label in rest else None
                 if value is not None and value >= 0:
                     totals[role] = totals.get(role, 0.0) + value
-            if name == self.positions and (role := _position_role(rest)):
+            if name == self.position_metric and (role := _position_role(rest)):
                 value = parse_number(line.rpartition(" ")[2])
                 totals[role] = totals.get(role, 0.0) + (value if value is not None and value >= 0 else 0.0)
-        if self.hits_apart and PREFIX_QUERIES in totals:
+        if self.queries_exclude_hits and PREFIX_QUERIES in totals:
             totals[PREFIX_QUERIES] += totals.get(PREFIX_HITS, 0.0)
         return totals
 
 
 def _position_role(labels: str) -> str:
-    """Return the role for a line of `Http.positions`; "" for an invalid position."""
+    """Return the role for a line of `Http.position_metric`; "" for an invalid position."""
     match = _POSITION_LABEL.search(labels)
     return f"{ACCEPTED_AT_PREFIX}{int(match[1])}" if match and int(match[1]) < MAX_POSITIONS else ""
 
@@ -236,8 +236,8 @@ class ServerKey:
     option: str
     #: path of the file in the container
     mount: str
-    #: end of the sentence that explains why recipes cannot set `option`
-    alone: str
+    #: reason why recipes cannot set `option`, as the end of a sentence
+    conflict_reason: str
     #: returns the file's content for a key
     text: Callable[[str], str] = format_key_line
     #: returns the key from the file's content; empty if it contains no key

@@ -1,4 +1,4 @@
-"""Memory model of an engine: the memory that it needs on a host, given its flags and its model. Pure.
+"""Memory model of an engine: the memory that it needs on a host, given its flags and its model. Pure functions.
 
 GPU memory is a share of MemTotal (vLLM, SGLang) or a number of bytes (llama.cpp, a described server). Host memory comes on top: the
 engine's processes, CUDA's context, the driver's tables. On a GB10 both are the same physical memory.
@@ -133,9 +133,10 @@ def build_from_share(share: float, needs_bytes: int) -> Memory:
 
 
 def sum_weights(locked: Mapping[str, Any], suffixes: tuple[str, ...]) -> int:
-    """Return the bytes of a model's weights, 0 until it is pinned.
+    """Return the bytes of a model's weights; 0 until it is pinned.
 
-    locked: the model's entry in spark.lock. suffixes: of weight files; only files with the first suffix found are counted.
+    locked: the model's entry in spark.lock. suffixes: suffixes of weight files, by preference; only
+    the files with the first suffix that occurs are counted.
     """
     files = [(str(file.get("path")).lower(), int(file.get("size_bytes") or 0)) for file in locked.get("files") or ()]
     sums = (sum(size for path, size in files if path.endswith(suffix)) for suffix in suffixes)

@@ -11,9 +11,9 @@ from typing import Any
 
 from sparkwright.trust.bounds import count_or_none
 
-#: the types of the events that begin and end a stream
+#: types of the events that begin and end a stream
 FIRST_EVENT, LAST_EVENTS = "message_start", frozenset(("message_stop",))
-#: blocks in one answer
+#: maximum number of blocks in an answer
 MAX_BLOCKS = 64
 #: chat finish reasons, by this API's stop reasons
 FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}

@@ -9,9 +9,9 @@ from sparkwright.engines.http import Http
 from sparkwright.trust.bounds import count_or_none
 
 CHAT_PATH = "/v1/chat/completions"
-#: answers to a request with a key that the server does not accept
+#: HTTP statuses for a request with a key that the server does not accept
 REFUSAL_STATUSES = (400, 422)
-#: tool calls in one answer
+#: maximum number of tool calls in an answer
 MAX_CALLS = 64
 #: largest `max_tokens` in the client settings
 MAX_ANSWER_TOKENS = 8192
@@ -28,7 +28,7 @@ def build_request(http: Http, model: str, prompt: str, tokens: int, *, priority:
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": tokens,
         "temperature": 0,
-        **http.plain,
+        **http.no_thinking_keys,
     }
 
 
@@ -42,8 +42,8 @@ def build_stream_request(
         "max_tokens": tokens,
         "temperature": temperature,
         "stream": True,
-        **http.measured,
-        **http.plain,
+        **http.measurement_keys,
+        **http.no_thinking_keys,
     }
 
 

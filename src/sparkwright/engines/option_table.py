@@ -147,26 +147,26 @@ class OptionTable:
 class ListedOptions:
     """The options in an image's help output, stored as the difference from a known release. A shape describes an option's values."""
 
-    def __init__(self, like: str, usual: Callable[[], Mapping[str, str]]) -> None:
-        """Set the known release. usual: returns the shapes of its options, by name."""
-        self._like, self._usual = like, usual
+    def __init__(self, release: str, release_shapes: Callable[[], Mapping[str, str]]) -> None:
+        """Set the known release. release_shapes: returns the shapes of its options, by name."""
+        self._release, self._release_shapes = release, release_shapes
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
         """Return {"like": RELEASE, "differ": {name: shape}}; the shape of a missing option is None."""
-        usual = self._usual()
-        missing: dict[str, str | None] = dict.fromkeys(name for name in usual if name not in shapes)
-        changed = {name: shape for name, shape in shapes.items() if usual.get(name) != shape}
-        return {"like": self._like, "differ": {**missing, **changed}}
+        known = self._release_shapes()
+        missing: dict[str, str | None] = dict.fromkeys(name for name in known if name not in shapes)
+        changed = {name: shape for name, shape in shapes.items() if known.get(name) != shape}
+        return {"like": self._release, "differ": {**missing, **changed}}
 
     def is_current(self, difference: Mapping[str, Any] | None) -> bool:
-        """Return False if the stored difference refers to another release, so that the image must be run again."""
-        return difference is None or difference.get("like") == self._like
+        """Return False if the stored difference is from another release, so that the image's options must be read again."""
+        return difference is None or difference.get("like") == self._release
 
     def restore_options(self, difference: Mapping[str, Any] | None) -> dict[str, str]:
         """Return the shapes of an image's options, by name; empty if no usable difference is stored."""
         if difference is None or not self.is_current(difference):
             return {}
-        return {name: shape for name, shape in {**self._usual(), **difference["differ"]}.items() if shape}
+        return {name: shape for name, shape in {**self._release_shapes(), **difference["differ"]}.items() if shape}
 
 
 def format_word(value: Any) -> str:
@@ -206,11 +206,11 @@ def find_value_problem(
 
 
 def _find_word_problem(option: Option, word: str, shown_value: str, readers: Readers) -> str:
-    read, name = readers.get(option.kind, (str, "text"))
+    parse, expected = readers.get(option.kind, (str, "text"))
     try:
-        value = read(word)
+        value = parse(word)
     except (ValueError, RecursionError):
-        return f"must be {name}, {shown_value}"
+        return f"must be {expected}, {shown_value}"
     if option.choices and value not in option.choices:
         return f"must be one of {', '.join(option.choices)}, {shown_value}"
     violation = option.describe_violation(value)

@@ -1,8 +1,8 @@
-"""Options of an engine by release, and the replacements of removed options.
+"""Options of an engine by release, replacements of removed options, and flags of several engines with the same meaning.
 
 `option_history.json` in an engine's folder lists the examined releases, oldest first, and a row for each option that some of
-them lack: KIND FIRST..LAST -> INSTEAD. FIRST and LAST are the oldest and the newest release with the option; FIRST is empty if
-the oldest examined release has it, LAST if the newest does. INSTEAD is its replacement according to the engine or to
+them lack: KIND FIRST..LAST -> SUCCESSOR. FIRST and LAST are the oldest and the newest release with the option; FIRST is empty if
+the oldest examined release has it, LAST if the newest does. SUCCESSOR is its replacement according to the engine or to
 `successors` in its options.json. `make engine-release` writes the file from the parsers of the releases.
 """
 
@@ -18,12 +18,20 @@ from typing import Any
 
 from sparkwright.engines.findings import Way
 
-#: `Span.instead` of an option that was removed without a successor
+#: `Span.successor` of an option that was removed without a successor
 NO_SUCCESSOR = "nothing"
 #: prefixes that switch an option on or off
 SWITCH_PREFIXES = ("no-", "disable-", "enable-")
-#: least similarity of a mistyped name, as in difflib
+#: minimum similarity of a mistyped name to an option, as in difflib
 MIN_SIMILARITY = 0.85
+#: TensorRT-LLM, which sparkwright treats as a generic OpenAI-compatible server
+TRTLLM = "trtllm"
+#: display names of the engines that concepts.json covers
+TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
+#: flags whose values do not have the same meaning as those of the corresponding flags of other engines
+DIFFERENT_VALUES = frozenset(
+    ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +43,8 @@ class Span:
     first: int | None
     #: None if the newest release has it
     last: int | None
-    #: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF or NO_SUCCESSOR; "" if unknown
-    instead: str = ""
+    #: replacement: NAME, NAME=VALUE, NAME=VALUE_IF_ON|VALUE_IF_OFF or NO_SUCCESSOR; "" if unknown
+    successor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class OptionHistory:
         if release is None:
             return Existence(None, self._describe_removal(span)) if span.last is not None else Existence(True)
         current = self._order(release)
-        # between two examined releases, the table does not tell which release changed the option
+        # the table does not show which release between two examined ones changed the option
         if span.first and current < self._order(self.releases[span.first]):
             is_certain = current <= self._order(self.releases[span.first - 1])
             return Existence(False if is_certain else None, f"it came with {self.releases[span.first]}", is_newer=True)
@@ -121,7 +129,7 @@ class OptionHistory:
         return self._find_successor(name, value, release) or self._find_predecessor(name, value, release)
 
     def _existence_without_row(self, name: str, release: str | None) -> Existence:
-        """Return whether a release has an option without a row, which exists either in all examined releases or in none."""
+        """Return whether a release has an option that is not in the table, because all examined releases have it or none."""
         if name in self.newest():
             return Existence(True)
         oldest, newest = self.releases[0], self.releases[-1]
@@ -135,16 +143,16 @@ class OptionHistory:
     def _find_successor(self, name: str, value: Any, release: str | None) -> Replacement | None:
         for _ in range(len(self.spans)):
             span = self.spans.get(name)
-            if span is None or span.instead in ("", NO_SUCCESSOR):
+            if span is None or span.successor in ("", NO_SUCCESSOR):
                 return None
-            new_name, value = self._apply_rename(name, value, span.instead)
+            new_name, value = self._apply_rename(name, value, span.successor)
             if self.existence(new_name, release).exists is not False:
                 return Replacement(new_name, value)
             name = new_name
         return None
 
-    def _apply_rename(self, name: str, value: Any, instead: str) -> tuple[str, Any]:
-        new_name, _, new_values = instead.partition("=")
+    def _apply_rename(self, name: str, value: Any, successor: str) -> tuple[str, Any]:
+        new_name, _, new_values = successor.partition("=")
         if new_values:
             value_if_on, _, value_if_off = new_values.partition("|")
             new_value = value_if_off if value is False else value_if_on
@@ -156,7 +164,7 @@ class OptionHistory:
     def _find_predecessor(self, name: str, value: Any, release: str | None) -> Replacement | None:
         """Return the older name of an option that was renamed in a later release."""
         for old_name, span in self.spans.items():
-            if span.instead == name and release is not None and self.existence(old_name, release).exists:
+            if span.successor == name and release is not None and self.existence(old_name, release).exists:
                 old_values = {new: old for (renamed, old), new in self._values.items() if renamed == old_name}
                 is_same_kind = self._kind(name) == span.kind
                 return Replacement(old_name, old_values.get(str(value), value)) if is_same_kind else None
@@ -169,11 +177,11 @@ class OptionHistory:
         return newest.get(name, "") if isinstance(newest, Mapping) else ""
 
     def _parse_span(self, row: str) -> Span:
-        kind_and_releases, _, instead = row.partition(" -> ")
+        kind_and_releases, _, successor = row.partition(" -> ")
         kind, releases = kind_and_releases.split()
         first, _, last = releases.partition("..")
         index = self.releases.index
-        return Span(kind, index(first) if first else None, index(last) if last else None, instead)
+        return Span(kind, index(first) if first else None, index(last) if last else None, successor)
 
 
 def suggest_fix(
@@ -185,7 +193,7 @@ def suggest_fix(
         change = {name: None} if replacement.value is None else {name: None, replacement.name: replacement.value}
         return Way(_format_replacement(replacement, value), change)
     span, removal = history.spans.get(name), Way("remove it", {name: None})
-    if history.existence(name, release).is_newer or (span is not None and span.instead == NO_SUCCESSOR):
+    if history.existence(name, release).is_newer or (span is not None and span.successor == NO_SUCCESSOR):
         return removal
     if span is not None and span.last is not None:
         last_release = history.releases[span.last]
@@ -230,16 +238,8 @@ def _direction(name: str) -> str:
 # Concepts: flags of different engines with the same meaning, from concepts.json in each engine's folder. They distinguish a flag
 # of another engine from a typing error.
 #
-# Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-
-# serve. A YAML key is written with dots.
-
-#: TensorRT-LLM, which sparkwright treats as a generic OpenAI-compatible server
-TRTLLM = "trtllm"
-TITLES: Mapping[str, str] = {"vllm": "vLLM", "llama_cpp": "llama.cpp", "sglang": "SGLang", TRTLLM: "TensorRT-LLM"}
-#: flags whose values have another meaning than those of their counterparts
-DIFFERENT_VALUES = frozenset(
-    ("chunked-prefill-size", "disable-radix-cache", "reasoning-format", "cache-type-k", "ctx-size")
-)
+# Sources: the help of vLLM 0.32.0 and of llama-server b11549; SGLang 0.5.23's server_args.py; TensorRT-LLM's trtllm-serve.
+# A YAML key is written with dots.
 
 
 @cache

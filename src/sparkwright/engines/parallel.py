@@ -43,7 +43,7 @@ class ClusterMember:
     interfaces: Sequence[str] = ()
     #: RDMA adapters of the interfaces
     adapters: Sequence[str] = ()
-    #: log how the members are connected
+    #: the member logs how the members are connected
     traced: bool = False
 
 
@@ -104,13 +104,13 @@ class Parallel(Protocol):
     def TRACE(self) -> str:
         """The environment variable that makes a member log how the members are connected."""
 
-    def share(self, member: ClusterMember) -> MemberSettings:
+    def member_settings(self, member: ClusterMember) -> MemberSettings:
         """Return a member's additional settings."""
 
     def check(
         self, split: Split, flags: Mapping[str, Any], model: Mapping[str, Any], version: Version | None
     ) -> list[Finding]:
-        """Return the findings about a split of a model, errors first. model: the config as returned by `Advice.essence`."""
+        """Return the findings about a split of a model, errors first. model: the config as returned by `Advice.relevant_config`."""
 
     def member(self, text: LogText) -> MemberLog:
         """Parse a member's log, given as a text, a file or chunks."""

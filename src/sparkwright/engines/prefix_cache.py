@@ -12,6 +12,12 @@ from sparkwright.engines.options import concept_flags
 if TYPE_CHECKING:
     from packaging.version import Version
 
+PREFIX_CACHE_CONCEPT = "the prefix cache"
+#: the cache works if at least this share of the tokens in whole blocks of the prefix is cached
+MIN_HIT_SHARE = 0.5
+
+Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
+
 
 class PrefixCache(Protocol):
     """A reader of an engine's reports about its prefix cache. cache: the labels of the engine's cache metric."""
@@ -25,7 +31,7 @@ class PrefixCache(Protocol):
     def is_hybrid(self, cache: Mapping[str, str]) -> bool:
         """Return True if the cache also contains recurrent states."""
 
-    def why(self, version: Version | None) -> tuple[str, str]:
+    def explain_misses(self, version: Version | None) -> tuple[str, str]:
         """Return the reason why a recurrent model may miss, as a sentence to append, and the fix; empty strings if unknown."""
 
 
@@ -41,17 +47,8 @@ class UnreportedPrefixCache:
     def is_hybrid(self, cache: Mapping[str, str]) -> bool:
         return False
 
-    def why(self, version: Version | None) -> tuple[str, str]:
+    def explain_misses(self, version: Version | None) -> tuple[str, str]:
         return "", ""
-
-
-# The test of the prefix cache: the length of the prefix, and the verdict on the hits. Counters are in tokens.
-
-PREFIX_CACHE_CONCEPT = "the prefix cache"
-#: the cache works if at least this share of the tokens in whole blocks of the prefix is cached
-MIN_HIT_SHARE = 0.5
-
-Verdict = Literal["hits", "few hits", "no hits", "off", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ def evaluate_prefix_cache(
     if share >= MIN_HIT_SHARE:
         return PrefixCacheVerdict("hits", f"{counted}; {times}", share=share)
     is_recurrent = hybrid or reports.is_hybrid(cache)
-    why, fix = reports.why(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
+    why, fix = reports.explain_misses(version) if is_recurrent else ("", "look for evictions: is the KV cache full?")
     message = f"{counted} although sent {len(measurements)} times; {times}{why}"
     return PrefixCacheVerdict("few hits" if cached_tokens else "no hits", message, fix, share)
 

@@ -17,8 +17,12 @@ from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.engines.options import concept_flags
 from sparkwright.visible import one_line
 
-#: recipe key with the adapters
-ADAPTERS_KEY = "adapters"
+#: recipe keys with the adapters and with the date
+ADAPTERS_KEY, DATE_KEY = "adapters", "date"
+#: concept of the flag with default values for the fields of the chat template
+TEMPLATE_DEFAULTS_CONCEPT = "the template's defaults"
+#: six months, after which a recipe is reported as old
+MAX_FRESH_DAYS = 183
 #: modules with as many inputs as the model's hidden size, in every architecture that has them
 HIDDEN_INPUT_MODULES = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "qkv_proj", "gate_up_proj", "q_a_proj")
 #: modules with as many outputs as the model's hidden size
@@ -191,9 +195,9 @@ def _find_shape_mismatch(adapter: Mapping[str, Any], config: Mapping[str, Any]) 
         attention_inputs, attention_outputs = attention_sizes.get(module, (0, 0))
         model_inputs = hidden_size if module in HIDDEN_INPUT_MODULES else attention_inputs
         model_outputs = hidden_size if module in HIDDEN_OUTPUT_MODULES else attention_outputs
-        for size, model_size, word in ((inputs, model_inputs, "inputs"), (outputs, model_outputs, "outputs")):
+        for size, model_size, noun in ((inputs, model_inputs, "inputs"), (outputs, model_outputs, "outputs")):
             if size and model_size and size != model_size:
-                return f"its {module} has {size} {word}, the model's has {model_size}"
+                return f"its {module} has {size} {noun}, the model's has {model_size}"
     return ""
 
 
@@ -246,10 +250,6 @@ def _base_name(model: str) -> str:
 
 def _parse_number(value: Any) -> int:
     return int(value) if str(value).isdecimal() else 0
-
-
-#: concept of the flag with default values for the fields of the chat template
-TEMPLATE_DEFAULTS_CONCEPT = "the template's defaults"
 
 
 @dataclass(frozen=True)
@@ -330,12 +330,6 @@ def sampling_of_the_engine(case: TemplateCase) -> Iterator[Finding]:
         "set the model card's values, such as {temperature: 0.7, top_p: 0.8}, or set them in each request", change
     )
     yield Finding("info", sentence, (way,), "the files of the pinned commit", "model")
-
-
-#: six months; an older recipe is called old
-MAX_FRESH_DAYS = 183
-#: recipe key with the date
-DATE_KEY = "date"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Findings shared by the rules of several engines. Each engine's rule decides when, and provides flags, tags and sources."""
+"""Findings shared by the rules of several engines. Each engine's rules decide when they apply, and provide flags, tags and sources."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OptionCase:
         return self.request.flags.get(name)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return the names under which an image's help may list an option."""
+        """Return the names by which an image's help may list an option."""
         return (name,)
 
     def known(self) -> Iterable[str]:
@@ -71,13 +71,13 @@ class OptionCase:
         return self.listed or [name for name in self.known() if self.exists(name).exists is not False]
 
 
-def unknown_flags(case: OptionCase, source: str, *, own: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield a finding for each unknown flag. own: options of this engine that are never called another engine's."""
+def unknown_flags(case: OptionCase, source: str, *, own_options: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield a finding for each unknown flag. own_options: this engine's options, which are not attributed to another engine."""
     for name, flag_value in case.request.flags.items():
         existence = case.exists(name)
         if flag_value is None or existence.exists:
             continue
-        owner = "" if name in own else describe_owner(case.ENGINE, name)
+        owner = "" if name in own_options else describe_owner(case.ENGINE, name)
         severity: Severity = "error" if existence.exists is False or owner else "warning"
         outcome = "refuses" if severity == "error" else "may refuse"
         sentence = f"{owner or f'{name}: {existence.why}'}; {case.engine} {outcome} to start."
@@ -96,22 +96,22 @@ def _suggest_counterpart(case: OptionCase, name: str, flag_value: Any) -> Way:
     return Way(f"use {counterparts} instead" if counterparts else "remove it", {name: None})
 
 
-def newer_release(engine: str, newest: str, kind: str = "release", then: str = "") -> Iterator[Finding]:
-    """Yield a finding for an engine newer than all known releases. then: a clause about another consequence."""
+def newer_release(engine: str, newest: str, kind: str = "release", consequence: str = "") -> Iterator[Finding]:
+    """Yield a finding for an engine newer than all known releases. consequence: a clause about another consequence."""
     sentence = (
         f"{engine} is newer than {newest}, the newest {kind} known to this version of sparkwright: "
-        f"its options are checked against the image's help{then}."
+        f"its options are checked against the image's help{consequence}."
     )
     way = Way("update sparkwright, if there is a newer version")
     yield Finding("info", sentence, (way,), f"read up to {newest}")
 
 
-def moving_tag(image: str, instead: str, source: str) -> Iterator[Finding]:
-    """Yield a finding for a tag that may be moved to another image. instead: the tag to use."""
+def moving_tag(image: str, suggested_tag: str, source: str) -> Iterator[Finding]:
+    """Yield a finding for a tag that may be moved to another image. suggested_tag: the tag to use."""
     sentence = (
         f"{without_digest(image)} is a moving tag: spark.lock pins its current digest, which the registry may delete."
     )
-    yield Finding("info", sentence, (Way(f"use {instead}"),), source)
+    yield Finding("info", sentence, (Way(f"use {suggested_tag}"),), source)
 
 
 def key_in_arguments(name: str, way: Way, source: str, flag: str = "") -> Iterator[Finding]:
@@ -127,19 +127,19 @@ def open_to_network(request: ServerRequest, *, has_key: bool = True) -> Iterator
         yield Finding("warning", f"{OPEN_SENTENCE}.", (Way(way),), DOCKER_SOURCE, "publish")
 
 
-def unreachable_host(case: OptionCase, flag: str, others: Collection[str] = ()) -> Iterator[Finding]:
-    """Yield a finding if the server's address is not reachable by published ports. others: suffixes of further such addresses."""
+def unreachable_host(case: OptionCase, flag: str, local_suffixes: Collection[str] = ()) -> Iterator[Finding]:
+    """Yield a finding if published ports cannot reach the server's address. local_suffixes: suffixes of further such addresses."""
     host = str(case.flag(flag) or "")
-    if host.startswith(LOOPBACK_PREFIXES) or host.endswith(tuple(others)):
+    if host.startswith(LOOPBACK_PREFIXES) or host.endswith(tuple(local_suffixes)):
         sentence = f"{flag} {host} is only reachable inside the container."
         yield Finding("error", sentence, (Way("remove it", {flag: None}),), DOCKER_SOURCE, flag)
 
 
-def locking_flags(case: OptionCase, names: Iterable[str], over: str, source: str) -> Iterator[Finding]:
-    """Yield a finding for each flag that locks out sparkwright's checks. over: their connection, such as "over plain HTTP"."""
+def locking_flags(case: OptionCase, names: Iterable[str], connection: str, source: str) -> Iterator[Finding]:
+    """Yield a finding for each flag that locks out sparkwright's checks. connection: how the checks connect, such as "over plain HTTP"."""
     for name in names:
         if case.flag(name):
-            sentence = f"{name} locks out sparkwright's checks, which connect {over}."
+            sentence = f"{name} locks out sparkwright's checks, which connect {connection}."
             yield Finding("error", sentence, (Way("remove it", {name: None}),), source, name)
 
 

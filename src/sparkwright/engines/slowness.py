@@ -1,4 +1,4 @@
-"""Diagnosis of a slow server: its evidence compared with known causes. Pure.
+"""Diagnosis of a slow server: its evidence compared with known causes. Pure functions.
 
 These causes apply to every engine; causes of one engine are in its log.py. Sources: docs/measuring.md.
 """
@@ -66,16 +66,16 @@ class SlownessEvidence:
     findings: Sequence[Finding] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
-    #: thinking tokens in the answer to a request that does not mention thinking
-    thought: int | None = None
-    #: all tokens in that answer
-    answered: int = 0
+    #: number of thinking tokens in the answer to a request that does not mention thinking
+    thinking_tokens: int | None = None
+    #: number of all tokens in that answer
+    answer_tokens: int = 0
     #: effective max-num-batched-tokens
     budget: int | None = None
     #: the engine computes on the requested GPU; None also if it requests none
     on_gpu: bool | None = None
     #: evidence for `on_gpu`
-    on_gpu_why: str = ""
+    on_gpu_evidence: str = ""
     engine: Engine = field(default_factory=lambda: engines.get_engine(engines.DEFAULT_ENGINE))
 
     def find_in_log(self, name: str) -> tuple[Any, str]:
@@ -97,10 +97,10 @@ class Cause:
     verdict: Verdict
     evidence: str
     fix: str = ""
-    #: how well it explains a slow stream; of causes with the same verdict, the one with the largest weight is first
+    #: how well it explains a slow stream; causes with the same verdict are sorted by weight, the largest first
     weight: int = 0
     #: it lowers the token rate; False for a cause that only delays answers
-    of_rate: bool = True
+    lowers_rate: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON."""
@@ -126,7 +126,7 @@ def find_causes(evidence: SlownessEvidence) -> list[Cause]:
     for detect in (*DETECTORS, *evidence.engine.causes):
         for cause in detect(evidence):
             is_needless = is_fast and cause.verdict in ("found", "possible")
-            is_unrelated = is_slow and cause.verdict == "found" and not cause.of_rate
+            is_unrelated = is_slow and cause.verdict == "found" and not cause.lowers_rate
             causes.append(replace(cause, verdict="noted") if is_needless or is_unrelated else cause)
     return rank_causes(causes)
 
@@ -171,9 +171,9 @@ def on_the_cpu(evidence: SlownessEvidence) -> Iterator[Cause]:
     name = "it runs on the CPU"
     fix = "use an image that is built for this GPU and architecture: some arm64 images are CPU-only"
     if evidence.on_gpu is not None:
-        yield _decide_cause(name, evidence.on_gpu_why, fix, 140, found=not evidence.on_gpu)
-    elif evidence.on_gpu_why:
-        yield Cause(name, "unknown", evidence.on_gpu_why, weight=40)
+        yield _decide_cause(name, evidence.on_gpu_evidence, fix, 140, found=not evidence.on_gpu)
+    elif evidence.on_gpu_evidence:
+        yield Cause(name, "unknown", evidence.on_gpu_evidence, weight=40)
 
 
 @_register
@@ -278,14 +278,14 @@ def cache_full(evidence: SlownessEvidence) -> Iterator[Cause]:
 
 @_register
 def thinking(evidence: SlownessEvidence) -> Iterator[Cause]:
-    if evidence.thought is None:
+    if evidence.thinking_tokens is None:
         return
     name = "reasoning tokens precede the answer"
-    if evidence.thought:
-        message = f"{evidence.thought} of the first {evidence.answered} tokens were reasoning"
+    if evidence.thinking_tokens:
+        message = f"{evidence.thinking_tokens} of the first {evidence.answer_tokens} tokens were reasoning"
         off, flag = '{"enable_thinking": false}', _format_flags(evidence, "the template's defaults")
         fix = f"{flag}: {off}, or in each request" if flag else f"chat_template_kwargs: {off} in each request"
-        yield Cause(name, "found", message, fix, 15, of_rate=False)
+        yield Cause(name, "found", message, fix, 15, lowers_rate=False)
     else:
         yield Cause(name, "excluded", "no reasoning in its first tokens")
 

@@ -1,6 +1,6 @@
 """The tasks of a server: generate text, embed texts as vectors, or score how well texts answer a question (rerank).
 
-Each task has a request that proves it, and a check of the answer. Sources: answers of vLLM 0.32.0 and llama-server b11549 on a
+For each task there is a request that proves that a server performs it, and a check of the answer. Sources: answers of vLLM 0.32.0 and llama-server b11549 on a
 CPU (`--runner pooling --convert embed`; `--embedding`, `--reranking`). Both accept the same two requests; vLLM then answers chat
 requests with 404.
 """
@@ -21,7 +21,7 @@ EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 PROOF_TEXT = "Say ok."
 QUERY = "What sails on the sea?"
 ANSWER_TEXT, OTHER_TEXT = "A ship sails on the sea.", "The oven is in the kitchen."
-#: upper bound; the vectors of today's models have up to about ten thousand numbers
+#: upper bound; the vectors of current models have up to about ten thousand numbers
 MAX_VECTOR_NUMBERS = 1 << 17
 
 

@@ -60,7 +60,7 @@ def _format_subtitle(results: Results) -> str:
 def _table_rows(results: Results) -> list[list[str]]:
     """Return the rows of the terminal's table, header first."""
     titles, rows = summary.figure_rows(results)
-    body = [[row.words, row.arm, str(len(row.cells)), *cells] for row, cells in rows]
+    body = [[row.description, row.arm, str(len(row.cells)), *cells] for row, cells in rows]
     return [["Load", "Arm", "Runs", *titles], *body]
 
 
@@ -90,7 +90,7 @@ def _sweep_charts(results: Results) -> Iterator[Chart]:
             continue
         swept = axes[0] if axes and axes[0] != BUDGET_FLAG else "max_num_batched_tokens"
         positions = _arm_positions(results, axes)
-        lines = _build_lines((row.words, positions.get(row.arm), row.figure(name)) for row in build_rows(results))
+        lines = _build_lines((row.description, positions.get(row.arm), row.figure(name)) for row in build_rows(results))
         if lines:
             bars = () if _has_numeric_values(results, axes) else tuple(_swept_values(results, axes[0]))
             yield Chart(
@@ -131,11 +131,11 @@ def _arm_positions(results: Results, axes: Sequence[str]) -> dict[str, float]:
 def _heat_map_charts(results: Results, axes: Sequence[str], title: str, name: str, unit: str) -> Iterator[Chart]:
     """Yield a chart of each load by two swept flags, with the first flag's values as rows and the second's as columns."""
     first, second = (_swept_values(results, axis) for axis in axes)
-    for load_number, words in enumerate(dict.fromkeys(row.words for row in build_rows(results))):
+    for load_number, words in enumerate(dict.fromkeys(row.description for row in build_rows(results))):
         points_by_value: dict[str, list[tuple[float, float]]] = {value: [] for value in first}
         for row in build_rows(results):
             at, figure = results.arm(row.arm).at, row.figure(name)
-            if row.words == words and figure is not None and all(axis in at for axis in axes):
+            if row.description == words and figure is not None and all(axis in at for axis in axes):
                 points_by_value[format_value(at[axes[0]])].append(
                     (float(second.index(format_value(at[axes[1]]))), figure)
                 )

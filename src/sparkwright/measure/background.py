@@ -12,6 +12,12 @@ from typing import Self
 
 from sparkwright.measure.figures import percentile
 
+LAG_SLEEP_S = 0.005
+#: maximum lag for valid percentiles of gaps, as a share of the median gap
+MAX_LAG_SHARE_OF_GAP = 0.25
+#: maximum lag for a valid rate, as a share of the decoding time, whose start and end may both be late
+MAX_LAG_SHARE_OF_DECODING = 0.1
+
 
 class BackgroundSampler(ABC):
     """A sampler that runs in a thread during a `with` block."""
@@ -51,13 +57,6 @@ def suspend_gc() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-LAG_SLEEP_S = 0.005
-#: maximum lag for valid percentiles of gaps, as a share of the median gap
-MAX_LAG_SHARE_OF_GAP = 0.25
-#: maximum lag for a valid rate, as a share of the decoding time, whose start and end may both be late
-MAX_LAG_SHARE_OF_DECODING = 0.1
 
 
 class LagSampler(BackgroundSampler):

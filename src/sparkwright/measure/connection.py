@@ -14,7 +14,7 @@ from sparkwright.transport.connection import Connection, Deadline, TimedOut, Tra
 
 
 class _Socket(socket.socket):
-    """A socket whose reads end at a deadline, however slowly the peer sends, and take one system call each.
+    """A socket whose reads take one system call each and end at a deadline, however slowly the peer sends.
 
     The kernel enforces the timeout, because Python's own timeouts poll first and every extra call may wait for the GIL among
     many threads. The clock is checked again afterwards, because a delayed kernel (in a virtual machine waiting for its CPU) ends
@@ -22,7 +22,7 @@ class _Socket(socket.socket):
     """
 
     #: time of time.perf_counter after which reads fail
-    until_s = float("inf")
+    deadline_s = float("inf")
     #: longest wait for data
     silence_s = 30.0
 
@@ -34,7 +34,7 @@ class _Socket(socket.socket):
         self._set_timeout_option(socket.SO_RCVTIMEO, silence_s)
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        while (left_s := self.until_s - time.perf_counter()) > 0:
+        while (left_s := self.deadline_s - time.perf_counter()) > 0:
             is_last_wait = left_s < self.silence_s
             if is_last_wait:
                 self._set_timeout_option(socket.SO_RCVTIMEO, left_s)
@@ -53,7 +53,7 @@ class _Socket(socket.socket):
 class _TlsSocket(ssl.SSLSocket):
     """A TLS socket with a deadline, which is checked before each read; Python enforces the timeout."""
 
-    until_s = float("inf")
+    deadline_s = float("inf")
     silence_s = 30.0
 
     def set_timeout(self, silence_s: float) -> None:
@@ -62,7 +62,7 @@ class _TlsSocket(ssl.SSLSocket):
         self.settimeout(silence_s)
 
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        left_s = self.until_s - time.perf_counter()
+        left_s = self.deadline_s - time.perf_counter()
         if left_s <= 0:
             raise TimeoutError
         self.settimeout(min(left_s, self.silence_s))
@@ -105,6 +105,6 @@ def _wrap_tls(tcp_socket: socket.socket, host: str, deadline: Deadline) -> _TlsS
 
 
 def set_read_deadline(connection: http.client.HTTPConnection, deadline_s: float) -> None:
-    """Let all reads fail after `deadline_s`, a time of time.perf_counter."""
+    """Make all reads fail after `deadline_s`, a time of time.perf_counter."""
     if isinstance(connection.sock, _Socket | _TlsSocket):
-        connection.sock.until_s = deadline_s
+        connection.sock.deadline_s = deadline_s

@@ -16,7 +16,7 @@ from sparkwright.measure.stream import Stream
 
 #: multiple of the median gap above which a gap is a stall
 STALL_FACTOR = 5.0
-#: share of the mean gap below which the median is useless because chunks arrive together, when the client or server is busy
+#: share of the mean gap below which the median gap is meaningless, because a busy client or server makes chunks arrive together
 MIN_MEDIAN_SHARE = 0.25
 
 

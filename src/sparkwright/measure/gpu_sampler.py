@@ -1,7 +1,7 @@
 """Samples of the GPU during decoding: clock, power, temperature and utilization.
 
 A GB10 has slow states that look like a wrong flag: after a failed USB-PD negotiation it stays at 500 to 850 MHz without an error.
-A slow server on such a host is the host's fault.
+The host, not a flag, is then the cause of a slow server.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from sparkwright.measure.background import BackgroundSampler
 GPU_SAMPLE_INTERVAL_S = 0.5
 FIGURE_FORMATS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % busy")
 
-#: minimum clock of a busy GPU in a healthy state, also as a share of the baseline's
+#: minimum clock of a GPU that is busy during a measurement, also as a share of the baseline's; below it, the host is the cause of
+#: a low rate. The health checks' `low_mhz` (health.judging.observation.Limits) has another purpose: a clock below it, with low
+#: power, shows that the power supply negotiated too little
 MIN_CLOCK_MHZ = 1500.0
 MIN_CLOCK_SHARE = 0.8
-#: minimum power of a busy GPU as a share of the baseline's; a stalled GPU needs less, noise of a single stream stays well above
+#: minimum power of a busy GPU as a share of the baseline's; a stalled GPU uses less, while the power of a single stream varies
+#: less than that
 MIN_POWER_SHARE = 0.6
 
 
@@ -42,12 +45,12 @@ class GpuState(GpuSample):
     samples: int = 0
 
     @property
-    def known(self) -> bool:
+    def has_clock(self) -> bool:
         """True if the clock and the utilization were reported."""
         return self.clock_mhz is not None and self.utilization_percent is not None
 
     def is_degraded(self, baseline_mhz: float | None) -> bool:
-        """Return True if the GPU is busy but far below its clock.
+        """Return True if the GPU is busy but its clock is far below normal.
 
         Args:
             baseline_mhz: clock when the baseline was measured.
@@ -116,7 +119,6 @@ def build_sample(figures: Mapping[str, float | None]) -> GpuSample | None:
 
 
 def summarize_samples(samples: Sequence[GpuSample]) -> GpuState:
-
     def compute_median(name: str) -> float | None:
         values = [getattr(sample, name) for sample in samples if getattr(sample, name) is not None]
         return statistics.median(values) if values else None

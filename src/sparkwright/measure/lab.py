@@ -1,4 +1,4 @@
-"""Measuring a cell of the lab: a load is sent to a server, and the result returned as plain JSON with units in the names."""
+"""Measuring a cell of the lab: sends a load to a server, and returns the result as plain JSON with units in the names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_CACHED_SHARE = 0.05
 #: share of the largest gap above which the client's largest lag may have caused it
 MIN_LAG_SHARE_OF_GAP = 0.5
 IDLE_TIMEOUT_S = 10.0
-#: lengths of the prompts from which the number of tokens per word is derived
+#: numbers of words in the prompts from which the number of tokens per word is derived
 FEW_WORDS, MANY_WORDS = 32, 256
 WARM_UP_TOKENS = 8
 #: number of streams whose individual gaps are stored, and number of gaps per stream
@@ -82,7 +82,7 @@ def measure_load(
             last_outcomes = load.send_all(
                 target.base_url,
                 phase.requests,
-                counter_keys=target.http.counted,
+                counter_keys=target.http.token_count_keys,
                 api_key=target.api_key,
                 concurrency=phase.concurrency,
                 cap_s=timeout_s,
@@ -273,8 +273,8 @@ def _mean_and_deviation(name: str, values: Sequence[float]) -> dict[str, float |
 def _aggregate(
     values: Iterable[float | None], aggregate: Callable[[list[float]], float] = statistics.fmean
 ) -> float | None:
-    known = [value for value in values if value is not None]
-    return aggregate(known) if known else None
+    present_values = [value for value in values if value is not None]
+    return aggregate(present_values) if present_values else None
 
 
 def _to_ms(seconds: float | None) -> float | None:

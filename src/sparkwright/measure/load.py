@@ -14,7 +14,7 @@ from sparkwright.measure.connection import connect
 from sparkwright.measure.stream import Recording, Stream, StreamError
 
 STACK_BYTES = 256 * 1024
-#: seconds before its send time at which a later request's connection is opened; servers close connections that idle longer
+#: a later request's connection is opened this many seconds before its send time, because servers close idle connections
 CONNECT_AHEAD_S = 0.5
 
 

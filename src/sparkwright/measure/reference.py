@@ -1,10 +1,10 @@
-"""Checking that a server runs the expected model: its greedy texts are compared with earlier ones, and its first answers checked.
+"""Checking that a server runs the expected model: compares its greedy texts with earlier ones, and checks its first answers.
 
 Greedy decoding is repeatable except at near-ties, where a batch, a cache or a kernel may round differently so that the second
 best token wins. Therefore the first difference between two texts is evaluated by the distance of the two tokens in both runs' log
 probabilities (docs/decisions/0015).
 
-QUESTIONS have one right answer. They are asked before there are earlier texts, so that the texts of a broken kernel, damaged
+QUESTIONS have one right answer each. They are sent before there are earlier texts, so that the texts of a broken kernel, damaged
 weights or another model's template never become the reference (on a GB10, `'s't's't` was returned for every prompt, with status
 200 and at full speed; NVIDIA/dgx-spark-playbooks 76).
 """
@@ -26,8 +26,8 @@ from sparkwright.visible import format_count, one_line
 Verdict = Literal["same", "doubtful", "another"]
 AnswersVerdict = Literal["sane", "doubtful", "garbage"]
 
-#: prompts to which models' answers differ, are longer than MAX_TOKENS and do not depend on the date. Changing them requires a new
-#: PROMPT_SET.
+#: prompts whose answers differ between models, are longer than MAX_TOKENS and do not depend on the date. Changing them requires a
+#: new PROMPT_SET.
 PROMPTS: tuple[str, ...] = (
     "Explain in three sentences why the sky is blue.",
     "List the planets of the solar system from the sun outwards, with one sentence about each.",
@@ -71,6 +71,9 @@ MIN_LOOP_PIECES, MIN_DISTINCT_SHARE = 12, 0.25
 #: a text with at least this many characters, without spaces, is a loop if it has no more distinct ones
 MIN_LOOP_CHARS, MAX_LOOP_DISTINCT_CHARS = 24, 4
 
+#: the fact to find in the prompt of NEEDLE_QUESTION
+NEEDLE_ANSWER = "marigold"
+
 #: a token and its log probability
 Candidate = tuple[str, float]
 
@@ -94,7 +97,6 @@ def _build_needle_prompt() -> str:
     return "\n".join((*items, "What is the password of the lighthouse? Answer with one word."))
 
 
-NEEDLE_ANSWER = "marigold"
 NEEDLE_QUESTION = Question(_build_needle_prompt(), rf"\b{NEEDLE_ANSWER}\b")
 #: questions with different answers, so that a server that always answers the same is right at most once
 QUESTIONS: tuple[Question, ...] = (
@@ -228,9 +230,9 @@ def compare_texts(before: Sequence[GeneratedText], now: Sequence[GeneratedText])
     a text differs away from a near-tie, or if all texts differ, which rounding alone hardly causes.
     """
     texts_by_prompt = list(zip((*PROMPTS, LONG_PROMPT_NAME), before, now, strict=False))
-    found = [find_divergence(prompt, old, new) for prompt, old, new in texts_by_prompt]
-    divergences = [divergence for divergence in found if divergence is not None]
-    all_differ = len(divergences) == len(found) > 0
+    comparisons = [find_divergence(prompt, old, new) for prompt, old, new in texts_by_prompt]
+    divergences = [divergence for divergence in comparisons if divergence is not None]
+    all_differ = len(divergences) == len(comparisons) > 0
     if all_differ and all(map(_is_significant, divergences)):
         return "another", divergences
     return ("doubtful" if all_differ or not all(item.tied for item in divergences) else "same"), divergences

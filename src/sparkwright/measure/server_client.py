@@ -16,6 +16,15 @@ from sparkwright.measure import stream
 from sparkwright.measure.load import Request
 from sparkwright.measure.server_counters import counter_increase
 
+ANSWER_TOKENS = 4
+#: questions about the shared prefix, one per request
+PREFIX_QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
+#: common words, each of which is at least one token
+COMMON_WORDS = (
+    "the of and to in is was he for it with as his on be at by had not "  # words: data
+    "are but from or have an they which"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimator:
@@ -71,7 +80,7 @@ class ServerClient:
         while True:
             try:
                 result = stream.measure_stream(
-                    self.base_url, body, counter_keys=self.http.counted, api_key=self.api_key, **options
+                    self.base_url, body, counter_keys=self.http.token_count_keys, api_key=self.api_key, **options
                 )
             except stream.StreamError as error:
                 reduced_body = (
@@ -85,15 +94,6 @@ class ServerClient:
                 continue
             self.refused_options += tuple(key for key in request.body if key not in body)
             return result
-
-
-ANSWER_TOKENS = 4
-PREFIX_QUESTIONS = ("How many ships were counted?", "Who kept the lamp?", "What did the captain write down that night?")
-#: common words, each of which is at least one token
-COMMON_WORDS = (
-    "the of and to in is was he for it with as his on be at by had not "  # words: data
-    "are but from or have an they which"
-)
 
 
 def random_text(word_count: int) -> str:
@@ -131,7 +131,7 @@ def measure_prefix_reuse(
     for n, question in enumerate(PREFIX_QUESTIONS, 1):
         body = openai_api.build_stream_request(http, model, f"{prefix}\n\n{question}", ANSWER_TOKENS)
         measured = stream.measure_stream(
-            base_url, body, counter_keys=http.counted, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s
+            base_url, body, counter_keys=http.token_count_keys, api_key=api_key, cap_s=timeout_s, timeout_s=timeout_s
         )
         after = get_counters()
         increases = [

@@ -70,7 +70,7 @@ class Stream:
     #: True if the client ended the stream
     capped: bool = False
     #: number of thinking tokens before the first other token
-    thought: int = 0
+    thinking_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -136,8 +136,8 @@ class Recording:
     sent_s: float = 0.0
     #: True if the client ended the stream
     capped: bool = False
-    #: the error that interrupted the stream; empty if none did
-    broken: str = ""
+    #: the error that interrupted the stream; empty if it was not interrupted
+    error: str = ""
 
 
 def build_request(base_url: str, body: dict[str, Any], api_key: str, path: str = openai_api.CHAT_PATH) -> bytes:
@@ -184,7 +184,7 @@ def record(
         path: path of the API.
 
     Raises:
-        StreamError: the stream did not begin. A later interruption is recorded in `Recording.broken`.
+        StreamError: the stream did not begin. A later interruption is recorded in `Recording.error`.
     """
     recording, request = Recording(), build_request(base_url, body, api_key, path)
     try:
@@ -203,9 +203,9 @@ def record(
         _receive(response, recording, cap_s, on_chunk)
     except TimeoutError:
         recording.capped = time.perf_counter() - recording.sent_s >= cap_s
-        recording.broken = "" if recording.capped else f"no data for {timeout_s:g} s"
+        recording.error = "" if recording.capped else f"no data for {timeout_s:g} s"
     except (OSError, http.client.HTTPException) as error:
-        recording.broken = f"the stream was interrupted: {_format_error(error)}"
+        recording.error = f"the stream was interrupted: {_format_error(error)}"
     finally:
         connection.close()
     return recording
@@ -229,7 +229,7 @@ def _receive(
         if now_s > cap_s:
             recording.capped = True
             return
-    recording.broken = f"the stream exceeds {MAX_BYTES >> 20} MiB, or {MAX_PIECES} pieces"
+    recording.error = f"the stream exceeds {MAX_BYTES >> 20} MiB, or {MAX_PIECES} pieces"
 
 
 def parse_recording(recording: Recording, counter_keys: CounterKeys = USAGE_KEYS) -> Stream:
@@ -239,12 +239,12 @@ def parse_recording(recording: Recording, counter_keys: CounterKeys = USAGE_KEYS
     for at_s, piece in recording.pieces:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
-            reader.line(at_s, line)
+            reader.read_line(at_s, line)
         if len(rest) > MAX_EVENT_BYTES:
             raise StreamError(f"a chunk exceeds {MAX_EVENT_BYTES >> 20} MiB", tokens=reader.stream.tokens)
     stream = reader.stream
-    if recording.broken:
-        raise StreamError(recording.broken, tokens=stream.tokens)
+    if recording.error:
+        raise StreamError(recording.error, tokens=stream.tokens)
     if not reader.done and not stream.capped:
         raise StreamError("the stream ended early", tokens=stream.tokens)
     return reader.finish()
@@ -268,8 +268,8 @@ def parse_events(recording: Recording, final_types: Collection[str]) -> list[dic
     Raises:
         StreamError: the recording is incomplete or contains an error of the server.
     """
-    if recording.broken:
-        raise StreamError(recording.broken)
+    if recording.error:
+        raise StreamError(recording.error)
     return parse_event_stream(b"".join(piece for _, piece in recording.pieces), final_types)
 
 
@@ -307,7 +307,7 @@ class _Reader:
         self._has_cumulative_usage = False
         self._has_visible_output = False
 
-    def line(self, at_s: float, line: bytes) -> None:
+    def read_line(self, at_s: float, line: bytes) -> None:
         if line.startswith(b"error:") and not self.done:
             raise self._build_server_error(_parse_json_or_text(line[6:].strip()))
         if not line.startswith(b"data:") or self.done:
@@ -352,14 +352,14 @@ class _Reader:
             openai_api.has_user_content(delta) for delta in deltas
         )
         if not self._has_visible_output:
-            self.stream.thought = tokens
+            self.stream.thinking_tokens = tokens
         self.stream.points.append((at_s, tokens))
 
     def finish(self) -> Stream:
         """Return the stream. If only the final number of tokens is known, they are distributed evenly over the chunks."""
         stream, chunks, total = self.stream, self._chunks, self.stream.total
         if not self._has_cumulative_usage and total and chunks:
-            stream.thought = round(stream.thought * total / chunks)
+            stream.thinking_tokens = round(stream.thinking_tokens * total / chunks)
             stream.points = [(at_s, round(n * total / chunks)) for at_s, n in stream.points]
         stream.approximate = not self._has_cumulative_usage and not total
         return stream

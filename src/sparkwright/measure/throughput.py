@@ -175,7 +175,9 @@ class Measurements:
         """Count the tokens of a stream, without adding a run."""
         self.tokens += measured.tokens
         self.thinking_tokens += (
-            measured.tokens if measured.points and measured.thought >= measured.points[-1][1] else measured.thought
+            measured.tokens
+            if measured.points and measured.thinking_tokens >= measured.points[-1][1]
+            else measured.thinking_tokens
         )
         self.capped += measured.capped
         self.approximate = self.approximate or measured.approximate

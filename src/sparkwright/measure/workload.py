@@ -27,6 +27,10 @@ MIN_LENGTH, MAX_LENGTH = 4, 1024
 PROMPT_LENGTHS = (170.0, 1.2)
 ANSWER_LENGTHS = (145.0, 0.95)
 
+#: divisors of the context length for the single prompts of a load proof, which are sent before all streams at once
+CONTEXT_DIVISORS = (8, 4, 2, 1)
+MIN_PROMPT_TOKENS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -95,31 +99,31 @@ def build_phases(load: Load, sender: ServerClient) -> list[Phase]:
     return _PHASE_BUILDERS[load.kind](load, sender)
 
 
-def _smoke(load: Load, sender: ServerClient) -> list[Phase]:
+def _build_smoke_phases(load: Load, sender: ServerClient) -> list[Phase]:
     return [Phase(_equal_requests(load, sender, load.requests, "stream"), 1)]
 
 
-def _serve(load: Load, sender: ServerClient) -> list[Phase]:
+def _build_serve_phases(load: Load, sender: ServerClient) -> list[Phase]:
     lengths = list(itertools.islice(_lengths(load), load.requests))
     times = arrivals(load)
     requests = []
     for (text, prompt_tokens, tokens), at_s in zip(lengths, times, strict=False):
-        # a prompt of a data set keeps its text behind a random prefix
+        # a prompt of a data set also begins with a random text
         prompt = f"{secrets.token_hex(16)} {text}" if text else sender.token_estimator.text(prompt_tokens)
         requests.append(sender.request(prompt, tokens, at_s=at_s, group="request"))
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
-def _hol1(load: Load, sender: ServerClient) -> list[Phase]:
+def _build_hol1_phases(load: Load, sender: ServerClient) -> list[Phase]:
     return [Phase((*_decoding_requests(load, sender), _long_request(load, sender, load.after_s)))]
 
 
-def _itl(load: Load, sender: ServerClient) -> list[Phase]:
+def _build_itl_phases(load: Load, sender: ServerClient) -> list[Phase]:
     longs = [_long_request(load, sender, load.after_s + n * load.every_s) for n in range(load.longs)]
     return [Phase((*_decoding_requests(load, sender), *longs))]
 
 
-def _hol2(load: Load, sender: ServerClient) -> list[Phase]:
+def _build_hol2_phases(load: Load, sender: ServerClient) -> list[Phase]:
     """Return a phase with only short prompts, and one with a long prompt followed by short ones."""
     behind = _equal_requests(load, sender, load.shorts, "short", load.after_s)
     return [
@@ -138,18 +142,18 @@ def _build_mixed_phases(load: Load, sender: ServerClient) -> list[Phase]:
     return [Phase(tuple(requests), 0 if load.rate else load.concurrency)]
 
 
-def _depth(load: Load, sender: ServerClient) -> list[Phase]:
+def _build_depth_phases(load: Load, sender: ServerClient) -> list[Phase]:
     return [Phase(_equal_requests(load, sender, load.concurrency * load.requests, "stream"), load.concurrency)]
 
 
 _PHASE_BUILDERS = {
-    "smoke": _smoke,
-    "serve": _serve,
-    "hol1": _hol1,
-    "hol2": _hol2,
-    "itl": _itl,
+    "smoke": _build_smoke_phases,
+    "serve": _build_serve_phases,
+    "hol1": _build_hol1_phases,
+    "hol2": _build_hol2_phases,
+    "itl": _build_itl_phases,
     "mixed": _build_mixed_phases,
-    "depth": _depth,
+    "depth": _build_depth_phases,
 }
 
 
@@ -202,11 +206,6 @@ def warm_up_lengths(load: Load) -> Sequence[int]:
     return sorted({typical, load.long_tokens} - {0})
 
 
-#: divisors of the context for the lengths of the single prompts, which are sent before all streams at once
-CONTEXT_DIVISORS = (8, 4, 2, 1)
-MIN_PROMPT_TOKENS = 64
-
-
 @dataclass(frozen=True, slots=True)
 class LadderStep:
     """A step of a load proof: the number and length of simultaneous prompts, and the outcome."""
@@ -231,7 +230,7 @@ class LadderStep:
 
 def build_ladder(context: int, streams: int) -> list[LadderStep]:
     """Return the steps of a load proof: single prompts of increasing length, then `streams` prompts of the whole context."""
-    lengths = dict.fromkeys(max(MIN_PROMPT_TOKENS, context // part) for part in CONTEXT_DIVISORS)
+    lengths = dict.fromkeys(max(MIN_PROMPT_TOKENS, context // divisor) for divisor in CONTEXT_DIVISORS)
     return [LadderStep(tokens, 1) for tokens in lengths] + ([LadderStep(context, streams)] if streams > 1 else [])
 
 

@@ -103,7 +103,7 @@ def _refusal_message(server: PlannedServer, budget: Budget, held: HeldMemory) ->
         need, total = format_gib(budget.need_bytes), format_gib(budget.total_bytes)
         return f"{names} do not fit together: {need} GiB needed, but the host has {total} GiB."
     needs = memory_fit.describe_need(server, budget)
-    if held.unknown or budget.of("server") > budget.total_bytes:
+    if held.unknown or budget.owner_bytes("server") > budget.total_bytes:
         return f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
     freed, available = held.freed_bytes or 0, budget.available_bytes or 0
     models = 0 if held.models_stay else held.model_bytes
@@ -176,7 +176,7 @@ class Memory(Module["Memory.Args"]):
             needs = memory_fit.describe_need(server, budget)
             message = f"{needs}, but the host has {format_gib(budget.total_bytes)} GiB."
             return memory_fit.refusal(context, server, budget, message, {"available_bytes": budget.available_bytes})
-        engine_bytes = budget.of("server")
+        engine_bytes = budget.owner_bytes("server")
         started_s = rechecked_s = time.monotonic()
         release: _PendingRelease | None = None
         while True:

@@ -178,7 +178,7 @@ def _build_copy_entry(copy: Manifest, files: list[dict[str, Any]], args: LockMod
             copy.commit, files, args, lambda path, max_bytes: _read_beginning(copy.folder / path, max_bytes)
         )
     try:
-        config = get_engine(args.engine).advice.essence(bounds.read_config(copy.folder / hub.CONFIG))
+        config = get_engine(args.engine).advice.relevant_config(bounds.read_config(copy.folder / hub.CONFIG))
     except (OSError, ValueError):
         config = None
     paths = [file["path"] for file in files]
@@ -251,7 +251,7 @@ def _query_hub(args: LockModel.Args, context: Context) -> dict[str, Any]:
     if get_engine(args.engine).files is not None:
         config = _fetch_file_config(source, files, args)
     elif config:
-        config = get_engine(args.engine).advice.essence(config)
+        config = get_engine(args.engine).advice.relevant_config(config)
     chat = hub_info.fetch_chat_settings(source, files, args.engine, _served_file(files, args))
     return {"commit": entry["commit"], "config": config, "files": files, "chat": chat}
 

@@ -169,7 +169,7 @@ def _build_upstream(project: Path, inventory: Inventory, gateway: Gateway, serve
 
 def progress_metrics(http: Http, task: Task) -> model.Progress | None:
     """Return the metrics that show an engine's progress; None if the engine has no heartbeat metric."""
-    roles = {**http.roles, **(http.unlike if task != GENERATE else {})}
+    roles = {**http.roles, **(http.task_roles if task != GENERATE else {})}
     if not http.metrics or HEARTBEAT not in roles:
         return None
     moves, requests = ([roles[role] for role in names if role in roles] for names in (PROGRESS_ROLES, REQUEST_ROLES))

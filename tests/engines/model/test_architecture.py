@@ -9,7 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkwright.engines.model import architecture_tables as tables
-from sparkwright.engines.model.architecture import KEPT_KEYS, Architecture, classify, essence, has_recurrent_substring
+from sparkwright.engines.model.architecture import (
+    KEPT_KEYS,
+    Architecture,
+    classify,
+    has_recurrent_substring,
+    relevant_config,
+)
 from sparkwright.engines.vllm.prediction import block_size
 from tests.engines.configs import DATA, EXPECTED_ARCHITECTURES, NAMES, load_config
 
@@ -168,15 +174,15 @@ def test_the_longest_sequence_is_derived_as_the_engine_does_it(held: dict[str, A
 @pytest.mark.parametrize("name", NAMES)
 def test_the_essence_of_a_config_says_the_same_as_the_whole(name: str) -> None:
     complete = load_config(name)
-    small = json.loads(json.dumps(essence(complete)))
+    small = json.loads(json.dumps(relevant_config(complete)))
     assert _without_text(classify(small)) == _without_text(classify(complete))
     for dtype in ("auto", "bfloat16", "fp8"):
         assert block_size(small, dtype) == block_size(complete, dtype)
-    assert essence(small) == small
+    assert relevant_config(small) == small
 
 
 def test_the_essence_leaves_out_what_does_not_matter() -> None:
-    small = essence(load_config("qwen3.6-27b-nvfp4"))
+    small = relevant_config(load_config("qwen3.6-27b-nvfp4"))
     assert set(small) == {"architectures", "model_type", "quantization_config", "text_config"}
     assert set(small["quantization_config"]) == {"quant_method", "kv_cache_scheme", "ignore"}
     assert all("mtp" in name for name in small["quantization_config"]["ignore"])  # of hundreds those of a drafter
@@ -198,7 +204,7 @@ READ_KEYS = st.sampled_from(tuple(KEPT_KEYS))
 def test_a_config_of_wrong_types_is_classified_all_the_same(held: dict[str, Any]) -> None:
     assert classify(held).kind in ("recurrent", "attention_free", "dense", "unknown")
     block_size(held, "auto")
-    assert _without_text(classify(essence(held))) == _without_text(classify(held))
+    assert _without_text(classify(relevant_config(held))) == _without_text(classify(held))
 
 
 def _without_text(architecture: Architecture) -> Architecture:

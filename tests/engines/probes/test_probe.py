@@ -138,9 +138,9 @@ def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
 @pytest.mark.parametrize(
     ("name", "answer", "verdict", "note"),
     [
-        ("reasoning, not said", reply(content="9.9", reasoning="9.9 is 9.90."), "proved", ""),
-        ("reasoning, not said", reply(reasoning="The answer is 9.9."), "disproved", ""),
-        ("reasoning, not said", reply(content="</think>\n9.9"), "disproved", ""),
+        ("reasoning, not mentioned", reply(content="9.9", reasoning="9.9 is 9.90."), "proved", ""),
+        ("reasoning, not mentioned", reply(reasoning="The answer is 9.9."), "disproved", ""),
+        ("reasoning, not mentioned", reply(content="</think>\n9.9"), "disproved", ""),
         ("reasoning, off", reply(content="9.9"), "proved", ""),
         ("reasoning, off", reply("length", content="9.9 is larger since"), "proved", ""),
         ("reasoning, off", reply("length", reasoning=LOOP), "inconclusive", "thinks although"),

@@ -170,7 +170,9 @@ def test_a_table_of_embeddings_that_stays_in_a_file_is_not_held(flags: dict[str,
     """48 GiB of Qwen3.8-Flash-Next: sgl-project/sglang #37995."""
     config = json.loads((CONFIGS / "qwen3.8-flash-next.json").read_text())
     files = [{"path": "model-1-of-1.safetensors", "size_bytes": 135_000_000_000}]
-    memory = advice.memory({"mem-fraction-static": 0.8, **flags}, {"files": files, "config": advice.essence(config)})
+    memory = advice.memory(
+        {"mem-fraction-static": 0.8, **flags}, {"files": files, "config": advice.relevant_config(config)}
+    )
     assert memory.weights_bytes / 1e9 == pytest.approx(held_gb)
 
 

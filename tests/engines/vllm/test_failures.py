@@ -104,7 +104,7 @@ def test_exceptions_without_end_take_bounded_memory() -> None:
     for at in range(5000):
         reader.feed(f"(Worker_{at} pid={at}) KeyError: {at}", at)
         reader.feed(f"(Worker_{at} pid={at}) more of it", at)
-    assert len(list(reader.near(0, 10_000))) == MAX_EXCEPTIONS
+    assert len(list(reader.find_near(0, 10_000))) == MAX_EXCEPTIONS
 
 
 @pytest.mark.parametrize("variable", ["VLLM_ATTENTION_BACKEND", "VLLM_NO_SUCH_THING"])

@@ -11,7 +11,7 @@ from sparkwright.engines.advice import ServerRequest
 from sparkwright.engines.findings import Finding
 from sparkwright.engines.llama_cpp import flags as llama_flags
 from sparkwright.engines.llama_cpp import rules as llama_rules
-from sparkwright.engines.model.architecture import classify, essence
+from sparkwright.engines.model.architecture import classify, relevant_config
 from sparkwright.engines.sglang import flags as sglang_flags
 from sparkwright.engines.sglang import rules as sglang_rules
 from sparkwright.engines.vllm import rules, versions
@@ -81,10 +81,10 @@ def test_tokens_are_a_multiple_of_the_models_prediction_layers() -> None:
 
 def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
     wanted = {"method": "mtp", "num_speculative_tokens": 1}
-    spared = essence(config_of("qwen3.6-27b-nvfp4"))
+    spared = relevant_config(config_of("qwen3.6-27b-nvfp4"))
     assert [finding.rule for finding in find_speculation(wanted, model=spared)] == []
     quantised = {**spared, "quantization_config": {**spared["quantization_config"], "ignore": ["lm_head"]}}
-    (need,) = find_speculation(wanted, model=essence(quantised))
+    (need,) = find_speculation(wanted, model=relevant_config(quantised))
     assert (need.rule, need.severity) == ("quantised-drafter", "warning")
     # a lock of before does not hold the list: nothing is said
     before = {**spared, "quantization_config": {"quant_method": "modelopt"}}

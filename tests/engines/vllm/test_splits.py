@@ -105,7 +105,7 @@ def test_latent_attention_has_one_kv_head_which_all_hold() -> None:
     ],
 )
 def test_recurrent_heads_are_never_copied(keys: dict[str, Any], tensor: int) -> None:
-    model = advice.essence(model_with_heads(32, 4, **keys))
+    model = advice.relevant_config(model_with_heads(32, 4, **keys))
     assert check_split(Split(tensor=tensor), model) == {"parallel-heads": "error"}
     assert check_split(Split(tensor=1, pipeline=tensor), model) == {}
 
@@ -178,7 +178,7 @@ def test_what_multiplies_the_ranks_is_refused() -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_published_models_are_split_over_two_hosts_and_the_lock_keeps_what_decides(path: Path) -> None:
     complete = json.loads(path.read_text())
-    small = json.loads(json.dumps(advice.essence(complete)))
+    small = json.loads(json.dumps(advice.relevant_config(complete)))
     assert check_split(Split(tensor=2), complete) == {}
     for split in (Split(tensor=3), Split(tensor=8), Split(pipeline=3), Split(2, 2)):
         assert parallel.check(split, {}, small, RELEASE) == parallel.check(split, {}, complete, RELEASE)

@@ -190,7 +190,7 @@ def test_what_clients_should_know_of_the_prompts_is_told_and_fails_nothing(start
     assert result.data["notes"] == ["it drops the thinking of earlier turns"]
     assert result.msg.endswith("reasoning; note: it drops the thinking of earlier turns")
     assert verdicts_and_fixes(result)["for its clients"][0] == "proved"
-    assert {"reasoning, not said", "reasoning, off, streamed"} <= set(verdicts_and_fixes(result))
+    assert {"reasoning, not mentioned", "reasoning, off, streamed"} <= set(verdicts_and_fixes(result))
 
 
 @pytest.mark.parametrize(("status", "noted"), [(500, True), (503, True), (400, False), (422, False), (200, False)])

@@ -99,7 +99,7 @@ MISTAKES = {
     "engine: openai\nopenai:\n  served_name: m\n  command: serve it\n": "12: `openai.command` must be a list of words, got 'serve it'.",
     "engine: openai\nopenai:\n  served_name: m\n  metrics: {path: /m, tokens: t}\n": "12: `openai.metrics.tokens` is unknown; known keys:",
     "engine: openai\nopenai:\n  served_name: m\n  metrics: {running: t}\n": "12: `openai.metrics` needs `path`.",
-    "engine: openai\nopenai:\n  served_name: m\n  key: {}\n": "12: `openai.key` must have one of env and file_flag.",
+    "engine: openai\nopenai:\n  served_name: m\n  key: {}\n": "12: `openai.key` must have exactly one of env and file_flag.",
     "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n": "10: `server_key` cannot be used with OpenAI-compatible server: "
     "there is no way to pass the key secretly. Describe one in `openai.key`, or use `publish: loopback`.",
     "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n  key: {env: K}\n": "13: `openai.key.env` needs `container.entrypoint`",

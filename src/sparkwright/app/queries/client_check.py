@@ -36,7 +36,7 @@ def check(client_format: Format, endpoint: Endpoint) -> str:
         Failed: the server rejected the request, or the client can't use the answer.
     """
     dialect = dialects.BY_PATH[client_format.path]
-    body = dialect.request(
+    body = dialect.convert_request(
         {
             "model": endpoint.model,
             **(fields.TOOL_CALL_PROBE.body if client_format.is_agent else CHAT_REQUEST),
@@ -46,9 +46,9 @@ def check(client_format: Format, endpoint: Endpoint) -> str:
     began_s = time.monotonic()
     events = _request_events(dialect, endpoint, body)
     summary = f"{client_format.path}, streamed, in {time.monotonic() - began_s:.1f} s"
-    if disorder := dialect.disorder(events):
+    if disorder := dialect.find_disorder(events):
         raise Failed(f"{summary}: {disorder}.", where=endpoint.url)
-    answer = dialect.assembled(events)
+    answer = dialect.assemble_answer(events)
     return f"{summary}: {_describe_answer(client_format, Reply(200, '', answer), endpoint)}{_describe_usage(answer)}"
 
 
@@ -69,7 +69,7 @@ def _request_events(dialect: Dialect, endpoint: Endpoint, body: dict[str, Any]) 
     if answer.status != 200:
         raise Failed(f"refused with {answer.status}: {_error_text(answer.body)}", where=url)
     try:
-        return stream.parse_event_stream(answer.body, dialect.last)
+        return stream.parse_event_stream(answer.body, dialect.last_events)
     except stream.StreamError as error:
         raise Failed(f"{error}.", where=url) from None
 

@@ -167,7 +167,7 @@ def evaluate_fit(
         host.total_bytes,
         start,
         reserve_bytes=int(host.reserve_gib * units.GIB),
-        own=host.system_row,
+        system=host.system_row,
         available_bytes=host.available_bytes,
     )
     needs = describe_budget(computed)
@@ -187,11 +187,11 @@ def describe_budget(computed: Budget) -> str:
     host_side_bytes = sum(row.size_bytes for row in computed.rows if row.name == budget.HOST_SIDE)
     reserve_bytes = sum(row.size_bytes for row in computed.rows if row.name == "reserve")
     parts = [
-        f"{units.format_gib(computed.of('server') - host_side_bytes)} for the engine",
+        f"{units.format_gib(computed.owner_bytes('server') - host_side_bytes)} for the engine",
         f"{units.format_gib(host_side_bytes)} on the host's side" if host_side_bytes else "",
     ]
     parts += [
-        f"{units.format_gib(computed.of('host') - reserve_bytes)} for the host itself",
+        f"{units.format_gib(computed.owner_bytes('host') - reserve_bytes)} for the host itself",
         f"{units.format_gib(reserve_bytes)} reserve",
     ]
     return (

@@ -66,7 +66,7 @@ def _check_budget(host: Host) -> Iterator[Finding]:
     if memory_budget is None:
         yield Finding(BUDGET_NAME, "unknown", "/proc/meminfo is not readable, or Docker does not answer", source=source)
         return
-    engine_bytes = memory_budget.of("server")
+    engine_bytes = memory_budget.owner_bytes("server")
     if not engine_bytes:
         yield Finding(BUDGET_NAME, "unknown", f"the memory need of {host.server.recipe} is unknown", source=source)
         return

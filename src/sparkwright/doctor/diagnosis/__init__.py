@@ -178,7 +178,7 @@ class _Diagnosis:
         rate_causes = slow_causes.find_causes(replace(facts, share=share, slow=is_slow))
         causes = slow_causes.rank_causes([*host_causes, *down_causes.restart_causes(server), *rate_causes])
         if is_slow:  # problems that do not slow tokens down come after the measured causes
-            causes.sort(key=lambda cause: cause.verdict != "found" or not cause.of_rate)
+            causes.sort(key=lambda cause: cause.verdict != "found" or not cause.lowers_rate)
         return DiagnosisResult(
             server,
             evaluate_measurement(expected, measurement, is_slow, causes),
@@ -233,7 +233,7 @@ def evaluate_measurement(
         return ServerState("degraded" if worst else "unknown", message)
     comparison = f"{_format_rate(rate)} of {_format_rate(expected.tok_per_s or 0)} tok/s"
     if is_slow:
-        reason = next((cause for cause in causes if cause.verdict == "found" and cause.of_rate), None)
+        reason = next((cause for cause in causes if cause.verdict == "found" and cause.lowers_rate), None)
         cause_text = _format_cause(reason) if reason else "no measured cause"
         return ServerState("slow", f"slow: {comparison}; {cause_text}", reason.fix if reason else "")
     if worst:
@@ -255,7 +255,7 @@ def _docker_causes(server: DiagnosisInput) -> list[Cause]:
     if not server.engine_error:
         return []
     message = f"{server.engine_error}; cannot read its container or log"
-    return [Cause("no answer from the Docker Engine", "found", message, server.engine_fix, 175, of_rate=False)]
+    return [Cause("no answer from the Docker Engine", "found", message, server.engine_fix, 175, lowers_rate=False)]
 
 
 def _deduplicate(causes: Sequence[Cause]) -> list[Cause]:

@@ -67,7 +67,7 @@ def restart_causes(server: DiagnosisInput) -> list[Cause]:
     """Return an interrupted run and the restarts of a serving server; restarts that are not a crash loop are only noted."""
     verdict: Verdict = "found" if server.crash_loop else "noted"
     restarts = (replace(restart, verdict=verdict) for restart in _restarts(server))
-    return [replace(cause, of_rate=False) for cause in (*_interrupted_run(server), *restarts)]
+    return [replace(cause, lowers_rate=False) for cause in (*_interrupted_run(server), *restarts)]
 
 
 def failure_reason(server: DiagnosisInput) -> Reading:
@@ -237,6 +237,6 @@ def host_causes(context: Context, server: DiagnosisInput, gpu: Gpu, policy: str,
             causes_found.append(Cause(name, "unknown", answer[1]))
         elif answer is not None and "degraded" in answer[2:]:
             causes_found.append(
-                Cause(name, "found", answer[1], fix, HOST_CAUSE_WEIGHT, of_rate=question in SLOWING_QUESTIONS)
+                Cause(name, "found", answer[1], fix, HOST_CAUSE_WEIGHT, lowers_rate=question in SLOWING_QUESTIONS)
             )
     return causes_found

@@ -216,11 +216,11 @@ def build_rate_facts(
         flags, str(config.get("Image") or ""), facts.platform, env, container=container_settings
     )
     observed = measurement or Measurement()
-    on_gpu, on_gpu_why = _runs_on_gpu(context, server)
+    on_gpu, on_gpu_evidence = _runs_on_gpu(context, server)
     return slowness.SlownessEvidence(
         engine=server.engine,
         on_gpu=on_gpu,
-        on_gpu_why=on_gpu_why,
+        on_gpu_evidence=on_gpu_evidence,
         gpu=observed.gpu.sentence,
         gpu_degraded=observed.gpu_degraded,
         log=server.log.to_json() if server.log is not None else None,
@@ -233,8 +233,8 @@ def build_rate_facts(
         findings=advisor.check(request, model, version) if server.inspected else (),
         flags=command.flags,
         model=str((verified_state.get("model") or {}).get("id", "")) or facts.model_id or command.model,
-        thought=observed.thought,
-        answered=observed.answered,
+        thinking_tokens=observed.thought,
+        answer_tokens=observed.answered,
         budget=advisor.effective(request, model, version).budget if server.inspected else None,
     )
 

@@ -225,7 +225,7 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
         except stream.StreamError as error:
             measurement.error = str(error)
         measurement.gpu = sampler.state
-    if measurement.gpu.known:
+    if measurement.gpu.has_clock:
         measurement.gpu_degraded = measurement.gpu.is_degraded(
             expected.baseline.clock_mhz if expected.baseline else None
         )
@@ -240,15 +240,15 @@ def measure_rate(context: Context, http: Http, url: str, model: str, key: str, e
 def _measure_reasoning(measurement: Measurement, http: Http, url: str, model: str, key: str) -> None:
     """Measure a stream that sets no option for reasoning."""
     body = openai_api.build_stream_request(http, model, throughput.build_prompt("reasoning"), REASONING_TOKENS)
-    default_body = {name: value for name, value in body.items() if name not in http.plain}
+    default_body = {name: value for name, value in body.items() if name not in http.no_thinking_keys}
     try:
         result = stream.measure_stream(
-            url, default_body, counter_keys=http.counted, api_key=key, cap_s=REASONING_LIMIT_S
+            url, default_body, counter_keys=http.token_count_keys, api_key=key, cap_s=REASONING_LIMIT_S
         )
     except stream.StreamError:
         return
     measurement.add_tokens(result)
-    measurement.thought, measurement.answered = min(result.thought, result.tokens), result.tokens
+    measurement.thought, measurement.answered = min(result.thinking_tokens, result.tokens), result.tokens
 
 
 def _describe_other_traffic(measurement: Measurement, after: Mapping[str, float]) -> str:

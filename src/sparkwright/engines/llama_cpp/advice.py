@@ -46,7 +46,7 @@ def kind(model: Mapping[str, Any]) -> UnknownKind:
     return UnknownKind("a GGUF model")
 
 
-def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return an empty mapping: llama.cpp does not read config.json."""
     return {}
 

@@ -123,7 +123,7 @@ MODEL_FLAGS: Mapping[ModelRole, ModelFlag] = {"draft": ModelFlag("model-draft")}
 ADAPTERS: AdapterFlags | None = AdapterFlags(
     "lora",
     named=False,
-    instead=("lora-scaled", "lora-init-without-apply"),
+    conflicting_flags=("lora-scaled", "lora-init-without-apply"),
     source="llama.cpp b11549, tools/server/README.md",
 )
 SET_BY: Mapping[str, str] = {MODEL: "model.file", "mmproj": "model.mmproj", "model-draft": "model.draft"}

@@ -19,7 +19,7 @@ CONTINUATION_WINDOWS: tuple[tuple[str, int], ...] = (
     ("Exception: ", 12),
 )
 
-#: limits of what is kept: lines below an exception, exceptions, processes
+#: maximum number of lines stored below an exception, of exceptions, and of processes
 MAX_DETAIL_LINES, MAX_EXCEPTIONS, MAX_PROCESSES = 8, 64, 32
 MAX_DETAIL_CHARS = 200
 #: vLLM's "(EngineCore pid=16) "; the innermost of several. SGLang's rank is part of LogFormat.prefix
@@ -34,7 +34,7 @@ QUALIFIED_NAME = re.compile(r"^(?:[a-z_]\w{0,99}\.){1,20}([A-Z]\w{0,199}): (.+)$
 RAISE_STATEMENT = re.compile(r"^ +raise \w")
 #: lines between two tracebacks of a chain
 CHAIN_SEPARATORS = ("During handling of the above exception", "The above exception was the direct cause")
-#: lines below an exception that do not explain it
+#: lines below an exception that do not help to explain it
 UNINFORMATIVE_LINE = re.compile(
     r"^(?:For further information visit|The above exception|Repro command|\^+$|~*\^+~*$|[-=*]{5,}$|\{\}$"
     r"|CUDA kernel errors might be|For debugging consider|Compile with `TORCH_USE_CUDA_DSA`|Search for `cudaError"
@@ -42,6 +42,16 @@ UNINFORMATIVE_LINE = re.compile(
 )
 #: beginnings of the advice in an exception's message
 ADVICE_OPENINGS = ("Possible solutions", "Possible fixes", "You can suppress this exception", "Open an issue on GitHub")
+#: maximum number of lines between a failure and its cause
+MAX_DISTANCE_LINES = 600
+#: maximum number of lines after an exception that ends a log
+MAX_TRAILING_LINES = 2
+MAX_SENTENCE_CHARS = 300
+
+#: start: the engine exits if it is not ready yet. never: the line only explains an exit that another line reports
+EndsWhen = Literal["start", "always", "never"]
+#: while serving: the exception is appended to the sentence. consequence: an exception explains more than this line
+FailureKind = Literal["cause", "while serving", "consequence"]
 
 
 @dataclass
@@ -53,8 +63,8 @@ class LoggedException:
     line_number: int
     line: str
     process: str  # such as "EngineCore pid=16"; "" if unknown
-    logged: bool  # written by the engine's logger; else printed by a process that exits because of it
-    prefixed: bool  # this line, and therefore each line below it, has the log's prefix
+    logged: bool  # the engine's logger wrote it; else a process printed it and exits because of it
+    prefixed: bool  # this line has the log's prefix, and so do the lines below it
     traced: bool  # a traceback precedes it
     detail: list[str] = field(default_factory=list)  # the lines below it
 
@@ -68,7 +78,7 @@ class LoggedException:
 
 @dataclass
 class _ProcessPosition:
-    """The position in the log of one process."""
+    """The state of one process while its log lines are read."""
 
     in_traceback: bool = False
     #: the exception that the next lines may belong to
@@ -113,7 +123,7 @@ class ExceptionCollector:
         process.in_traceback = False
         return raised
 
-    def near(self, line_number: int, max_distance: int) -> Iterator[LoggedException]:
+    def find_near(self, line_number: int, max_distance: int) -> Iterator[LoggedException]:
         """Yield the exceptions within a distance of a line, oldest first."""
         return (raised for raised in self._exceptions if abs(raised.line_number - line_number) <= max_distance)
 
@@ -146,12 +156,12 @@ class ExceptionCollector:
 
 
 def _continues_on_next_line(current: LoggedException | None) -> bool:
-    """Return True if the message must go on in the next line, as after "backend='inductor' raised:"."""
+    """Return True if the message continues in the next line, as after "backend='inductor' raised:"."""
     return current is not None and current.message.endswith(":") and not current.detail
 
 
 def _add_detail(process: _ProcessPosition, message: str, prefixed: bool) -> None:
-    """Add a line to the exception above it, or note that it does not belong to the exception."""
+    """Add a line to the exception above it. A line that does not belong to the exception ends it."""
     current, text = process.current, message.strip()
     if current is None or not text:
         return
@@ -165,18 +175,6 @@ def _add_detail(process: _ProcessPosition, message: str, prefixed: bool) -> None
         current.detail.append(text[:MAX_DETAIL_CHARS])
 
 
-#: maximum number of lines between a failure and its cause
-MAX_DISTANCE_LINES = 600
-#: maximum number of lines after an exception that ends a log
-MAX_TRAILING_LINES = 2
-MAX_SENTENCE_CHARS = 300
-
-#: start: the engine exits if it is not ready yet. never: the line only explains an exit that another line reports
-EndsWhen = Literal["start", "always", "never"]
-#: while serving: the exception is appended to the sentence. consequence: an exception explains more than this line
-FailureKind = Literal["cause", "while serving", "consequence"]
-
-
 @dataclass(frozen=True, slots=True)
 class FailurePattern:
     """A log line that reports a failure, with the sentence that explains it."""
@@ -187,8 +185,8 @@ class FailurePattern:
     #: when the engine exits after this line
     ends: EndsWhen = "start"
     kind: FailureKind = "cause"
-    #: another sentence for a server on a single host; "" to use `sentence`
-    alone: str = ""
+    #: sentence for a server on a single host; "" to use `sentence`
+    single_host_sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +199,19 @@ class FailureReport:
     #: an exception while serving without a known cause
     unexplained: bool = False
     #: as in FailurePattern
-    alone: str = ""
+    single_host_sentence: str = ""
 
 
 def failure_pattern(
-    needle: str, pattern: str, sentence: str, ends: EndsWhen = "start", kind: FailureKind = "cause", alone: str = ""
+    needle: str,
+    pattern: str,
+    sentence: str,
+    ends: EndsWhen = "start",
+    kind: FailureKind = "cause",
+    single_host_sentence: str = "",
 ) -> FailurePattern:
     """Return a failure pattern; without a pattern, for all lines with the needle."""
-    return FailurePattern(line(needle, pattern), sentence, ends, kind, alone)
+    return FailurePattern(line(needle, pattern), sentence, ends, kind, single_host_sentence)
 
 
 class FailureCollector:
@@ -249,8 +252,11 @@ class FailureCollector:
             match = pattern.line.match(text)
             if match is not None:
                 groups = [group or "" for group in match.groups()]
-                sentence, alone = (_shorten(form.format(*groups)) for form in (pattern.sentence, pattern.alone))
-                self._keep_report(index, FailureReport(line_number, sentence, text, alone=alone))
+                sentence = _shorten(pattern.sentence.format(*groups))
+                single_host_sentence = _shorten(pattern.single_host_sentence.format(*groups))
+                self._keep_report(
+                    index, FailureReport(line_number, sentence, text, single_host_sentence=single_host_sentence)
+                )
                 if pattern.ends == "always" or (pattern.ends == "start" and not ready):
                     self._mark_exit(line_number)
                 return
@@ -306,7 +312,7 @@ class FailureCollector:
         """Return the exception that caused the others: the first one, preferably of an inner process."""
         if self._exceptions is None:
             return None
-        nearby = self._exceptions.near(exit_line, MAX_DISTANCE_LINES)
+        nearby = self._exceptions.find_near(exit_line, MAX_DISTANCE_LINES)
         causes = [raised for raised in nearby if not self._is_consequence(raised)]
         inner = [raised for raised in causes if not self._front or self._front not in raised.process]
         return next(iter(inner or causes), None)
@@ -316,8 +322,8 @@ class FailureCollector:
 
     def _keep_report(self, index: int, report: FailureReport) -> None:
         """Keep the first report of a pattern; a later one replaces it only if it is far away and no exit is known."""
-        kept = self._reports.get(index)
-        if kept is None or (self._exit_line is None and report.line_number - kept.line_number > MAX_DISTANCE_LINES):
+        first = self._reports.get(index)
+        if first is None or (self._exit_line is None and report.line_number - first.line_number > MAX_DISTANCE_LINES):
             self._reports[index] = report
 
     def _mark_exit(self, line_number: int) -> None:

@@ -80,13 +80,13 @@ class LogFormat:
     fixed: tuple[tuple[str, Line, Any], ...] = ()
     #: kinds of kernels, each with a line whose first group is the kernel's name
     kernels: tuple[tuple[str, Line], ...] = ()
-    #: kinds in the kernel path that are readings instead: (kind, reading)
+    #: kinds in the kernel path whose name is the value of a reading: (kind, reading)
     kernel_readings: tuple[tuple[str, str], ...] = ()
-    #: names of kernels that read quantized weights but compute in 16 bits, and the cost of that as a clause
+    #: pattern of kernels that read quantized weights but compute in 16 bits, and the cost of that as a clause
     weight_only: tuple[re.Pattern[str], str] = (re.compile(r"(?!)"), "")
     #: comparison of flags with resolved settings
     resolution: Resolution = Resolution()
-    #: readings that are the seconds between two lines
+    #: readings whose value is the seconds between two lines
     spans: tuple[tuple[str, Line, Line], ...] = ()
     #: readings whose lines are summed, such as a buffer size for each device
     summed: frozenset[str] = frozenset()
@@ -114,9 +114,9 @@ class LogFormat:
     hook: Callable[[EngineState, str], bool] = _ignore_line
     #: lines for `hook`
     hooked: tuple[Line, ...] = ()
-    #: returns the settings of a line that dumps the whole configuration; None for any other line
+    #: returns the settings in a line that dumps the whole configuration; None for any other line
     settings: Callable[[str], Mapping[str, str] | None] = _no_settings
-    #: names of flags in that dump, if they differ from the flag's
+    #: names of a flag's setting in that dump, if they differ from the flag's name
     setting_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -131,7 +131,7 @@ class LogFormat:
         return tuple(name for name, _ in self.stages)
 
     def is_start_line(self, line: str) -> bool:
-        """Return True if a line begins a start of this engine. No line of another engine does."""
+        """Return True if a line begins a start of this engine; never for a line of another engine."""
         rows = (*self.banners, self.arguments, *self.refusals, *self.later_refusals)
         return any(row.match(line) for row in rows)
 
@@ -152,7 +152,7 @@ class LineFilter:
     """A filter for lines that contain a needle and no noise.
 
     Needles that begin with a capital letter are found with one regular expression, since few positions in a log line can begin
-    one. The others could begin at nearly every position, so each is first searched for in a whole block.
+    such a needle. The others could begin at nearly every position, so each is first searched for in a whole block.
 
     windows: texts, each with the number of following lines that pass the filter without a needle.
     """

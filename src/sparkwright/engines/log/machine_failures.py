@@ -27,9 +27,9 @@ HOST_FAILURES: tuple[FailurePattern, ...] = (
     failure_pattern("could not select device driver", "", "the Docker engine has no GPU runtime."),
     failure_pattern("exec format error", "", "the image is for another CPU architecture."),
     failure_pattern("No CUDA GPUs are available", "", NO_GPU),
-    failure_pattern(
+    failure_pattern(  # Triton's message, seen on a Spark without a GPU reservation
         "0 active drivers ([])", "", NO_GPU
-    ),  # Triton's own words; seen on a Spark without a GPU reservation
+    ),
     failure_pattern("Found no NVIDIA driver", "", NO_GPU),
     failure_pattern("Failed to infer device type", "", NO_GPU),
     failure_pattern("libcuda.so.1: cannot open", "", NO_GPU),

@@ -26,14 +26,14 @@ __all__ = ["EngineState", "LogReader", "Reading", "read_log", "strip_prefix"]
 
 #: longer lines are truncated: their message is at the beginning
 MAX_LINE_CHARS = 4096
-#: mentions of the arguments' needle that are examined in a block
+#: maximum number of occurrences of the arguments' needle that are examined in a block
 MAX_MENTIONS = 40
 
 
 class LogReader:
     """An incremental reader of a log, fed with lines or chunks of bytes. `state` is the state so far.
 
-    Its memory is bounded: of the log's text, it keeps only evidence.
+    Its memory is bounded: it keeps no text of the log except evidence.
     """
 
     def __init__(self, log_format: LogFormat) -> None:
@@ -76,9 +76,11 @@ class LogReader:
         return self.state
 
     def _add_suspects(self, failure: FailureReport) -> str:
-        """Return the sentence of a failure; without a known cause, add the settings that may be the cause."""
+        """Return the sentence of a failure, with the settings that may be its cause if the cause is unknown."""
         members = self.state.value("world_size") or self.state.value("intended_world_size")
-        sentences = [failure.alone if failure.alone and members == 1 else failure.sentence]
+        sentences = [
+            failure.single_host_sentence if failure.single_host_sentence and members == 1 else failure.sentence
+        ]
         for name, suspicion in self._format.suspects if failure.unexplained else ():
             value = self.state.value(name)
             if value is not None:
@@ -209,7 +211,7 @@ class LogReader:
                 self.state.keep(name, seconds_between(start, self._clock), line)
 
     def _keep_warning(self, row: Line, line: str) -> None:
-        """Keep a warning unless one with the same matched groups is kept: some are logged for every request."""
+        """Keep a warning, but only the first of those with the same matched groups, as some are logged for every request."""
         new_match = row.match(line)
         matches = (row.match(warning) for warning in self.state.warnings)
         if new_match and not any(match and match.groups() == new_match.groups() for match in matches):

@@ -19,6 +19,12 @@ _PAIR = re.compile(r"^\s*(?P<key>[A-Za-z_]\w{0,199})=(?P<value>.*)$", re.DOTALL)
 _OBJECT = re.compile(r"^(?:[A-Za-z_][\w.]{0,199})?\((?P<inside>.*)\)$", re.DOTALL)
 _MAPPING = re.compile(r"^\{(?P<inside>.*)\}$", re.DOTALL)
 
+#: values that let the engine choose, and therefore match any resolved value
+UNDECIDED_VALUES = frozenset(("auto", "none", "default", "-1", ""))
+MAX_SHOWN_CHARS = 80
+
+#: same: all changed flags appear in the dumps, and the dumps are equal
+Verdict = Literal["differs", "same", "not shown"]
 Nested = str | dict[str, "Nested"]
 
 
@@ -70,10 +76,7 @@ def value_spellings(value: str) -> tuple[str, ...]:
 
 # Comparison of the settings dumps of two starts.
 #
-# Not all flags appear in the dump. For a flag that does not, equal dumps prove nothing.
-
-#: same: all changed flags appear in the dumps, and the dumps are equal
-Verdict = Literal["differs", "same", "not shown"]
+# Not all flags appear in the dump. Equal dumps prove nothing about a flag that is not in them.
 
 
 def find_differences(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
@@ -113,10 +116,6 @@ def compare_dumps(
 # Comparison of a command line's flags with the settings and kernels that the engine resolved them to.
 #
 # A flag that appears neither in the settings dump nor in the lines after it is not compared.
-
-#: values that let the engine choose, and therefore match any resolved value
-UNDECIDED_VALUES = frozenset(("auto", "none", "default", "-1", ""))
-MAX_SHOWN_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True)

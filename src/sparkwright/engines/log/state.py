@@ -8,18 +8,37 @@ from typing import Any, TypeGuard
 
 from sparkwright.units import GIB, MIB
 
-#: readings that are settings
+#: names of the readings that are settings
 SETTINGS: tuple[str, ...] = (
     *("version", "architecture", "chunked_prefill", "prefix_caching", "block_size", "mamba_cache_mode"),
     *("kv_cache_dtype", "kv_cache_tokens", "max_concurrency", "max_model_len", "attention_backend", "quantization"),
     *("cuda_graphs", "cudagraph_mode"),
 )
-#: the readings of every engine, the most interesting first; names that end in _s are seconds
+#: names of the readings of every engine, the most interesting first; names that end in _s are seconds
 FIELDS: tuple[str, ...] = (
     *SETTINGS,
     *("weights_s", "compile_s", "autotune_s", "graphs_s", "init_s", "ready_s"),
     *("ready", "stopped", "failure"),
 )
+MAX_EVIDENCE_CHARS = 300
+#: maximum number of kernels of one kind; a model with mixed quantization uses a few
+MAX_KERNELS = 8
+#: readings of sizes, with their unit in bytes; in some logs the weights include the memory of CUDA and its libraries
+WEIGHT_READINGS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
+KV_CACHE_READINGS = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
+KV_CACHE_READINGS |= {"recurrent_mib": MIB}
+OTHER_MEMORY_READINGS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
+#: names of all sizes, in the order of a start
+MEMORY_READINGS = (*WEIGHT_READINGS, *OTHER_MEMORY_READINGS, *KV_CACHE_READINGS)
+#: reading with the seconds of a stage, by the stage's name on the screen
+STAGE_READINGS: dict[str, str] = {
+    "weights": "weights_s",
+    "compile": "compile_s",
+    "autotune": "autotune_s",
+    "graphs": "graphs_s",
+}
+#: below this, seconds are shown in tenths
+TENTHS_BELOW_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +52,6 @@ class Reading:
 
 
 UNKNOWN = Reading()
-MAX_EVIDENCE_CHARS = 300
-#: kernels of one kind; a model with mixed quantization uses a few
-MAX_KERNELS = 8
 
 
 @dataclass
@@ -108,15 +124,6 @@ def shorten_evidence(line: str) -> str:
     return line if len(line) <= MAX_EVIDENCE_CHARS else f"{line[:MAX_EVIDENCE_CHARS]} ..."
 
 
-#: readings of sizes, with their unit in bytes; in some logs the weights include the memory of CUDA and its libraries
-WEIGHT_READINGS = {"weights_gib": GIB, "gpu_weights_mib": MIB}
-KV_CACHE_READINGS = {"kv_cache_gib": GIB, "kv_cache_keys_gib": GIB, "kv_cache_values_gib": GIB, "kv_cache_mib": MIB}
-KV_CACHE_READINGS |= {"recurrent_mib": MIB}
-OTHER_MEMORY_READINGS = {"activation_gib": GIB, "non_torch_gib": GIB, "graphs_gib": GIB, "gpu_compute_mib": MIB}
-#: names of all sizes, in the order of a start
-MEMORY_READINGS = (*WEIGHT_READINGS, *OTHER_MEMORY_READINGS, *KV_CACHE_READINGS)
-
-
 def gpu_memory(state: EngineState) -> int | None:
     """Return the engine's GPU memory in bytes; None if the log lacks the weights or the KV cache."""
     sizes = [_sum_bytes(state, readings) for readings in (WEIGHT_READINGS, KV_CACHE_READINGS, OTHER_MEMORY_READINGS)]
@@ -126,16 +133,6 @@ def gpu_memory(state: EngineState) -> int | None:
 def _sum_bytes(state: EngineState, readings: dict[str, int]) -> int:
     values = ((state.value(name), unit) for name, unit in readings.items())
     return sum(int(value * unit) for value, unit in values if isinstance(value, int | float))
-
-
-#: reading with the seconds of a stage, by the stage's name on the screen
-STAGE_READINGS: dict[str, str] = {
-    "weights": "weights_s",
-    "compile": "compile_s",
-    "autotune": "autotune_s",
-    "graphs": "graphs_s",
-}
-TENTHS_BELOW_S = 10.0
 
 
 def stage_durations(state: EngineState) -> dict[str, float]:

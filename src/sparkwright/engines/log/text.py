@@ -54,7 +54,9 @@ class LineSplitter:
 def iter_chunks(text: LogText) -> Iterator[bytes]:
     """Yield a log as chunks of bytes. Items of an iterable are joined as they are, so lines must include their line ends."""
     if isinstance(text, str | bytes):
-        chunks: Iterable[str | bytes] = (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))
+        chunks: Iterable[str | bytes] = (
+            text[offset : offset + CHUNK_BYTES] for offset in range(0, len(text), CHUNK_BYTES)
+        )
     elif hasattr(text, "read"):
         chunks = iter(partial(text.read, CHUNK_BYTES), b"")
     else:
@@ -93,8 +95,8 @@ def strip_terminal_codes(text: str) -> str:
 class Line:
     """A kind of log line.
 
-    A log is searched for the literal needles, and a pattern is compiled only after its needle was found, since few lines contain
-    one. The search is fast for needles that begin with a capital letter or a rare character.
+    A log is first searched for the literal needles, and a pattern is compiled only once its needle was found, since few lines
+    contain a needle. The search is fast for needles that begin with a capital letter or a rare character.
     """
 
     #: a literal text in each line that the pattern matches
@@ -123,7 +125,7 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_time(line: str, pattern: re.Pattern[str]) -> datetime | None:
-    """Return the time in a line, with a leap year for the missing year; None if there is none.
+    """Return the time in a line, in a leap year as lines have no year; None if there is no time.
 
     pattern: may have the groups month, day, hour, minute, second and milli. Minutes may exceed 59, for a clock that starts with
     the process.

@@ -1,6 +1,6 @@
 """Facts about a LoRA adapter from its files: base model, rank, and sizes of its matrices.
 
-Pure. The files are untrusted: only bounded data that the rules need is kept.
+Pure functions. The files are untrusted: only bounded data that the rules need is kept.
 """
 
 from __future__ import annotations

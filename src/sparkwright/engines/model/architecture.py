@@ -17,6 +17,97 @@ from sparkwright.engines.model.config_parts import ConfigPart, architecture_name
 from sparkwright.visible import one_line
 
 Kind = Literal["recurrent", "attention_free", "dense", "unknown"]
+#: words of the rule of thumb in has_recurrent_substring()
+RECURRENT_SUBSTRINGS = ("mamba", "ssm", "deltanet", "state_space", "recurrent")
+#: release of vLLM whose registry the tables contain
+REGISTRY_VERSION = "0.32.0"
+#: vLLM treats a model of a hybrid class as dense if all of its layers have these types (granite-4.0-micro)
+ATTENTION_ONLY_TYPES = frozenset({"attention", "full_attention"})
+KIND_TITLES: dict[Kind, str] = {
+    "recurrent": "a hybrid",
+    "attention_free": "without attention",
+    "dense": "only attention",
+}
+#: keys that classify() and vllm.prediction.block_size() read; the others are dropped
+KEPT_KEYS = (
+    *"""
+        architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
+        full_attention_interval layer_group_size attn_layer_period attn_layer_offset mamba_step mamba_head_dim
+        mamba_d_head mamba_d_ssm mamba_n_groups n_groups linear_num_key_heads linear_key_head_dim
+        linear_value_head_dim mamba_ssm_dtype mamba_ssm_cache_dtype num_attention_heads num_key_value_heads head_dim
+        kv_lora_rank quantization_config
+    """.split(),
+    *(tables.LAYER_LETTERS_KEY, tables.LAYER_NUMBERS_KEY, tables.LINEAR_CONFIG_KEY, tables.OVERRIDING_LENGTH_KEY),
+    *config_parts.SIZE_KEYS,
+    *config_parts.PREDICTION_LAYER_KEYS,
+    *config_parts.SCALING_KEYS,
+    *tables.LAYER_LIST_KEYS,
+    *tables.DRAFT_KEYS,
+    *tables.LENGTH_KEYS,
+    *(name for names in tables.RECURRENT_KEYS for name in names),
+)
+#: keys whose value is dropped
+PRESENCE_KEYS = ("auto_map", "speculators_config", "dflash_config")
+#: subkeys to keep, by key
+KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
+    tables.LINEAR_CONFIG_KEY: ("kda_layers", "num_heads", "short_conv_kernel_size"),
+    "attn": ("layers",),
+    **dict.fromkeys(config_parts.SCALING_KEYS, (config_parts.TRAINED_LENGTH_KEY,)),
+    config_parts.QUANTISATION_KEY: ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
+    "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
+}
+
+MAX_SEEN_CHARS = 1000
+#: modules to keep of each list of exceptions, which may have hundreds
+MAX_EXCEPTIONS = 8
+
+
+class Evidence(NamedTuple):
+    """Evidence in config.json for the kind of a model."""
+
+    #: path of the key, such as "text_config.layer_types"
+    path: str
+    #: the key's value, or an explanation of it
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The architecture of a model according to its config.json."""
+
+    #: recurrent: a hybrid of recurrent layers and attention. dense: only attention, including embedding models and
+    #: encoder-decoders. unknown: own code, a new name, or a draft model
+    kind: Kind
+    #: architectures[0]; "" if missing
+    name: str = ""
+    #: model_type of the whole config
+    model_type: str = ""
+    #: type of the recurrent layers; "" if there are none
+    mechanism: str = ""
+    #: number of recurrent layers; None if unknown
+    recurrent_layers: int | None = None
+    #: number of all layers; None if unknown
+    layers: int | None = None
+    #: the decisive evidence first
+    evidence: tuple[Evidence, ...] = ()
+    #: context length in tokens, without position scaling; None if the config does not contain it
+    max_position_embeddings: int | None = None
+    #: the language model's config
+    text: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: the whole config
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def sentence(self) -> str:
+        """The architecture as a clause."""
+        if self.kind == "unknown":
+            return "architecture unknown"
+        if self.kind == "dense":
+            return f"{self.name or self.model_type} (dense)"
+        count = (
+            f"{self.recurrent_layers} of {self.layers} layers" if self.recurrent_layers and self.layers else "layers"
+        )
+        return f"{self.name or self.model_type} ({count} recurrent, {self.mechanism or 'mechanism unknown'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +127,7 @@ class Classification:
 
 
 def detect_draft(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification | None:
-    """Return unknown for a draft model, whose config repeats keys of its target model."""
+    """Classify a draft model as unknown, because its config repeats keys of its target model."""
     name = architecture_name(config)
     explanation = "a draft model, which is served together with its target model: inspect the target"
     if tables.DRAFT_NAMES.search(name):
@@ -130,13 +221,13 @@ def detect_attention_only(config: Mapping[str, Any], parts: tuple[ConfigPart, ..
 
 
 def report_unknown(config: Mapping[str, Any], parts: tuple[ConfigPart, ...]) -> Classification:
-    """Return unknown, for a model that no other rule classifies."""
+    """Classify a model as unknown if no other rule classifies it."""
     name = architecture_name(config)
     code_path = next((part.key_path("auto_map") for part in parts if part.keys.get("auto_map") is not None), None)
     if code_path:
         return Classification("unknown", code_path, f"the model has its own code{f' for {name}' if name else ''}")
     reason = f"{name}: unknown architecture" if name else "no architecture"
-    return Classification("unknown", "architectures", f"{reason}, and no key tells the type of the layers")
+    return Classification("unknown", "architectures", f"{reason}, and no key shows the type of the layers")
 
 
 Rule = Callable[[Mapping[str, Any], tuple[ConfigPart, ...]], Classification | None]
@@ -227,88 +318,6 @@ def _count_attention_layers(part: ConfigPart, layers: int) -> int | None:
     return None
 
 
-#: keys that classify() and vllm.prediction.block_size() read; the others are dropped
-KEPT_KEYS = (
-    *"""
-        architectures model_type is_encoder_decoder auto_map attn_layer_indices full_attn_idxs attn attn_layer_idx
-        full_attention_interval layer_group_size attn_layer_period attn_layer_offset mamba_step mamba_head_dim
-        mamba_d_head mamba_d_ssm mamba_n_groups n_groups linear_num_key_heads linear_key_head_dim
-        linear_value_head_dim mamba_ssm_dtype mamba_ssm_cache_dtype num_attention_heads num_key_value_heads head_dim
-        kv_lora_rank quantization_config
-    """.split(),
-    *(tables.LAYER_LETTERS_KEY, tables.LAYER_NUMBERS_KEY, tables.LINEAR_CONFIG_KEY, tables.OVERRIDING_LENGTH_KEY),
-    *config_parts.SIZE_KEYS,
-    *config_parts.PREDICTION_LAYER_KEYS,
-    *config_parts.SCALING_KEYS,
-    *tables.LAYER_LIST_KEYS,
-    *tables.DRAFT_KEYS,
-    *tables.LENGTH_KEYS,
-    *(name for names in tables.RECURRENT_KEYS for name in names),
-)
-#: keys whose value is dropped
-PRESENCE_KEYS = ("auto_map", "speculators_config", "dflash_config")
-#: subkeys to keep, by key
-KEPT_SUBKEYS: dict[str, tuple[str, ...]] = {
-    tables.LINEAR_CONFIG_KEY: ("kda_layers", "num_heads", "short_conv_kernel_size"),
-    "attn": ("layers",),
-    **dict.fromkeys(config_parts.SCALING_KEYS, (config_parts.TRAINED_LENGTH_KEY,)),
-    config_parts.QUANTISATION_KEY: ("quant_method", "quantization", "kv_cache_scheme", "kv_cache_quant_algo"),
-    "quantization": ("kv_cache_scheme", "kv_cache_quant_algo"),
-}
-
-MAX_SEEN_CHARS = 1000
-#: modules to keep of each list of exceptions, which may have hundreds
-MAX_EXCEPTIONS = 8
-
-
-class Evidence(NamedTuple):
-    """Evidence in config.json for the kind of a model."""
-
-    #: path of the key, such as "text_config.layer_types"
-    path: str
-    #: the key's value, or an explanation of it
-    seen: str
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """The architecture of a model according to its config.json."""
-
-    #: recurrent: a hybrid of recurrent layers and attention. dense: only attention, including embedding models and
-    #: encoder-decoders. unknown: own code, a new name, or a draft model
-    kind: Kind
-    #: architectures[0]; "" if missing
-    name: str = ""
-    #: model_type of the whole config
-    model_type: str = ""
-    #: type of the recurrent layers; "" if there are none
-    mechanism: str = ""
-    #: number of recurrent layers; None if unknown
-    recurrent_layers: int | None = None
-    #: number of all layers; None if unknown
-    layers: int | None = None
-    #: the decisive evidence first
-    evidence: tuple[Evidence, ...] = ()
-    #: context length in tokens, without position scaling; None if the config does not contain it
-    max_position_embeddings: int | None = None
-    #: the language model's config
-    text: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    #: the whole config
-    config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def sentence(self) -> str:
-        """The architecture as a clause."""
-        if self.kind == "unknown":
-            return "architecture unknown"
-        if self.kind == "dense":
-            return f"{self.name or self.model_type} (dense)"
-        count = (
-            f"{self.recurrent_layers} of {self.layers} layers" if self.recurrent_layers and self.layers else "layers"
-        )
-        return f"{self.name or self.model_type} ({count} recurrent, {self.mechanism or 'mechanism unknown'})"
-
-
 def classify(config: Mapping[str, Any]) -> Architecture:
     """Return the architecture that a config.json describes; keys with invalid values count as missing."""
     parts, inner = config_parts.list_parts(config), text_part(config)
@@ -332,8 +341,9 @@ def classify(config: Mapping[str, Any]) -> Architecture:
     )
 
 
-def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a config for the lock. classify() and block_size() return the same for it, except `text` and `config`."""
+def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a config for the lock. For it, classify() and block_size() return the same as for
+    the whole config, except `text` and `config`."""
     return _filter_keys(config, (*KEPT_KEYS, *config_parts.NESTED_KEYS))
 
 
@@ -351,7 +361,7 @@ def _filter_keys(keys: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, A
         elif not isinstance(value, Mapping):
             kept[name] = value
         elif name in config_parts.NESTED_KEYS:
-            kept[name] = essence(value)
+            kept[name] = relevant_config(value)
         else:
             kept[name] = _filter_keys(value, KEPT_SUBKEYS[name]) if name in KEPT_SUBKEYS else dict(value)
             kept[name] |= _exceptions(value) if name == config_parts.QUANTISATION_KEY else {}
@@ -386,16 +396,7 @@ def _max_length(inner: ConfigPart) -> int | None:
 # vLLM's registry of architectures, which determines how vLLM runs a model, regardless of the other keys in config.json.
 #
 # Source: `ModelRegistry` of 0.32.0, with is_hybrid and is_attention_free of each class (tests/data/vllm-0.32.0/registry.json),
-# and the classes of 0.11.0, 0.17.1 and 0.33.0 that differ. The one exception is `ModelConfig.is_hybrid` of 0.17.1 to 0.33.0.
-
-REGISTRY_VERSION = "0.32.0"
-#: the exception: a model of a hybrid class is dense if all of its layers have these types (granite-4.0-micro)
-ATTENTION_ONLY_TYPES = frozenset({"attention", "full_attention"})
-KIND_TITLES: dict[Kind, str] = {
-    "recurrent": "a hybrid",
-    "attention_free": "without attention",
-    "dense": "only attention",
-}
+# and the classes of 0.11.0, 0.17.1 and 0.33.0 that differ. An exception is `ModelConfig.is_hybrid` of 0.17.1 to 0.33.0.
 
 
 def kind_in_vllm(config: Mapping[str, Any]) -> Kind | None:
@@ -428,9 +429,6 @@ def _has_attention_everywhere(config: Mapping[str, Any]) -> bool:
     """Return True if a layer list at the top level has only attention."""
     lists = (ConfigPart("", config).items(key) for key in tables.LAYER_LIST_KEYS)
     return any(layer_types and ATTENTION_ONLY_TYPES.issuperset(map(str, layer_types)) for layer_types in lists)
-
-
-RECURRENT_SUBSTRINGS = ("mamba", "ssm", "deltanet", "state_space", "recurrent")
 
 
 def has_recurrent_substring(config: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def invert_rows(rows: Mapping[T, str]) -> dict[str, T]:
-    """Return the value of each name, from rows with many names for one value."""
+    """Return the value by name. rows: for each value, its names separated by spaces."""
     return {name: value for value, names in rows.items() for name in names.split()}
 
 
@@ -131,7 +131,7 @@ HYBRID_ARCHITECTURES: dict[str, str] = invert_rows(
     }
 )
 
-#: mechanism of further hybrids, whose classes in vLLM, if any, are not IsHybrid
+#: mechanism of further hybrids, which have no class in vLLM or one that is not IsHybrid
 OTHER_HYBRID_ARCHITECTURES: dict[str, str] = {
     "BailingMoeLinearV2ForCausalLM": LIGHTNING,
     "MiniMaxVL01ForConditionalGeneration": LIGHTNING,

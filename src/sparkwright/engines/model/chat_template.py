@@ -11,6 +11,10 @@ MAX_FIELDS = 40
 #: names of the field that turns thinking on or off, the most common first
 THINKING_SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
 EFFORT_FIELD = "reasoning_effort"
+SAMPLING_FILE = "generation_config.json"
+GGUF_SOURCE = "GGUF file"
+#: keys of generation_config.json that vLLM and SGLang use as defaults for requests; source: vLLM 0.33.0, get_diff_sampling_param
+SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 #: default of thinking; always: it cannot be turned off. none: the template does not support it
 Thinking = Literal["on", "off", "always", "none"]
 
@@ -66,14 +70,6 @@ def to_printable(text: str) -> str:
     """Return a text without unprintable characters, truncated."""
     printable = "".join(character for character in text if character.isprintable())
     return printable if len(printable) <= MAX_SHOWN_CHARS else f"{printable[: MAX_SHOWN_CHARS - 4]} ..."
-
-
-# -- the files of a model ----------------------------------------------------------------------------------------------
-
-SAMPLING_FILE = "generation_config.json"
-GGUF_SOURCE = "GGUF file"
-#: keys of generation_config.json that vLLM and SGLang use as defaults for requests; source: vLLM 0.33.0, get_diff_sampling_param
-SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
 
 def parse_sampling(config: Any) -> dict[str, float]:

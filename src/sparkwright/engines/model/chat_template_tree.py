@@ -78,7 +78,7 @@ def _describe_tree(tree: nodes.Template) -> ChatTemplate:
 
 
 def _local_names(tree: nodes.Template) -> set[str]:
-    """Return the variables that a template sets, except those that it only gives a default: a request may set these."""
+    """Return the variables that a template sets, except those for which it only sets a default, as requests may set them."""
     set_names = {node.name for node in tree.find_all(nodes.Name) if node.ctx in ("store", "param")}
     set_names |= {macro.name for macro in tree.find_all(nodes.Macro)}
     tested = {
@@ -128,7 +128,7 @@ class _Mark:
     """A marker that differs from all constants of a template."""
 
 
-#: value of a variable that is not defined; value that cannot be determined; missing default of a variable
+#: the value of an undefined variable, a value that cannot be determined, and the missing default of a variable
 _UNDEFINED, _UNKNOWN, _UNSET = _Mark(), _Mark(), _Mark()
 
 

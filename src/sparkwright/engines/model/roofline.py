@@ -54,20 +54,21 @@ def ceiling(gpu: str | None, per_token: int | None) -> float | None:
     return bandwidth / per_token if bandwidth and per_token else None
 
 
-def split_rate(alone: float | None, split: Split, layers: int | None) -> float | None:
-    """Return the highest rate of one stream on a cluster, in tokens/s; None if `alone` or the layers are unknown.
+def split_rate(single_host_rate: float | None, split: Split, layers: int | None) -> float | None:
+    """Return the highest rate of one stream on a cluster, in tokens/s; None if the rate of one host or the
+    number of layers is unknown.
 
     t(n) = t(1) / n + 2 * layers * ALL_REDUCE_S for n hosts of tensor parallelism. Pipeline parallelism does not make a stream
     faster, since each token passes through all hosts in turn.
 
-    alone: rate of one host in tokens/s, measured or the ceiling.
+    single_host_rate: rate of one host in tokens/s, measured or the ceiling.
     """
-    if not alone or alone <= 0:
+    if not single_host_rate or single_host_rate <= 0:
         return None
     if split.tensor == 1:
-        return alone
+        return single_host_rate
     waiting_s = ALL_REDUCES_PER_LAYER * layers * ALL_REDUCE_S if layers else None
-    return None if waiting_s is None else 1 / (1 / (alone * split.tensor) + waiting_s)
+    return None if waiting_s is None else 1 / (1 / (single_host_rate * split.tensor) + waiting_s)
 
 
 def _active_expert_share(inner: ConfigPart) -> float:

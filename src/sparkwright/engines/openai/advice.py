@@ -23,12 +23,10 @@ from sparkwright.engines.openai import rules
 from sparkwright.trust.bounds import count_or_none
 from sparkwright.units import GIB
 
-#: no known flag
+#: no flag is known
 CHUNKED_PREFILL = ""
 RULES = (rules.RULES,)
-NO_SWITCH_REASON = (
-    "nothing tells how this server is asked for it, or whether it does it; set it among the words of its command"
-)
+NO_SWITCH_REASON = "whether this server supports it, and by which argument, is unknown; set it in its `command`"
 
 
 def version(text: str | None) -> Version | None:
@@ -41,11 +39,11 @@ def version(text: str | None) -> Version | None:
 
 def kind(model: Mapping[str, Any]) -> UnknownKind:
     return UnknownKind(
-        "a model whose kind is not known for this server", count_or_none(model.get("max_position_embeddings"))
+        "a model whose kind is unknown for this server", count_or_none(model.get("max_position_embeddings"))
     )
 
 
-def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return only the context length, if the config has it."""
     context = count_or_none(config.get("max_position_embeddings"))
     return {} if context is None else {"max_position_embeddings": context}

@@ -15,7 +15,7 @@ from sparkwright.engines import http
 from sparkwright.engines.log.state import SETTINGS
 from sparkwright.visible import one_line
 
-#: a mistake in a section: path of the key, and the reason, such as "must be ..."
+#: a mistake in a section: the path of the key, and the reason, such as "must be ..."
 Mistake = tuple[tuple[str | int, ...], str]
 Check = Callable[[Any], Iterator[Mistake]]
 
@@ -86,7 +86,7 @@ def _mapping_check(keys: Mapping[str, Check], required: tuple[str, ...] = (), *,
         if missing := next((name for name in required if name not in value), ""):
             yield (), f"needs `{missing}`"
         if single and len(value) != 1:
-            yield (), f"must have one of {' and '.join(keys)}"
+            yield (), f"must have exactly one of {' and '.join(keys)}"
 
     return check
 
@@ -107,7 +107,7 @@ _check_field = _text_check(_FIELD, "a key of the answer, such as max_seq_len or 
 
 
 def _check_added_path(value: Any) -> Iterator[Mistake]:
-    """Check an additional path for clients: a text, or a mapping with the place of the model's name in requests."""
+    """Check an additional path for clients: text, or a mapping that also sets the place of the model's name in requests."""
     if isinstance(value, Mapping):
         yield from _mapping_check(
             {"path": _check_served_path, "model": _text_check(re.compile("json|form"), "json or form")}, ("path",)
@@ -116,7 +116,7 @@ def _check_added_path(value: Any) -> Iterator[Mistake]:
         yield from _check_served_path(value)
 
 
-#: keys that the host needs, which are stored in the label
+#: checks of the keys that the host needs, which are stored in the label
 LABEL_CHECKS: Mapping[str, Check] = {
     "port": _number_check(1, 65535, integer=True),
     "health": _check_path,
@@ -135,6 +135,7 @@ LABEL_CHECKS: Mapping[str, Check] = {
         single=True,
     ),
 }
+#: checks of all keys
 SECTION_CHECKS: Mapping[str, Check] = {
     "served_name": _text_check(_NAME, "a name without spaces"),
     "command": _list_check(_check_any_text, "words", MAX_COMMAND_WORDS),

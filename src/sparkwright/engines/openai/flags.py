@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkwright.engines.flags import AdapterFlags, Command, ModelFlag, ModelRole
-from sparkwright.engines.flags import option_value as value_of_word
+from sparkwright.engines.flags import AdapterFlags, Command, ModelFlag, ModelRole, option_value
 from sparkwright.engines.openai import description
 from sparkwright.engines.openai.http import PORT as DEFAULT_PORT
 
-#: None: the image's entrypoint, or the recipe's `container.entrypoint`
+#: None stands for the image's entrypoint, or the recipe's `container.entrypoint`
 ENTRYPOINT: tuple[str, ...] | None = None
 PORT = "port"
 HOST = "host"
@@ -45,12 +44,14 @@ def canonical(written: str) -> str:
 def value(flags: Mapping[str, Any], name: str) -> Any:
     """Return the value of a key; None if it is not set. The address falls back to `--host` in the command."""
     setting = flags.get(name)
-    return value_of_word(command_words(flags), "--host") or None if setting is None and name == HOST else setting
+    if setting is None and name == HOST:
+        return option_value(command_words(flags), "--host") or None
+    return setting
 
 
 def find_value_problem(flags: Mapping[str, Any], name: str) -> str:
     """Return why a key's value is invalid; "" if no problem is known."""
-    return next((why for place, why in description.find_mistakes(flags) if place == (name,)), "")
+    return next((reason for path, reason in description.find_mistakes(flags) if path == (name,)), "")
 
 
 def command_words(flags: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,7 +98,7 @@ def properties() -> dict[str, Any]:
         "served_name": {"type": "string", "description": "the model's name in requests to the server"},
         "command": {
             **_LIST_SCHEMA,
-            "description": "the arguments after the image, passed unchanged; empty for the image's own command",
+            "description": "the arguments after the image, passed unchanged; if empty, the image's own command runs",
         },
         "port": {
             "type": "integer",
@@ -105,13 +106,13 @@ def properties() -> dict[str, Any]:
         },
         "host": {
             "type": "string",
-            "description": "address on which the server listens, for a command that does not contain it",
+            "description": "address on which the server listens, if `command` does not contain it",
         },
         "health": {**_PATH_SCHEMA, "description": "path that answers 200 once the server is ready (default /health)"},
         "loading": {
             "type": "array",
             "items": {"type": "integer"},
-            "description": "statuses of `health` while the server is loading (default 503)",
+            "description": "HTTP statuses of `health` while the server is loading (default 503)",
         },
         "models": {**_PATH_SCHEMA, "description": "path that lists the served models (default /v1/models)"},
         "version": {
@@ -120,11 +121,11 @@ def properties() -> dict[str, Any]:
         },
         "settings": {
             **name_mapping,
-            "description": "path with a JSON answer, and for each setting the answer's key with its value",
+            "description": "`path` of a JSON answer with the server's settings, and for each setting its key in the answer",
         },
         "metrics": {
             **name_mapping,
-            "description": "path of the Prometheus metrics, and the metric's name for each role",
+            "description": "`path` of the Prometheus metrics, and for each role the name of its metric",
         },
         "public": {**_LIST_SCHEMA, "description": "paths that need no API key, in addition to `health`"},
         "paths": {
@@ -142,8 +143,11 @@ def properties() -> dict[str, Any]:
             },
             "description": "additional API paths for clients, which a gateway routes",
         },
-        "key": {"type": "object", "description": "how the server gets `server_key`: {env: NAME} or {file_flag: NAME}"},
-        "context": {"type": "integer", "description": "context length in tokens, for clients"},
+        "key": {
+            "type": "object",
+            "description": "how `server_key` is passed to the server: {env: NAME} or {file_flag: NAME}",
+        },
+        "context": {"type": "integer", "description": "context length in tokens, for client settings"},
         "memory_gib": {"type": "number", "description": "the server's memory use in GiB; unknown if not set"},
     }
 

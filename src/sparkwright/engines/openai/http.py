@@ -14,15 +14,17 @@ from sparkwright.trust.bounds import MAX_COUNT
 
 PORT = 8000
 HEALTH = "/health"
-#: statuses for "still loading"
+#: HTTP statuses that mean "still loading"
 LOADING = (503,)
 MAX_TEXT_CHARS = 200
+#: path of the file with the API key in the container
+KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
 
 
 def described_http(label: str) -> Http:
     """Return the HTTP interface for a container label with a description.
 
-    Without a path for metrics, settings or version, these are unknown.
+    Metrics, settings or version are unknown if the description has no path for them.
     """
     section = description.parse_label(label)
     metrics, settings = dict(section.get("metrics") or {}), dict(section.get("settings") or {})
@@ -37,12 +39,12 @@ def described_http(label: str) -> Http:
         version=section.get("version", ""),
         settings=settings.pop("path", ""),
         settings_of=functools.partial(_read_settings, settings),
-        measured={
+        measurement_keys={
             "ignore_eos": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
             "timings_per_token": True,
         },
-        plain={"chat_template_kwargs": {"enable_thinking": False}},
+        no_thinking_keys={"chat_template_kwargs": {"enable_thinking": False}},
         removable=(
             ("timings_per_token",),
             ("chat_template_kwargs",),
@@ -50,7 +52,7 @@ def described_http(label: str) -> Http:
             ("stream_options",),
             ("logprobs", "top_logprobs"),
         ),
-        counted=(("usage", "completion_tokens"), ("timings", "predicted_n")),
+        token_count_keys=(("usage", "completion_tokens"), ("timings", "predicted_n")),
         public=frozenset((health, *section.get("public", ()))),
         speculation=("--speculative-", "--spec-"),
         key_variable=(section.get("key") or {}).get("env", ""),
@@ -80,18 +82,15 @@ def _find_value(answer: Any, path: str) -> bool | int | float | str | None:
         answer = answer.get(key) if isinstance(answer, dict) else None
     if isinstance(answer, str):
         return answer if 0 < len(answer) <= MAX_TEXT_CHARS else None
-    return answer if isinstance(answer, bool | int | float) and abs(answer) <= MAX_COUNT else None  # NaN is not
-
-
-# The API key of a described server is in a file, so that `docker inspect` and lists of processes do not show it. A flag names
-# the file, or a shell in the container sets a variable from it.
-
-#: path of the file in the container
-KEY_FILE_MOUNT = "/run/sparkwright/engine.key"
+    return answer if isinstance(answer, bool | int | float) and abs(answer) <= MAX_COUNT else None  # false for NaN
 
 
 def described_server_key(label: str) -> ServerKey | None:
-    """Return the server key for a container label with a description; None if the description has no `key`."""
+    """Return the server key for a container label with a description; None if the description has no `key`.
+
+    The key is in a file, so that `docker inspect` and lists of processes do not show it. A flag names the file, or a shell in the
+    container sets a variable from it.
+    """
     key = description.parse_label(label).get("key")
     if not key:
         return None
@@ -100,5 +99,5 @@ def described_server_key(label: str) -> ServerKey | None:
         variable=key.get("env", ""),
         option=key.get("file_flag", ""),
         mount=KEY_FILE_MOUNT,
-        alone="this file holds the key",
+        conflict_reason="this file contains the key",
     )

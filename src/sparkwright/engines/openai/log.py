@@ -7,6 +7,7 @@ import re
 from sparkwright.engines.log.log_format import LogFormat
 from sparkwright.engines.log.text import Line
 
+#: matches no line
 NEVER = Line("\0", r"(?!)")
 
 LOG = LogFormat(

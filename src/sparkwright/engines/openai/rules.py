@@ -25,8 +25,8 @@ rule = RULES.rule
 @rule("memory-unknown", sources=("sparkwright's memory check",), example=ServerRequest({"served_name": "m"}))
 def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
     """Without memory_gib, the server's memory use cannot be checked before a start.
-    sparkwright cannot estimate the memory of such a server. One that is too big fails, or exhausts the host's memory, after the previous
-    server was stopped.
+    sparkwright cannot estimate the memory of a described server. If it is too large, it fails or exhausts the host's memory after the
+    previous server was stopped.
     """
     if request.flags and request.flags.get(flags.MEMORY) is None:
         way = Way(f"set {flags.MEMORY} to its memory use in GiB: weights, KV cache and buffers")
@@ -41,8 +41,8 @@ def memory_unknown(request: ServerRequest) -> Iterator[Finding]:
 )
 def no_heartbeat(request: ServerRequest) -> Iterator[Finding]:
     """Without a heartbeat, a stalled server looks like a busy one.
-    A heartbeat is a counter that increases with every step while the server generates; a counter that increases when a request ends is
-    `generated` only. Without a heartbeat, every health check requests a token, and fails if the request waits in a long queue.
+    A heartbeat is a counter that increases with every step while the server generates; a counter that increases only when a request
+    ends is `generated`, but no heartbeat. Without a heartbeat, every health check requests a token, and fails if the request waits in a long queue.
     """
     metrics = request.flags.get("metrics") or {}
     if request.flags and engine_http.HEARTBEAT not in metrics:
@@ -61,9 +61,10 @@ def secret_in_command(request: ServerRequest) -> Iterator[Finding]:
     `ps`, `docker inspect` and the deploy history show it.
     """
     words = flags.command_words(request.flags)
-    for n, word in enumerate(words):
-        name, equals, text = word.partition("=")
-        if name.startswith("--") and is_secret(name.lstrip("-"), text if equals else "".join(words[n + 1 : n + 2])):
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(words[index + 1 : index + 2])
+        if name.startswith("--") and is_secret(name.lstrip("-"), value):
             way = Way("remove it; set `server_key`, and `key` in the section, to pass it as a file")
             yield from key_in_arguments(name, way, DOCKER_SOURCE, flags.COMMAND)
 

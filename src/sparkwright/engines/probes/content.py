@@ -17,9 +17,32 @@ from sparkwright.engines.openai_api import CHAT_PATH
 from sparkwright.engines.probes.probe import Probe, ProbeResult, Reply, quote_text
 from sparkwright.visible import format_count
 
+CITIES = ("Paris", "Rome", "Oslo")
+CITY_SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": list(CITIES)}, "capital": {"type": "boolean"}},
+    "required": ["city", "capital"],
+    "additionalProperties": False,
+}
+#: enough for thinking, which gpt-oss cannot turn off, and about 20 tokens of JSON
+JSON_SCHEMA_TOKENS = 512
+MAX_JSON_CHARS = 1 << 14
+LANGUAGE_TOKENS = 512
+MAX_SEARCHED_CHARS = 1 << 14
+#: minimum share of an answer's letters in the language's script
+MIN_SCRIPT_SHARE = 0.5
+ENGLISH = "en"
+#: size of the picture; vision models refuse sizes below 28 or 56 pixels
+IMAGE_PIXELS = 112
+RED = b"\xff\x00\x00"
+COLOUR_NAMES = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
+IMAGE_TOKENS = 512
+#: port 9 is for the discard service, which usually does not run
+UNREACHABLE_IMAGE_URL = "http://127.0.0.1:9/picture.png"
+
 
 def evaluate_dimension(dimension: int, reply: Reply) -> ProbeResult:
-    """Check that the vector has the expected dimension."""
+    """Check that the answer is a vector of the expected dimension."""
     vector = tasks.PROOFS["embed"].evaluate(reply.body)
     if vector.problem:
         return ProbeResult("disproved", f"the response was 200 {vector.problem}", "another dimension")
@@ -36,23 +59,11 @@ def build_dimension_probe(dimension: int) -> Probe:
     return Probe(f"embedding of {dimension}", tasks.EMBEDDINGS, {"input": tasks.PROOF_TEXT}, rule, thinks=None)
 
 
-CITIES = ("Paris", "Rome", "Oslo")
-JSON_SCHEMA_SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"type": "string", "enum": list(CITIES)}, "capital": {"type": "boolean"}},
-    "required": ["city", "capital"],
-    "additionalProperties": False,
-}
-#: enough for thinking, which gpt-oss cannot turn off, and about 20 tokens of JSON
-JSON_SCHEMA_TOKENS = 512
-MAX_JSON_CHARS = 1 << 14
-
-
 def evaluate_json_schema(reply: Reply) -> ProbeResult:
     """Check that the content is JSON that matches the schema."""
     text = reply.content
     if _matches_schema(text):
-        return ProbeResult("proved", "the content is JSON of the schema")
+        return ProbeResult("proved", "the content is JSON that matches the schema")
     if reply.is_truncated:
         evidence = f"the JSON was incomplete after {JSON_SCHEMA_TOKENS} tokens: {quote_text(text)}"
         return ProbeResult("inconclusive", evidence)
@@ -71,7 +82,7 @@ def _matches_schema(text: str) -> bool:
         isinstance(value, dict)
         and set(value) == {"city", "capital"}
         and value["city"] in CITIES
-        and (isinstance(value["capital"], bool))
+        and isinstance(value["capital"], bool)
     )
 
 
@@ -84,20 +95,13 @@ JSON_SCHEMA_PROBE = Probe(
         ],
         "response_format": {
             "type": "json_schema",
-            "json_schema": {"name": "place", "strict": True, "schema": JSON_SCHEMA_SCHEMA},
+            "json_schema": {"name": "place", "strict": True, "schema": CITY_SCHEMA},
         },
         "max_tokens": JSON_SCHEMA_TOKENS,
     },
     evaluate_json_schema,
     refused="not the schema",
 )
-
-
-LANGUAGE_TOKENS = 512
-MAX_SEARCHED_CHARS = 1 << 14
-#: minimum share of an answer's letters in the language's script
-MIN_SCRIPT_SHARE = 0.5
-ENGLISH = "en"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def evaluate_language(name: str, reply: Reply) -> ProbeResult:
         return ProbeResult("disproved", "content is null", "content null")
     if is_in_language(name, text):
         return ProbeResult("proved", f"answered in the language of the question: {quote_text(text)}")
-    return ProbeResult("disproved", f"a question in '{name}' was answered {quote_text(text)}", "another language")
+    return ProbeResult("disproved", f"a question in '{name}' was answered with {quote_text(text)}", "another language")
 
 
 def is_in_language(name: str, text: str) -> bool:
@@ -184,13 +188,6 @@ def build_language_probe(name: str) -> Probe:
     messages = [{"role": "user", "content": LANGUAGES[name].prompt}]
     body = {"messages": messages, "max_tokens": LANGUAGE_TOKENS}
     return Probe(f"language {name}", CHAT_PATH, body, partial(evaluate_language, name))
-
-
-#: size of the picture; vision models refuse sizes below 28 or 56 pixels
-IMAGE_PIXELS = 112
-RED = b"\xff\x00\x00"
-COLOUR_NAMES = re.compile(r"\b(red|scarlet|crimson|rot|rouge|rojo)\b|红|紅|赤", re.IGNORECASE)
-IMAGE_TOKENS = 512
 
 
 def build_png(pixels: int, colour: bytes) -> bytes:
@@ -236,8 +233,6 @@ IMAGE_PROBE = Probe(
     evaluate_image,
     refused="picture refused",
 )
-#: port 9 is for the discard service, which usually does not run
-UNREACHABLE_IMAGE_URL = "http://127.0.0.1:9/picture.png"
 IMAGE_VARIANTS = (
     IMAGE_PROBE.as_stream(),
     replace(

@@ -8,10 +8,64 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sparkwright.engines.model.chat_template import EFFORT_FIELD
 from sparkwright.engines.openai_api import CHAT_PATH
 from sparkwright.engines.probes.probe import Probe, ProbeResult, Reply, quote_text
 
 REASONING_TOKENS = 1536
+#: enough for a model that thinks by default
+DEFAULT_THINKING_TOKENS = 2048
+TOOL_NAME, TOOL_ARGUMENT = "get_weather", "city"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": TOOL_NAME,
+        "description": "The present weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {TOOL_ARGUMENT: {"type": "string"}},
+            "required": [TOOL_ARGUMENT],
+        },
+    },
+}
+#: enough for thinking, which gpt-oss cannot turn off, and about 40 tokens for the call
+TOOL_CALL_TOKENS = 768
+#: pattern of a tool call that no parser extracted, in the formats of Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi
+#: and gpt-oss
+TOOL_CALL_MARKS = re.compile(
+    r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
+    rf"|{TOOL_NAME}\"?'?\s*[({{,]|\"name\"\s*:\s*\"{TOOL_NAME}\""
+)
+#: number of characters of an answer that are searched for a call
+MAX_SEARCHED_CHARS = 1 << 14
+SECOND_CITY = "Rome"
+#: a conversation with a tool call, its result, and another question
+SECOND_TURN_MESSAGES = [
+    {"role": "user", "content": f"What is the weather in Paris now? Call {TOOL_NAME}."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "call00001", "type": "function", "function": {"name": TOOL_NAME, "arguments": '{"city": "Paris"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call00001", "content": "Rain, 11 degrees"},
+    {"role": "user", "content": f"And the weather in {SECOND_CITY} now? Call {TOOL_NAME} again."},
+]
+#: as many as agents send; with many tools, one NVFP4 model wrote its calls as text
+MANY_TOOLS = 40
+OTHER_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": f"{verb}_{noun}",
+            "description": f"{verb.capitalize()} a {noun}.",
+            "parameters": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+        },
+    }
+    for verb in ("open", "close", "list", "rename", "copy", "delete", "archive", "share")
+    for noun in ("file", "note", "ticket", "calendar", "photo")
+]
 
 
 def evaluate_reasoning(reply: Reply) -> ProbeResult:
@@ -43,18 +97,17 @@ def evaluate_answer(reply: Reply) -> ProbeResult:
 
 
 def evaluate_thinking_off(reply: Reply) -> ProbeResult:
-    """Check an answer to a request that turns thinking off. Thinking is only noted."""
+    """Check an answer to a request that turns thinking off. Thinking is not a fault, but only noted."""
     note = "it thinks although a request turns thinking off" if reply.thinking else ""
     return replace(evaluate_answer(reply), note=note)
 
 
 def evaluate_thinking_effort(reply: Reply) -> ProbeResult:
-    """Check an answer to a request that turns thinking off and sets its effort. Thinking is only noted."""
+    """Check an answer to a request that turns thinking off and sets its effort. Thinking is not a fault, but only noted."""
     note = f"`{EFFORT_FIELD}` turns thinking on, even if a request turns it off" if reply.thinking else ""
     return replace(evaluate_answer(reply), note=note)
 
 
-EFFORT_FIELD = "reasoning_effort"
 REASONING_PROBE = Probe(
     "reasoning",
     CHAT_PATH,
@@ -68,7 +121,7 @@ REASONING_PROBE = Probe(
 #: requests of clients that do not mention thinking, turn it off, or also set an effort
 REASONING_VARIANTS = (
     REASONING_PROBE.as_stream(),
-    replace(REASONING_PROBE, name="reasoning, not said", rule=evaluate_answer, thinks=None, variant=True),
+    replace(REASONING_PROBE, name="reasoning, not mentioned", rule=evaluate_answer, thinks=None, variant=True),
     replace(REASONING_PROBE, name="reasoning, off", rule=evaluate_thinking_off, thinks=False, variant=True),
     replace(
         REASONING_PROBE,
@@ -88,31 +141,6 @@ REASONING_VARIANTS = (
         optional=True,
     ),
 )
-
-
-TOOL_NAME, TOOL_ARGUMENT = "get_weather", "city"
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": TOOL_NAME,
-        "description": "The present weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {TOOL_ARGUMENT: {"type": "string"}},
-            "required": [TOOL_ARGUMENT],
-        },
-    },
-}
-#: enough for thinking, which gpt-oss cannot turn off, and about 40 tokens for the call
-TOOL_CALL_TOKENS = 768
-#: texts of a call that no parser extracted, in the formats of Hermes and Qwen, Qwen coder, Mistral, Llama, DeepSeek, GLM, Kimi
-#: and gpt-oss
-TOOL_CALL_MARKS = re.compile(
-    r"<tool_call|<function=|<function_call|\[TOOL_CALLS\]|<\|python_tag\|>|<｜tool|<\|tool_call|<arg_key>|to=functions\."
-    rf"|{TOOL_NAME}\"?'?\s*[({{,]|\"name\"\s*:\s*\"{TOOL_NAME}\""
-)
-#: characters of an answer that are searched for a call
-MAX_SEARCHED_CHARS = 1 << 14
 
 
 def evaluate_tool_call(reply: Reply) -> ProbeResult:
@@ -194,41 +222,11 @@ TOOL_CALL_PROBE = Probe(
     refused="tools refused",
 )
 
-SECOND_CITY = "Rome"
-#: a conversation with a tool call, its result, and another question
-SECOND_TURN_MESSAGES = [
-    {"role": "user", "content": f"What is the weather in Paris now? Call {TOOL_NAME}."},
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {"id": "call00001", "type": "function", "function": {"name": TOOL_NAME, "arguments": '{"city": "Paris"}'}}
-        ],
-    },
-    {"role": "tool", "tool_call_id": "call00001", "content": "Rain, 11 degrees"},
-    {"role": "user", "content": f"And the weather in {SECOND_CITY} now? Call {TOOL_NAME} again."},
-]
-#: as many as agents send; with many tools, one NVFP4 model wrote its calls as text
-MANY_TOOLS = 40
-OTHER_TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": f"{verb}_{noun}",
-            "description": f"{verb.capitalize()} a {noun}.",
-            "parameters": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
-        },
-    }
-    for verb in ("open", "close", "list", "rename", "copy", "delete", "archive", "share")
-    for noun in ("file", "note", "ticket", "calendar", "photo")
-]
-#: enough for a model that thinks by default
-DEFAULT_THINKING_TOKENS = 2048
 TOOL_CALL_VARIANTS = (
     TOOL_CALL_PROBE.as_stream(),
     replace(
         TOOL_CALL_PROBE,
-        name="tool_call, thinking not said",
+        name="tool_call, thinking not mentioned",
         body={**TOOL_CALL_PROBE.body, "max_tokens": DEFAULT_THINKING_TOKENS},
         thinks=None,
     ).as_stream(),

@@ -36,6 +36,13 @@ MAX_QUOTED_CHARS = 120
 #: marks around a model's thinking, which a reasoning parser removes
 THINKING_MARKS = re.compile(r"</?think(ing)?>|\[/?THINK\]|</?seed:think>|<\|channel\|>|◁/?think▷|<\|START_THINKING\|>")
 MAX_SEARCHED_CHARS = 1 << 16
+#: fields of a message that may contain its thinking; the last is in Anthropic's API
+THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
+#: row of ProbeFlags.by_message for errors of Jinja, or of a template's raise_exception, about a conversation
+TEMPLATE_REFUSAL = (
+    r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported",
+    "the model's chat template refuses this conversation: set --chat-template to another template",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,6 @@ class ProbeResult:
     fault: Fault | None = None  # None also for an unknown fault
     message: str = ""  # the server's error message if it refused the request
     note: str = ""  # a clause for clients about an answer without a fault
-
-
-#: fields of a message with its thinking; the last is in Anthropic's API
-THINKING_FIELDS = ("reasoning", "reasoning_content", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,10 @@ class Probe:
     #: request body without the model's name, in chat format for every API that generates text
     body: Mapping[str, Any]
     rule: Callable[[Reply], ProbeResult]  # evaluates an answer with status 200
-    thinks: bool | None = False  # turns thinking on or off; None if the request does not mention it
+    thinks: bool | None = False  # the request turns thinking on or off; None if it does not mention thinking
     refused: Fault | None = None  # the fault if the status is not 200
     streamed: bool = False  # request a stream
-    #: a variant of a recipe's probe, which is sent after that succeeded and reported only if it fails
+    #: a variant of a recipe's probe, sent only after that probe succeeded, and reported only if it fails
     variant: bool = False
     #: a server may refuse the request, or its fields
     optional: bool = False
@@ -131,13 +134,6 @@ class Probe:
             evidence = f"the thinking is in the content: {quote_text(reply.content)}"
             return ProbeResult("disproved", evidence, "thinking in content")
         return self.rule(reply)
-
-
-#: row of ProbeFlags.by_message for errors of Jinja, or of a template's raise_exception, about a conversation
-TEMPLATE_REFUSAL = (
-    r"roles must alternate|[Tt]emplate|jinja|can only get item pairs|only .{0,40}roles? .{0,40}supported",
-    "the model's chat template refuses this conversation: set --chat-template to another template",
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from sparkwright.visible import format_count
 # Coding agents use these: Claude Code the Messages API, Codex the Responses API. Tool calls may work in one API and fail in
 # another.
 
-#: more than the thinking budget in the same request
+#: token limit of a request with thinking; above the request's thinking budget
 THINKING_TOKENS = 2048
-
 
 API_PROBES = {
     name: replace(fields.TOOL_CALL_PROBE, name=dialect.name, path=dialect.path, streamed=True)
@@ -43,7 +42,7 @@ def evaluate_token_count(reply: Reply) -> ProbeResult:
     return ProbeResult("proved", f"counts {format_count(counted, 'token')}, like the answer's usage")
 
 
-#: agents need it to know when to compact the context
+#: agents need the count to compact the context in time
 COUNT_TOKENS_PROBE = Probe(
     f"{dialects.MESSAGES.name}, count_tokens",
     api_paths.COUNT_TOKENS,

@@ -51,7 +51,7 @@ def kind(model: Mapping[str, Any]) -> UnknownKind:
     return UnknownKind("a model whose kind is unknown for SGLang", count_or_none(model.get("max_position_embeddings")))
 
 
-def essence(config: Mapping[str, Any]) -> dict[str, Any]:
+def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of config.json for the maximum sequence length and the table of n-gram embeddings."""
     text_config = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     sizes = {

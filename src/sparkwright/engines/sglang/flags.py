@@ -257,7 +257,7 @@ IMPORTS = ImportTable(
     files=("chat-template", "config"),
     further_models={"speculative-draft-model-path": "", "tokenizer-path": ""},
     downloads=("download-dir",),
-    spelled_out=expand_abbreviations,
+    expand_short_options=expand_abbreviations,
     served_name=SERVED_NAME,
 )
 

@@ -101,7 +101,7 @@ HTTP = Http(
         http.PREFIX_HITS: MetricSample("sglang:cached_tokens_total"),
         http.KV_CACHE_USED: MetricSample("sglang:token_usage"),
     },
-    unlike={http.HEARTBEAT: MetricSample("sglang:prompt_tokens_total")},  # added when a request ends
+    task_roles={http.HEARTBEAT: MetricSample("sglang:prompt_tokens_total")},  # added when a request ends
     # the heartbeat changes every decode-log-interval (40) steps: every 27 s at 1.5 steps per second
     still_s=27,
     loading=(503,),
@@ -111,9 +111,9 @@ HTTP = Http(
     version_of=parse_version,
     settings="/server_info",
     settings_of=parse_settings,
-    measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-    plain={"chat_template_kwargs": {"enable_thinking": False}},
-    thinking={"chat_template_kwargs": {"enable_thinking": True}},
+    measurement_keys={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    no_thinking_keys={"chat_template_kwargs": {"enable_thinking": False}},
+    thinking_keys={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
     paths=PATHS,
     public=frozenset(("/health", "/health_generate", "/ready", "/metrics")),

@@ -48,9 +48,9 @@ def kind(model: Mapping[str, Any]) -> Architecture:
     return architecture.classify(model)
 
 
-def essence(config: Mapping[str, Any]) -> dict[str, Any]:
-    """See `architecture.essence`."""
-    return architecture.essence(config)
+def relevant_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """See `architecture.relevant_config`."""
+    return architecture.relevant_config(config)
 
 
 def decide(

@@ -30,11 +30,11 @@ CACHES = CompileCaches(
         "FLASHINFER_WORKSPACE_BASE": "flashinfer",
         "CUDA_CACHE_PATH": "cuda",
     },
-    places={"/tmp/torchinductor_root": "inductor_headers"},
-    usual=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
+    fixed_folders={"/tmp/torchinductor_root": "inductor_headers"},
+    default_endings=("/.cache/vllm", "/.cache/flashinfer", "/.triton/cache", "/.nv/ComputeCache"),
     # flags of the HTTP server, the log and the answers, which do not affect compiled code. A change of any other flag leads to a new
     # cache: a slow start is better than a wrong cache
-    indifferent=frozenset(
+    irrelevant_flags=frozenset(
         (
             *("host", "port", "uds", "root-path", "api-key", "served-model-name", "config"),
             *("allowed-origins", "allowed-methods", "allowed-headers", "allow-credentials"),
@@ -91,7 +91,7 @@ def is_hybrid(cache: Mapping[str, str]) -> bool:
     return padded != "None" or mode not in ("none", "None", "")
 
 
-def why(version: Version | None) -> tuple[str, str]:
+def explain_misses(version: Version | None) -> tuple[str, str]:
     """Return the reason why a recurrent model may have no hits, and the remedies in this release and later ones."""
     reason = next((text for since, until, text in HYBRID_LIMITS if within(version, since, until)), HYBRID_LIMITS[-1][2])
     # remedies of this release come first

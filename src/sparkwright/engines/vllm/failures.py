@@ -39,13 +39,13 @@ START_FAILURES: tuple[FailurePattern, ...] = (
         "DistNetworkError: The client socket has timed out",
         r"DistNetworkError: The client socket has timed out after \d+ms while trying to connect to \(([^,\s]{1,200}), (\d+)\)",
         HEAD_UNREACHABLE,
-        alone=RENDEZVOUS_FAILED,
+        single_host_sentence=RENDEZVOUS_FAILED,
     ),
     _row(
         "DistNetworkError: The client socket has failed to connect",
         r"DistNetworkError: The client socket has failed to connect .{0,100}?\(([^,\s]{1,200}), (\d+)\)",
         HEAD_UNREACHABLE,
-        alone=RENDEZVOUS_FAILED,
+        single_host_sentence=RENDEZVOUS_FAILED,
     ),
     # interfaces
     _row(
@@ -110,7 +110,7 @@ LOST_PEER_FAILURES: tuple[FailurePattern, ...] = (
         "NCCL error",
         r"NCCL error\b.{0,200}?remote process exited or there was a network error",
         "the connection to the member was lost (NCCL): its process exited, or the network failed.",
-        alone="NCCL lost the connection to another process of the server.",
+        single_host_sentence="NCCL lost the connection to another process of the server.",
     ),
 )
 
@@ -131,13 +131,13 @@ SERVING_FAILURES: tuple[FailurePattern, ...] = (
         "gloo/transport/tcp/pair.cc",
         r"gloo/transport/tcp/pair\.cc:\d+\] (?:Connection closed by peer|(?:Read|Write) error) \[([^\]\s]{1,100})\]",
         "the connection to the member at {0} was lost: its process exited, or the network failed.",
-        alone="the connection between its processes was lost: one of them exited.",
+        single_host_sentence="the connection between its processes was lost: one of them exited.",
     ),
     _row(  # real
         "RPC call to ",
         r"TimeoutError: RPC call to (\w{1,100}) timed out",
         "a rank did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs; see every member's log.",
-        alone="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs.",
+        single_host_sentence="its worker did not answer {0} within VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: it is dead or hangs.",
     ),
     _row(  # workers are numbered from 0 in each data-parallel engine
         "Worker proc VllmWorker-",

@@ -285,7 +285,7 @@ IMPORTS = ImportTable(
     },
     downloads=("download-dir",),
     tokens=("hf-token",),
-    spelled_out=expand_abbreviations,
+    expand_short_options=expand_abbreviations,
     served_name=SERVED_NAME,
 )
 

@@ -68,18 +68,18 @@ HTTP = Http(
         http.KV_CACHE_USED: MetricSample("vllm:kv_cache_usage_perc"),
     },
     # a pooling model counts prompt tokens only (0.32.0 on a CPU)
-    unlike={http.HEARTBEAT: MetricSample("vllm:prompt_tokens_total")},
+    task_roles={http.HEARTBEAT: MetricSample("vllm:prompt_tokens_total")},
     cache_of=parse_cache_config,
-    measured={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-    plain={"chat_template_kwargs": {"enable_thinking": False}},
-    thinking={"chat_template_kwargs": {"enable_thinking": True}},
+    measurement_keys={"ignore_eos": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    no_thinking_keys={"chat_template_kwargs": {"enable_thinking": False}},
+    thinking_keys={"chat_template_kwargs": {"enable_thinking": True}},
     removable=(("chat_template_kwargs",), ("ignore_eos",), ("stream_options",), ("logprobs", "top_logprobs")),
     public=frozenset(("/health", "/metrics", "/version")),
     key_variable="VLLM_API_KEY",
     # speculative-config, and the separate options of older releases
     speculation=("--speculative-", "--spec-", "-sc"),
     # v1/spec_decode/metrics.py, the same in 0.11.2 and 0.32.0
-    positions="vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    position_metric="vllm:spec_decode_num_accepted_tokens_per_pos_total",
     low_priority=low_priority,
     # entrypoints/serve/tokenize, the same in 0.10.2 and 0.33.0
     render=("/tokenize", "/detokenize"),
@@ -120,7 +120,7 @@ SERVER_KEY = ServerKey(
     variable=KEY_VARIABLE,
     option=KEY_FILE_FLAG,
     mount=KEY_FILE_MOUNT,
-    alone="vLLM reads one configuration file, which holds the key",
+    conflict_reason="vLLM reads one configuration file, which holds the key",
     text=render_key_file,
     key_of=parse_key_file,
 )

@@ -279,7 +279,7 @@ def detect_block_over_budget(evidence: SlownessEvidence) -> Iterator[Cause]:
     observation = f"block {block}, max-num-batched-tokens {evidence.budget}"
     if block > evidence.budget:
         observation = f"{observation}: long prompts crawl, decoding does not"
-        yield Cause(name, "found", observation, f"raise it to {block}", 30, of_rate=False)
+        yield Cause(name, "found", observation, f"raise it to {block}", 30, lowers_rate=False)
     else:
         yield Cause(name, "excluded", observation)
 

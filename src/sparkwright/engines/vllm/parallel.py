@@ -108,7 +108,7 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
 member, is_peer_failure = member_log.member, member_log.is_peer_failure
 
 
-def share(member: ClusterMember) -> MemberSettings:
+def member_settings(member: ClusterMember) -> MemberSettings:
     """Return the settings with which a member is started."""
     return MemberSettings(member_flags(member), member_variables(member), container_options(member), STOP_TIMEOUT_S)
 

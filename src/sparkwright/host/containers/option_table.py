@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkwright.engines.compile_caches import own_variables
+from sparkwright.engines.compile_caches import find_cache_variables
 from sparkwright.engines.engine import ENGINE_LABEL
 from sparkwright.host.containers import inspection
 from sparkwright.protocol.container import DOCKER_OPTIONS, OWN_LABELS, ContainerSpec
@@ -88,7 +88,7 @@ def _select_own(
 def _actual_env(spec: ContainerSpec, container: Inspect, image: Inspect) -> dict[str, str]:
     inherited = inspection.parse_env((image.get("Config") or {}).get("Env"))
     variables = inspection.parse_env(container["Config"].get("Env"))
-    ours = own_variables(variables) - spec.env.keys()
+    ours = find_cache_variables(variables) - spec.env.keys()
     others = {name: value for name, value in variables.items() if name not in ours}
     return _select_own(others, spec.env, image, inherited)
 

@@ -82,7 +82,7 @@ def compute_budget(
         _build_start(context, server, memory["MemTotal"]),
         reserve_bytes=int(reserve_gib * GIB),
         others=others,
-        own=host_row,
+        system=host_row,
         available_bytes=memory["MemAvailable"],
     )
 
@@ -95,7 +95,7 @@ def used_memory_row(context: Context, name: str = "memory in use now") -> Row:
 
 def engine_bytes(context: Context, server: PlannedServer) -> int:
     """Return the bytes that a server needs in total, on the GPU side and the host side; 0 if unknown."""
-    return compute_budget(context, server, 0).of("server")
+    return compute_budget(context, server, 0).owner_bytes("server")
 
 
 def _build_start(context: Context, server: PlannedServer, total_bytes: int) -> StartFacts:
@@ -145,7 +145,7 @@ def refusal(
     context: Context, server: PlannedServer, start_budget: Budget, message: str, data: dict[str, Any]
 ) -> Result:
     """Return a refused result with the budget, and with a table of the memory's holders if freeing memory can help."""
-    never_fits = start_budget.of("server") + _reserve_bytes(start_budget) > start_budget.total_bytes
+    never_fits = start_budget.owner_bytes("server") + _reserve_bytes(start_budget) > start_budget.total_bytes
     rows = [] if never_fits else holders.inspect(context)
     details = {
         "need_bytes": start_budget.need_bytes,
@@ -193,7 +193,7 @@ def describe_need(server: PlannedServer, start_budget: Budget) -> str:
     For example "112.7 GiB needed (101.7 for the engine, 7.0 on the host's side, 4 reserve)".
     """
     reserve_bytes = _reserve_bytes(start_budget)
-    server_bytes = start_budget.of("server")
+    server_bytes = start_budget.owner_bytes("server")
     if not server_bytes:
         return f"{reserve_bytes / GIB:g} GiB reserve needed; {UNKNOWN_ENGINE_MEMORY}"
     host_bytes = sum(row.size_bytes for row in start_budget.rows if row.name == budget.HOST_SIDE)

@@ -332,8 +332,8 @@ class GatewayProof(Module["GatewayProof.Args"]):
         """Raise Failed if a model does not generate through an API that its recipe promises."""
         for dialect_name in model.get("dialects") or ():
             dialect = dialects.OTHER_DIALECTS[dialect_name]
-            answer = self._query_gateway(dialect.path, dialect.request(model["body"]), args, context)
-            usage = dialect.answer(answer.data).get("usage") or {}
+            answer = self._query_gateway(dialect.path, dialect.convert_request(model["body"]), args, context)
+            usage = dialect.convert_answer(answer.data).get("usage") or {}
             if answer.status != 200 or not usage.get("completion_tokens"):
                 raise Failed(f"{name} returned no token through the gateway's {dialect.path}: {answer.message}")
             if dialect is dialects.MESSAGES:

@@ -77,7 +77,7 @@ def _explain_kept_cache(args: PageCache.Args, context: Context) -> str:
     server = PlannedServer.from_scope("", args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
     free_bytes = context.machine.meminfo().get("MemFree", 0)
-    if not budget.of("server") or free_bytes < budget.need_bytes:
+    if not budget.owner_bytes("server") or free_bytes < budget.need_bytes:
         return ""
     return f"page cache kept: {format_gib(free_bytes)} GiB free, {format_gib(budget.need_bytes)} GiB needed"
 

@@ -133,7 +133,7 @@ def _measure_step(step: LadderStep, server: ServerClient, args: LoadProof.Args, 
     context.guards.reset_lowest()
     available_before = context.machine.meminfo()["MemAvailable"]
     options: dict[str, Any] = {"cap_s": args.timeout_s, "timeout_s": args.timeout_s, "api_key": server.api_key}
-    outcomes = load.send_all(args.base_url, requests, counter_keys=server.http.counted, **options)
+    outcomes = load.send_all(args.base_url, requests, counter_keys=server.http.token_count_keys, **options)
     lowest_bytes = context.guards.lowest_bytes
     available_after = context.machine.meminfo()["MemAvailable"]
     failed = [outcome for outcome in outcomes if outcome.stream is None or not outcome.stream.points]

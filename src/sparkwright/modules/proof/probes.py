@@ -178,8 +178,8 @@ def send_probe(http: Http, args: Probes.Args, probe: Probe, key: str) -> Reply |
         return _parse_reply(
             http_probe.send_request(args.base_url, probe.path, body=body, api_key=key, timeout_s=args.timeout_s)
         )
-    thinking = {True: http.thinking, False: http.plain, None: {}}[probe.thinks]
-    body = dialect.request({**body, "temperature": 0, **thinking}, thinks=probe.thinks)
+    thinking = {True: http.thinking_keys, False: http.no_thinking_keys, None: {}}[probe.thinks]
+    body = dialect.convert_request({**body, "temperature": 0, **thinking}, thinks=probe.thinks)
     if probe.streamed:
         reply = _stream_reply(http, args, dialect, body, key)
     else:
@@ -206,15 +206,15 @@ def _parse_reply(answer: http_probe.Response, dialect: Dialect | None = None) ->
     if answer.status == 0:
         return answer
     body = answer.json()
-    parsed = dialect.answer(body) if dialect is not None and answer.status == 200 else body
+    parsed = dialect.convert_answer(body) if dialect is not None and answer.status == 200 else body
     return Reply(answer.status, answer.message() if answer.status != 200 else answer.failure, parsed)
 
 
 def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: str) -> Reply | http_probe.Response:
     """Return a reply with a prompt's token count from count_tokens ("counted") and from the usage of an answer ("prompt")."""
     options: dict[str, Any] = {"api_key": key, "timeout_s": args.timeout_s}
-    chat = {**body, "max_tokens": 1, **http.plain}
-    request_body = dialects.MESSAGES.request(chat)
+    chat = {**body, "max_tokens": 1, **http.no_thinking_keys}
+    request_body = dialects.MESSAGES.convert_request(chat)
     answer = http_probe.send_with_fewer_options(http, args.base_url, request_body, **options, path=api_paths.MESSAGES)
     counted = http_probe.send_request(
         args.base_url, api_paths.COUNT_TOKENS, body=messages_api.build_count_request(chat), **options
@@ -222,7 +222,7 @@ def _count_tokens(http: Http, args: Probes.Args, body: Mapping[str, Any], key: s
     for response in (answer, counted):
         if response.status != 200:
             return _parse_reply(response)
-    usage, count_body = dialects.MESSAGES.answer(answer.json()).get("usage") or {}, counted.json()
+    usage, count_body = dialects.MESSAGES.convert_answer(answer.json()).get("usage") or {}, counted.json()
     tokens = count_body.get("input_tokens") if isinstance(count_body, dict) else None
     return Reply(200, "", {"counted": count_or_none(tokens), "prompt": usage.get("prompt_tokens")})
 
@@ -236,8 +236,12 @@ def _stream_reply(
         recording = stream.record(args.base_url, {**body, "stream": True}, path=dialect.path, **options)
         if recording.capped:
             return http_probe.Response(0, error="timeout")
-        events = stream.parse_events(recording, dialect.last) if dialect.last else stream.parse_chunks(recording)
-        return Reply(200, "", dialect.assembled(events), dialect.disorder(events))
+        events = (
+            stream.parse_events(recording, dialect.last_events)
+            if dialect.last_events
+            else stream.parse_chunks(recording)
+        )
+        return Reply(200, "", dialect.assemble_answer(events), dialect.find_disorder(events))
     except stream.StreamError as error:
         reduced = openai_api.remove_refused_keys(http, body) if error.status in openai_api.REFUSAL_STATUSES else None
         if reduced is not None:

@@ -228,7 +228,7 @@ def _baseline_conditions(args: SmokeTest.Args, observed: Observations, context: 
 def _describe_hidden_answer(http: Http, args: SmokeTest.Args, key: str) -> str:
     """Return a sentence about an answer that has content only without `stream`; empty if it has none either way."""
     stream_body = openai_api.build_stream_request(http, args.model, throughput.build_prompt(), args.tokens)
-    body = {name: value for name, value in stream_body.items() if name not in ("stream", *http.measured)}
+    body = {name: value for name, value in stream_body.items() if name not in ("stream", *http.measurement_keys)}
     answer = http_probe.send_with_fewer_options(
         http, args.base_url, body, api_key=key, timeout_s=defaults.TOKEN_TIMEOUT_S
     )
@@ -314,7 +314,7 @@ def _failed_result(
             slowness.SlownessEvidence(
                 share=rate / expected,
                 gpu=observed.gpu.sentence,
-                gpu_degraded=is_degraded if observed.gpu.known else None,
+                gpu_degraded=is_degraded if observed.gpu.has_clock else None,
                 log=state.to_json() if state else None,
                 ollama=evidence.list_ollama_models(context),
                 memory=evidence.read_meminfo(context),

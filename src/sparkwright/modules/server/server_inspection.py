@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sparkwright.doctor import diagnosis
 from sparkwright.doctor.diagnosis.server_state import RecipeFacts
-from sparkwright.engines.compile_caches import CACHE_MOUNT, own_variables
+from sparkwright.engines.compile_caches import CACHE_MOUNT, find_cache_variables
 from sparkwright.errors import Exit, Refused, SparkwrightError
 from sparkwright.health.check import DOCKER_TIMEOUT_S
 from sparkwright.host.containers import containers, inspection, option_reader, server_key
@@ -137,7 +137,7 @@ class ContainerSettings(Module["ContainerSettings.Args"]):
         image_config = image.get("Config") or {}
         inherited = inspection.parse_env(image_config.get("Env"))
         variables = inspection.parse_env(config.get("Env"))
-        cache_variables = own_variables(variables)
+        cache_variables = find_cache_variables(variables)
         env = {k: v for k, v in variables.items() if inherited.get(k) != v and k not in cache_variables}
         entrypoint = config.get("Entrypoint") or []
         data = {

@@ -198,7 +198,7 @@ def _explain_unfit(args: InterimFits.Args, gateways: Sequence[Gateway], context:
 def _check_memory(args: InterimFits.Args, context: Context) -> str:
     server = PlannedServer.from_scope(str(args.spec["name"]), args.engine_memory, args.utilization, args.needs_bytes)
     budget = memory_fit.compute_budget(context, server, args.reserve_gib)
-    server_bytes, need_bytes = budget.of("server"), budget.need_bytes
+    server_bytes, need_bytes = budget.owner_bytes("server"), budget.need_bytes
     if not server_bytes:
         return memory_fit.UNKNOWN_ENGINE_MEMORY
     available_bytes = context.machine.meminfo()["MemAvailable"]

@@ -59,7 +59,7 @@ def parse(foreign: ForeignRecipe, report: ImportReport) -> ServerCommand:
     if imports is None:
         raise Refused(f"recipes for {target.title} cannot be imported.", fix="Write one by hand: docs/files/recipe.md.")
     program, words = _split_program(_split_items(foreign.words, report), imports)
-    words = imports.spelled_out(words)
+    words = imports.expand_short_options(words)
     if foreign.kind == docker_command.KIND:
         words = docker_command.extract_options(words, _build_flag_check(target), foreign, report)
     _refuse_short_option(words, imports)

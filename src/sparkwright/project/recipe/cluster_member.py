@@ -34,7 +34,7 @@ def member_settings(recipe: Recipe, host: Host) -> MemberSettings:
         adapters=host.fabric.hcas,
         traced=parallel.TRACE not in recipe.file.container.env,
     )
-    settings = parallel.share(member)
+    settings = parallel.member_settings(member)
     timeout_s = recipe.file.container.stop_timeout_s
     if timeout_s < settings.stop_timeout_s:
         message = (

@@ -238,7 +238,7 @@ def _check_server_key(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         yield message, ("container", "env", key.variable), fix
     if file.server_key is not None and key.option in file.flags:
         place = flag_place(source, key.option)
-        message = f"`{'.'.join(place)}` cannot be used with `server_key`: {key.alone}."
+        message = f"`{'.'.join(place)}` cannot be used with `server_key`: {key.conflict_reason}."
         yield message, place, f"Put its settings under `{file.engine}:`."
 
 

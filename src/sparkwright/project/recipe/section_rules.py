@@ -173,7 +173,7 @@ def _check_adapters(file: RecipeFile, source: Document) -> Iterator[Mistake]:
         yield message, ("adapters",), "Mount them with `container.volumes` and name them in the command."
         return
     flags = recipe_engine.flags.normalize(file.flags)
-    for flag in (adapter_flags.flag, *adapter_flags.instead):
+    for flag in (adapter_flags.flag, *adapter_flags.conflicting_flags):
         if flag in flags:
             message = f"`{file.engine}.{flag}` and `adapters` both name adapters."
             yield message, (file.engine, flag), f"Remove `{flag}`."

@@ -108,7 +108,7 @@ def newer_release(case: Case) -> Iterator[Finding]:
     """
     if case.version is not None and case.version.release[:2] > Version(options.NEWEST).release[:2]:
         note = ", its defaults as those of that release"
-        yield from shared_rules.newer_release(case.engine, options.NEWEST, then=note)
+        yield from shared_rules.newer_release(case.engine, options.NEWEST, consequence=note)
 
 
 @rule(
