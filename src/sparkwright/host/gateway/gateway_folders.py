@@ -91,7 +91,7 @@ def compose_files(
     Args:
         client_key, certificate: names of secrets; empty if the gateway has none.
         server_keys: names of secrets, by backend.
-        operators: SHA-256 of each host's key, by host; if empty, as for an unreachable host, the current entry is kept.
+        host_key_hashes: SHA-256 of each host's key, by host; if empty, as for an unreachable host, the current entry is kept.
         client_secrets: names of secrets, by client.
 
     Raises:
