@@ -73,4 +73,4 @@ def test_settings_are_shown_then_made_and_undone_on_a_real_systemd(capped: BedPr
 def test_doctor_tells_a_cap_that_does_not_hold(capped: BedProject) -> None:
     assert capped.run("provision", "--host", "spark1").code == 0
     output = capped.run("doctor", "--host", "spark1").out
-    assert "clock cap 2000 MHz, which is not in effect: it runs at 2411 MHz" in output
+    assert "clock cap 2000 MHz, which is not in effect: the GPU runs at 2411 MHz" in output

@@ -202,7 +202,7 @@ def test_what_is_on_demand_counts_once_and_the_rest_of_the_host_beside_it(turns:
     assert refused.code == 5
     evidence = next(event for event in refused.events() if event.get("status") == "failed")["data"]["evidence"]
     assert any("qwen35" in row and "the largest of those on demand" in row for row in evidence)
-    assert any("qwen35" in row and "instead of qwen3-1.7b" in row for row in evidence)
+    assert any("qwen35" in row and "GiB of qwen3-1.7b, which it replaces" in row for row in evidence)
 
 
 def test_one_that_is_always_on_starts_beside_the_larger_of_those_on_demand(turns: TurnsProject) -> None:
