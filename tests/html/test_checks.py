@@ -77,8 +77,8 @@ def test_a_check_by_hand_speaks_for_ten_minutes_and_not_for_the_week() -> None:
         weeks.SINCE_S,
         weeks.UNTIL_S,
     )
-    assert "<title>not known</title>" in drawn
-    assert ">99.9 %<" in drawn  # not known
+    assert "<title>unknown</title>" in drawn
+    assert ">99.9 %<" in drawn  # unknown
 
 
 def test_a_state_is_drawn_from_its_check_to_the_next() -> None:

@@ -49,7 +49,7 @@ def _host_context(host: HostChecks) -> dict[str, Any]:
     facts = [
         ("checks", f"{len(host.checks):,}"),
         ("ok, share of known time", "-" if share is None else f"{100 * share:.1f} %"),
-        ("not known", f"{100 * host.unknown_share:.1f} %"),
+        ("unknown", f"{100 * host.unknown_share:.1f} %"),
         ("periods not ok", f"{len(host.episodes)}"),
         ("tok/s, slowest to fastest", f"{min(rates):.1f} to {max(rates):.1f}" if rates else "-"),
         ("baseline, tok/s", format_number(host.baseline_tok_per_s)),

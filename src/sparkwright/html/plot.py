@@ -175,14 +175,14 @@ def render_time_series(figure: Figure, points: Points, x: Scale, span_s: float, 
                 for at, value in piece
             ]
     if not points:
-        parts.append(_draw_text(LEFT + 8, (y.start + y.end) / 2, "not known", "label"))
+        parts.append(_draw_text(LEFT + 8, (y.start + y.end) / 2, "unknown", "label"))
     return _wrap_svg(parts, HEIGHT, f'aria-label="{escape(label)}"')
 
 
 def render_states(periods: Sequence[Period], x: Scale, label: str) -> str:
     """Return a band with the states as colours, worse states on top, and gaps where the state is unknown."""
     frame = f'x="{LEFT}" y="16" width="{WIDTH - LEFT - RIGHT}" height="{BAND_HEIGHT - 18}"'
-    parts = [_draw_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>not known</title></rect>']
+    parts = [_draw_text(0, 11, "state", "name"), f'<rect class="nothing" {frame}><title>unknown</title></rect>']
     for period in sorted(periods, key=lambda period: severity(period.state)):
         start, end = x.position(period.start_s), x.position(period.end_s)
         shape = f'x="{start:.1f}" y="16" width="{max(1.0, end - start):.1f}" height="{BAND_HEIGHT - 18}"'

@@ -98,7 +98,7 @@ def _read_security_opts(container: Inspect, image: Inspect) -> list[str]:
     """Return the security options without label=disable if the container shares a namespace: Docker adds it then."""
     options = list(container["HostConfig"].get("SecurityOpt") or ())
     return (
-        [text for text in options if text != "label=disable"] if option_table.shares_namespace(container) else options
+        [text for text in options if text != "label=disable"] if option_table.gets_label_disable(container) else options
     )
 
 

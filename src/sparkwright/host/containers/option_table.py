@@ -127,8 +127,8 @@ def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) 
     return spec.hostname or (None if is_default or on_host_network else "")
 
 
-def shares_namespace(container: Inspect) -> bool:
-    """Return True if a container is privileged or shares the host's pid or ipc namespace: Docker adds label=disable then."""
+def gets_label_disable(container: Inspect) -> bool:
+    """Return True if Docker adds label=disable: the container is privileged, or shares the host's pid or ipc namespace."""
     host_config = container["HostConfig"]
     return bool(host_config.get("Privileged")) or "host" in (host_config.get("IpcMode"), host_config.get("PidMode"))
 
@@ -137,7 +137,7 @@ def _actual_security_opts(spec: ContainerSpec, container: Inspect, image: Inspec
     """Return the container's security options, without label=disable if Docker added it."""
     options = security_option_rules.normalize_security_opts(container["HostConfig"].get("SecurityOpt"))
     added = {"label=disable"} - {*security_option_rules.normalize_security_opts(spec.security_opt)}
-    added = added if shares_namespace(container) else set()
+    added = added if gets_label_disable(container) else set()
     return [option for option in options if option not in added]
 
 
