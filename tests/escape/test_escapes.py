@@ -284,7 +284,9 @@ def test_mounts_of_an_earlier_version_lie_in_one_another_and_are_found(hostile: 
     )
     assert "mounts" in hostile.drift()
     (nested,) = mount_findings(hostile, Host_(hostile.context, "ops"))
-    assert nested.verdict == "warning" and f"{old_folder}/inductor_headers is inside mount {old_folder}" in nested.evidence
+    assert (
+        nested.verdict == "warning" and f"{old_folder}/inductor_headers is inside mount {old_folder}" in nested.evidence
+    )
     Started().run(Started.Args(hostile.name, "unless-stopped"), hostile.context)
     hostile.attacked(2)
     assert hostile.inspect()["HostConfig"]["RestartPolicy"]["Name"] == "no"
