@@ -221,7 +221,7 @@ def test_a_cache_that_works_is_proved(tmp_path: Path, sightings: int) -> None:
     assert result.data["hit_share"] == 1.0
     first, *_, last = result.data["sightings"]
     assert first["hits"] == 0
-    assert first["ttft_s"] >= 1.0, "only the first request waits for the prefill"
+    assert first["ttft_s"] >= 0.15, "the first request waits for its prefill: 1 ms a token"
 
 
 def test_a_cache_that_never_hits_fails_where_it_was_asked_for(tmp_path: Path) -> None:
