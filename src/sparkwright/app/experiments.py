@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -139,7 +138,7 @@ def compare(first: str, second: str, *, json: bool) -> None:
     if not rows:
         raise Refused("these results have no load in common.", fix=f"Loads: {', '.join(unmatched)}.")
     if json:
-        print_json_line([{**dataclasses.asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in rows])
+        print_json_line([row.to_json() for row in rows])
         return
     summary.print_differences(rows, results.name, other.name)
     for line in unmatched:

@@ -74,6 +74,12 @@ class Difference:
             return f"{word}?"
         return word if self.is_significant else "within noise"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the row of `bench.compare --json`."""
+        names = ("load", "figure", "first", "second", "digits", "more_is_better", "ratio", "verdict")
+        row = {name: getattr(self, name) for name in names}
+        return {**row, "sure": self.is_significant, "blind": self.misses_stalls}
+
 
 def compare_arms(results: Results) -> list[Difference]:
     """Return the differences between the two arms of an experiment; empty unless there are two."""
