@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import re
@@ -61,8 +62,8 @@ CODE = re.compile(r"<!-- code -->.*?<!-- end -->", re.S)
 SUPERSEDED = re.compile(r"^\*Superseded (in part )?by (\[decisions? .*?\)(?:, \[.*?\)| and \[.*?\))*)", re.M)
 PATHS = re.compile(r"<!-- paths -->.*?<!-- end -->", re.S)
 TABLE = re.compile(r"<!-- table (\w+) -->.*?<!-- end -->", re.S)
-#: a default in a sentence, by the name of its constant
-VALUE = re.compile(r"<!-- value (\w+) -->.*?<!-- end -->")
+#: a number in a sentence: a constant of defaults.py by its name, others as MODULE.NAME
+VALUE = re.compile(r"<!-- value ([\w.]+) -->.*?<!-- end -->")
 VALUES = {name: value for name, value in vars(defaults).items() if isinstance(value, int | float)}
 PERCENTAGES = {"MIN_TOLERANCE": throughput.MIN_TOLERANCE, "MAX_TOLERANCE": throughput.MAX_TOLERANCE}
 
@@ -109,6 +110,9 @@ def pages() -> dict[Path, str]:
 
 
 def _format_value(name: str) -> str:
+    module, _, constant = name.rpartition(".")
+    if module:
+        return f"{getattr(importlib.import_module(f'sparkwright.{module}'), constant):g}"
     return f"{100 * PERCENTAGES[name]:g} %" if name in PERCENTAGES else f"{VALUES[name]:g}"
 
 

@@ -12,6 +12,8 @@ HealMode = Literal["none", "restart"]
 WebhookFormat = Literal["auto", "json", "slack", "discord", "ntfy", "alertmanager"]
 HEAL_MODES: tuple[str, ...] = get_args(HealMode)
 WEBHOOK_FORMATS: tuple[str, ...] = get_args(WebhookFormat)
+#: number of changes that `history` lists for each host
+HISTORY_ENTRIES = 20
 #: number of tokens in each run of the throughput test
 SMOKE_TOKENS = 128
 #: time limit for the start of an engine, in seconds; `expect.ready_s` of a recipe

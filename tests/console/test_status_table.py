@@ -16,11 +16,11 @@ import pytest
 
 from sparkwright.console import status_table
 from sparkwright.console.events import tables
-from sparkwright.console.rows import Row
+from sparkwright.console.rows import HostStatus
 
 WHY = "qwen35 exited with code 137 (killed: out of memory); restart 4 in progress, and the kernel's log names vllm as the victim"
 ROWS = [
-    Row(
+    HostStatus(
         *("spark1", "crash-looping", WHY, "qwen3.5-35b", "vllm/vllm-openai:v0.32.0", "sha256:" + "a" * 64, "0.32.0"),
         *(
             "Qwen/Qwen3.5-35B-A3B-FP8",
@@ -35,7 +35,9 @@ ROWS = [
             60.0,
         ),
     ),
-    Row("spark2", "ok", "", "qwen3.5-35b", tok_per_s=47.0, baseline_tok_per_s=47.0, checked_s=30.0, scheduled=True),
+    HostStatus(
+        "spark2", "ok", "", "qwen3.5-35b", tok_per_s=47.0, baseline_tok_per_s=47.0, checked_s=30.0, scheduled=True
+    ),
 ]
 VERDICTS: list[dict[str, Any]] = [
     {"check": "generates", "verdict": "proved", "figure": "", "evidence": "generates: 8 tokens in 0.21 s"},

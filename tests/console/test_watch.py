@@ -6,13 +6,13 @@ import pytest
 
 from sparkwright.app.queries.watch import TokenRates
 from sparkwright.console import watch
-from sparkwright.console.rows import GatewayRow, RoutedModel, Row, Upstream
+from sparkwright.console.rows import GatewayRow, HostStatus, RoutedModel, Upstream
 from sparkwright.console.watch import HistoryEntry, Traffic, View
 from sparkwright.health.record import Gpu, Record
 
 
-def make_row(host: str, state: str = "ok", **more: Any) -> Row:
-    return Row(
+def make_row(host: str, state: str = "ok", **more: Any) -> HostStatus:
+    return HostStatus(
         host, state, recipe="qwen3.5-35b", tok_per_s=47.0, baseline_tok_per_s=48.0, checked_s=60, scheduled=True, **more
     )
 

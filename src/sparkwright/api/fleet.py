@@ -14,6 +14,7 @@ from sparkwright.api.run import Run
 from sparkwright.app.connect import connect_hosts, default_pattern, restrict_to_recipe, select_hosts
 from sparkwright.app.runs import playbooks
 from sparkwright.app.runs.deploy_options import DeployOptions
+from sparkwright.defaults import HISTORY_ENTRIES
 from sparkwright.errors import SparkwrightError
 from sparkwright.fleet.member import close_links
 from sparkwright.project.folder import Project
@@ -119,7 +120,7 @@ class Fleet:
         )
 
     @_in_project
-    def history(self, hosts: str, *, last: int = 20) -> tuple[History, ...]:
+    def history(self, hosts: str, *, last: int = HISTORY_ENTRIES) -> tuple[History, ...]:
         """Return the changes to each server, newest first.
 
         last: maximum number of entries.

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkwright.console.rows import Cause, Diagnosis, HostInfo, Report
-from sparkwright.console.rows import Row as HostStatus
+from sparkwright.console.rows import Cause, Diagnosis, HostInfo, HostStatus, Report
 from sparkwright.engines.budget import Budget as MemoryBudget
 from sparkwright.engines.budget import Row as MemoryRow
 from sparkwright.errors import Exit, Failed, Inconclusive, Refused, SparkwrightError, Unreachable

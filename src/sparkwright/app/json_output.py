@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from sparkwright.app.json_schema import Schema, shape_schema
 from sparkwright.app.queries import host_requests
 from sparkwright.bench.results_file import Results
-from sparkwright.console.rows import Diagnosis, HostInfo, Row
+from sparkwright.console.rows import Diagnosis, HostInfo, HostStatus
 from sparkwright.engines.budget import BUDGET_JSON_SHAPE
 from sparkwright.errors import Refused
 from sparkwright.project.documents.validation import suggest_name
@@ -321,7 +321,7 @@ ERROR_SCHEMA = {**shape_schema(ERROR_SHAPE), "additionalProperties": True}
 
 #: form and type of the output that a type defines instead of a shape, by command
 TYPED_OUTPUTS: dict[str, tuple[str, Any]] = {
-    "status": ("lines", Row),
+    "status": ("lines", HostStatus),
     "diagnose": ("lines", Diagnosis),
     "hosts.list": ("lines", HostInfo),
     **dict.fromkeys(("bench.report", "bench.import"), ("document", Results)),

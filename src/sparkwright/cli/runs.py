@@ -6,6 +6,7 @@ from typing import Any
 
 from sparkwright.app.prompts import ask_lock_release
 from sparkwright.cli.framework.command import command
+from sparkwright.defaults import HISTORY_ENTRIES
 from sparkwright.errors import Refused
 
 RUN_HELP = {"run": "the run's id (default: the newest)"}
@@ -35,8 +36,8 @@ def runs(host: str = "", all: bool = False, json: bool = False) -> list[int]:
     return _query_hosts(host, {"verb": "runs", "all": all}, json=json)
 
 
-@command(help={"json": "one JSON object per change", "last": "number of changes (default 20)"})
-def history(host: str = "", recipe: str = "", last: int = 20, json: bool = False) -> list[int]:
+@command(help={"json": "one JSON object per change", "last": f"number of changes (default {HISTORY_ENTRIES})"})
+def history(host: str = "", recipe: str = "", last: int = HISTORY_ENTRIES, json: bool = False) -> list[int]:
     """List the changes to a host's server, newest first.
 
     Shows who made each change, when, what differed, and the measurements of its verification.

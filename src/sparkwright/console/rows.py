@@ -69,7 +69,7 @@ class GatewayRow:
 
 
 @dataclass(frozen=True)
-class Row:
+class HostStatus:
     """The state of a host. None means unknown.
 
     Attributes:

@@ -9,7 +9,7 @@ from rich.text import Text
 from sparkwright import units
 from sparkwright.console import formatters, grid
 from sparkwright.console.command_output import terminal_width
-from sparkwright.console.rows import GatewayRow, Row
+from sparkwright.console.rows import GatewayRow, HostStatus
 from sparkwright.console.terminal import build_console, style_table_line
 from sparkwright.engines.log import state as log_state
 from sparkwright.health.record import format_drift
@@ -33,12 +33,12 @@ GATEWAY_COLUMNS = grid.columns(
 )
 
 
-def print_table(rows: Sequence[Row]) -> None:
+def print_table(rows: Sequence[HostStatus]) -> None:
     """Print the table once."""
     build_console().print(build_table(rows, terminal_width()), soft_wrap=True)
 
 
-def build_table(rows: Sequence[Row], max_width: int | None = None) -> Text:
+def build_table(rows: Sequence[HostStatus], max_width: int | None = None) -> Text:
     """Return the table. States and their reasons are never cut.
 
     Args:
@@ -52,7 +52,7 @@ def build_table(rows: Sequence[Row], max_width: int | None = None) -> Text:
     return Text("\n").join([*_style_lines(title, row_lines, styles), *gateway_lines(rows, max_width)])
 
 
-def gateway_lines(rows: Sequence[Row], max_width: int | None) -> list[Text]:
+def gateway_lines(rows: Sequence[HostStatus], max_width: int | None) -> list[Text]:
     """Return the table of gateways: an empty line, the titles, and a line per model; empty without gateways."""
     cells = [pair for row in rows if row.gateway is not None for pair in _gateway_cells(row.host, row.gateway)]
     if not cells:
@@ -84,7 +84,7 @@ def state_style(state: str) -> str:
     return STYLES.get(state, "bold red")
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: HostStatus) -> dict[str, str]:
     return {
         "HOST": host_label(row),
         "STATE": row.state,
@@ -102,12 +102,12 @@ def _cells(row: Row) -> dict[str, str]:
     }
 
 
-def host_label(row: Row) -> str:
+def host_label(row: HostStatus) -> str:
     """Return the host's name, marked as a sandbox unless it is the host `sandbox`."""
     return f"{row.host} (sandbox)" if row.sandbox and row.host.partition("/")[0] != "sandbox" else row.host
 
 
-def format_throughput(row: Row) -> str:
+def format_throughput(row: HostStatus) -> str:
     """Return the current throughput and the baseline, such as "45.2 / 47.0"; a dash if both are unknown."""
     if row.tok_per_s is None and row.baseline_tok_per_s is None:
         return "-"
@@ -115,14 +115,14 @@ def format_throughput(row: Row) -> str:
     return current if row.baseline_tok_per_s is None else f"{current} / {row.baseline_tok_per_s:.1f}"
 
 
-def _format_memory(row: Row) -> str:
+def _format_memory(row: HostStatus) -> str:
     if row.memory_available_bytes is None:
         return "-"
     total = "" if row.memory_total_bytes is None else f" of {row.memory_total_bytes / units.GIB:.0f}"
     return f"{units.format_gib(row.memory_available_bytes)}{total} GiB free"
 
 
-def _format_drift(row: Row) -> str:
+def _format_drift(row: HostStatus) -> str:
     behind = f"behind the lock: {', '.join(row.behind)}" if row.behind else ""
     if "recipe" in row.behind:
         behind = f"{row.recipe} is not deployed yet"
@@ -130,14 +130,14 @@ def _format_drift(row: Row) -> str:
     return "; ".join(filter(None, (drift, behind))) or ("-" if row.drift is None else "none")
 
 
-def format_check_age(row: Row) -> str:
+def format_check_age(row: HostStatus) -> str:
     """Return the age of the last check, or "now" if the row is live."""
     if row.live:
         return "now" if row.scheduled else "now, no schedule"
     return "-" if row.checked_s is None else f"{units.format_age(row.checked_s)} ago"
 
 
-def state_reason(row: Row) -> str:
+def state_reason(row: HostStatus) -> str:
     """Return the reason for a row's state: a run in progress, an interrupted run, or the reason why the server is not healthy.
 
     For a healthy server, it is also the reason why the last check is no longer valid.

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from sparkwright import units
 from sparkwright.console import formatters, grid
-from sparkwright.console.rows import Row
+from sparkwright.console.rows import HostStatus
 from sparkwright.console.status_table import (
     format_check_age,
     format_throughput,
@@ -85,7 +85,7 @@ class View:
     """The data of a frame."""
 
     #: rows in inventory order
-    rows: Sequence[Row] = ()
+    rows: Sequence[HostStatus] = ()
     #: traffic by host
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
     #: latest history entries by host
@@ -166,7 +166,7 @@ def _visible_rows(blocks: Sequence[list[Text]], selected: int, max_lines: int) -
     return [*visible_lines, Text(f"  {hidden_count} more", style="dim")]
 
 
-def _cells(view: View, number: int, row: Row) -> dict[str, str]:
+def _cells(view: View, number: int, row: HostStatus) -> dict[str, str]:
     traffic = view.traffic.get(row.host, Traffic())
     return {
         "": ">" if number == view.selected else " ",

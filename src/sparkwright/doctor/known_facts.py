@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkwright.units import GB, GIB
+from sparkwright.units import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +117,11 @@ EARLYOOM = KnownFact(
     "earlyoom(1); SGLang cookbook for DGX Spark; vLLM #54200",
 )
 
-SWAP_USED_BYTES = 2 * GIB
 SWAP = KnownFact("weights in swap decode slowly; never swapoff with a model loaded", WIKI)
 
-#: limits of the free space; an image of 20 GB needs twice its size while it is unpacked
-DISK_LOW_BYTES = 50 * GB
-DISK_CRITICAL_BYTES = 5 * GB
 DISK_NEED = "a vLLM image takes about 20 GB, and the same again while unpacking"
 
 CLOCK = KnownFact("with a wrong clock, certificates and tokens are rejected", "timedatectl(1)")
-CLOCK_WARNING_S = 30.0
-CLOCK_BAD_S = 300.0
 
 OLLAMA = KnownFact("Ollama shares memory with the engine", "NVIDIA dgx-spark-playbooks; NemoClaw #2638")
 OLLAMA_OPEN = KnownFact("Ollama has no authentication", "Ollama's FAQ, OLLAMA_HOST")

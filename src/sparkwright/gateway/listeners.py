@@ -18,8 +18,8 @@ SOCKETS_FOLDER = "../sockets"
 ADMIN_SOCKET, MASTER_SOCKET, PROOF_SOCKET = "admin.sock", "master.sock", "proof.sock"
 CERTIFICATE_FILE = "tls.pem"
 
-#: time limits for the head of a request, and for an idle connection (aiohttp keeps idle connections for 15 s)
-HEAD_TIMEOUT_S, IDLE_TIMEOUT_S = 10, 20
+#: time limit for the head of a request
+HEAD_TIMEOUT_S = 10
 KNOWN_MINUTES = 60
 #: size of the table of addresses, in which an IPv6 network of 64 bits counts as one
 MAX_ADDRESSES = 65536

@@ -54,6 +54,8 @@ FAST_CHECK_INTERVAL_S = 2
 OLD_PROCESS_TIMEOUT_S = 1800
 #: how long a client may leave a pending answer unread
 CLIENT_TIMEOUT_S = 60
+#: time limit for an idle connection between two requests (aiohttp keeps idle connections for 15 s)
+IDLE_TIMEOUT_S = 20
 #: maximum number of buffers of a connection: the request, the next request, the copy for a retry, and two for the answer, one at
 #: each end (with 2.6.12, clients that sent four requests at once and read no answer used 5.1)
 BUFFERS_PER_CONNECTION = 5
@@ -151,7 +153,7 @@ def _defaults_lines(gateway: Gateway) -> Iterator[str]:
     yield f"timeout server {gateway.answer_s}s"
     yield f"timeout queue {gateway.queue_s}s"
     yield f"timeout http-request {listeners.HEAD_TIMEOUT_S}s"
-    yield f"timeout http-keep-alive {listeners.IDLE_TIMEOUT_S}s"
+    yield f"timeout http-keep-alive {IDLE_TIMEOUT_S}s"
     yield f"timeout check {CHECK_TIMEOUT_S}s"
     yield from operations.defaults_lines()
     yield from (

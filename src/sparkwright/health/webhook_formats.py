@@ -138,6 +138,7 @@ def _truncate(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars - 2]} …"
 
 
+#: by the names in defaults.WebhookFormat
 _BUILDERS: dict[str, Callable[[Mapping[str, Any], float], Post]] = {
     "json": _build_json,
     "slack": _build_slack,

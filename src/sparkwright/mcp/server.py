@@ -19,6 +19,7 @@ from sparkwright.api import Event, Exit, Fleet, Refused, Run, RunResult, Sparkwr
 from sparkwright.app import json_output, manual
 from sparkwright.app.connect import select_hosts
 from sparkwright.app.queries import fleet_status
+from sparkwright.defaults import HISTORY_ENTRIES
 from sparkwright.mcp import output
 from sparkwright.mcp.changes import PLAN_LIFETIME_S, OnEvent, Operation, PendingChanges, follow_run
 from sparkwright.program import rewrite_commands
@@ -116,7 +117,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         """Read the end of each server's log, and the engine's state according to its last start."""
         return _read_logs(fleet, hosts, lines)
 
-    def history(hosts: Hosts, last: Last = 20) -> dict[str, Any]:
+    def history(hosts: Hosts, last: Last = HISTORY_ENTRIES) -> dict[str, Any]:
         """List the changes to each server: user, time, differences, measurements."""
         return output.build_answer("hosts", fleet.history(hosts, last=last))
 

@@ -115,7 +115,7 @@ class GpuSampler(BackgroundSampler):
 
 def build_sample(figures: Mapping[str, float | None]) -> GpuSample | None:
     """Return a sample with these figures, or None for a host without a GPU."""
-    return GpuSample(**figures) if figures else None
+    return GpuSample(**{field.name: figures.get(field.name) for field in fields(GpuSample)}) if figures else None
 
 
 def summarize_samples(samples: Sequence[GpuSample]) -> GpuState:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sparkwright.app.queries.fleet_status import IntendedServer, mark_lost_members, parse_row
 from sparkwright.console import status_table
-from sparkwright.console.rows import Row
+from sparkwright.console.rows import HostStatus
 from sparkwright.errors import Exit
 from sparkwright.health.record import Container, Record, Serves, Speed
 from sparkwright.project.inventory.groups import Cluster
@@ -32,7 +32,7 @@ def status_answer(record: Record = RECORD, **more: Any) -> dict[str, Any]:
     return {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory, **more}
 
 
-def render_line(row: Row) -> str:
+def render_line(row: HostStatus) -> str:
     """The row's line in a wide terminal."""
     out = io.StringIO()
     Console(file=out, width=400).print(status_table.build_table([row]))
@@ -163,7 +163,11 @@ def test_a_deploy_in_progress_is_no_verdict() -> None:
 @pytest.mark.parametrize(("state", "head"), [("unreachable", "unknown"), ("down", "unknown"), ("ok", "ok")])
 def test_a_head_is_not_ok_in_the_table_in_which_a_worker_is_gone(state: str, head: str) -> None:
     pair = Cluster("pair", "r", ("one", "two"), ("", ""))
-    rows = [Row("one", "ok", "", "r", exit=0), Row("two", state, "no route to host", "r"), Row("alone", "ok", "", "r")]
+    rows = [
+        HostStatus("one", "ok", "", "r", exit=0),
+        HostStatus("two", state, "no route to host", "r"),
+        HostStatus("alone", "ok", "", "r"),
+    ]
     shown = mark_lost_members(rows, {"one": pair, "two": pair, "alone": None})
     assert [row.state for row in shown] == [head, state, "ok"]
     if head != "ok":

@@ -14,7 +14,7 @@ from sparkwright.app.connect import Selection
 from sparkwright.app.plans.pins import lock_entries, lock_folder
 from sparkwright.app.queries import gateway_status, host_requests
 from sparkwright.console.command_output import print_json_line
-from sparkwright.console.rows import Row
+from sparkwright.console.rows import HostStatus
 from sparkwright.errors import Exit, SparkwrightError
 from sparkwright.fleet.member import Member, close_links
 from sparkwright.health.judging.judge import EXIT_CODES
@@ -76,7 +76,7 @@ def show_repeatedly(selection: Selection, *, every_s: float, json: bool) -> int:
         close_links(selection.fleet.members)
 
 
-def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> list[Row]:
+def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> list[HostStatus]:
     """Query all hosts in parallel and return a row for each, including unreachable hosts."""
     members, gateways = selection.fleet.members, gateways_by_row(selection)
     answers = host_requests.query_members(members, lambda member: status_request(member, intended, gateways), "status")
@@ -84,7 +84,7 @@ def query_rows(selection: Selection, intended: Mapping[str, IntendedServer]) -> 
     return mark_lost_members(rows, {member.host.name: member.host.cluster for member in members})
 
 
-def mark_lost_members(rows: Sequence[Row], clusters: Mapping[str, Cluster | None]) -> list[Row]:
+def mark_lost_members(rows: Sequence[HostStatus], clusters: Mapping[str, Cluster | None]) -> list[HostStatus]:
     """Return the rows, with the state `unknown` for serving members of a cluster that lost another member.
 
     An engine detects a lost rank only after a while. Until then, the head's /health and last check do not show it.
@@ -94,7 +94,7 @@ def mark_lost_members(rows: Sequence[Row], clusters: Mapping[str, Cluster | None
     """
     lost_states = {row.host: row.state for row in rows if row.state in LOST_STATES}
 
-    def mark(row: Row) -> Row:
+    def mark(row: HostStatus) -> HostStatus:
         cluster = clusters[row.host]
         if cluster is None or row.state not in SERVING_STATES:
             return row
@@ -131,18 +131,18 @@ def build_row(
     answer: host_requests.Answer,
     intended: Mapping[str, IntendedServer],
     gateways: Mapping[str, Gateway],
-) -> Row:
+) -> HostStatus:
     """Return a host's row from its answer or error, including its gateway if the row shows one."""
     name = member.host.name
     row = host_requests.parse_answer(answer, lambda event: parse_row(name, event, intended[name], time.time()))
     if isinstance(row, SparkwrightError):
         state = "unreachable" if row.exit is Exit.UNREACHABLE else "unknown"
         reason = str(row).removeprefix("unreachable: ")
-        row = Row(name, state, reason, intended[name].recipe, error=str(row), exit=int(row.exit))
+        row = HostStatus(name, state, reason, intended[name].recipe, error=str(row), exit=int(row.exit))
     return replace(row, gateway=gateway_status.build_row(gateways[name], answer)) if name in gateways else row
 
 
-def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now_s: float) -> Row:
+def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now_s: float) -> HostStatus:
     """Convert a `status` event to a row; an overdue check makes the state unknown. Raises ValueError for an invalid event."""
     record_data = event["record"]
     record = parse_foreign_record(record_data)
@@ -157,7 +157,7 @@ def parse_row(name: str, event: Mapping[str, Any], intended: IntendedServer, now
     ]
     if intended.model and record.serves.model and intended.model != record.serves.model:
         behind = ["recipe"]
-    return Row(
+    return HostStatus(
         host=name,
         state=state,
         why=why,
@@ -210,7 +210,7 @@ def intended_servers(selection: Selection) -> dict[str, IntendedServer]:
     return servers
 
 
-def _print_rows(rows: list[Row], *, json: bool) -> None:
+def _print_rows(rows: list[HostStatus], *, json: bool) -> None:
     if not json:
         from sparkwright.console import status_table
 

@@ -22,7 +22,7 @@ from sparkwright import here, program, units
 from sparkwright.app.connect import Selection
 from sparkwright.app.queries import fleet_status, host_requests
 from sparkwright.console import watch as screen
-from sparkwright.console.rows import Row
+from sparkwright.console.rows import HostStatus
 from sparkwright.console.watch import HistoryEntry, Screen, Traffic, View, is_supported
 from sparkwright.defaults import FORKS
 from sparkwright.errors import Exit, SparkwrightError
@@ -66,7 +66,7 @@ class _Watch:
         self._members, self._screen, self._pool = selection.fleet.members, screen, pool
         self._intended = fleet_status.intended_servers(selection)
         self._gateways = fleet_status.gateways_by_row(selection)
-        self._rows = {host.name: Row(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
+        self._rows = {host.name: HostStatus(host.name, "asking", recipe=host.recipe or "") for host in selection.hosts}
         self._view = View(rows=list(self._rows.values()), every_s=every_s)
         self._rates = TokenRates()
         #: a lock per host, because a connection carries one request at a time
@@ -136,11 +136,11 @@ class _Watch:
         if name == self._view.host:
             self._request_history(refresh=True)
 
-    def _current_rows(self) -> list[Row]:
+    def _current_rows(self) -> list[HostStatus]:
         """Return the rows, with the state `unknown` for hosts whose answer is overdue."""
         now_s, limit_s = time.monotonic(), max(SILENCE_LIMIT_S, 2 * self._view.every_s)
 
-        def current_row(row: Row) -> Row:
+        def current_row(row: HostStatus) -> HostStatus:
             silent_s = now_s - self._requested_s.get(row.host, now_s)
             if silent_s <= limit_s or row.state in ("asking", "unreachable"):
                 return row

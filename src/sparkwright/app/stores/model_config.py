@@ -169,7 +169,9 @@ def config_facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "evidence": [item._asdict() for item in architecture.evidence],
         "substring_rule": _substring_rule(config),
         "block_tokens": {dtype: block_size(config, dtype) for dtype in ("auto", "fp8")},
-        "vllm": {"since": support.since, "until": support.until, "lacking": support.newest_without} if support else None,
+        "vllm": {"since": support.since, "until": support.until, "lacking": support.newest_without}
+        if support
+        else None,
     }
 
 

@@ -16,8 +16,12 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.host.memory import host_budget, service_guard
 from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.records import restart_plans, turns, verified_states
-from sparkwright.units import GIB, format_gib
+from sparkwright.units import GB, GIB, format_gib
 
+#: swap in use above which it is reported
+SWAP_USED_BYTES = 2 * GIB
+#: limits of the free space; an image of 20 GB needs twice its size while it is unpacked
+DISK_LOW_GB, DISK_CRITICAL_GB = 50, 5
 BUDGET_NAME = "memory budget"
 GUARD_NAME, WAKE_NAME = "memory guard", "wake on request"
 
@@ -107,7 +111,7 @@ def check_swap(host: Host) -> Iterator[Finding]:
         yield Finding(SWAP_NAME, "unknown", "no swap figures in /proc/meminfo", source=known_facts.SWAP.source)
         return
     total, used = memory["SwapTotal"], memory["SwapTotal"] - memory.get("SwapFree", 0)
-    if used > known_facts.SWAP_USED_BYTES:
+    if used > SWAP_USED_BYTES:
         evidence = f"{format_gib(used)} of {format_gib(total)} GiB in use: {known_facts.SWAP.text}"
         fix = f"invoke restart --host {host.server.name or 'HOST'}"
         yield Finding(SWAP_NAME, "warning", evidence, fix, known_facts.SWAP.source)
@@ -249,9 +253,9 @@ def _disk_finding(host: Host, content: str, folder: Path, devices: set[int]) -> 
     devices.add(device)
     summary = f"{units.format_size(free)} free for {content} in {existing}"
     fix = f"invoke images.prune --host {host.server.name or 'HOST'}"
-    if free < known_facts.DISK_CRITICAL_BYTES:
+    if free < DISK_CRITICAL_GB * GB:
         return Finding(DISK_NAME, "bad", summary, fix, known_facts.DISK_NEED)
-    if free < known_facts.DISK_LOW_BYTES:
+    if free < DISK_LOW_GB * GB:
         return Finding(DISK_NAME, "warning", f"{summary}: {known_facts.DISK_NEED}", fix, known_facts.DISK_NEED)
     return Finding(DISK_NAME, "ok", summary, source=known_facts.DISK_NEED)
 

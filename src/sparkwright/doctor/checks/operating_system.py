@@ -12,6 +12,9 @@ from sparkwright.doctor.host import FIXES, GB10, Finding, Host, Verdict, version
 from sparkwright.units import format_gib
 from sparkwright.visible import one_line
 
+#: offset of the host's clock from the laptop's from which it is reported
+CLOCK_WARNING_S, CLOCK_BAD_S = 30.0, 300.0
+
 RELEASE_NAME = "DGX OS"
 DASHBOARD_FIX = "Update it in the DGX Dashboard (http://localhost:11000 on the host)."
 
@@ -149,9 +152,9 @@ def compare_clocks(host_s: float, laptop_s: float, user: str) -> Finding:
         user: the login user, for the fix.
     """
     offset_s, source = host_s - laptop_s, known_facts.CLOCK.source
-    if abs(offset_s) <= known_facts.CLOCK_WARNING_S:
+    if abs(offset_s) <= CLOCK_WARNING_S:
         return Finding(CLOCK_OFFSET_NAME, "ok", "in sync", source=source)
-    verdict: Verdict = "bad" if abs(offset_s) > known_facts.CLOCK_BAD_S else "warning"
+    verdict: Verdict = "bad" if abs(offset_s) > CLOCK_BAD_S else "warning"
     evidence = (
         f"{abs(offset_s):.0f} s {'ahead of' if offset_s > 0 else 'behind'} the laptop's: {known_facts.CLOCK.text}"
     )
