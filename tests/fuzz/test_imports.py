@@ -87,6 +87,15 @@ HOST_CONFIG: dict[str, Any] = {
     "Privileged": True,
     "Memory": 2**36,
     "ExtraHosts": ["a:192.0.2.1"],
+    "MemorySwap": 2**37,
+    "NanoCpus": 1_500_000_000,
+    "CpusetCpus": "0",
+    "OomScoreAdj": 50,
+    "PidMode": "host",
+    "Init": True,
+    "Tmpfs": {"/scratch": "size=64m"},
+    "Sysctls": {"net.core.somaxconn": "64"},
+    "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m"}},
 }
 CONFIG = {
     **CONTAINER["Config"],
@@ -95,8 +104,12 @@ CONFIG = {
     "Cmd": ["--model", "Qwen/Qwen3-8B", "--api-key", "secret", "--max-model-len", "4096"],
     "User": "1000",
     "WorkingDir": "/srv",
+    "Hostname": "spark.lan",
+    "StopSignal": "SIGINT",
+    "Healthcheck": {"Test": ["CMD-SHELL", "true"], "Interval": 90 * 10**9, "Retries": 4},
 }
-RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG}
+NETWORKS = {"host": {"Aliases": None}, "other": {"Aliases": ["vllm"]}}
+RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG, "NetworkSettings": {"Networks": NETWORKS}}
 
 
 def import_text(text: str, path: str = "recipe.yaml") -> None:

@@ -257,7 +257,9 @@ class ContainerSpec:
         dict,
         key="Healthcheck",
         section="Config",
-        shape=optional({"Test": TEXTS}),
+        shape=optional(
+            {"Test": TEXTS} | dict.fromkeys(("Interval", "Timeout", "StartPeriod", "Retries"), NUMBER),
+        ),
         about="Docker health check that replaces the image's: test (a shell command, or NONE to disable it), interval, timeout, "
         'start_period (e.g. 30s), retries (e.g. "3"). sparkwright does not use its result',
         check=process_option_rules.check_healthcheck,

@@ -121,7 +121,8 @@ def _read_healthcheck(container: Inspect, image: Inspect) -> dict[str, str]:
         if value is None or value == inherited.get(key):
             continue
         if name == "test":
-            check[name] = value[1] if value[0] == "CMD-SHELL" else shlex.join(value[value[0] == "CMD" :])
+            # Docker runs only the first word after CMD-SHELL; the list may contain none
+            check[name] = "".join(value[1:2]) if value[0] == "CMD-SHELL" else shlex.join(value[value[0] == "CMD" :])
         else:
             check[name] = str(value) if name == "retries" else process_option_rules.format_duration(value)
     return check
