@@ -87,11 +87,7 @@ def _read_labels(container: Inspect, image: Inspect) -> dict[str, str]:
 
 
 def _read_hostname(container: Inspect, image: Inspect) -> str:
-    """Return the hostname; empty if it is Docker's default: the container's id, or on the host's network the host's name."""
-    hostname = str(container["Config"].get("Hostname") or "")
-    is_default = hostname == str(container.get("Id", ""))[:12]
-    is_shared = container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
-    return "" if is_default or is_shared else hostname
+    return "" if option_table.has_default_hostname(container) else str(container["Config"]["Hostname"])
 
 
 def _read_security_opts(container: Inspect, image: Inspect) -> list[str]:

@@ -119,12 +119,14 @@ def _normalize_network(network: str) -> str:
     return process_option_rules.format_network(*process_option_rules.parse_network(network))
 
 
+def has_default_hostname(container: Inspect) -> bool:
+    """Return True if Docker chose the hostname: the container's id, or on the host's network the host's name."""
+    is_id = container["Config"].get("Hostname") in (None, "", str(container.get("Id", ""))[:12])
+    return is_id or container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
+
+
 def _expected_hostname(spec: ContainerSpec, container: Inspect, image: Inspect) -> Any:
-    """Return the spec's hostname, or None for a default: the container's id, or any name on the host's network."""
-    hostname = container["Config"].get("Hostname")
-    is_default = hostname in (None, "", str(container.get("Id", ""))[:12])
-    on_host_network = container["HostConfig"].get("NetworkMode") == process_option_rules.HOST
-    return spec.hostname or (None if is_default or on_host_network else "")
+    return spec.hostname or (None if has_default_hostname(container) else "")
 
 
 def gets_label_disable(container: Inspect) -> bool:
