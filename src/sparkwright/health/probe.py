@@ -182,16 +182,14 @@ class Prober:
         name = (self.good.get("serve") or {}).get("served_name", "")
         url, limit_s = observation.server.url, self.limits.token_s
         is_busy_cluster = bool(observation.rank.cluster and observation.server.running)
-        if (
-            is_busy_cluster
-        ):  # a stall must be detected within this check, because the group may have exited by the next one
+        if is_busy_cluster:
+            # a stall must be detected within this check, because the group may have exited by the next one
             limit_s = max(limit_s, self.limits.frozen_s)
         check = http_probe.check_token(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if check.token == "none":
             after = server_counters.read_counters(http, url, key)[0].get(engine_http.HEARTBEAT)
-            if after is not None and after > (
-                observation.heartbeat or 0
-            ):  # other requests make progress, so this one is only queued
+            if after is not None and after > (observation.heartbeat or 0):
+                # other requests make progress, so this one is only queued
                 token, frozen_s = "skipped", None
             else:
                 is_frozen = is_busy_cluster and after is not None and after == observation.heartbeat

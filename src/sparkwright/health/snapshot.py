@@ -177,9 +177,8 @@ def find_drift(context: Context, good: Mapping[str, Any], inspected: dict[str, A
     spec = ContainerSpec.from_json(good["spec"])
     image = containers.image_of(context.docker(), inspected)
     fields = [difference.field for difference in container_options.differences(spec, inspected, image)]
-    if inspected["Id"] == good.get(
-        "container_id"
-    ):  # the image of a container never changes, only the tags of images do
+    if inspected["Id"] == good.get("container_id"):
+        # the image of a container never changes, only the tags of images do
         fields = [field for field in fields if field != "image"]
     name = str(inspected["Name"]).lstrip("/")
     if name != spec.name:

@@ -30,7 +30,7 @@ class Check:
     mem_available_bytes: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    #: how the check healed the server; empty if it did not
+    #: outcome of a restart, or the reason why there was none; empty if a restart would not help or healing is disabled
     healed: str = ""
     #: interval of the schedule; 0 for a manual check
     every_s: float = 0.0
@@ -109,7 +109,7 @@ class Span:
     memory_gib: float | None
     #: highest temperature; None if unknown
     temperature_c: float | None
-    #: how checks healed the server; empty if none did
+    #: `healed` of the checks, without repetitions
     healed: str = ""
 
 

@@ -236,9 +236,8 @@ def empty_trash(context: Context) -> None:
     if trash.is_symlink() or not trash.is_dir():
         return
     for path in sorted(trash.iterdir()):
-        with contextlib.suppress(
-            Failed
-        ):  # rm timed out or printed too many errors; it removes any depth, and follows no link
+        # rm removes any depth, and follows no link; Failed: it timed out or printed too many errors
+        with contextlib.suppress(Failed):
             context.machine.run(("rm", "-rf", "--", str(path)), timeout_s=HELPER_TIMEOUT_S)
         if path.exists():
             run_as_root(context, path, ("rm", "-rf", "--"), f"{MOUNT_POINT}/{path.name}", mount_parent=True)

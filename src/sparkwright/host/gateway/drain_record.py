@@ -71,7 +71,7 @@ def drain(state: StateFolder, gateways: Sequence[Gateway], run: str) -> list[str
 def count_running_requests(state: StateFolder, gateways: Sequence[Gateway]) -> int:
     """Return the number of running requests to this host's server, at the gateways that answer.
 
-    More may be running: from a gateway that does not answer, and from clients that use the server directly.
+    More may be running: through a gateway that does not answer, and of clients that use the server directly.
 
     If the server is up again at a gateway, as after a restart of the gateway, it is drained again.
     """

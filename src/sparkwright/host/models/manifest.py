@@ -98,7 +98,7 @@ class Manifest:
         self.rows = {path: row for path, row in self.rows.items() if path in paths or read_stamp(self.folder / path)}
 
     def keep_saved(self, *, first: bool) -> None:
-        """Keep a manifest for a rollback: the saved one, or, unless `first`, the older one that is already kept."""
+        """Keep a manifest for a rollback: the saved one if `first`, otherwise the older one that is already kept."""
         saved = Manifest.load(self.state, self.folder)
         self.kept = {"files": saved.rows, "about": saved.about} if first else saved.kept
 

@@ -40,7 +40,7 @@ MeasureXet = Callable[[], float]
 
 #: duration of a measurement, and the maximum wait for its data
 WINDOW_S, MAX_SILENCE_S = 1.0, 5.0
-#: connections that measure hf_transfer
+#: number of connections with which hf_transfer is measured
 MANY_CONNECTIONS = 16
 XET_STREAMS = 8
 MIN_SPEEDUP = 1.25  # of hf_transfer and xet over plain: hf_transfer loses its partial files, and both cost CPU

@@ -63,7 +63,7 @@ def remove_server(state: StateFolder, server: str) -> None:
 
 # wake.json contains the state of the service that wakes servers on request. The service locks wake.lock while it runs.
 #
-# Each machine has one of these files. Only the service writes them; status and doctor read them.
+# Each machine has one of each. Only the service writes them; status and doctor read them.
 
 
 @dataclass(slots=True)

@@ -252,7 +252,7 @@ class SshLink:
     def _ship_runtime(
         self, transport: paramiko.Transport, missing: Event, failed_start: str, *, may_ship: bool
     ) -> Iterator[Event]:
-        """Upload the runtime, which is missing or damaged. failed_start: last output of one that did not start; or empty."""
+        """Upload the runtime, which is missing or damaged. failed_start: last output if it did not start."""
         if missing["event"] == "no_python":
             fix = "Install it (Debian, Ubuntu: `sudo apt install python3`)."
             raise Refused("the host has no Python 3.11 or newer.", where=self._host.name, fix=fix)
