@@ -108,6 +108,40 @@ CONFIG = {
     "StopSignal": "SIGINT",
     "Healthcheck": {"Test": ["CMD-SHELL", "true"], "Interval": 90 * 10**9, "Retries": 4},
 }
+#: a value for each kind of option, as `container_settings` returns it
+OPTIONS: dict[str, Any] = {
+    "restart": "no",
+    "gpus": "device=0",
+    "ipc": "host",
+    "shm_size": "64gb",
+    "ulimits": {"memlock": "-1"},
+    "labels": {"team": "a"},
+    "networks": ["name=back,alias=x"],
+    "hostname": "llm",
+    "extra_hosts": ["a:host-gateway"],
+    "dns": ["192.0.2.1"],
+    "user": "1000:1000",
+    "group_add": ["44"],
+    "privileged": True,
+    "cap_add": ["SYS_PTRACE"],
+    "cap_drop": ["ALL"],
+    "security_opt": ["seccomp=unconfined"],
+    "devices": ["/dev/a:/dev/b:rw"],
+    "pid": "host",
+    "init": False,
+    "working_dir": "/srv",
+    "stop_signal": "SIGINT",
+    "tmpfs": ["/tmp:size=1g"],
+    "cpus": 1.5,
+    "healthcheck": {"test": "curl x", "interval": "30s", "retries": "3"},
+    "sysctls": {"net.core.somaxconn": "1024"},
+    "memory": "100gb",
+    "memory_swap": "-1",
+    "cpuset_cpus": "0-9",
+    "oom_score_adj": 5,
+    "log_driver": "local",
+    "log_options": {"max-size": "100m"},
+}
 NETWORKS = {"host": {"Aliases": None}, "other": {"Aliases": ["vllm"]}}
 RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG, "NetworkSettings": {"Networks": NETWORKS}}
 
@@ -180,3 +214,13 @@ def test_settings_of_a_running_container() -> None:
         recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
     feed(adopted, damaged_values([SETTINGS]), refuses=(Failed,))
+
+
+def test_options_of_a_running_container() -> None:
+    def adopted(options: Any) -> None:
+        answer = {**SETTINGS, "network": "name=lan,alias=llm", "options": options}
+        settings, report = host_requests.validate_answer("container_settings", answer, host="spark1"), ImportReport()
+        recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
+
+    adopted(OPTIONS)
+    feed(adopted, damaged_values([OPTIONS]), refuses=(Failed,))

@@ -28,7 +28,7 @@ from sparkwright.protocol.docker_option import (
     tristate_arguments,
 )
 from sparkwright.trust import container_option_rules, process_option_rules, security_option_rules
-from sparkwright.trust.shapes import optional
+from sparkwright.trust.shapes import OptionalField, Shape, optional
 
 #: prefix of sparkwright's own labels, which recipes can't set and which are never compared
 OWN_LABELS = "sparkwright."
@@ -48,6 +48,17 @@ LAB_LABEL = "sparkwright.bench"
 
 #: labels of a cluster member's container: the cluster's name, the member's rank, and all members' names by rank
 CLUSTER_LABEL, RANK_LABEL, MEMBERS_LABEL = "sparkwright.cluster", "sparkwright.rank", "sparkwright.members"
+
+#: shapes by the types of the fields in ContainerSpec
+_SHAPES_BY_TYPE: dict[str, Shape] = {
+    "str": str,
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "bool | None": (None, bool),
+    "tuple[str, ...]": [str],
+    "dict[str, str]": {str: str},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +398,12 @@ class ContainerSpec:
 #: in the order of the fields
 DOCKER_OPTIONS: dict[str, DockerOption] = {
     field.name: field.metadata["option"] for field in fields(ContainerSpec) if "option" in field.metadata
+}
+#: shapes of the options' values as JSON, by name; an option may be missing
+OPTION_SHAPES: dict[str, Shape] = {
+    field.name: OptionalField(_SHAPES_BY_TYPE[str(field.type)])
+    for field in fields(ContainerSpec)
+    if field.name in ("restart", *DOCKER_OPTIONS)
 }
 #: fields that older releases refuse
 NEWER_FIELDS = {

@@ -9,6 +9,7 @@ import pytest
 from sparkwright.app.queries import host_requests
 from sparkwright.errors import Failed
 from sparkwright.modules.image import image_transfer as transfer
+from sparkwright.protocol.container import DOCKER_OPTIONS
 from tests.fuzz.harness import damaged_values, feed
 from tests.modules.context import RecordingContext
 
@@ -164,3 +165,20 @@ def test_an_invalid_answer_about_a_server_yields_no_client_settings(wrong: dict[
     assert host_requests.validate_answer("inspect_server", SERVER, host="spark1") == SERVER
     with pytest.raises(Failed, match=f"its answer can't be used: inspect_server.{place}"):
         host_requests.validate_answer("inspect_server", {**SERVER, **wrong}, host="spark1")
+
+
+SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("name", "image", "network"), ""),
+    "entrypoint": None,
+    **{key: [] for key in ("program", "command", "ports", "volumes")},
+    "env": {},
+    "running": True,
+}
+
+
+@pytest.mark.parametrize("option", ["restart", *DOCKER_OPTIONS])
+def test_an_option_of_another_type_yields_no_recipe(option: str) -> None:
+    """The checks of the options' values, which an import calls next, expect the recipe's types."""
+    answer = {**SETTINGS, "options": {option: [{}]}}
+    with pytest.raises(Failed, match=f"its answer can't be used: container_settings.options.{option}"):
+        host_requests.validate_answer("container_settings", answer, host="spark1")

@@ -23,6 +23,7 @@ from sparkwright.errors import Exit, Failed, SparkwrightError
 from sparkwright.fleet.fleet import Fleet
 from sparkwright.fleet.member import Member, build_module_request, close_links, convert_error
 from sparkwright.gateway.statistics import STATES
+from sparkwright.protocol.container import OPTION_SHAPES
 from sparkwright.protocol.event_shapes import COUNT, exit_code, text
 from sparkwright.protocol.events import Event, build_recap_error, find_recap
 from sparkwright.protocol.plan import Plan, Task, new_run_id
@@ -316,7 +317,7 @@ ANSWER_SHAPES: dict[str, dict[str, Shape]] = {
         "entrypoint": (None, [line]),
         **{key: [str] for key in ("program", "command", "ports", "volumes")},
         "env": {str: str},
-        "options": {str: object},
+        "options": OPTION_SHAPES,
         "running": bool,
     },
     "engine_log": {
