@@ -184,7 +184,7 @@ def query_upstream(selection: Selection, entries: Sequence[LockEntry], *, follow
     The error of a failed query is stored in its entry.
 
     Args:
-        follow: query the current targets of tags and branches instead of the pinned digest.
+        follow: query the current targets of tags and branches too, not only the pinned digest.
     """
 
     def query_through(member: Member) -> None:

@@ -270,7 +270,7 @@ class InterimServes(Module["InterimServes.Args"]):
 class InterimStopped(StateModule["InterimStopped.Args", dict[str, Any]]):
     """Drain, stop and remove the interim server. See `interim_fits`.
 
-    It is kept while a gateway reports it as up and the server itself as down. It is then removed by the next run, or by a
+    It is kept while a gateway reports it as up, but not the server itself. It is then removed by the next run, or by a
     health check that finds the verified server healthy.
 
     Returns: gone.
