@@ -11,6 +11,7 @@ from invoke.exceptions import Exit
 from sparkwright.app import experiments
 from sparkwright.cli import bench
 from sparkwright.errors import Failed
+from tests import published
 from tests.measure.exact_server import ExactServer, Schedule, serving
 
 PLAN = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
@@ -105,7 +106,9 @@ def test_ours_and_vllms_are_laid_side_by_side(working_folder: Path, capsys: pyte
     assert exit_code(lambda: bench.import_results.body(None, file="theirs.txt")) == 0
     capsys.readouterr()
     assert exit_code(lambda: bench.compare.body(None, first="theirs", second="ours", json=True)) == 0
-    rows = {row["figure"]: row for row in json.loads(capsys.readouterr().out)}
+    out = capsys.readouterr().out
+    assert published.check_output("bench.compare", out) == []
+    rows = {row["figure"]: row for row in json.loads(out)}
     assert rows["output tok/s"]["first"] == 400.0
     assert rows["TTFT p50 ms"]["second"] == load_results("ours")["cells"][0]["figures"]["ttft_p50_ms"]
 

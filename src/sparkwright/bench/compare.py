@@ -49,6 +49,21 @@ class Difference:
     #: True for a percentile that does not show the stalls of a side, because they are too few
     misses_stalls: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of `bench.compare --json`."""
+        return {
+            "load": self.load,
+            "figure": self.figure,
+            "first": self.first,
+            "second": self.second,
+            "digits": self.digits,
+            "more_is_better": self.more_is_better,
+            "sure": self.is_significant,
+            "blind": self.misses_stalls,
+            "ratio": self.ratio,
+            "verdict": self.verdict,
+        }
+
     @property
     def ratio(self) -> float | None:
         return self.second / self.first if self.first else None
@@ -73,12 +88,6 @@ class Difference:
         if self.is_significant is None:
             return f"{word}?"
         return word if self.is_significant else "within noise"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row of `bench.compare --json`."""
-        names = ("load", "figure", "first", "second", "digits", "more_is_better", "ratio", "verdict")
-        row = {name: getattr(self, name) for name in names}
-        return {**row, "sure": self.is_significant, "blind": self.misses_stalls}
 
 
 def compare_arms(results: Results) -> list[Difference]:
