@@ -222,6 +222,19 @@ def test_a_list_of_one_value_is_that_value() -> None:
     assert flags.memory_share(normalized) == 0.5 and flags.argv(written)[:2] == ("--gpu-memory-utilization", "0.5")
 
 
+@pytest.mark.parametrize("given", [[], [[1]], ["a", "b"], {}, {"a": 1}])
+def test_a_value_of_any_shape_is_judged(given: Any) -> None:
+    for name in option_values.known_options():
+        written = flags.normalize({name: given})
+        rules.check(rules.VllmRequest(written), classify(DENSE_MODEL), versions.parse("0.32.0"))
+        assert flags.argv(written) == flags.argv({name: given})
+
+
+def test_an_empty_list_sets_nothing() -> None:
+    normalized = flags.normalize({"gpu-memory-utilization": [], "load-format": []})
+    assert flags.argv(normalized) == () and flags.memory_share(normalized) is None
+
+
 @pytest.mark.parametrize(("given", "port"), [([8001], 8001), ([], 8000), ([[1]], 8000), ({"a": 1}, 8000), (None, 8000)])
 def test_a_port_of_any_shape_is_read_or_left_to_its_refusal(given: Any, port: int) -> None:
     assert flags.port({"port": given}) == port

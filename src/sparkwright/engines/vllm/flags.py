@@ -71,7 +71,7 @@ def normalize(written: Mapping[str, Any]) -> dict[str, Any]:
 
     Full names have dashes, but no leading ones. An alias, a short form (`tp`) or an unambiguous prefix becomes the full name, and
     `no-x: true` becomes `x: false`. An unknown name only gets dashes; anything after a dot is kept. A list of one value becomes
-    that value if the option takes only one: vLLM reads the same command line.
+    that value if the option takes only one, and an empty list None: vLLM reads the same command line.
     """
     names_and_values = (_normalize_flag(name, setting) for name, setting in written.items())
     return {name: _unpack_single(name, setting) for name, setting in names_and_values}
@@ -187,8 +187,12 @@ def _normalize_flag(spelling: str, setting: Any) -> tuple[str, Any]:
 def _unpack_single(name: str, setting: Any) -> Any:
     option = option_values.known_options().get(name)
     takes_list = option is None or option.takes_many or option.kind.rstrip("?") == "json"
-    is_single = isinstance(setting, list | tuple) and len(setting) == 1 and isinstance(setting[0], str | int | float)
-    return setting[0] if is_single and not takes_list and not isinstance(setting[0], bool) else setting
+    if takes_list or not isinstance(setting, list | tuple) or len(setting) > 1:
+        return setting
+    if not setting:
+        return None
+    is_value = isinstance(setting[0], str | int | float) and not isinstance(setting[0], bool)
+    return setting[0] if is_value else setting
 
 
 def _is_switch(name: str) -> bool:

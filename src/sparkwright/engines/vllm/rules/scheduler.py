@@ -75,7 +75,7 @@ def weights_loading(case: Case) -> Iterator[Finding]:
     engine prefetches the files if the model fits into 90 % of the memory. Other loaders are faster in some reports, but need a package
     in the image and fail without it.
     """
-    strategy, loader = case.flag(LOAD_STRATEGY), case.flag(LOAD_FORMAT)
+    strategy, loader = (str(case.flag(name)) for name in (LOAD_STRATEGY, LOAD_FORMAT))
     if case.request.platform == "gb10" and strategy in MEMORY_EFFECTS:
         sentence = f"{LOAD_STRATEGY} {strategy} {MEMORY_EFFECTS[strategy]}."
         yield _remove_flag("warning", sentence, LOAD_STRATEGY)
