@@ -35,7 +35,7 @@ DERIVED_TITLES: dict[str, str] = {
     "prefill_tok_per_s": "prefill tok/s",
     "decode_tok_per_s": "decode tok/s",
     "long_ttft_ms": "long prompt's TTFT ms",
-    "chunks_meanwhile": "chunks of a stream during its prefill",
+    "chunks_meanwhile": "chunks of a stream during the long prefill",
     "long_e2el_ms": "long prompt's total time ms",
     "short_alone_ttft_mean_ms": "shorts alone, mean TTFT ms",
     "short_ttft_mean_ms": "shorts behind it, mean TTFT ms",

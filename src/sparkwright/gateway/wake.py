@@ -1,8 +1,8 @@
 """Waking models on request: the gateway records when a sleeping model was last requested, and the model's host wakes it.
 
-A host reports its sleeping server over the control port, with the number of seconds that waking it would take; the answer
-contains the number of seconds since the last request for the model. Reports expire: without a current report, requests are
-rejected as for any model that is down.
+A host reports its sleeping server over the control port, with the number of seconds until a request would have woken it, which
+include the rest of another server's turn. The answer contains the number of seconds since the last request for the model.
+Reports expire: without a current report, requests are rejected as for any model that is down.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: the report's operation on the control port, and its header with the number of seconds that waking the server would take
+#: the report's operation on the control port, and its header with the number of seconds until a request would have woken the server
 ASLEEP, SECONDS_HEADER = "asleep", "x-wake-seconds"
 #: field of the answer with the number of seconds since the last request for the model (since 1970 if there was none)
 ASKED_FIELD = "asked_s"
