@@ -56,7 +56,7 @@ def mark_known_rule() -> str:
 
 
 def known_address_limit(total: int) -> int:
-    """Return the maximum number of connections of one known address: less than a frontend's total, so that others can connect."""
+    """Return the maximum number of connections of one known address: less than a frontend's total, so others can connect."""
     return max(1, total * 7 // 8)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sparkwright.gateway import answers, requests
 from sparkwright.gateway.model import Gateway, Model, Upstream
 
-#: the report's operation on the control port, and its header with the number of seconds until a request would have woken the server
+#: the report's operation on the control port, and its header with the number of seconds until a request would have woken it
 ASLEEP, SECONDS_HEADER = "asleep", "x-wake-seconds"
 #: field of the answer with the number of seconds since the last request for the model (since 1970 if there was none)
 ASKED_FIELD = "asked_s"

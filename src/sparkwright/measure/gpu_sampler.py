@@ -22,8 +22,8 @@ FIGURE_FORMATS = ("SM clock {:.0f} MHz", "{:.0f} W", "{:.0f} °C", "{:.0f} % bus
 #: power, shows that the power supply negotiated too little
 MIN_CLOCK_MHZ = 1500.0
 MIN_CLOCK_SHARE = 0.8
-#: minimum power of a busy GPU as a share of the baseline's; a stalled GPU uses less, while the power of a single stream varies but
-#: stays well above this
+#: minimum power of a busy GPU as a share of the baseline's; a stalled GPU uses less, while a single stream uses more, even if its
+#: power varies
 MIN_POWER_SHARE = 0.6
 
 
