@@ -142,6 +142,7 @@ OPTIONS: dict[str, Any] = {
     "log_driver": "local",
     "log_options": {"max-size": "100m"},
 }
+MANY_CPUS = {"cpuset_cpus": ",".join(["0-9999"] * 20_000)}
 NETWORKS = {"host": {"Aliases": None}, "other": {"Aliases": ["vllm"]}}
 RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG, "NetworkSettings": {"Networks": NETWORKS}}
 
@@ -223,4 +224,4 @@ def test_options_of_a_running_container() -> None:
         recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
 
     adopted(OPTIONS)
-    feed(adopted, damaged_values([OPTIONS]), refuses=(Failed,))
+    feed(adopted, damaged_values([OPTIONS, MANY_CPUS]), refuses=(Failed,))

@@ -41,7 +41,7 @@ _TMPFS_SWITCHES = frozenset(
 )
 _TMPFS_VALUES = {"size": r"[0-9]{1,15}[kmgKMG%]?", "mode": r"[0-7]{3,4}", "uid": r"[0-9]{1,9}", "gid": r"[0-9]{1,9}",
             "nr_inodes": r"[0-9]{1,15}[kmgKMG]?", "nr_blocks": r"[0-9]{1,15}[kmgKMG]?"}  # fmt: skip
-_CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
+_CPUS = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?){0,255}")
 _DRIVER = re.compile(r"[a-zA-Z0-9][\w./:-]{0,127}", re.ASCII)
 HOST, NONE, BRIDGE = "host", "none", "bridge"
 BUILT_IN_NETWORKS = (HOST, NONE, BRIDGE)
