@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sparkwright.app.plans import recipes
 from sparkwright.errors import Exit, Refused
-from sparkwright.project import recipe
+from sparkwright.project import ejection, recipe
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
 
@@ -70,6 +71,17 @@ def test_a_recipe_without_files_asks_for_what_it_did(folder: Path) -> None:
     assert "files" not in names["container"]
     assert "files" not in names["recipe"]
     assert "files" not in names["serve"]["baseline_key"]
+
+
+def test_the_mounted_templates_of_shipped_recipes_are_the_released_ones() -> None:
+    """Their content, with the comments, is compared with the running container's: an upgrade alone must not restart a server."""
+    recipes_data = [yaml.safe_load(path.read_text()) for path in (TOP / "recipes").rglob("*.yml")]
+    files = [file for data in recipes_data for file in data.get("files", {}).values()]
+    assert files
+    for file in files:
+        content = (TOP / "templates" / file["template"]).read_bytes()
+        git_id = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        assert git_id[: ejection.HASH_CHARS] in ejection.load_earlier_copies()[f"templates/{file['template']}"]
 
 
 def test_the_run_script_mounts_them(folder: Path) -> None:
