@@ -115,7 +115,7 @@ class Summary:
         if served.reach:
             self._print_row("reach", served.reach)
         if served.new and served.key_variable:
-            self._print_row("key", f"${served.key_variable}: the key that the recipe's `server_key` names")
+            self._print_row("key", f"${served.key_variable}: the server's key (`server_key` in the recipe)")
         if served.new:
             self._print_row("client", rewrite_commands(f"`invoke client --host {host}` prints client settings"))
         if served.warning:

@@ -125,13 +125,15 @@ def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
     for name in [name for name in container if name in DOCKER_OPTIONS]:
         check, value = DOCKER_OPTIONS[name].check, container[name]
         items = value if isinstance(value, list) else [value]
-        problems = [(item, problem) for item in items if (problem := check(item))]
-        for item, problem in problems:
-            report.add("dropped", f"{name} {one_line(format_value(item), max_chars=60)}", problem)
-        supported = [item for item in items if item not in [item for item, _ in problems]]
+        supported = []
+        for item in items:
+            if problem := check(item):
+                report.add("dropped", f"{name} {one_line(format_value(item), max_chars=60)}", problem)
+            else:
+                supported.append(item)
         if not supported:
             del container[name]
-        elif problems:
+        elif len(supported) < len(items):
             container[name] = supported
 
 

@@ -296,10 +296,8 @@ def _log_lines(container: Container, query: dict[str, str], streams: set[int]) -
     ended = False
     while is_true(query.get("follow")) and not ended and (not until_s or time.time() < until_s):
         ended = not container.running  # read before the lines, so that no last lines are missed
-        start, line_count = (
-            line_count,
-            len(container.logs),
-        )  # one count for both uses, because the program may be logging
+        # one count for both uses, because the program may be logging
+        start, line_count = line_count, len(container.logs)
         yield from select_lines(start, line_count)
         time.sleep(0 if ended else LOG_POLL_S)
 

@@ -343,9 +343,8 @@ class Process(ABC):
         if self._pool is None or self.fault() == "oom":
             return self.fault() != "oom"
         while not self._pool.claim(self._holder, size_bytes):
-            if self.fault() != "slow-start" or self.stopped.wait(
-                POLL_S
-            ):  # until the memory of the previous run is released
+            # a slow start waits until the memory of the previous run is released
+            if self.fault() != "slow-start" or self.stopped.wait(POLL_S):
                 return False
         if self.fault() in GROWING_FAULTS:
             self._stuck = self.fault() == "unkillable"
