@@ -1,4 +1,4 @@
-"""The errors of sparkwright and their exit codes. Both sides import it."""
+"""The errors of sparkwright and their exit codes. Imported on both the laptop and the host."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ def one_line(text: str, *, max_chars: int = 0) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Return a text in quotes, on one line and at most 40 characters long, for a message."""
+    """Return a string in quotes, on one line and at most 40 characters long, for a message."""
     return f"'{one_line(text, max_chars=40)}'"
 
 
 def display_name(text: str) -> str:
-    """Return a text on one line and at most 80 characters long, for a message that adds its own quotes."""
+    """Return a string on one line and at most 80 characters long, for a message that adds its own quotes."""
     return one_line(text, max_chars=80)
 
 

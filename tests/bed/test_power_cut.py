@@ -75,7 +75,8 @@ def test_a_forwarder_that_serves_nobody_is_named_and_freed_and_one_deploy_serves
     assert message.code == 5, message.out[-2000:]
     assert "port 8000 is in use by Docker's port forwarder (docker-proxy, pid " in message.recap["msg"]
     assert (
-        "which was for qwen35 and serves nobody. On the host: `sudo systemctl restart docker`" in message.recap["msg"]
+        "which was for qwen35 and belongs to no container. On the host: `sudo systemctl restart docker`"
+        in message.recap["msg"]
     )
     back = lab.run("rollback", "--host", "spark1", "--json")
     assert (back.code, "docker-proxy" in back.recap["msg"]) == (5, True), back.out[-2000:]

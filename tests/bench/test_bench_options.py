@@ -17,10 +17,10 @@ HERE = Path()
 @pytest.mark.parametrize(
     ("order", "result"),
     [
-        (BenchOptions("ab"), "nothing to compare was named"),
+        (BenchOptions("ab"), "nothing to compare: pass"),
         (BenchOptions("ab", a="one"), "-a and -b must be given together"),
         (BenchOptions("ab", a="one", b="two", flag="x"), "choose one"),
-        (BenchOptions("sweep"), "nothing to sweep was named"),
+        (BenchOptions("sweep"), "nothing to sweep: pass"),
         (BenchOptions("sweep", sizes=(1,), axes=(Axis("x", (1,)),)), "choose one"),
         (BenchOptions("ab", axes=(Axis("x", (1, 2, 3)),)), "one flag with two values"),
         (BenchOptions("ab", a="one", b="two", axes=(Axis("x", (1, 2)),)), "choose one"),
@@ -58,7 +58,7 @@ def test_a_long_prompt_is_four_steps_as_far_as_the_context_holds_it(
 def test_a_long_prompt_that_does_not_fit_is_refused_with_one_that_does() -> None:
     with pytest.raises(Refused) as error:
         plan_loads(BenchOptions("hol", long_tokens=9000), LoadLimits(2048, 8192), HERE)
-    assert error.value.fix == "--long-tokens 7680 does."
+    assert error.value.fix == "Use --long-tokens 7680 or less."
 
 
 def test_serve_is_a_curve_over_concurrencies_or_rates() -> None:

@@ -31,7 +31,7 @@ def run_line(folder: Path, line: str, program: str = "sparkwright") -> subproces
         ("deploi", "unknown command 'deploi'. Did you mean deploy?"),
         ("frobnicate --help", "unknown command 'frobnicate'. See --list."),
         ("--help frobnicate", "unknown command 'frobnicate'. See --list."),
-        ("--list benhc", "no commands below 'benhc'. Did you mean bench?"),
+        ("--list benhc", "no command group 'benhc'. Did you mean bench?"),
         ("deploy sandbox", "unexpected argument 'sandbox'. Did you mean deploy --host sandbox?"),
         ("lint qwen3.5-35b", "unexpected argument 'qwen3.5-35b'. Did you mean lint --recipe qwen3.5-35b?"),
         ("schema host recipe", "unexpected argument 'recipe'. See schema --help."),
@@ -100,7 +100,7 @@ VALUES = [
     ("bench.serve --host sandbox --repeat 0", "--repeat must be at least 1, got 0."),
     ("bench.hol --host sandbox --long-tokens -1", "--long-tokens must be at least 0, got -1."),
     ("bench.sweep --host sandbox --max-num-batched-tokens 0", "--max-num-batched-tokens must be above 0, got 0."),
-    ("bench.ab --host sandbox", "nothing to compare was named: pass -a RECIPE -b RECIPE, or --flag chunked-prefill."),
+    ("bench.ab --host sandbox", "nothing to compare: pass -a RECIPE -b RECIPE, or --flag chunked-prefill."),
 ]
 
 

@@ -176,7 +176,7 @@ def test_a_lab_that_was_cut_off_is_finished_by_the_same_command(served: tuple[Sa
 
 def test_an_experiment_is_for_one_host_and_bad_orders_touch_nothing(project: SandboxProject) -> None:
     for command, text in (
-        (("bench.ab", "--host", "sandbox"), "nothing to compare was named"),
+        (("bench.ab", "--host", "sandbox"), "nothing to compare: pass"),
         (("bench.serve",), "pass either --host NAME or --url"),
         (
             ("bench.sweep", "--host", "sandbox", "--max-num-batched-tokens", "many"),

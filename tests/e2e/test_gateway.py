@@ -333,7 +333,7 @@ def test_a_rollback_without_the_key_of_then_touches_nothing(
     monkeypatch.setenv("GATEWAY_KEY", "another-key-another-key")
     result = gate.rollback()
     assert result.code == 5
-    assert "requires another API key than the present `key`" in result.recap["msg"]
+    assert "requires a different API key from the current `key`" in result.recap["msg"]
     assert gate.container()["State"]["StartedAt"] == before
 
 

@@ -31,7 +31,7 @@ def test_a_host_that_was_proved_and_went_silent_stops_the_run() -> None:
     assert roll.next_batch(HOSTS, []) == (["s1"], "")
     up.remove("s1")
     go, reason = roll.next_batch(HOSTS[1:], ["s1"])
-    assert (go, reason) == ([], "s1 stopped serving after its turn")
+    assert (go, reason) == ([], "s1 stopped serving after being changed")
 
 
 def test_a_batch_is_cut_where_the_last_server_would_go_and_the_rest_comes_later() -> None:

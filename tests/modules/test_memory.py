@@ -143,7 +143,7 @@ def test_what_a_server_held_is_compared_with_what_came_back(spark: FakeSpark) ->
     spark.memory_bytes["MemAvailable"] = 90 * GIB
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(timeout_s=0), spark)
     assert (result.data["back"], result.data["missing_bytes"], result.failed) == (False, 20 * GIB, False)
-    assert "20.0 of its 100.0 GiB not released" in result.msg
+    assert "20.0 of the stopped server's 100.0 GiB not released" in result.msg
     assert any("what frees it" in item.get("text", "") for item in spark.events), "who holds it is told"
 
 
@@ -165,7 +165,10 @@ def test_where_it_is_not_recorded_what_a_server_held_its_memory_is_waited_for_un
     monkeypatch.setattr(Machine, "meminfo", lambda self: {**spark.memory_bytes, "MemAvailable": next(looks, 110) * GIB})
     monkeypatch.setattr(memory, "SETTLE_S", 0.2)
     result = WaitMemoryReleased().run(WaitMemoryReleased.Args(), spark)
-    assert (result.data["back"], result.msg) == (None, "its memory was not recorded; 100.0 GiB released")
+    assert (result.data["back"], result.msg) == (
+        None,
+        "the stopped server's memory was not recorded; 100.0 GiB released",
+    )
 
 
 def test_a_stop_that_nothing_is_known_of_is_not_waited_for(spark: FakeSpark) -> None:

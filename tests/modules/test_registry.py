@@ -40,7 +40,7 @@ def test_a_missing_argument_is_named_with_its_meaning() -> None:
 
 
 def test_lists_and_mappings_are_checked_inside() -> None:
-    with pytest.raises(Refused, match=r"file.words\[1\] must be a text"):
+    with pytest.raises(Refused, match=r"file.words\[1\] must be a string"):
         build_args(Args, {"path": "p", "words": ["a", {"b": 1}]}, module="file")
     assert build_args(Args, {"path": "p", "limits": {"cpu": 2}}, module="file").limits == {"cpu": 2.0}
 

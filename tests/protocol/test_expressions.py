@@ -135,8 +135,8 @@ def test_a_simple_expression_means_what_it_means_in_a_longer_text(expression: st
 DOUBLED = "{% set n=namespace(x='a') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x|length }}"
 
 COSTLY = {
-    "{{ 'a' * 10**9 }}": "a text or list is larger than 1,000,000",
-    "{{ [1] * 10**9 }}": "a text or list is larger than 1,000,000",
+    "{{ 'a' * 10**9 }}": "a string or list is larger than 1,000,000",
+    "{{ [1] * 10**9 }}": "a string or list is larger than 1,000,000",
     "{{ 2 ** 99999999999 }}": "a power is too large",
     "{{ range(10**9) | list }}": "Range too big",
     "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}": "takes more than 1 s",

@@ -49,8 +49,8 @@ def test_the_image_prints_the_version_and_the_options() -> None:
         assert isinstance(output, PrintedOutput)
         return output.text
 
-    assert image.parse_version(run(*image.ASK_VERSION)) == "0.5.23"
-    options = image.parse_options(run(*image.ASK_OPTIONS))
+    assert image.parse_version(run(*image.VERSION_COMMAND)) == "0.5.23"
+    options = image.parse_options(run(*image.HELP_COMMAND))
     assert {name: options.get(name) for name in image.reference_shapes()} == image.reference_shapes()
 
 

@@ -204,7 +204,7 @@ class Fleet:
         return self._play("switch", restrict_to_recipe(hosts, to), options, anyway=anyway)
 
     def rollback(self, hosts: str, *, anyway: bool = False, **options: Unpack[Options]) -> Run:
-        """Return to the last verified server.
+        """Roll back to the last verified server.
 
         anyway: see `deploy`.
         """

@@ -53,7 +53,7 @@ class Proof:
     host: str
     #: time of the verification, as text
     verified_at: str
-    #: None if the throughput was not measured, or was measured with other arguments than the recipe's
+    #: None if the throughput was not measured, or was measured with arguments other than the recipe's
     tok_per_s: float | None
     #: True if it was verified in a sandbox
     simulated: bool = False

@@ -51,8 +51,8 @@ MAX_TEMPERATURE = 2.0
 #: estimate for the lengths of a data set's texts, because the laptop has no tokenizer; the server counts the real number
 CHARS_PER_TOKEN = 4
 DEFAULT_ANSWER_TOKENS = 128
-#: limits for a file of prompts; ShareGPT has 650 MB and about 4 million JSON values
-MAX_BYTES, MAX_PARTS = 2048 * MIB, 40_000_000
+#: limits for a file of prompts; ShareGPT is 650 MB, with about 4 million JSON values
+MAX_BYTES, MAX_JSON_VALUES = 2048 * MIB, 40_000_000
 #: names of the user and the assistant in published data sets
 USER_ROLES, ASSISTANT_ROLES = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 TOKEN_KEYS = ("output_tokens", "max_tokens", "completion_tokens")
@@ -102,7 +102,7 @@ class BenchOptions:
     prompt_tokens: int = 0
     output_tokens: int = 0
     long_tokens: int = 0
-    #: tokens in the longest prompt of a ladder, and number of concurrent prompts
+    #: tokens in the longest prompt of the depth loads, and number of concurrent prompts
     depth: int = 0
     streams: int = 0
     #: file of prompts
@@ -111,7 +111,7 @@ class BenchOptions:
     repeat: int = 1
     seed: int = 1
     name: str = ""
-    #: begin a new series even if the last one is unfinished
+    #: start over, even if the last experiment of this name is unfinished
     again: bool = False
 
     @property
@@ -124,14 +124,14 @@ class BenchOptions:
         if bool(self.a) != bool(self.b):
             raise Refused("-a and -b must be given together.", fix="Or use one recipe and --flag chunked-prefill.")
         if self.a and (self.flag or self.axes):
-            raise Refused("-a and -b name two recipes, --flag changes one: choose one.")
+            raise Refused("-a/-b (two recipes) and --flag (one recipe) can't be combined: choose one.")
         if self.command == "ab" and not (self.a or self.flag or self.axes):
-            raise Refused("nothing to compare was named: pass -a RECIPE -b RECIPE, or --flag chunked-prefill.")
+            raise Refused("nothing to compare: pass -a RECIPE -b RECIPE, or --flag chunked-prefill.")
         if self.command != "sweep" and self.axes and [len(axis.values) for axis in self.axes] != [2]:
             raise Refused("a comparison takes one flag with two values.", fix="`invoke bench.sweep` measures more.")
         if self.command == "sweep" and not (self.sizes or self.axes):
             raise Refused(
-                "nothing to sweep was named: pass sizes, or a flag and its values.",
+                "nothing to sweep: pass --max-num-batched-tokens, or --flag and --values.",
                 fix="--max-num-batched-tokens 512,1024,2048, or --flag max-num-seqs --values 4,8,16",
             )
         if self.sizes and self.axes:
@@ -173,7 +173,7 @@ class LoadLimits:
 
     @classmethod
     def from_arms(cls, arms: Sequence[Effective]) -> LoadLimits:
-        """Return the limits over all arms. Arms without chunked prefill do not count for the budget."""
+        """Return the limits over all arms. Arms without chunked prefill do not count toward the budget."""
         budgets = [arm.budget for arm in arms if arm.budget and arm.chunked_prefill is not False]
         lengths = [arm.max_model_len for arm in arms if arm.max_model_len]
         return cls(max(budgets, default=None), min(lengths, default=None))
@@ -244,7 +244,7 @@ def _depth_loads(options: BenchOptions, default: Load, limits: LoadLimits) -> li
     )
     if options.depth and max_tokens is not None and options.depth > max_tokens:
         message = f"a prompt of {options.depth} tokens does not fit a context of {limits.length}."
-        raise Refused(message, fix=f"--depth {max_tokens} does.")
+        raise Refused(message, fix=f"Use --depth {max_tokens} or less.")
     longest = options.depth or (DEFAULT_DEPTH_TOKENS if max_tokens is None else max(1, max_tokens))
     depths = [longest]
     while depths[-1] // 2 >= MIN_DEPTH_TOKENS:
@@ -276,7 +276,7 @@ def _choose_long_tokens(options: BenchOptions, limits: LoadLimits, loads: Sequen
         if max_tokens is not None and options.long_tokens > max_tokens:
             raise Refused(
                 f"a prompt of {options.long_tokens} tokens does not fit a context of {limits.length}.",
-                fix=f"--long-tokens {max_tokens} does.",
+                fix=f"Use --long-tokens {max_tokens} or less.",
             )
         tokens = options.long_tokens
     else:
@@ -320,7 +320,7 @@ def read_prompts(path: Path, count: int, *, seed: int = 1) -> list[tuple[str, in
 
 def _parse_share_gpt(text: str, path: Path) -> Iterator[tuple[str, int]]:
     try:
-        data = bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_PARTS)
+        data = bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_JSON_VALUES)
     except ValueError as error:
         raise Refused(f"{path} is not JSON: {error}.") from None
     for row in data:
@@ -353,7 +353,9 @@ def _parse_lines(text: str, path: Path) -> Iterator[tuple[str, int]]:
         prompt = row.get("prompt") if isinstance(row, dict) else row
         if not isinstance(prompt, str) or not prompt:
             raise Refused(
-                'a line has no "prompt".', where=f"{path}:{number}", fix='As {"prompt": "...", "output_tokens": 128}.'
+                'a line has no "prompt".',
+                where=f"{path}:{number}",
+                fix='Example: {"prompt": "...", "output_tokens": 128}',
             )
         tokens = next(
             (row[name] for name in TOKEN_KEYS if isinstance(row, dict) and row.get(name)), DEFAULT_ANSWER_TOKENS

@@ -24,7 +24,7 @@ SCHEMA = 1
 #: group of streams that tables show, by kind of load; all streams for other kinds
 SHOWN_GROUPS = {"hol1": "decoding", "itl": "decoding", "hol2": "short", "smoke": "stream", "depth": "stream"}
 #: limits for a results file, enough for ten thousand cells
-MAX_BYTES, MAX_PARTS = 64 * MIB, 4_000_000
+MAX_BYTES, MAX_JSON_VALUES = 64 * MIB, 4_000_000
 JSON_FILE, CSV_FILE, PAGE_FILE = "results.json", "results.csv", "report.html"
 
 #: numbers of the load that are columns of the CSV
@@ -266,7 +266,7 @@ def read_results(path: Path) -> Results:
     path = path / JSON_FILE if path.is_dir() else path
     try:
         data = bounds.sanitize(
-            bounds.parse_json(bounds.read_bytes(path, MAX_BYTES), max_bytes=MAX_BYTES, max_values=MAX_PARTS)
+            bounds.parse_json(bounds.read_bytes(path, MAX_BYTES), max_bytes=MAX_BYTES, max_values=MAX_JSON_VALUES)
         )
     except FileNotFoundError:
         raise Refused(f"no file {path}.", fix="`invoke bench.list` lists the experiments.") from None

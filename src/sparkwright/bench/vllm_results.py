@@ -27,7 +27,7 @@ MAX_TEXT_CHARS = 200
 #: size limit of a result, enough for every gap of ten thousand requests
 MAX_BYTES = 256 * MIB
 #: maximum number of values, such as gaps; each needs up to about 100 bytes as a Python object
-MAX_PARTS = 12_000_000
+MAX_JSON_VALUES = 12_000_000
 #: our keys for vLLM's printed lines, including numbers of the load
 KEYS_BY_LINE: Mapping[str, str] = {
     "Successful requests": "completed",
@@ -169,7 +169,7 @@ def _parse_json_object(text: str) -> dict[str, Any]:
 
 def _parse_json(text: str) -> Any:
     """Parse a JSON text. Raises ValueError if it is invalid or has too many parts."""
-    return bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_PARTS)
+    return bounds.parse_json(text, max_bytes=MAX_BYTES, max_values=MAX_JSON_VALUES)
 
 
 def _count(data: Mapping[str, Any], name: str) -> int:

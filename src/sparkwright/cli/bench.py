@@ -18,7 +18,11 @@ URL: tuple[Option, ...] = (
     ("url", "", "instead of a host: any OpenAI-compatible base URL, measured from here"),
     ("model", "", "with --url: the served model, if there are several"),
 )
-REPEAT: Option = ("repeat", 1, "how often to measure each load; with two arms, the rounds of A B B A (default 1)")
+REPEAT: Option = (
+    "repeat",
+    1,
+    "number of times to measure each load; with two arms, number of A B B A rounds (default 1)",
+)
 RECIPE: Option = ("recipe", "", "use this recipe instead of the host's")
 ARMS: tuple[Option, ...] = (
     ("a", "", "recipe of the first arm"),
@@ -26,7 +30,7 @@ ARMS: tuple[Option, ...] = (
     (
         "flag",
         "",
-        "instead of recipes: one flag of the host's recipe. chunked-prefill: on and off; NAME or NAME=VALUE: with and without",
+        "instead of two recipes, vary a flag of the host's recipe: chunked-prefill (on, off), NAME or NAME=VALUE (with, without)",
     ),
     ("values", "", "with --flag NAME: two values to compare: 2,4"),
     RECIPE,
@@ -156,7 +160,7 @@ def import_results(file: str, name: str = "", json: bool = False) -> None:
     help={"results": "a results file, or the name of an experiment", "json": "the results themselves"},
 )
 def report(results: str, json: bool = False) -> None:
-    """Print an experiment's tables, and rebuild its page."""
+    """Print an experiment's tables, and rebuild its HTML report."""
     from sparkwright.app import experiments
 
     experiments.report(results, json=json)

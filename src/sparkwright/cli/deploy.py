@@ -43,7 +43,7 @@ COMMANDS: tuple[tuple[str, tuple[Option, ...], str], ...] = (
     (
         "rollback",
         (*ROLLING_OPTIONS, *_variable_options("anyway")),
-        """Return to the last verified image, settings and model.
+        """Roll back to the last verified image, settings and model.
 
         The last verified state is recorded by each deploy and restart that passed its checks (see `history`).
         """,

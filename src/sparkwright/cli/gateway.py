@@ -37,7 +37,7 @@ def _run_rollback(**arguments: Any) -> list[int]:
 ROLLBACK_COMMAND = build_command(
     _run_rollback,
     "rollback",
-    """Return to the previous verified gateway and its files.
+    """Roll back to the previous verified gateway and its files.
 
     That is the last verified gateway, or the one before it if the last one is running. It is verified as after a deploy; if that
     fails, the gateway that was running is restored.

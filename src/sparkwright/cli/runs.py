@@ -58,7 +58,7 @@ def history(host: str = "", recipe: str = "", last: int = HISTORY_ENTRIES, json:
 def incident(host: str = "", recipe: str = "", run: str = "", to: str = "", json: bool = False) -> list[int]:
     """Download the diagnostics of a failed server.
 
-    These are the log, docker inspect, memory, kernel messages, the plan and the events, as collected when it failed.
+    These are the log, Docker's inspect data, memory, kernel messages, the plan and the events, as collected when it failed.
     """
     from sparkwright.app.connect import restrict_to_recipe
     from sparkwright.app.queries import host_records

@@ -1,4 +1,4 @@
-"""Rows of the commands that describe hosts, which define their tables, the schema of `--json`, and the API.
+"""The rows printed by commands that describe hosts. They define the commands' tables, the schema of `--json`, and the API.
 
 They are separate from the tables, so that `--json` does not import code for drawing.
 """
@@ -18,7 +18,7 @@ class Upstream:
 
     Attributes:
         host: name of the server's host
-        state: up, drain, maintenance, down or unknown
+        state: up, draining, maintenance, down or unknown
         running: requests in progress
         requests: number since HAProxy last read its files
     """
@@ -75,8 +75,8 @@ class HostStatus:
     Attributes:
         state: a state of health/record.py, `up`, `in progress` or `unreachable`
         drift: fields in which the running server differs from the verified one
-        behind: parts of the lock that are not deployed yet ("image", "model"), or "recipe" if another model than the recipe's is
-            served
+        behind: parts of the lock that are not deployed yet ("image", "model"), or "recipe" if the served model is not the
+            recipe's
         live: true if the host was queried now because it has no valid check
         scheduled: true if the host runs scheduled checks
         outdated: reason why the last check is no longer valid

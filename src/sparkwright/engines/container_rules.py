@@ -35,7 +35,7 @@ class Danger:
     why: str
     #: fix, as a clause
     fix: str = "remove it"
-    #: root: equal to root on the host; data: access to other data than the server's; code: runs third-party code
+    #: root: equal to root on the host; data: access to data other than the server's; code: runs third-party code
     kind: DangerKind = "root"
     #: a read-only mount is harmless
     only_writable: bool = False

@@ -247,21 +247,21 @@ class Image(Protocol):
     """
 
     @property
-    def ASK_VERSION(self) -> tuple[str, ...]:
+    def VERSION_COMMAND(self) -> tuple[str, ...]:
         """The program and arguments that print the version."""
 
     @property
-    def ASK_OPTIONS(self) -> tuple[str, ...]:
+    def HELP_COMMAND(self) -> tuple[str, ...]:
         """The program and arguments that list the options."""
 
     def version_of(self, config: Mapping[str, Any]) -> str | None:
         """Return the version in an image's Config; None if the Config does not contain it."""
 
     def parse_version(self, text: str) -> str | None:
-        """Return the version in the output of ASK_VERSION."""
+        """Return the version in the output of VERSION_COMMAND."""
 
     def parse_options(self, text: str) -> dict[str, str]:
-        """Return the options in the output of ASK_OPTIONS; empty if it is not a list of options."""
+        """Return the options in the output of HELP_COMMAND; empty if it is not a list of options."""
 
     def difference(self, shapes: Mapping[str, str]) -> dict[str, Any]:
         """Return the options as the difference from a known release."""

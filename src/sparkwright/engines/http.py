@@ -209,7 +209,7 @@ MAKE_KEY_HINT = "Generate one with `openssl rand -hex 24`."
 
 
 def is_valid_key(key: str) -> bool:
-    """Return True if a text meets VALID_KEY_RULE."""
+    """Return True if a string meets VALID_KEY_RULE."""
     return _KEY_PATTERN.fullmatch(key) is not None
 
 

@@ -118,7 +118,9 @@ class OptionHistory:
         # the table does not show which release between two examined ones changed the option
         if span.first and current < self._order(self.releases[span.first]):
             is_certain = current <= self._order(self.releases[span.first - 1])
-            return Existence(False if is_certain else None, f"it came with {self.releases[span.first]}", is_newer=True)
+            return Existence(
+                False if is_certain else None, f"it was added in {self.releases[span.first]}", is_newer=True
+            )
         if span.last is not None and current > self._order(self.releases[span.last]):
             is_certain = current >= self._order(self.releases[span.last + 1])
             return Existence(False if is_certain else None, self._describe_removal(span))

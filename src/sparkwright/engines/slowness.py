@@ -42,7 +42,7 @@ class SlownessEvidence:
     share: float | None = None
     #: the rate is below the expected one by more than noise
     slow: bool | None = None
-    #: state of the GPU while decoding, as a text
+    #: state of the GPU while decoding, as a string
     gpu: str = ""
     #: the GPU runs below its normal clock
     gpu_degraded: bool | None = None

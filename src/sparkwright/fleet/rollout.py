@@ -1,4 +1,4 @@
-"""Rolling a play over its hosts: selecting the batches, enforcing `min_serving`, and recording the progress for --resume."""
+"""Rolling a play out to its hosts: selecting the batches, enforcing `min_serving`, and recording the progress for --resume."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class PlayRollout:
             return candidates, ""
         failed = self.guard.find_not_serving(verified)
         if failed:
-            return [], f"{', '.join(failed)} stopped serving after its turn"
+            return [], f"{', '.join(failed)} stopped serving after being changed"
         allowed, reason = self.guard.select_stoppable(candidates)
         self._begun_count -= len(candidates) - len(allowed)
         return allowed, "" if allowed else reason

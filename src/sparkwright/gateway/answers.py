@@ -55,7 +55,7 @@ def too_large_message(max_bytes: int) -> str:
 
 
 def quote(text: str) -> str:
-    """Quote a text as one argument in the configuration."""
+    """Quote a string as one argument in the configuration."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

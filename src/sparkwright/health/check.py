@@ -109,7 +109,7 @@ class HealthCheck:
 
     def _observe(self, prober: Prober, busy: str) -> Observation:
         """Return the prober's observation with the state of the periodic hash of the model's files."""
-        observation = prober.probe(busy=busy)
+        observation = prober.probe(current_run=busy)
         if busy or not observation.has_verified_server:
             return observation
         model_files = model_hashes.load_model_files(self.context, self.settings, observation.time_s)
@@ -233,7 +233,7 @@ class HealthCheck:
 
 def _counters_after_check(observation: Observation, record: Record, prober: Prober) -> dict[str, float | None]:
     """Return the server's counters including the tokens of this check, so that the next check does not count them as traffic."""
-    http, check_tokens = prober.http, 1 if observation.server.token == "made" else 0
+    http, check_tokens = prober.api, 1 if observation.server.token == "made" else 0
     generated, heartbeat = observation.server.generated_tokens, observation.heartbeat
     is_measured = generated is not None and record.speed.measured_s == observation.time_s
     if is_measured or (check_tokens and http.has_separate_heartbeat):

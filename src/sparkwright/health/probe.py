@@ -47,50 +47,50 @@ class Prober:
     #: waits for a number of seconds
     pause: Callable[[float], None] = time.sleep
     #: the host's last verified state
-    good: dict[str, Any] = field(init=False)
+    verified_state: dict[str, Any] = field(init=False)
     #: the server's API key; empty until the server is queried
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        self.good = verified_states.load_last(self.context.state)
+        self.verified_state = verified_states.load_last(self.context.state)
 
     @property
-    def http(self) -> Http:
+    def api(self) -> Http:
         """The HTTP interface of the verified server's engine."""
-        return container_labels.engine_of_spec(self.good.get("spec")).http
+        return container_labels.engine_of_spec(self.verified_state.get("spec")).http
 
     @property
     def serves(self) -> Serves:
-        """The model and image that the last good state serves."""
-        return build_serves(self.good)
+        """The model and image of the last verified state."""
+        return build_serves(self.verified_state)
 
-    def probe(self, *, busy: str = "") -> Observation:
-        """Observe once. busy: the run in progress on the host, which must not be disturbed; empty if there is none."""
+    def probe(self, *, current_run: str = "") -> Observation:
+        """Observe once. current_run: the run in progress on the host, which must not be disturbed; empty if there is none."""
         state = self.context.state
         level = service_guard.read_level(state)
         observation = Observation(
             self.now(),
-            busy=busy,
-            has_verified_server=bool(self.good),
+            busy=current_run,
+            has_verified_server=bool(self.verified_state),
             machine=replace(
                 read_machine(self.context), mem_verified_bytes=level.left_bytes, mem_lowest_bytes=level.lowest_bytes
             ),
             memory_level=level,
             gpus=self._sample_gpus(),
-            gateway_problem=None if busy else find_gateway_problem(self.context),
+            gateway_problem=None if current_run else find_gateway_problem(self.context),
             host_loss=str(host_lost.read_last_loss(state).get("why", "")),
         )
-        if busy or not self.good:
+        if current_run or not self.verified_state:
             return observation
         awake_server = turns.other_awake_server(state)
         observation = replace(
             observation,
             awake_server=awake_server,
             wake_message=turns.service_message(state),
-            restart_policy="" if awake_server else self.good["spec"].get("restart", ""),
-            ready_s=ready_s(self.good),
-            rank=deployed_rank(self.good),
-            answer_noun=tasks.result_noun(self.http),
+            restart_policy="" if awake_server else self.verified_state["spec"].get("restart", ""),
+            ready_s=ready_s(self.verified_state),
+            rank=deployed_rank(self.verified_state),
+            answer_noun=tasks.result_noun(self.api),
         )
         inspected, observation = self._probe_container(observation)
         observation = self._probe_server(observation, inspected)
@@ -100,31 +100,33 @@ class Prober:
 
     def _probe_container(self, observation: Observation) -> tuple[dict[str, Any], Observation]:
         """Observe the container: its state, a crash loop, and its drift from the verified state. Also return its inspection."""
-        name, verified = str(self.good["spec"]["name"]), str(self.good.get("container_id") or "")
+        name, verified_id = str(self.verified_state["spec"]["name"]), str(self.verified_state.get("container_id") or "")
         try:
             inspected = containers.inspect(self.context.docker(), name)
-            if inspected is None and verified:
-                inspected = containers.inspect(self.context.docker(), verified)  # it was renamed
+            if inspected is None and verified_id:
+                inspected = containers.inspect(self.context.docker(), verified_id)  # it was renamed
             if inspected is None:
                 return {}, replace(observation, container=Container(name, status="absent"))
-            container = parse_container(inspected, verified)
+            container = parse_container(inspected, verified_id)
             loop_reason = ""
             if container.exit_code or container.status != "exited":
                 loop_reason = crash_loop.check_and_record(inspected, self.context)
-            drift = snapshot.find_drift(self.context, self.good, inspected)
+            drift = snapshot.find_drift(self.context, self.verified_state, inspected)
             rank = probe_rank(self.context, observation.rank, container, inspected, self.history, start_id(container))
         except SparkwrightError as error:
             return {}, replace(observation, engine_error=error.message, container=Container(name))
-        except Exception as error:  # of requests or docker: the Docker Engine hangs or its answer is invalid
+        except Exception as error:  # raised by requests or docker: the Engine hangs or its answer is invalid
             return {}, replace(
                 observation, engine_error=engine_socket.no_answer_message(error), container=Container(name)
             )
-        has_answered = self.history.answered == start_id(container) or is_verified_since_start(container, self.good)
+        has_answered = self.history.answered == start_id(container) or is_verified_since_start(
+            container, self.verified_state
+        )
         return inspected, replace(
             observation,
             container=container,
             crash_loop=loop_reason,
-            stopped_loop=self.history.loop_stop_reason(container.id, self.good),
+            stopped_loop=self.history.loop_stop_reason(container.id, self.verified_state),
             stopping_run=self.history.find_stopping_run(self.context.state, container.id),
             guard_stop=service_guard.stop_reason(self.context.state, container.id, container.started_s or 0),
             rank=rank,
@@ -136,17 +138,17 @@ class Prober:
 
     def _probe_server(self, observation: Observation, inspected: dict[str, Any]) -> Observation:
         """Observe /health and the counters, and request a token unless the counters already show that the server generates."""
-        url = server_url(self.good["spec"])
+        url = server_url(self.verified_state["spec"])
         if not url or (inspected and observation.container.status != "running"):
             return replace(observation, server=Server(url))
-        http = container_labels.engine_of_container(inspected).http if inspected else self.http
-        health = http_probe.send_request(url, http.health, timeout_s=max(HEALTH_TIMEOUT_S, http.health_s))
+        api = container_labels.engine_of_container(inspected).http if inspected else self.api
+        health = http_probe.send_request(url, api.health, timeout_s=max(HEALTH_TIMEOUT_S, api.health_s))
         server = Server(url, health_status=health.status)
         if health.status != 200:
-            return replace(observation, server=server, loading=health.status in http.loading, error=health.error)
+            return replace(observation, server=server, loading=health.status in api.loading, error=health.error)
         command = list((inspected.get("Config") or {}).get("Cmd") or ())
-        self.key = key = server_key.read_container_key(self.context.state, inspected) or self._configured_key(http)
-        counters = server_counters.read_counters(http, url, key)[0]
+        self.key = key = server_key.read_container_key(self.context.state, inspected) or self._configured_key(api)
+        counters = server_counters.read_counters(api, url, key)[0]
         heartbeat = counters.get(engine_http.HEARTBEAT)
         server = replace(
             server,
@@ -156,7 +158,7 @@ class Prober:
             kv_cache_used=counters.get(engine_http.KV_CACHE_USED),
         )
         frozen_s = self._frozen_s(observation, server, heartbeat)
-        version = http_probe.query_version(http, url, api_key=key, timeout_s=HEALTH_TIMEOUT_S) or ""
+        version = http_probe.query_version(api, url, api_key=key, timeout_s=HEALTH_TIMEOUT_S) or ""
         observation = replace(
             observation,
             has_answered=True,
@@ -167,27 +169,27 @@ class Prober:
         )
         if frozen_s is not None and frozen_s >= self.limits.frozen_s:
             return observation
-        if server.running and self._is_generating(http, url, key, heartbeat):
+        if server.running and self._is_generating(api, url, key, heartbeat):
             return replace(observation, server=replace(server, token="skipped"), frozen_s=None)
-        return self._probe_token(http, observation, key, http.low_priority(command))
+        return self._probe_token(api, observation, key, api.low_priority(command))
 
-    def _is_generating(self, http: Http, url: str, key: str, heartbeat: float | None) -> bool:
+    def _is_generating(self, api: Http, url: str, key: str, heartbeat: float | None) -> bool:
         """Return True if the heartbeat counter increases within a short pause."""
         self.pause(SECOND_SAMPLE_PAUSE_S)
-        later = server_counters.read_counters(http, url, key)[0].get(engine_http.HEARTBEAT)
+        later = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
         return later is not None and heartbeat is not None and later > heartbeat
 
-    def _probe_token(self, http: Http, observation: Observation, key: str, priority: int) -> Observation:
+    def _probe_token(self, api: Http, observation: Observation, key: str, priority: int) -> Observation:
         """Request one token, and record how long it took."""
-        name = (self.good.get("serve") or {}).get("served_name", "")
+        name = (self.verified_state.get("serve") or {}).get("served_name", "")
         url, limit_s = observation.server.url, self.limits.token_s
         is_busy_cluster = bool(observation.rank.cluster and observation.server.running)
         if is_busy_cluster:
             # a stall must be detected within this check, because the group may have exited by the next one
             limit_s = max(limit_s, self.limits.frozen_s)
-        check = http_probe.check_token(http, url, name, api_key=key, timeout_s=limit_s, priority=priority)
+        check = http_probe.check_token(api, url, name, api_key=key, timeout_s=limit_s, priority=priority)
         if check.token == "none":
-            after = server_counters.read_counters(http, url, key)[0].get(engine_http.HEARTBEAT)
+            after = server_counters.read_counters(api, url, key)[0].get(engine_http.HEARTBEAT)
             if after is not None and after > (observation.heartbeat or 0):
                 # other requests make progress, so this one is only queued
                 token, frozen_s = "skipped", None
@@ -205,8 +207,8 @@ class Prober:
         since_s = self.history.still_since_s(start_id(observation.container), heartbeat)
         return observation.time_s - since_s if server.running and since_s is not None else None
 
-    def _configured_key(self, http: Http) -> str:
-        secret = self.context.secrets.get(http.key_variable)
+    def _configured_key(self, api: Http) -> str:
+        secret = self.context.secrets.get(api.key_variable)
         return secret.reveal() if secret else ""
 
     # -- the machine ---------------------------------------------------------------------------------------------------
@@ -255,17 +257,17 @@ def server_url(spec: dict[str, Any]) -> str:
     return containers.url_of({"HostConfig": {"PortBindings": port_bindings(tuple(spec.get("ports") or ()))}})
 
 
-def deployed_rank(good: Mapping[str, Any]) -> Rank:
+def deployed_rank(verified_state: Mapping[str, Any]) -> Rank:
     """Return the rank of the last verified state; a `Rank` without a cluster if it is not a member of one."""
-    membership = container_labels.membership_of_labels((good.get("spec") or {}).get("labels"))
+    membership = container_labels.membership_of_labels((verified_state.get("spec") or {}).get("labels"))
     return Rank(membership.cluster, membership.rank, len(membership.members)) if membership.cluster else Rank()
 
 
 def read_rank(
-    context: Context, good: Mapping[str, Any], container: Container, history: CheckHistory, start: str
+    context: Context, verified_state: Mapping[str, Any], container: Container, history: CheckHistory, start: str
 ) -> Rank:
     """Return the observed state of this host's rank. container: the current container. start: see `probe_rank`."""
-    deployed = deployed_rank(good)
+    deployed = deployed_rank(verified_state)
     if not deployed.cluster or container.status in ("", "absent"):
         return deployed
     try:

@@ -1,4 +1,4 @@
-"""Queries of nvidia-smi, and their output as data.
+"""nvidia-smi queries, and parsing of their output.
 
 A query is a list of values by their names in FIELDS. nvidia-smi prints a row of cells per GPU; a Spark has one GPU. A value that
 the driver does not report is "[N/A]", which is read as unknown.
@@ -17,7 +17,7 @@ from sparkwright.trust.bounds import parse_number
 #: prints nvidia-smi's table for people
 TABLE_COMMAND = ("nvidia-smi",)
 FORMAT_OPTION = "--format=csv,noheader,nounits"
-#: nvidia-smi's field by value
+#: nvidia-smi's name for each value, by our name for it
 FIELDS = {
     "name": "name",
     "driver": "driver_version",

@@ -122,7 +122,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.history(hosts, last=last))
 
     def incident(hosts: Hosts, run: RunId = "") -> dict[str, Any]:
-        """Read the diagnostics of a server's failure: log, inspect, memory, kernel messages, events."""
+        """Read the diagnostics of a server's failure: log, inspect data, memory, kernel messages, events."""
         return output.build_answer("hosts", fleet.incident(hosts, run=run), max_text_chars=output.MAX_LOG_CHARS)
 
     def report(hosts: Hosts = "all", since: Since = "7d") -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _read_tools(fleet: Fleet) -> Sequence[Callable[..., dict[str, Any]]]:
         return output.build_answer("hosts", fleet.report(hosts, since=since))
 
     def docs(topic: Topic = "", search: Words = "") -> dict[str, Any]:
-        """Read a page of the documentation, of a playbook module or of a rule, or search them. Topic of doctor.md: doctor."""
+        """Read a page of the documentation, a playbook module or rule, or search them. For doctor.md, pass the topic `doctor`."""
         if topic and search.strip():
             raise Refused("give either a topic or words to search for.")
         if search.strip():

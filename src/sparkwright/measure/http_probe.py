@@ -71,7 +71,7 @@ def send_with_fewer_options(
     timeout_s: float = 5,
     path: str = openai_api.CHAT_PATH,
 ) -> Response:
-    """Send a request, again with fewer options if the server refuses some. Never raises.
+    """Send a request, and retry with fewer options if the server rejects some. Never raises.
 
     Args:
         api: the engine's HTTP API.
@@ -119,7 +119,7 @@ def _describe_failure(error: TransportError) -> str:
         return "the key is not valid in an HTTP header"
     if isinstance(error, TooLarge):
         return f"the response has more than {bounds.MAX_ANSWER_BYTES // MIB} MiB"
-    return f"it {error}"
+    return f"the server {error}"
 
 
 def extract_error(document: Any) -> str:
@@ -148,12 +148,12 @@ def error_text(error: Any) -> str:
 
 
 def request_tokens(
-    http: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
+    api: Http, url: str, model: str, tokens: int = 1, *, timeout_s: float, api_key: str = "", priority: int = 0
 ) -> Response:
-    """Request a few tokens, or the check of the server's task if it does not generate. Never raises.
+    """Request a few tokens or, if the server's task is not generation, send that task's check request. Never raises.
 
     Args:
-        http: the engine's HTTP API.
+        api: the engine's HTTP API.
         url: URL of the server.
         model: served name.
         tokens: number of tokens to generate.
@@ -161,11 +161,11 @@ def request_tokens(
         api_key: key of the server.
         priority: see `openai_api.build_request`.
     """
-    if http.task != GENERATE:
-        path, request_body = tasks.PROOFS[http.task].request(model)
+    if api.task != GENERATE:
+        path, request_body = tasks.PROOFS[api.task].request(model)
         return send_request(url, path, body=request_body, api_key=api_key, timeout_s=timeout_s)
-    body = openai_api.build_request(http, model, CHECK_PROMPT, tokens, priority=priority)
-    return send_with_fewer_options(http, url, body, api_key=api_key, timeout_s=timeout_s)
+    body = openai_api.build_request(api, model, CHECK_PROMPT, tokens, priority=priority)
+    return send_with_fewer_options(api, url, body, api_key=api_key, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +179,13 @@ class TokenCheck:
     token_s: float = 0.0
 
 
-def check_token(http: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
+def check_token(api: Http, url: str, model: str, *, timeout_s: float, api_key: str, priority: int) -> TokenCheck:
     """Request a token and evaluate the answer. Takes the arguments of `request_tokens`. Never raises."""
     began_s = time.monotonic()
-    response = request_tokens(http, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
+    response = request_tokens(api, url, model, timeout_s=timeout_s, api_key=api_key, priority=priority)
     token_s = time.monotonic() - began_s
     if response.status == 200 and not response.failure:
-        problem = find_missing_part(http, response.json())
+        problem = find_missing_part(api, response.json())
         return TokenCheck("error" if problem else "made", f"the response was 200 {problem}" if problem else "", token_s)
     if response.error == "timeout":
         return TokenCheck("none", token_s=token_s)
@@ -195,12 +195,12 @@ def check_token(http: Http, url: str, model: str, *, timeout_s: float, api_key: 
     return TokenCheck("error", error, token_s)
 
 
-def find_missing_part(http: Http, document: Any) -> str:
+def find_missing_part(api: Http, document: Any) -> str:
     """Describe what a response with status 200 lacks, such as "without a token"; empty if it is complete.
 
     The order in a reranker's response is not checked here but by `verify_health`.
     """
-    if http.task == GENERATE:
+    if api.task == GENERATE:
         return "" if openai_api.count_tokens(document) > 0 else "without a token"
-    verdict = tasks.PROOFS[http.task].evaluate(document)
+    verdict = tasks.PROOFS[api.task].evaluate(document)
     return "" if verdict.content else verdict.problem

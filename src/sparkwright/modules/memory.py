@@ -19,16 +19,16 @@ from sparkwright.units import GIB, format_gib
 
 POLL_S = 0.1
 RECHECK_S = 1.0
-#: a wait whose pending release is unknown or too small ends after this time without a change of the available memory
+#: if the expected release is unknown or too small, waiting ends once available memory has not changed for this long
 QUIET_PERIOD_S = 3.0
-#: smaller changes of the available memory are attributed to other programs
+#: smaller changes in available memory are attributed to other programs
 MIN_CHANGE_BYTES = 64 * 2**20
 #: memory that may be released in addition to the known amount
 MAX_OTHER_RELEASE_BYTES = GIB // 2
 
 #: after this time without a release, a server's unrecorded memory counts as released
 SETTLE_S = 1.0
-#: a smaller rise of the available memory does not count as a release
+#: a smaller rise in available memory does not count as a release
 MIN_RISE_BYTES = 64 * 2**20
 
 
@@ -37,12 +37,12 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
 
     If the memory is not enough, the run is refused before anything is stopped. The budget is the sum of the engine's
     memory on the GPU and on the host (measured at its last verified start here, otherwise assumed), the peak of
-    compilation in a cold start, the host's other servers, the host itself, and the reserve. The host itself is the memory
-    in use now, minus that of the server to be stopped (as recorded when it was verified, otherwise of its processes) and,
-    unless `ollama` is `leave`, of Ollama's models. If one of these is unknown, `memory` checks the budget once the server
-    has stopped. All servers of a host must fit together, running or not; of servers that take turns only the largest
-    counts. Limits (/dev/shm) are listed but not added. If the host went down in an earlier start with the same image and
-    arguments, the start is refused unless `--anyway` is given.
+    compilation in a cold start, the host's other servers, the host's own share, and the reserve. The host's own share is the
+    memory in use now, minus the memory held by the server to be stopped (as recorded when it was verified, otherwise by its
+    processes) and, unless `ollama` is `leave`, by Ollama's models. If one of these is unknown, `memory` checks the budget
+    once the server has stopped. All servers of a host must fit together, running or not; of servers that take turns only
+    the largest counts. Limits (/dev/shm) are listed but not added. If the host went down during an earlier start with the
+    same image and arguments, the start is refused unless `--anyway` is given.
 
     Returns: budget (rows with name, size_bytes, source, assumed, at_most; need_bytes, left_bytes, total_bytes),
     available_bytes, freed_bytes (null if unknown), need_bytes; if refused, holders.
@@ -56,7 +56,7 @@ class AssertMemoryFits(Module["AssertMemoryFits.Args"]):
         )
         needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
         )
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         ollama: Literal["unload", "stop", "leave"] = arg("leave: keep Ollama's models", default="unload")
@@ -143,7 +143,7 @@ class _PendingRelease:
 
 
 class Memory(Module["Memory.Args"]):
-    """Check that the engine's memory is available, by MemAvailable, the only reliable figure on shared memory.
+    """Check that the engine's memory is available, according to MemAvailable, the only reliable figure with unified memory.
 
     The budget is that of `assert_memory_fits`, with all memory in use now as one row. A stopped container, or an unloaded
     Ollama model, releases its memory with some delay, so the module waits. If the memory of the stopped server and of
@@ -163,7 +163,7 @@ class Memory(Module["Memory.Args"]):
         )
         needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
         )
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
         timeout_s: float = arg("time limit for waiting for memory to be released, seconds", default=60.0)
@@ -231,8 +231,8 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
     """Wait until the memory of the stopped server is available again.
 
     MemAvailable must rise by the memory that was recorded when the server was verified, within a tolerance. Without a
-    record, the module waits until no more memory is released. On shared memory a CUDA context, or memory that the driver
-    leaks, can outlive its process, so the module reports the processes that use the missing memory. It does not fail,
+    record, the module waits until no more memory is released. With unified memory, a CUDA context or memory leaked by
+    the driver can outlive its process, so the module reports the processes that use the missing memory. It does not fail,
     because `memory` decides whether the next server fits, and leaked driver memory affects a restored server just as much.
 
     Returns: back (false: some memory is missing; null: unknown), missing_bytes, waited_s, holders.
@@ -252,7 +252,7 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
             return Result(msg="nothing was stopped", data=_result_data(None))
         if not held_bytes:
             released_bytes, waited_s = _wait_until_settled(context, int(stopped["available_bytes"]), args.timeout_s)
-            msg = f"its memory was not recorded; {format_gib(released_bytes)} GiB released"
+            msg = f"the stopped server's memory was not recorded; {format_gib(released_bytes)} GiB released"
             return Result(msg=msg, data=_result_data(None, waited_s=waited_s))
         tolerated_bytes = max(held_bytes * args.tolerance, MAX_OTHER_RELEASE_BYTES)
         expected_bytes = int(stopped["available_bytes"] + held_bytes - tolerated_bytes)
@@ -261,14 +261,14 @@ class WaitMemoryReleased(Module["WaitMemoryReleased.Args"]):
             available = context.machine.meminfo()["MemAvailable"]
             waited_s = round(time.monotonic() - started_s, 2)
             if available >= expected_bytes:
-                return Result(msg=f"{format_gib(held_bytes)} GiB", data=_result_data(True, waited_s=waited_s))
+                return Result(msg=f"released {format_gib(held_bytes)} GiB", data=_result_data(True, waited_s=waited_s))
             if waited_s > args.timeout_s:
                 break
             context.progress(max(0, available - stopped["available_bytes"]), held_bytes, unit="bytes", text="released")
             time.sleep(POLL_S)
         missing_bytes = stopped["available_bytes"] + held_bytes - available
         memory_holders = holders.inspect(context)
-        missing = f"{format_gib(missing_bytes)} of its {format_gib(held_bytes)} GiB"
+        missing = f"{format_gib(missing_bytes)} of the stopped server's {format_gib(held_bytes)} GiB"
         msg = f"{missing} not released within {args.timeout_s:g} s"
         context.note(msg)
         for line in holders.format_table(memory_holders):

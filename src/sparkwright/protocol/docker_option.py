@@ -17,7 +17,7 @@ TEXT, TEXTS, NUMBER, BOOLEAN, TEXT_MAP = map(optional, (str, [str], int, bool, {
 
 
 def value_arguments(flag: str, value: Any) -> OptionArguments:
-    """Return the arguments for a text, a number, a list or a mapping; empty if the value is empty."""
+    """Return the arguments for a string, a number, a list or a mapping; empty if the value is empty."""
     if isinstance(value, dict):
         value = tuple(f"{key}={text}" for key, text in sorted(value.items()))
     values = value if isinstance(value, tuple) else (value,)

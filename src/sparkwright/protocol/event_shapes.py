@@ -14,7 +14,7 @@ from sparkwright.trust.names import PATH_COMPONENT
 from sparkwright.trust.shapes import OptionalField, Shape, line, moment, number_between
 from sparkwright.visible import escape_invisible
 
-#: length at which a text from a host is truncated
+#: length at which a string from a host is truncated
 MAX_SENTENCE_CHARACTERS = 20_000
 #: files of an incident bundle, described in host/records/incidents.py
 INCIDENT_FILES = frozenset(
@@ -41,7 +41,7 @@ def exit_code(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """Shape of a text for display: invisible characters are escaped, and long texts are truncated."""
+    """Shape of a string for display: invisible characters are escaped, and long strings are truncated."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return escape_invisible(value, max_chars=MAX_SENTENCE_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Jinja2 expressions of a playbook: sandboxed, undefined names are errors, and a text that is only "{{ x }}" keeps x's type.
+"""Jinja2 expressions of a playbook: sandboxed, undefined names are errors, and a string that is only "{{ x }}" keeps x's type.
 
 The laptop renders expressions that depend only on files; the host renders those with facts and registered results. Results may
 come from a log or a model, so any error of an expression only fails its task, and the play's rescue runs.
@@ -137,7 +137,7 @@ def _render_text(text: str, names: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _find_lone_expression(text: str) -> str | None:
-    """Return the expression of a text that is a single expression; None for any other text."""
+    """Return the expression of a string that is a single expression; None for any other string."""
     body = text.strip()
     if not (body.startswith("{{") and body.endswith("}}")):
         return None
@@ -147,7 +147,7 @@ def _find_lone_expression(text: str) -> str | None:
 
 
 def _compute_value(compile_text: Callable[[str], Callable[..., Any]], text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of a text as plain data. Raises Jinja2's errors and LimitExceeded."""
+    """Return the value of a string as plain data. Raises Jinja2's errors and LimitExceeded."""
     reset_steps()
     with limit_memory():
         if compile_text is _compile_expression:
@@ -172,7 +172,7 @@ def _to_plain_data(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _parse(text: str) -> nodes.Template:
-    """Return the syntax tree of a text. It is cached, so callers must not change it."""
+    """Return the syntax tree of a string. It is cached, so callers must not change it."""
     return _ENV.parse(text)
 
 
@@ -215,7 +215,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _quote_text(text: str, line: int) -> str:
-    """Return a text as quoted in a message; of several lines, only the one with the error."""
+    """Return a string as quoted in a message; of several lines, only the one with the error."""
     lines = text.split("\n")
     if len(lines) > 1 and 0 < line <= len(lines):
         text = lines[line - 1].strip()

@@ -22,7 +22,7 @@ from sparkwright.visible import one_line
 
 #: limit on the loop items, calls and operations of one rendering; sparkwright's longest template needs 500
 MAX_STEPS = 200_000
-#: limit on the characters of a text and the items of a list
+#: limit on the characters of a string and the items of a list
 MAX_SIZE = 1_000_000
 #: limit on the exponent of a power; 2**MAX_EXPONENT is larger than any size in bytes
 MAX_EXPONENT = 64
@@ -268,7 +268,7 @@ def _check_widths(text: str) -> None:
 
 def _check_sizes(*sizes: int) -> None:
     if max(sizes, default=0) > MAX_SIZE:
-        raise SecurityError(f"a text or list is larger than {MAX_SIZE:,}")
+        raise SecurityError(f"a string or list is larger than {MAX_SIZE:,}")
 
 
 def _size_of(value: Any) -> int:

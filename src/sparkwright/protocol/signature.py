@@ -136,7 +136,7 @@ def _suggest_name(name: str, arguments: Mapping[str, Argument]) -> str:
 def _convert(value: Any, argument_type: ArgumentType, where: str) -> Any:
     """Return a value of the given type. Raises Refused if it has another type.
 
-    Only "5" for a number and 5 for a text are converted.
+    Only "5" for a number and 5 for a string are converted.
     """
     kind, *inner = argument_type
     if kind == "anything":
@@ -199,4 +199,6 @@ def _quote_value(value: Any, where: str) -> str:
 
 def _describe_type(argument_type: ArgumentType) -> str:
     kind = str(argument_type[0])
+    if kind == "text":
+        return "a string"
     return kind if kind in ("true or false", "one of") else f"a {kind}"

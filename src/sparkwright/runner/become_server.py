@@ -111,7 +111,7 @@ def _run_module(request: dict[str, Any], context: RunContext) -> Result:
 def restore_owner(folder: Path, uid: int, gid: int) -> None:
     """Change the owner of root's files and folders below a user's folder to that user.
 
-    Left unchanged: links and their targets, files with a second hard link (which may be the system's), files of other owners than
+    Left unchanged: links and their targets, files with a second hard link (which may be the system's), files of owners other than
     root, other file systems, and everything if the folder does not belong to the user.
     """
     with contextlib.suppress(OSError), _open_descriptor(folder) as top:

@@ -27,7 +27,7 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _check_text(value: Any) -> str:
-    """Check a text for use in a file name, an environment variable or an argument."""
+    """Check a string for use in a file name, an environment variable or an argument."""
     if "\0" in shapes.text(value):
         raise ValueError("has a NUL character")
     return str(value)

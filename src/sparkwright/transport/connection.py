@@ -236,7 +236,7 @@ class Connection:
             raise Interrupted("broke off the TLS handshake") from None
         self._socket = secured
         if tls.sha256 and hashlib.sha256(secured.getpeercert(binary_form=True) or b"").hexdigest() != tls.sha256:
-            raise Untrusted("shows another certificate than the expected one")
+            raise Untrusted("shows a certificate other than the expected one")
 
     def send(self, data: bytes) -> None:
         """Send all of the data.

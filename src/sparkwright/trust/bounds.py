@@ -78,7 +78,7 @@ def parse_json(
 
 
 def sanitize(value: Any, max_depth: int = MAX_SHOWN_DEPTH) -> Any:
-    """Return a JSON value with invisible characters escaped in all texts, including keys.
+    """Return a JSON value with invisible characters escaped in all strings, including keys.
 
     NaN and numbers beyond MAX_NUMBER become null, which means unknown. Types that JSON lacks, such as paths, become text.
     """

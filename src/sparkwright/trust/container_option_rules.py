@@ -1,6 +1,6 @@
 """Validation of a recipe's container options, in Docker's spelling, before they reach an engine.
 
-Each `check_` function returns the reason why a text is invalid; empty if it is valid. The checks refuse everything that Docker
+Each `check_` function returns the reason why a string is invalid; empty if it is valid. The checks refuse everything that Docker
 refuses, while the running server is still untouched. They also refuse a few spellings that Docker accepts, because Docker would
 choose a random port or report the value in another form; tests/project/docker_words.py lists them all.
 """
@@ -39,7 +39,7 @@ PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 def check_size(text: str) -> str:
-    """Return the reason why a text is not a size; an empty text is valid and means that no size is set."""
+    """Return the reason why a string is not a size; an empty string is valid and means that no size is set."""
     if not text:
         return ""
     try:

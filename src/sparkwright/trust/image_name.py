@@ -91,7 +91,7 @@ class ImageReference:
 
 
 def check_image(ref: str) -> str:
-    """Return the reason why a text is not REPOSITORY[:TAG][@DIGEST]; empty if it is valid.
+    """Return the reason why a string is not REPOSITORY[:TAG][@DIGEST]; empty if it is valid.
 
     A valid reference is safe in a URL's path and as a command's argument.
     """

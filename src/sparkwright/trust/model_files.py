@@ -37,14 +37,14 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9._@+~-]{1,200}){1,20}")
 
 
 def check_model_id(text: str) -> str:
-    """Return the reason why a text is not a model's id on a hub; empty if it is valid."""
+    """Return the reason why a string is not a model's id on a hub; empty if it is valid."""
     if ".." in text or "--" in text or not _ID.fullmatch(text):
         return "is not a model's name on the hub, OWNER/NAME: letters, digits, `.`, `_` and `-`"
     return ""
 
 
 def check_revision(text: str) -> str:
-    """Return the reason why a text is not a branch, tag or commit; empty if it is valid."""
+    """Return the reason why a string is not a branch, tag or commit; empty if it is valid."""
     if not text or len(text) > MAX_REVISION_CHARS or text != one_line(text) or _INVALID_REF.search(text):
         return "is not a valid git branch, tag or commit"
     return ""

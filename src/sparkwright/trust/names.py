@@ -32,7 +32,7 @@ MAX_COMPONENT_BYTES, MAX_PATH_BYTES = 255, 1024
 
 
 def require_match(pattern: re.Pattern[str], text: object, subject: str) -> str:
-    """Return a text if it matches the whole pattern. Raises Failed otherwise. subject: begins the error message."""
+    """Return a string if it matches the whole pattern. Raises Failed otherwise. subject: begins the error message."""
     if isinstance(text, str) and pattern.fullmatch(text):
         return text
     raise Failed(f"{subject} is not valid: '{one_line(str(text), max_chars=80)}'.")
@@ -47,7 +47,7 @@ def expand_home(path: str) -> Path:
 
 
 def check_file_name(name: str) -> str:
-    """Return the reason why a text is not a relative file name as listed by a model repository; empty if it is valid.
+    """Return the reason why a string is not a relative file name as listed by a model repository; empty if it is valid.
 
     Names with spaces, commas, brackets or letters of any script are valid. Names that leave the folder or have control characters
     are not.

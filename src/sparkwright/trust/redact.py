@@ -36,7 +36,7 @@ class Redactor:
         return any(form in line for form in self._in_json)
 
     def redact_value(self, value: Any) -> Any:
-        """Return a JSON value in which all texts, including field names, are redacted."""
+        """Return a JSON value in which all strings, including field names, are redacted."""
         if isinstance(value, str):
             return self.redact_text(value)
         if isinstance(value, Mapping):

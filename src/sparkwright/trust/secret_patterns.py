@@ -86,7 +86,7 @@ def mask_value(data: Any, name: str = "", mask: str = MASK) -> Any:
 
 
 def mask_texts(data: Any, mask: str = MASK) -> Any:
-    """Apply `mask_text` to all texts of a JSON value with sparkwright's field names, such as an event."""
+    """Apply `mask_text` to all strings of a JSON value with sparkwright's field names, such as an event."""
     if isinstance(data, Mapping):
         return {key: mask_texts(value, mask) for key, value in data.items()}
     if isinstance(data, list | tuple):

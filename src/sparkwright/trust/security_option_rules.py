@@ -83,7 +83,7 @@ def check_device(text: str) -> str:
 
 
 def _is_access(text: str) -> bool:
-    """Return True if a text is a device's permissions: r (read), w (write) and m (mknod), each at most once."""
+    """Return True if a string is a device's permissions: r (read), w (write) and m (mknod), each at most once."""
     return 0 < len(text) <= len({*text} & {*"rwm"})
 
 

@@ -7,8 +7,8 @@ A shape is one of these:
     [A]                                     a list of A
     {str: A}  {text: A}                     an object with values A; `text` excludes names that can't be encoded
     {"a": A, "b": OptionalField(B, value)}  an object with these fields; further fields are kept
-    frozenset(...)                          one of these texts
-    a compiled pattern                      a text that matches completely
+    frozenset(...)                          one of these strings
+    a compiled pattern                      a string that matches completely
     a function                              its result for the value; it raises ValueError for an invalid one
 
 `validate` and `validate_or_fail` reject the whole value if a part is invalid. A `Partial`, also a shape, drops invalid fields.
@@ -144,14 +144,14 @@ def build_dataclass(kind: type[Built], data: Mapping[str, Any], **fields: Any) -
 
 
 def line(value: Any) -> str:
-    """Return a text with newlines and invisible characters escaped."""
+    """Return a string with newlines and invisible characters escaped."""
     if not isinstance(value, str):
         raise ValueError("is not text")
     return one_line(value)
 
 
 def text(value: Any) -> str:
-    """Return a text that can be encoded as UTF-8, which excludes lone surrogates."""
+    """Return a string that can be encoded as UTF-8, which excludes lone surrogates."""
     if not isinstance(value, str) or any("\ud800" <= letter <= "\udfff" for letter in value):
         raise ValueError("is not text")
     return value

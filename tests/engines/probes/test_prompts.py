@@ -74,7 +74,7 @@ SWITCHED = "{% if '/no_think' in text(messages[-1].content) %}<think></think>{% 
         (template(turn=TURN % (KEEPS_IF, CALLS)), "unless a request sets preserve_thinking: true and sends the thinking as `reasoning_content`"),
         (template(turn=TURN % (THOUGHT.replace("m.reasoning or ", ""), CALLS)), "reaches the model only under `reasoning_content`"),
         (template(turn=TURN % (EMPTY, CALLS)), "it puts empty thinking marks before earlier answers"),
-        (template(turn=TURN % ("{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}", CALLS)), "an answer to continue begins with other marks"),
+        (template(turn=TURN % ("{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}", CALLS)), "an answer to continue begins with different marks"),
     ],
 )  # fmt: skip
 def test_what_clients_would_not_expect_of_a_template_is_a_note(source: str, note: str) -> None:

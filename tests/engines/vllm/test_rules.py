@@ -156,8 +156,8 @@ def test_the_engines_own_list_decides_and_the_table_explains() -> None:
         # between two releases that were read, of which both lack it, both have it, or one does
         ("lora-extra-vocab-size", "0.19.1", "error", "it was removed in 0.12.0"),
         ("num-lookahead-slots", "0.10.2", None, ""),
-        ("watchdog-config", "0.20.0", "error", "it came with 0.33.0"),
-        ("disable-chunked-prefill", "0.17.1", "error", "it came with 0.33.0"),
+        ("watchdog-config", "0.20.0", "error", "it was added in 0.33.0"),
+        ("disable-chunked-prefill", "0.17.1", "error", "it was added in 0.33.0"),
         ("monokernel", "0.33.0", None, ""),
         ("never-heard-of", "0.12.0", "error", "no release from 0.10.2 to 0.33.0 has it"),
         ("lora-extra-vocab-size", "0.11.3", "warning", ""),

@@ -44,10 +44,10 @@ def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("config", "version", "severity", "text"),
     [
-        ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, "0.19.1", "error", "came with 0.20.0"),
-        ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, None, "warning", "came with 0.20.0"),
+        ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, "0.19.1", "error", "was added in 0.20.0"),
+        ({"method": "dflash", "model": "/d", "num_speculative_tokens": 8}, None, "warning", "was added in 0.20.0"),
         ({"method": "medusa", "model": "/d", "num_speculative_tokens": 3}, "0.33.0", "error", "removed in 0.33.0"),
-        ({"method": "mtp", "num_speculative_tokens": 1, "kv_cache_dtype": "fp8"}, "0.25.1", "error", "came with 0.26.0"),
+        ({"method": "mtp", "num_speculative_tokens": 1, "kv_cache_dtype": "fp8"}, "0.25.1", "error", "was added in 0.26.0"),
         ({"method": "tomorrow", "num_speculative_tokens": 1}, "0.40.0", "warning", "tomorrow is not a method"),
         ('{"method":"mtp","num_speculative_tokens":0}', "0.32.0", "error", "at least 1"),
         ({f"{FLAG}": {"method": "mtp"}, f"{FLAG}.num_speculative_tokens": "many"}, "0.32.0", "error", "whole number"),

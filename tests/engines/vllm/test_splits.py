@@ -122,7 +122,7 @@ def test_the_other_split_is_the_way_out() -> None:
     (finding,) = parallel.check(Split(pipeline=2), {}, model_with_heads(32, 8), Version("0.19.1"))
     assert finding.ways_out[-1].text == "write `parallel: {tensor: 2}`"
     (finding,) = parallel.check(Split(tensor=3), {}, model_with_heads(32, 8, layers=2), RELEASE)
-    assert finding.ways_out[0].text == "serve it from another number of hosts, or from each host alone"
+    assert finding.ways_out[0].text == "serve it on a different number of hosts, or on each host separately"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_ray_is_refused_with_the_reason_in_any_spelling() -> None:
     (finding,) = parallel.check(
         Split(tensor=2), {"distributed_executor_backend": "ray"}, model_with_heads(32, 8), RELEASE
     )
-    assert finding.severity == "error" and "no Ray since 0.18.0" in finding.sentence
+    assert finding.severity == "error" and "have not included Ray since 0.18.0" in finding.sentence
     assert check_split(Split(tensor=2), model_with_heads(32, 8), **{"distributed-executor-backend": "mp"}) == {}
     assert "parallel-backend" in check_split(
         Split(tensor=2), model_with_heads(32, 8), **{"distributed-executor-backend": "uni"}

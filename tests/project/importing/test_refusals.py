@@ -53,7 +53,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("services: {a: {image: a/vllm:1, volumes: 5}}\n", "tiny.yaml:1: `services.a.volumes` must be a list, got a number"),
         ("services: {a: {image: a/vllm:1, ports: 8000}}\n", "`services.a.ports` must be a list, got a number"),
         ("services:\n  a:\n    image: a/vllm:1\n    oom_score_adj: abc\n", "`oom_score_adj` must be a whole number, got 'abc'"),
-        ("services:\n  a:\n    image: [b]\n", "tiny.yaml:3: `services.a.image` must be a text, got a list"),
+        ("services:\n  a:\n    image: [b]\n", "tiny.yaml:3: `services.a.image` must be a string, got a list"),
         (VLLM + "dependencies: 259\n", "`dependencies` must be a list, got a number"),
         (VLLM + "features: {a: {args: {b: c}}}\n", "duplicate key"),
         (SPARKRUN_2 + "overrides: [5]\n", "`overrides.0` must be a mapping, got a number"),
@@ -62,7 +62,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("- a\n- b\n", "this is not a recipe of"),
         ("hello: world\n", "this is not a recipe of"),
         ("model: {model_id: 5}\nvariants: 7\n", "`variants` must be a mapping"),
-        ("recipe_version: '2'\nmodel: [a]\n", "`model` must be a text"),
+        ("recipe_version: '2'\nmodel: [a]\n", "`model` must be a string"),
         ("a: &a [1]\nb: [*a, *a]\n", "this is not a recipe of"),
     ],
 )  # fmt: skip

@@ -183,7 +183,7 @@ def _option_changes() -> Iterator[Change]:
             yield Change(row.removed, f"`--{row.flag}` is gone", source, _gone(row))
 
 
-def _has(row: option_history.Row) -> Seen:
+def _has(row: option_history.OptionChange) -> Seen:
     """A release after it went tells nothing of its beginning."""
 
     def seen(report: Report) -> bool | None:
@@ -193,7 +193,7 @@ def _has(row: option_history.Row) -> Seen:
     return seen
 
 
-def _gone(row: option_history.Row) -> Seen:
+def _gone(row: option_history.OptionChange) -> Seen:
     """A release before it came, or after it came back, tells nothing of its end."""
 
     def seen(report: Report) -> bool | None:

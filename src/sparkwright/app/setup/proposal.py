@@ -289,7 +289,7 @@ def render_host_file(host: NewHost, survey_lines: Sequence[str], command: str) -
         *([f"port: {host.port}"] if host.port else []),
         f"groups: [{', '.join(map(_format_yaml, host.groups))}]",
         *([f"recipe: {_format_yaml(host.recipe)}            # recipes/{host.recipe}.yml"] if host.recipe else []),
-        "# serve_port: 8000             # publish the server on another port than the recipe's",
+        "# serve_port: 8000             # publish the server on a port other than the recipe's",
     ]
     return "\n".join([shipped_files.schema_line("host").rstrip(), *comments, "", *rows]) + "\n"
 

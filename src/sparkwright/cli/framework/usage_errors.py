@@ -109,7 +109,7 @@ def _check_help_names(program: Program) -> str:
         return _describe_unknown_word(command, (), "", None, _build_contexts(program))
     groups = program.collection.collections
     if isinstance(group, str) and group not in groups:
-        return f"no commands below '{group}'." + _suggest(group, groups, "--list")
+        return f"no command group '{group}'." + _suggest(group, groups, "--list")
     return ""
 
 

@@ -50,7 +50,7 @@ class TaskLines:
         self.write = write or print_plain
         self._progress_at: dict[str, float] = {}
         self._names: dict[tuple[str, str], str] = {}
-        self._reported: set[str] = set()
+        self._announced_sandboxes: set[str] = set()
         self._skipped: dict[str, list[str]] = {}
         self._failures: dict[str, set[str]] = {}
         self._stages: dict[str, dict[str, float]] = {}  # seconds by stage, by host
@@ -98,8 +98,8 @@ class TaskLines:
         self._rollout_event = event
 
     def _on_run_started(self, event: Event) -> None:
-        if event.get("sandbox") and event["host"] not in self._reported:
-            self._reported.add(event["host"])
+        if event.get("sandbox") and event["host"] not in self._announced_sandboxes:
+            self._announced_sandboxes.add(event["host"])
             self.write("muted", formatters.sandbox_notice(event["host"]))
         if event.get("check"):
             self.write("muted", f"check mode: no changes on {event['host']}.")
@@ -153,7 +153,7 @@ class TaskLines:
             self._loaded |= {event["host"]} if event["module"] == LOAD_MODULE else set()
 
     def _unprinted_message(self, event: Event) -> str:
-        """Return a task's message without its beginning if that is a failure that was printed before, as in a rescue."""
+        """Return a task's message without a leading failure message that was already printed, as in a rescue."""
         message: str = event["msg"]
         failures = self._failures.get(event["host"], ())
         printed_chars = max(

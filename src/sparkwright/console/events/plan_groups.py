@@ -22,7 +22,7 @@ MAX_FIELD_LINES = 20
 SIGN_STYLES = {"-": "removed", "+": "added"}
 
 #: the lines of one change, as (style, text)
-Change = tuple[tuple[str, str], ...]
+ChangeLines = tuple[tuple[str, str], ...]
 
 
 class PlanGroups:
@@ -42,8 +42,8 @@ class PlanGroups:
         self.write = write
         self._show_progress = show_progress
         self._board = Board()
-        self._changes: dict[str, dict[Change, None]] = {}
-        self._proofs: dict[str, list[str]] = {}
+        self._changes: dict[str, dict[ChangeLines, None]] = {}
+        self._ok_messages: dict[str, list[str]] = {}
         self._simulated: set[str] = set()
 
     def set_hosts(self, names: list[str]) -> None:
@@ -72,8 +72,8 @@ class PlanGroups:
                 "muted", f"{formatters.join_names(sorted(self._simulated))} {predicate}, without GPU or real model."
             )
         if len(self._board.rows) == 1:
-            for proof in next(iter(self._proofs.values()), []):
-                self.write("muted", f"  {proof}")
+            for message in next(iter(self._ok_messages.values()), []):
+                self.write("muted", f"  {message}")
         for hosts, changes in self._groups():
             self._print_group(hosts, changes)
         self._print_unchanged()
@@ -87,21 +87,21 @@ class PlanGroups:
         elif (
             event["status"] == "ok" and event["msg"] and (event.get("proof") or event["module"] in INFORMATIVE_MODULES)
         ):
-            self._proofs.setdefault(event["host"], []).append(event["msg"])
+            self._ok_messages.setdefault(event["host"], []).append(event["msg"])
 
-    def _groups(self) -> Iterator[tuple[list[str], list[Change]]]:
+    def _groups(self) -> Iterator[tuple[list[str], list[ChangeLines]]]:
         """Yield groups of hosts with the changes that they share, largest group first."""
-        hosts_by_change: dict[Change, list[str]] = {}
+        hosts_by_change: dict[ChangeLines, list[str]] = {}
         for host in self._board.rows:
             for change in self._changes.get(host, ()):
                 hosts_by_change.setdefault(change, []).append(host)
-        groups: dict[tuple[str, ...], list[Change]] = {}
+        groups: dict[tuple[str, ...], list[ChangeLines]] = {}
         for change, hosts in hosts_by_change.items():
             groups.setdefault(tuple(hosts), []).append(change)
         for names in sorted(groups, key=len, reverse=True):
             yield list(names), groups[names]
 
-    def _print_group(self, hosts: list[str], changes: list[Change]) -> None:
+    def _print_group(self, hosts: list[str], changes: list[ChangeLines]) -> None:
         """Print a group, on one line if it has a single line. Its hosts are named unless it contains all hosts."""
         lines = [line for change in changes for line in change]
         label = hosts[0] if len(hosts) == 1 else count_hosts(hosts)
@@ -129,7 +129,7 @@ class PlanGroups:
                 self.write(style, text)
 
 
-def _task_changes(event: Event) -> Iterator[Change]:
+def _task_changes(event: Event) -> Iterator[ChangeLines]:
     """Yield a task's changes: each changed field, or the task's name if it reports no fields or too many."""
     diff: list[dict[str, Any]] = event.get("diff") or []
     if not diff or event["module"] in IMPLIED_MODULES or len(diff) > MAX_FIELDS:

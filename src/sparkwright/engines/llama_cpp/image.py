@@ -90,8 +90,8 @@ def _parse_choices(placeholders: list[str], description: str) -> tuple[str, ...]
 
 #: entrypoint of the official image
 PROGRAM = "/app/llama-server"
-ASK_VERSION = (PROGRAM, "--version")
-ASK_OPTIONS = (PROGRAM, "--help")
+VERSION_COMMAND = (PROGRAM, "--version")
+HELP_COMMAND = (PROGRAM, "--help")
 REFERENCE_BUILD = f"b{flags.NEWEST_BUILD}"
 #: "version: 10434 (7e4c0a9)"; in later builds "version: 0.1.0-dev (build 10434, commit 7e4c0a9)"
 _VERSION = re.compile(r"^version: (?:\S+ \(build )?(\d{4,6})\b", re.M)

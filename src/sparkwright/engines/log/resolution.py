@@ -14,7 +14,9 @@ from sparkwright.engines.log.state import EngineState
 OPENING_BRACKETS, CLOSING_BRACKETS = "([{<", ")]}>"
 #: levels of nested objects to parse; no real dump has more than four
 MAX_DEPTH = 6
-_KEY = re.compile(r"""^\s*(?:'(?P<key>[^']{1,200})'|"(?P<text>[^"]{1,200})")\s*:(?P<value>.*)$""", re.DOTALL)
+_QUOTED_PAIR = re.compile(
+    r"""^\s*(?:'(?P<key>[^']{1,200})'|"(?P<double_quoted_key>[^"]{1,200})")\s*:(?P<value>.*)$""", re.DOTALL
+)
 _PAIR = re.compile(r"^\s*(?P<key>[A-Za-z_]\w{0,199})=(?P<value>.*)$", re.DOTALL)
 _OBJECT = re.compile(r"^(?:[A-Za-z_][\w.]{0,199})?\((?P<inside>.*)\)$", re.DOTALL)
 _MAPPING = re.compile(r"^\{(?P<inside>.*)\}$", re.DOTALL)
@@ -49,10 +51,10 @@ def split_parts(text: str) -> Iterator[str]:
 def parse_pairs(text: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of each pair in `name=value, ...` or `'name': value, ...`."""
     for part in split_parts(text):
-        match = _PAIR.match(part) or _KEY.match(part)
+        match = _PAIR.match(part) or _QUOTED_PAIR.match(part)
         if match:
             groups = match.groupdict()
-            yield groups["key"] or groups.get("text") or "", match["value"].strip()
+            yield groups["key"] or groups.get("double_quoted_key") or "", match["value"].strip()
 
 
 def parse_nested(value: str, depth: int = MAX_DEPTH) -> Nested:
@@ -66,7 +68,7 @@ def parse_nested(value: str, depth: int = MAX_DEPTH) -> Nested:
 
 
 def value_spellings(value: str) -> tuple[str, ...]:
-    """Return the spellings of a printed value without quotes; name and value of an enum member."""
+    """Return the forms in which a value may be printed, without quotes; for an enum member, its name and its value."""
     value = value.strip()
     enum_member = re.match(r"^<[\w.]{0,200}?(\w+): (.{1,200})>$", value)
     if enum_member:
@@ -120,7 +122,7 @@ def compare_dumps(
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A flag that the engine resolved to another value than requested."""
+    """A flag that the engine resolved to a value other than the one requested."""
 
     flag: str
     requested: str
@@ -135,7 +137,7 @@ class Mismatch:
 def find_mismatches(
     flags: Mapping[str, Any], state: EngineState, settings: Mapping[str, str], engine: Engine
 ) -> list[Mismatch]:
-    """Return the flags that an engine resolved to another value than requested.
+    """Return the flags whose resolved value differs from the requested one.
 
     Args:
         flags: flags of the running command, by canonical name, with JSON values parsed.

@@ -1,4 +1,4 @@
-"""Classification of a model by its config.json, with evidence. Recurrent layers need other engine settings than attention.
+"""Classification of a model by its config.json, with evidence. Recurrent layers need different engine settings from attention.
 
 docs/architectures.md explains the rules to users. At run time, the engine's log takes precedence.
 """

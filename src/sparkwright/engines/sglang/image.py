@@ -13,8 +13,8 @@ from typing import Any
 from sparkwright.engines.option_table import SWITCH_KINDS, ListedOptions
 from sparkwright.engines.sglang import flags
 
-ASK_VERSION = ("sglang", "version")
-ASK_OPTIONS = ("sglang", "serve", "--help")
+VERSION_COMMAND = ("sglang", "version")
+HELP_COMMAND = ("sglang", "serve", "--help")
 MAX_HELP_CHARS = 1 << 21
 #: SGLang's list has hundreds of options; a shorter one is from another program
 MIN_OPTIONS = 100

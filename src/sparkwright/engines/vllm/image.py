@@ -11,8 +11,8 @@ from sparkwright.engines.vllm import option_values, versions
 VERSION_LABELS = ("ai.vllm.version",)
 VERSION_VARIABLES = ("VLLM_VERSION",)
 MAX_VERSION_CHARS = 80
-ASK_VERSION = ("vllm", "--version")
-ASK_OPTIONS = ("vllm", "serve", "--help=all")
+VERSION_COMMAND = ("vllm", "--version")
+HELP_COMMAND = ("vllm", "serve", "--help=all")
 parse_options, _STORED = option_values.parse_options, option_values.STORED_OPTIONS
 difference, is_current, restore_options = _STORED.difference, _STORED.is_current, _STORED.restore_options
 

@@ -1,4 +1,4 @@
-"""Existence of the options of `vllm serve` in a release, from a table of added and removed options and from the options in releases.json."""
+"""Look-up of the options of `vllm serve` in a release, according to a table of additions and removals and to the lists in releases.json."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLDEST = "0.11.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OptionChange:
     """An option that was added or removed."""
 
     flag: str
@@ -36,9 +36,9 @@ class Row:
     added_again: str = ""
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[OptionChange, ...] = (
     # removed
-    Row(
+    OptionChange(
         "disable-log-requests",
         "",
         "0.17.0",
@@ -46,15 +46,22 @@ ROWS: tuple[Row, ...] = (
         "#21739",
         added_again="0.33.0",
     ),
-    Row("swap-space", removed="0.18.0", instead="nothing: it had no effect", source="#36216"),
-    Row("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", certainty="read"),
-    Row("max-num-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
-    Row("max-long-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
-    Row("override-attention-dtype", removed="0.28.0", instead="nothing", source="0.22.1 and 0.32.0"),
-    Row("enable-bf16x3-router-gemm", "0.26.0", "0.30.0", "nothing", "0.24.0 to 0.30.0; 0.28.0, asked", "near"),
-    Row("disable-frontend-multiprocessing", "", "0.19.0", "nothing", "0.17.1 and 0.19.1, asked", "near"),
-    Row("task", removed="0.13.0", instead="runner and convert (mostly: nothing)", source="#21470"),
-    Row(
+    OptionChange("swap-space", removed="0.18.0", instead="nothing: it had no effect", source="#36216"),
+    OptionChange("calculate-kv-scales", removed="0.28.0", instead="nothing", source="#49389", certainty="read"),
+    OptionChange("max-num-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("max-long-partial-prefills", removed="0.27.0", instead="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange("override-attention-dtype", removed="0.28.0", instead="nothing", source="0.22.1 and 0.32.0"),
+    OptionChange(
+        "enable-bf16x3-router-gemm",
+        "0.26.0",
+        "0.30.0",
+        "nothing",
+        "the releases 0.24.0 to 0.30.0; the help of 0.28.0",
+        "near",
+    ),
+    OptionChange("disable-frontend-multiprocessing", "", "0.19.0", "nothing", "the help of 0.17.1 and 0.19.1", "near"),
+    OptionChange("task", removed="0.13.0", instead="runner and convert (mostly: nothing)", source="#21470"),
+    OptionChange(
         "guided-decoding-backend",
         "",
         "0.11.0",
@@ -62,7 +69,7 @@ ROWS: tuple[Row, ...] = (
         "#22772; the wheels of 0.10.2 to 0.33.0",
         "read",
     ),
-    Row(
+    OptionChange(
         "guided-decoding-disable-fallback",
         "",
         "0.11.0",
@@ -70,24 +77,28 @@ ROWS: tuple[Row, ...] = (
         "the wheels of 0.10.2 to 0.33.0",
         "read",
     ),
-    Row("rope-scaling", removed="0.11.1", instead="hf-overrides", source="#24542"),
-    Row("rope-theta", removed="0.11.1", instead="hf-overrides", source="#24542"),
-    Row("max-seq-len-to-capture", removed="0.11.0", instead="max-cudagraph-capture-size", source="#25543"),
-    Row("cuda-graph-sizes", removed="0.13.0", instead="cudagraph-capture-sizes", source="#26016", certainty="near"),
-    Row("num-scheduler-steps", removed="0.10.1", instead="nothing", source="V0's multi-step"),
-    Row("multi-step-stream-outputs", removed="0.10.1", instead="nothing", source="V0's multi-step"),
-    Row("use-v2-block-manager", removed="0.10.0", instead="nothing", certainty="near"),
-    Row("preemption-mode", removed="0.11.0", instead="nothing", source="V0's removal"),
-    Row("scheduler-delay-factor", removed="0.11.0", instead="nothing", source="V0's removal"),
-    Row("disable-async-output-proc", removed="0.11.0", instead="nothing", source="V0's removal"),
-    Row("enable-reasoning", removed="0.10.0", instead="reasoning-parser alone", source="#21470"),
-    Row("device", removed="0.10.0", instead="the variable CUDA_VISIBLE_DEVICES", source="#21349"),
-    Row("speculative-model", removed="0.8.3", instead="speculative-config", source="#14893"),
-    Row("num-speculative-tokens", removed="0.8.3", instead="speculative-config", source="#14893"),
-    Row("disable-mm-preprocessor-cache", removed="0.13.0", instead="mm-processor-cache-gb: 0", source="#22762"),
-    Row("logits-processor-pattern", removed="0.17.0", instead="logits-processors"),
-    Row("enable-prompt-adapter", removed="0.10.2", instead="nothing"),
-    Row(
+    OptionChange("rope-scaling", removed="0.11.1", instead="hf-overrides", source="#24542"),
+    OptionChange("rope-theta", removed="0.11.1", instead="hf-overrides", source="#24542"),
+    OptionChange("max-seq-len-to-capture", removed="0.11.0", instead="max-cudagraph-capture-size", source="#25543"),
+    OptionChange(
+        "cuda-graph-sizes", removed="0.13.0", instead="cudagraph-capture-sizes", source="#26016", certainty="near"
+    ),
+    OptionChange("num-scheduler-steps", removed="0.10.1", instead="nothing", source="V0's multi-step"),
+    OptionChange("multi-step-stream-outputs", removed="0.10.1", instead="nothing", source="V0's multi-step"),
+    OptionChange("use-v2-block-manager", removed="0.10.0", instead="nothing", certainty="near"),
+    OptionChange("preemption-mode", removed="0.11.0", instead="nothing", source="V0's removal"),
+    OptionChange("scheduler-delay-factor", removed="0.11.0", instead="nothing", source="V0's removal"),
+    OptionChange("disable-async-output-proc", removed="0.11.0", instead="nothing", source="V0's removal"),
+    OptionChange("enable-reasoning", removed="0.10.0", instead="reasoning-parser alone", source="#21470"),
+    OptionChange("device", removed="0.10.0", instead="the variable CUDA_VISIBLE_DEVICES", source="#21349"),
+    OptionChange("speculative-model", removed="0.8.3", instead="speculative-config", source="#14893"),
+    OptionChange("num-speculative-tokens", removed="0.8.3", instead="speculative-config", source="#14893"),
+    OptionChange(
+        "disable-mm-preprocessor-cache", removed="0.13.0", instead="mm-processor-cache-gb: 0", source="#22762"
+    ),
+    OptionChange("logits-processor-pattern", removed="0.17.0", instead="logits-processors"),
+    OptionChange("enable-prompt-adapter", removed="0.10.2", instead="nothing"),
+    OptionChange(
         "enable-mamba-fine-grained-prefix-cache",
         "0.30.0",
         "0.31.0",
@@ -95,24 +106,24 @@ ROWS: tuple[Row, ...] = (
         certainty="read",
     ),
     # added
-    Row("enable-log-requests", since="0.10.1", source="#21739"),
-    Row("structured-outputs-config", since="0.11.0", source="#22772"),
-    Row("runner", since="0.10.1"),
-    Row("convert", since="0.10.1"),
-    Row("default-chat-template-kwargs", since="0.14.0", source="#31343"),
-    Row("mamba-cache-mode", since="0.15.0", source="#30877"),
-    Row("mamba-block-size", since="0.11.1"),
-    Row("kv-cache-memory-bytes", since="0.10.2", source="the wheels of 0.10.2 to 0.33.0", certainty="near"),
-    Row("attention-backend", since="0.13.0"),
-    Row("performance-mode", since="0.17.0", source="#34936"),
-    Row("language-model-only", since="0.17.0"),
-    Row("optimization-level", since="0.12.0", source="#26847"),
-    Row("async-scheduling", since="0.10.0"),
-    Row("stream-interval", since="0.11.1", source="the wheels of 0.10.2 to 0.33.0", certainty="read"),
-    Row("moe-backend", since="0.17.0"),
-    Row("linear-backend", since="0.22.0"),
-    Row("prefix-match-unit", since="0.26.0", source="#46384"),
-    Row("device-memory-utilization", since="0.31.0", certainty="near"),
+    OptionChange("enable-log-requests", since="0.10.1", source="#21739"),
+    OptionChange("structured-outputs-config", since="0.11.0", source="#22772"),
+    OptionChange("runner", since="0.10.1"),
+    OptionChange("convert", since="0.10.1"),
+    OptionChange("default-chat-template-kwargs", since="0.14.0", source="#31343"),
+    OptionChange("mamba-cache-mode", since="0.15.0", source="#30877"),
+    OptionChange("mamba-block-size", since="0.11.1"),
+    OptionChange("kv-cache-memory-bytes", since="0.10.2", source="the wheels of 0.10.2 to 0.33.0", certainty="near"),
+    OptionChange("attention-backend", since="0.13.0"),
+    OptionChange("performance-mode", since="0.17.0", source="#34936"),
+    OptionChange("language-model-only", since="0.17.0"),
+    OptionChange("optimization-level", since="0.12.0", source="#26847"),
+    OptionChange("async-scheduling", since="0.10.0"),
+    OptionChange("stream-interval", since="0.11.1", source="the wheels of 0.10.2 to 0.33.0", certainty="read"),
+    OptionChange("moe-backend", since="0.17.0"),
+    OptionChange("linear-backend", since="0.22.0"),
+    OptionChange("prefix-match-unit", since="0.26.0", source="#46384"),
+    OptionChange("device-memory-utilization", since="0.31.0", certainty="near"),
 )
 ROWS_BY_FLAG = {row.flag: row for row in ROWS}
 #: releases with a complete list of options, oldest first
@@ -149,10 +160,10 @@ def find_existence(flag: str, version: Version | None, listed: Collection[str] =
     from_rows = _find_in_rows(name, row, version)
     if from_rows.exists is not None:
         return from_rows
-    return _find_in_releases(name, row, version) or _find_in_anchors(name, version) or from_rows
+    return _find_in_releases(name, row, version) or _find_in_reference_releases(name, version) or from_rows
 
 
-def _find_in_list(name: str, row: Row | None, listed: Collection[str]) -> Existence:
+def _find_in_list(name: str, row: OptionChange | None, listed: Collection[str]) -> Existence:
     matches = options.complete_name(name, listed)
     if len(matches) == 1 or f"no-{name}" in listed:
         return Existence(True, "the engine lists it")
@@ -162,7 +173,7 @@ def _find_in_list(name: str, row: Row | None, listed: Collection[str]) -> Existe
     return Existence(False, f"the engine does not list it{_describe_history(row)}", *_replacement(row), similar=closest)
 
 
-def _find_in_rows(name: str, row: Row | None, version: Version | None) -> Existence:
+def _find_in_rows(name: str, row: OptionChange | None, version: Version | None) -> Existence:
     if row is None:
         return Existence(None)
     if row.added_again and at_least(version, row.added_again):
@@ -172,20 +183,20 @@ def _find_in_rows(name: str, row: Row | None, version: Version | None) -> Existe
     if was_removed:
         return Existence(False, f"it was removed in {row.removed}", *_replacement(row))
     if was_added is False:
-        return Existence(False, f"it came with {row.since}", *_replacement(row))
+        return Existence(False, f"it was added in {row.since}", *_replacement(row))
     if was_removed is False and was_added:
         return Existence(True, source=row.source)
-    return Existence(None, _describe_history(row).removeprefix(", "), *_replacement(row))
+    return Existence(None, _describe_history(row).removeprefix("; "), *_replacement(row))
 
 
-def _has_been_added(row: Row, version: Version | None) -> bool | None:
+def _has_been_added(row: OptionChange, version: Version | None) -> bool | None:
     """Return True if an option was added in a release or earlier; None if unknown. Without a release, the oldest supported one counts."""
     if not row.since:
         return True
     return at_least(version, row.since) if version else at_least(Version(OLDEST), row.since) or None
 
 
-def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Existence | None:
+def _find_in_releases(name: str, row: OptionChange | None, version: Version | None) -> Existence | None:
     """Return the existence according to the nearest RELEASES.
 
     None if the releases before and after this version differ, or if the version is older or newer than all of them.
@@ -206,7 +217,7 @@ def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Ex
     releases_with = [release for release in RELEASES if name in options.release_options(release)]
     reason = f"no release from {RELEASES[0]} to {RELEASES[-1]} has it"
     if releases_with and releases_with[0] in later:
-        reason = f"it came with {releases_with[0]}"
+        reason = f"it was added in {releases_with[0]}"
     elif releases_with:
         removed_in = next(
             release for release in RELEASES[RELEASES.index(releases_with[0]) :] if release not in releases_with
@@ -216,7 +227,7 @@ def _find_in_releases(name: str, row: Row | None, version: Version | None) -> Ex
     return Existence(False, reason, *_replacement(row), similar=closest)
 
 
-def _find_in_anchors(name: str, version: Version | None) -> Existence | None:
+def _find_in_reference_releases(name: str, version: Version | None) -> Existence | None:
     """Return the existence according to the releases in ANCHORS; None if it does not follow from them."""
     matches = [options.complete_name(name, options.anchor_options(release)) for release in options.ANCHORS]
     if len(matches[-1]) > 1:
@@ -249,15 +260,19 @@ def _find_between_anchors(presence: Sequence[bool], version: Version | None) -> 
     introduced_in, newest_without = options.ANCHORS[first_index], options.ANCHORS[first_index - 1]
     if version is not None and version.release[:2] <= Version(newest_without).release[:2]:
         is_newest = introduced_in == options.NEWEST
-        return Existence(False, f"it came with {introduced_in}" if is_newest else f"it came after {newest_without}")
-    return Existence(None, f"it came after {newest_without}, with {introduced_in} at the latest")
+        return Existence(
+            False, f"it was added in {introduced_in}" if is_newest else f"it was added after {newest_without}"
+        )
+    return Existence(None, f"it was added after {newest_without}, in {introduced_in} at the latest")
 
 
-def _describe_history(row: Row | None) -> str:
+def _describe_history(row: OptionChange | None) -> str:
     if row is None:
         return ""
-    return f", it was removed in {row.removed}" if row.removed else f", it came with {row.since}" if row.since else ""
+    return (
+        f"; it was removed in {row.removed}" if row.removed else f"; it was added in {row.since}" if row.since else ""
+    )
 
 
-def _replacement(row: Row | None) -> tuple[str, str]:
+def _replacement(row: OptionChange | None) -> tuple[str, str]:
     return (row.instead, row.source) if row else ("", "")

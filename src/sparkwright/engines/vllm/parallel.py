@@ -88,7 +88,7 @@ def member_flags(member: ClusterMember) -> dict[str, Any]:
     """Return the flags of a member; None removes a flag of the recipe.
 
     The flags do not depend on the engine's version, which is unknown until the image is present: otherwise the second deploy would
-    build another command than the first.
+    build a different command from the first.
     """
     is_worker = member.rank > 0
     flags: dict[str, Any] = {

@@ -59,23 +59,23 @@ def is_pipeline_broken(version: Version | None) -> bool:
     return at_least(version, PIPELINE_SINCE) is False
 
 
-def _find_undivided(text: ConfigPart, hosts: int) -> Iterator[str]:
-    kv_heads = text.number(KV_HEADS_KEY)
-    if kv_heads and not text.number(LATENT_RANK_KEY) and kv_heads % hosts and hosts % kv_heads:
+def _find_undivided(text_config: ConfigPart, hosts: int) -> Iterator[str]:
+    kv_heads = text_config.number(KV_HEADS_KEY)
+    if kv_heads and not text_config.number(LATENT_RANK_KEY) and kv_heads % hosts and hosts % kv_heads:
         yield f"its {kv_heads} KV heads can be neither divided by {hosts} nor copied evenly"
     for name, title in DIVIDED_HEADS.items():
-        if (count := text.number(name)) and count % hosts:
+        if (count := text_config.number(name)) and count % hosts:
             yield f"its {count} {title} are not divisible by {hosts}"
-    is_mamba2 = text.number("mamba_num_heads", "mamba_n_heads")
-    if is_mamba2 and (groups := text.number(*GROUP_KEYS)) and groups > 1 and groups % hosts:
+    is_mamba2 = text_config.number("mamba_num_heads", "mamba_n_heads")
+    if is_mamba2 and (groups := text_config.number(*GROUP_KEYS)) and groups > 1 and groups % hosts:
         yield f"its {groups} Mamba groups are not divisible by {hosts}"
-    nested = ConfigPart("", text.mapping(tables.LINEAR_CONFIG_KEY) or {})
+    nested = ConfigPart("", text_config.mapping(tables.LINEAR_CONFIG_KEY) or {})
     if (count := nested.number("num_heads")) and count % hosts:
         yield f"its {count} linear attention heads are not divisible by {hosts}"
 
 
 #: generative models without pipeline parallelism in vLLM 0.32.0: `supports_pp` of the class is false.
-#: Real: read from each class of the installed engine, on a CPU. These could not be imported there (a package was missing):
+#: Verified: read from each class of an installed engine, on a CPU. These could not be imported there (a package was missing):
 #: CohereAsrForConditionalGeneration, Dots3NoteForCausalLM, FunASRForConditionalGeneration, KananaVForConditionalGeneration.
 #: DeepseekV4ForConditionalGeneration is only a stub there
 NO_PIPELINE_MODELS = frozenset(
@@ -129,7 +129,7 @@ class SplitCase:
         valid = [split for split in splits if split != self.split and self._is_valid(split)]
         if valid:
             return tuple(Way(f"write `parallel: {format_split(split)}`") for split in valid[:2])
-        return (Way("serve it from another number of hosts, or from each host alone"),)
+        return (Way("serve it on a different number of hosts, or on each host separately"),)
 
     def _is_valid(self, split: Split) -> bool:
         return not (
@@ -156,7 +156,7 @@ class SplitExample:
         )
 
 
-def recipe_keys(split: Split) -> dict[str, int]:
+def parallel_value(split: Split) -> dict[str, int]:
     """Return the value of a recipe's key `parallel`; sizes of 1 are omitted."""
     sizes = {"tensor": split.tensor, "pipeline": split.pipeline}
     return {name: size for name, size in sizes.items() if size > 1}
@@ -167,7 +167,7 @@ def _describe_example(example: SplitExample) -> dict[str, Any]:
         "engine": "vllm",
         "flags": example.flags,
         "version": example.version,
-        "parallel": recipe_keys(example.split),
+        "parallel": parallel_value(example.split),
     }
 
 
@@ -177,7 +177,7 @@ rule = SPLITS.rule
 
 def format_split(split: Split) -> str:
     """Return a split as YAML for a recipe: `{tensor: 2}`."""
-    return "{" + ", ".join(f"{name}: {size}" for name, size in recipe_keys(split).items()) + "}"
+    return "{" + ", ".join(f"{name}: {size}" for name, size in parallel_value(split).items()) + "}"
 
 
 EXPERT_PARALLEL = "enable-expert-parallel"
@@ -188,7 +188,7 @@ RANK_MULTIPLIERS = {
 }
 RAY = "ray"
 SUPPORTED_BACKEND = "mp"
-NO_RAY_REASON = "vLLM's images have no Ray since 0.18.0, and vLLM's own backend needs none"
+NO_RAY_REASON = "vLLM's images have not included Ray since 0.18.0, and vLLM's own backend does not need it"
 
 
 @rule(
@@ -240,7 +240,7 @@ def multiplied_ranks(case: SplitCase) -> Iterator[Finding]:
 )
 def other_backend(case: SplitCase) -> Iterator[Finding]:
     """Members are started by vLLM's own backend; Ray is not supported.
-    Official images have no Ray since 0.18.0. Installed manually, Ray adds a second cluster with ports, a dashboard and a memory monitor that
+    Official images have not included Ray since 0.18.0. Installed manually, Ray adds a second cluster with ports, a dashboard and a memory monitor that
     kills workers on unified memory. It waits up to half an hour for a member, and copies the head's interface names to hosts whose interfaces
     may have other names. It is not faster: tensors travel through the same message queue and NCCL. The backends `uni` and
     `external_launcher` expect another program to start the members.
@@ -257,7 +257,7 @@ def other_backend(case: SplitCase) -> Iterator[Finding]:
     "parallel-heads",
     sources=(
         f"{SOURCE} (0.32.0): the number of attention heads must be divisible by the tensor parallel size",
-        "the models' attention layers (0.32.0): the number of KV heads must be divisible by that size, or the size by it: then each is copied",
+        "the models' attention layers (0.32.0): the number of KV heads must be divisible by that size, or that size by the number of KV heads, in which case each head is copied",
         "mamba_mixer2.py and gdn/*.py (0.32.0): the numbers of heads and groups of recurrent layers must be divisible by that size",
     ),
     example=SplitExample(

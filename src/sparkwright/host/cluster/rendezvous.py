@@ -69,7 +69,7 @@ EVENTS: dict[str, dict[str, Any]] = {
 
 
 def validate_message(message: dict[str, Any], kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the valid fields of a message, with printable texts. Raises WireError."""
+    """Return the valid fields of a message, with printable strings. Raises WireError."""
     kind = message.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise WireError("a message has an unknown kind")

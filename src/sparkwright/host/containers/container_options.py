@@ -22,7 +22,7 @@ def differences(spec: ContainerSpec, container: Inspect, image: Inspect) -> list
     Secrets are masked: a server that was started without sparkwright may have some in its command and environment.
 
     Args:
-        image: the inspect of the container's image; empty if the image is gone.
+        image: the inspect data of the container's image; empty if the image is gone.
     """
     changes = _compare_image(spec, image or {"Id": container.get("Image")})
     changes += _compare_entrypoint(spec, container, image)
@@ -154,7 +154,7 @@ def _compare_description(spec: ContainerSpec, container: Inspect) -> list[Change
 
 
 def _compare_server_key(spec: ContainerSpec, container: Inspect) -> list[Change]:
-    """Return a change if the server has another key than the spec. It contains neither key nor fingerprint."""
+    """Return a change if the server's key differs from the spec's. It contains neither key nor fingerprint."""
     actual, expected = key_fingerprint(container), spec.server_key.removeprefix(FINGERPRINT_PREFIX)
     if actual == expected and bool(actual) == bool(spec.server_key):
         return []

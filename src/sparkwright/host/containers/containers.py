@@ -30,7 +30,7 @@ SANDBOX_PREFIX = "the sandbox in"
 
 
 def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
-    """Return the inspect of a container, or None if no container has this name."""
+    """Return the inspect data of a container, or None if no container has this name."""
     try:
         return inspection.validate_container(client.api.inspect_container(name))
     except docker_client.errors().NotFound:
@@ -38,7 +38,7 @@ def inspect(client: docker.DockerClient, name: str) -> dict[str, Any] | None:
 
 
 def image_of(client: docker.DockerClient, container: dict[str, Any]) -> dict[str, Any]:
-    """Return the inspect of a container's image; empty if the image is gone."""
+    """Return the inspect data of a container's image; empty if the image is gone."""
     api: Any = client.api
     try:
         return inspection.validate_image(api.inspect_image(container["Image"]))
@@ -95,7 +95,7 @@ def url_of(container: dict[str, Any]) -> str:
 
 
 def find_by_port(client: docker.DockerClient, port: int | None) -> dict[str, Any] | None:
-    """Return the inspect of the container that publishes a port of the host, or listens on it in the host's network.
+    """Return the inspect data of the container that publishes a port of the host, or listens on it in the host's network.
 
     A container in a crash loop is included: it takes the port at its next start.
     """
@@ -135,7 +135,9 @@ def _describe_forwarder_origin(client: docker.DockerClient, port: int) -> str:
     publishers = [container for container in inspects if container is not None and has_port_binding(container, port)]
     never_ran = [container for container in publishers if container["State"]["Status"] == "created"]
     names = [str(container["Name"]).lstrip("/") for container in never_ran or publishers]
-    return f"which was for {' or '.join(names)} and serves nobody" if names else "which serves nobody"
+    return (
+        f"which was for {' or '.join(names)} and belongs to no container" if names else "which belongs to no container"
+    )
 
 
 def _docker_holds_ports(container: dict[str, Any]) -> bool:

@@ -64,11 +64,11 @@ class Api:
         return self._get_json("/version") or self._sdk.version()
 
     def inspect_container(self, container: str) -> dict[str, Any]:
-        """Return the inspect of a container, by name or Id."""
+        """Return the inspect data of a container, by name or Id."""
         return self._get_json("/containers/{}/json", container) or self._sdk.inspect_container(container)
 
     def inspect_image(self, image: str) -> dict[str, Any]:
-        """Return the inspect of an image, by name or Id."""
+        """Return the inspect data of an image, by name or Id."""
         return self._get_json("/images/{}/json", image) or self._sdk.inspect_image(image)
 
     def logs(self, container: str, **options: Any) -> Any:

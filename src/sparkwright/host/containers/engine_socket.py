@@ -25,7 +25,7 @@ def is_supported(docker_host: str) -> bool:
 
 
 def inspect(docker_host: str, name: str, timeout_s: float) -> dict[str, Any] | None:
-    """Return the inspect of a container, or None if no container has this name. Raises Failed if there is no answer."""
+    """Return the inspect data of a container, or None if no container has this name. Raises Failed if there is no answer."""
     if not CONTAINER_NAME.fullmatch(name):
         raise Failed("the container's name is not valid.")
     status, container = _query(docker_host, f"/containers/{quote(name)}/json", timeout_s)

@@ -55,7 +55,7 @@ IMAGE_SHAPE = {
 
 
 def validate_container(raw: Any) -> dict[str, Any]:
-    """Return a container's inspect, validated. Raises Failed if Docker's answer is malformed."""
+    """Return a container's inspect data, validated. Raises Failed if Docker's answer is malformed."""
     inspect: dict[str, Any] = validate_or_fail(raw, CONTAINER_SHAPE, "the Docker Engine's answer about a container")
     for port, rows in (inspect["HostConfig"].get("PortBindings") or {}).items():
         if rows is not None:
@@ -64,7 +64,7 @@ def validate_container(raw: Any) -> dict[str, Any]:
 
 
 def validate_image(raw: Any) -> dict[str, Any]:
-    """Return an image's inspect, validated. Raises Failed if Docker's answer is malformed."""
+    """Return an image's inspect data, validated. Raises Failed if Docker's answer is malformed."""
     inspect: dict[str, Any] = validate_or_fail(raw, IMAGE_SHAPE, "the Docker Engine's answer about an image")
     return inspect
 

@@ -28,7 +28,7 @@ def read_options(container: Inspect, image: Inspect) -> dict[str, Any]:
     `restart`, `gpus` and `ipc` are always included: a recipe's defaults differ from Docker's.
 
     Args:
-        image: the inspect of the container's image; an option equal to the image's is left out.
+        image: the inspect data of the container's image; an option equal to the image's is left out.
     """
     options: dict[str, Any] = {"restart": str((container["HostConfig"].get("RestartPolicy") or {}).get("Name") or "no")}
     for name, option in DOCKER_OPTIONS.items():

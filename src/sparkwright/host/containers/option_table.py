@@ -22,7 +22,7 @@ from sparkwright.protocol.docker_option import DockerOption
 from sparkwright.trust import container_option_rules, process_option_rules, security_option_rules
 
 Inspect = Mapping[str, Any]
-#: returns an option's value from the spec, the container's inspect, and its image's inspect (empty if the image is gone)
+#: returns an option's value from the spec and the inspect data of the container and of its image (empty if the image is gone)
 OptionReader = Callable[[ContainerSpec, Inspect, Inspect], Any]
 
 
@@ -144,7 +144,7 @@ def _actual_security_opts(spec: ContainerSpec, container: Inspect, image: Inspec
 
 
 def _expected_init(spec: ContainerSpec, container: Inspect, image: Inspect) -> bool | None:
-    """Return the expected `init`. If the spec leaves it out, Docker's configuration decides, and the inspect has no value."""
+    """Return the expected `init`. If the spec leaves it out, Docker's configuration decides, and the inspect data lacks it."""
     return False if spec.init is None and container["HostConfig"].get("Init") else spec.init
 
 

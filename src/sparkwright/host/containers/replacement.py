@@ -28,7 +28,7 @@ class CreatedContainer:
 
 
 def find_current(context: Context, name: str) -> dict[str, Any]:
-    """Return the inspect of the server that a recipe with this container name replaces; empty if there is none.
+    """Return the inspect data of the server that a recipe with this container name replaces; empty if there is none.
 
     The first of: our container of this name; the last verified server; the server that an interrupted run started in its place; a
     foreign container of this name, which is adopted if it matches the recipe; a server created with this name and since renamed.
@@ -46,7 +46,7 @@ def find_current(context: Context, name: str) -> dict[str, Any]:
 
 
 def find_kept(context: Context, name: str) -> dict[str, Any]:
-    """Return the inspect of the server that was stopped and kept for a rollback, of any recipe; empty if there is none."""
+    """Return the inspect data of the server that was stopped and kept for a rollback, of any recipe; empty if there is none."""
     container = containers.inspect(context.docker(), name + containers.PREVIOUS_SUFFIX) or {}
     if container and ownership.is_kept_previous(context, container) and _is_server(context, container, name):
         return container
@@ -142,7 +142,7 @@ def _find_renamed(context: Context, name: str) -> dict[str, Any]:
 
 
 def _inspect_recorded(context: Context, container_id: object) -> dict[str, Any]:
-    """Return the inspect of a container named in a record, by name or id; empty if it is gone, or not a valid name."""
+    """Return the inspect data of a container named in a record, by name or id; empty if it is gone, or not a valid name."""
     if not isinstance(container_id, str) or not PATH_COMPONENT.fullmatch(container_id):
         return {}
     return containers.inspect(context.docker(), container_id) or {}

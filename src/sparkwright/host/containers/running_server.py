@@ -1,4 +1,4 @@
-"""Running model servers, whoever started them: model, image and arguments from a container's inspect."""
+"""Running model servers, whoever started them: model, image and arguments from a container's inspect data."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class EngineImage:
 
 
 def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> dict[str, Any]:
-    """Return the inspect of the local image that matches a reference, or an empty dict. Queries no registry.
+    """Return the inspect data of the local image that matches a reference, or an empty dict. Queries no registry.
 
     Args:
         ref: a tag without a digest is not verified: it matches the image that has the tag now.
@@ -52,7 +52,7 @@ def find(api: Any, ref: str, ids: Collection[str] = (), platform: str = "") -> d
 
 
 def inspect(api: Any, ref: str) -> dict[str, Any]:
-    """Return Docker's inspect of an image, by name or Id, or an empty dict if there is no such image."""
+    """Return Docker's inspect data of an image, by name or Id, or an empty dict if there is no such image."""
     try:
         return inspection.validate_image(api.inspect_image(ref))
     except docker_client.errors().ImageNotFound:
@@ -60,17 +60,17 @@ def inspect(api: Any, ref: str) -> dict[str, Any]:
 
 
 def has_digest(image: Mapping[str, Any], digest: str, ids: Collection[str] = ()) -> bool:
-    """Return True if a local image, given by its inspect, has this digest. `ids` as in `find`."""
+    """Return True if a local image, given by its inspect data, has this digest. `ids` as in `find`."""
     return bool(image) and (image["Id"] in (digest, *ids) or (not ids and digest in digests_of(image)))
 
 
 def platform_of(image: Mapping[str, Any]) -> str:
-    """Return an image's platform, such as linux/arm64, from its inspect."""
+    """Return an image's platform, such as linux/arm64, from its inspect data."""
     return f"{image.get('Os') or 'linux'}/{image.get('Architecture')}"
 
 
 def digests_of(image: Mapping[str, Any]) -> list[str]:
-    """Return the registry digests that Docker recorded when an image was pulled, from its inspect."""
+    """Return the registry digests that Docker recorded when an image was pulled, from its inspect data."""
     return list(dict.fromkeys(digest_of(ref) for ref in image.get("RepoDigests") or ()))
 
 
@@ -84,7 +84,7 @@ def name_of(api: Any, ref: str, image_id: str) -> str:
 
 
 def names_of(image: Mapping[str, Any]) -> list[str]:
-    """Return an image's tags and digests, from its inspect or its entry in Docker's image list."""
+    """Return an image's tags and digests, from its inspect data or its entry in Docker's image list."""
     names = (*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ()))
     return [name for name in names if "<none>" not in name]
 
@@ -147,8 +147,8 @@ def read_engine_image(
         return EngineImage(cached["version"], cached["options"], reader.restore_options(cached["options"]))
     context.note("reading the image's version and options (once)", detail=True)
     version = reader.version_of(image.get("Config") or {})
-    version = version or reader.parse_version(_run_in_image(context, image["Id"], reader.ASK_VERSION))
-    shapes = reader.parse_options(_run_in_image(context, image["Id"], reader.ASK_OPTIONS))
+    version = version or reader.parse_version(_run_in_image(context, image["Id"], reader.VERSION_COMMAND))
+    shapes = reader.parse_options(_run_in_image(context, image["Id"], reader.HELP_COMMAND))
     options = reader.difference(shapes) if shapes else None
     if not context.check:
         context.state.write(name, {"ref": ref, "version": version, "options": options})

@@ -93,7 +93,7 @@ def parse_object(raw: bytes, label: str) -> dict[str, Any]:
 
 
 def parse_distribution(answer: Any, label: str) -> dict[str, Any]:
-    """Return digest and platforms (may be empty) from Docker's distribution inspect of an image in a registry."""
+    """Return digest and platforms (may be empty) from Docker's distribution inspect data of an image in a registry."""
     description = validate_or_fail(answer, _DISTRIBUTION, label)
     platforms = {f"{platform['os']}/{platform['architecture']}" for platform in description.get("Platforms") or ()}
     return {

@@ -214,7 +214,7 @@ def measure_verified_start(
     """Return the measurement of a verified start, or None if this run did not start the server.
 
     Args:
-        container: the inspect of the server's container.
+        container: the inspect data of the server's container.
         engine_memory: the memory model with the identity of the start, as in the scope.
         log: the state read from the engine's log; None if it cannot be read.
         lowest_bytes: the lowest MemAvailable that the guard recorded; None without a guard.

@@ -131,7 +131,7 @@ class Guards:
         key: str = "",
         activity: Literal["starting", "serving"] = "starting",
     ) -> None:
-        """Start the guard of a container, given its `docker inspect`, before the container is started or put under load.
+        """Start the guard of a container, given its inspect data, before the container is started or put under load.
 
         Ends the previous guard. If the guard can't be started, the run continues without it, with a note.
         """
@@ -166,7 +166,7 @@ class Guards:
             self.note(f"the guard is not locked in memory: {answer.removeprefix('ready ')}")
 
     def set_process(self, container: Mapping[str, Any]) -> None:
-        """Send the guard the pid of the container's main process, from its `docker inspect`; 0 if it has exited."""
+        """Send the guard the pid of the container's main process, from its inspect data; 0 if it has exited."""
         state = container.get("State") or {}
         pid = state.get("Pid")
         is_known = isinstance(pid, int) and (pid > 0 or state.get("Running") is False)

@@ -145,6 +145,6 @@ def _format_containers(context: Context) -> str:
 
 
 def redact_inspect(inspected: dict[str, Any]) -> dict[str, Any]:
-    """Return Docker's inspect of a container, with all values masked that are named or formatted like a secret."""
+    """Return Docker's inspect data of a container, with all values masked that are named or formatted like a secret."""
     masked: dict[str, Any] = secret_patterns.mask_value(inspected)
     return masked

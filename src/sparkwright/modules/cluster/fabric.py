@@ -290,7 +290,7 @@ def _measure_rate(host: Host, adapter: str, command: list[str], args: LinkRate.A
     if completed is not None:
         return _parse_rate(adapter, completed)
     is_installed = host.run_program(PROGRAM, "--version") is not None
-    return Rate(adapter, error=f"{PROGRAM} {'did not end' if is_installed else 'is not installed'}")
+    return Rate(adapter, error=f"{PROGRAM} {'timed out' if is_installed else 'is not installed'}")
 
 
 def _parse_rate(adapter: str, completed: CompletedCommand) -> Rate:

@@ -53,7 +53,7 @@ class GatewayArgs:
         default_factory=dict,
     )
     clients: dict[str, str] = arg(
-        "names of the secrets with the keys of single clients, by client", default_factory=dict
+        "names of the secrets with the keys of individual clients, by client", default_factory=dict
     )
     kept: str = arg("the digest of a verified gateway whose files on the host are used instead of `files`", default="")
 
@@ -237,8 +237,8 @@ def _refuse_other_key(key_hash: str, since: str, args: GatewayLastGood.Args, con
         fix = "Set it as `key` in `gateway:`, then roll back."
         raise Refused(f"the gateway verified {since} requires an API key.", fix=fix)
     if key_hash and key_hash != current_hash:
-        fix = "Set `key` in `gateway:` to that key, or deploy with the present one: `invoke gateway.deploy`."
-        raise Refused(f"the gateway verified {since} requires another API key than the present `key`.", fix=fix)
+        fix = "Set `key` in `gateway:` to that key, or deploy with the current one: `invoke gateway.deploy`."
+        raise Refused(f"the gateway verified {since} requires a different API key from the current `key`.", fix=fix)
 
 
 class GatewayProof(Module["GatewayProof.Args"]):
@@ -350,7 +350,7 @@ class GatewayProof(Module["GatewayProof.Args"]):
         )
 
     def _check_model_list(self, generated: list[str], args: Args, context: Context) -> None:
-        """Raise Failed if the gateway does not list every model that generated within SETTLE_TIMEOUT_S."""
+        """Wait up to SETTLE_TIMEOUT_S for the gateway to list every model that generated. Raises Failed after that."""
         until_s = time.monotonic() + SETTLE_TIMEOUT_S
         while missing := sorted({*generated} - self._query_model_names(args, context)):
             if time.monotonic() > until_s:

@@ -52,7 +52,7 @@ class PageCache(Module["PageCache.Args"]):
         utilization: float = arg("share of MemTotal that the engine takes, 0 to 1; for `fit`", default=0.0)
         needs_bytes: int = arg("memory in bytes of an engine that takes no share of MemTotal; for `fit`", default=0)
         engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
         )
         reserve_gib: float = arg("memory that must stay free in addition, GiB; for `fit`", default=defaults.RESERVE_GIB)
 

@@ -302,7 +302,7 @@ def compare_texts(stored: Reference, texts: Sequence[GeneratedText]) -> Result:
         return Result(msg=f"generates its reference text ({_format_prompt_count(texts)}{ties})", data=data)
     when = units.format_time(stored.since, units.MINUTE_FORMAT)
     if verdict == "another":
-        msg = f"another text than on {when} with the same image, model and arguments: {CAUSES}."
+        msg = f"the text differs from that of {when} with the same image, model and arguments: {CAUSES}."
         return Result(failed=True, msg=msg, fix=NEW_BASELINE_FIX, data=data)
     difference = f"{len(divergences)} of {len(texts)} reference texts differ from those of {when}"
     msg = f"{difference}{ties}: inconclusive; the cause is rounding, or {CAUSES}."

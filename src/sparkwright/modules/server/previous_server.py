@@ -80,7 +80,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
     A verified server that the run did not begin to stop is left alone; one that was stopped but not renamed is reported as
     `to_start`. If another revision replaced the model's files, the previous revision is restored.
 
-    On shared memory the previous server can only start once the memory of the failed one is released (`memory`, then
+    With unified memory, the previous server can only start once the memory of the failed one is released (`memory`, then
     `started`).
 
     Returns: to_start (there is a previous server to start), name (of its container), restart (its former policy, otherwise
@@ -168,7 +168,7 @@ class RestorePrevious(StateModule["RestorePrevious.Args", RestorePreviousState])
 
 
 def _serving_name(args: RestorePrevious.Args, observed: RestorePreviousState) -> str:
-    """Return the container name of the previous server once restored, which may come from another recipe than `args.name`."""
+    """Return the container name of the previous server once restored, whose recipe may not be that of `args.name`."""
     if not observed.previous:
         return replacement.name_of(observed.current) if observed.current else args.name
     if observed.previous["Id"] == observed.stop_record.get("id"):

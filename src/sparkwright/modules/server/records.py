@@ -121,7 +121,7 @@ def _result_data(verified_state: dict[str, Any], url: str, *, kept: bool) -> dic
 class Incident(Module["Incident.Args"]):
     """Collect diagnostics of a server that failed on the host, before it is removed.
 
-    They contain its log and inspect output, meminfo, memory use by owner, kernel messages, the containers, nvidia-smi
+    They contain its log and inspect data, meminfo, memory use by owner, kernel messages, the containers, nvidia-smi
     output, the plan and the events. `invoke incident --host H` downloads them. Secrets are masked.
 
     Returns: incident (its id), folder.

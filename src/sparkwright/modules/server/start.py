@@ -191,7 +191,7 @@ class WaitReady(Module["WaitReady.Args"]):
 class CrashLoop(Module["CrashLoop.Args"]):
     """Stop a server that keeps crashing: set its restart policy to `no`, and save an incident.
 
-    Repeated starts on shared memory leak driver memory until the host itself fails. More than `most` restarts within
+    With unified memory, repeated starts leak driver memory until the host itself fails. More than `most` restarts within
     `within_s` count as a crash loop, and so does an exit with code 0 of a server that should run. Each scheduled check runs
     this module and records the number of restarts to count from.
 

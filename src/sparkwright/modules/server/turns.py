@@ -152,7 +152,7 @@ class InterimFits(Module["InterimFits.Args"]):
         )
         needs_bytes: int = arg("memory of an engine that does not allocate a share, bytes", default=0)
         engine_memory: dict[str, Any] = arg(
-            "the engine's memory use, as `engine_memory` in scope", default_factory=dict
+            "the engine's memory use, in the format of the variable `engine_memory`", default_factory=dict
         )
         reserve_gib: float = arg("memory that must stay free, GiB", default=defaults.RESERVE_GIB)
 

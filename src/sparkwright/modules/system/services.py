@@ -107,10 +107,10 @@ class PortForwarder(StateModule["PortForwarder.Args", PortForwarderState]):
     def describe(self, args: Args, observed: PortForwarderState) -> dict[str, Any]:
         if observed.forwarder is None:
             return {"freed": False}
-        why = f"port {observed.forwarder.port} is in use by {observed.forwarder}, which serves nobody"
+        why = f"port {observed.forwarder.port} is in use by {observed.forwarder}, which belongs to no container"
         if observed.running:
             verb = "is running" if len(observed.running) == 1 else "are running"
-            fix = f"When containers may be stopped: {port_forwarders.FIX}."
+            fix = f"When it is safe to stop containers, run `{port_forwarders.RESTART_COMMAND}` on the host."
             raise Refused(f"{why}, and {join_first(observed.running, 3)} {verb}.", fix=fix)
         if not args.restart:
             raise Refused(f"{why}.", fix=f"{port_forwarders.FIX}; `restart_docker: true` does that in a deploy.")

@@ -48,7 +48,7 @@ REQUIREMENTS = {
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
 }
-#: requirements by the pattern that a text must match
+#: requirements by the pattern that a string must match
 PATTERN_DESCRIPTIONS = {
     r"^[a-zA-Z0-9][a-zA-Z0-9_.-]+$": "2 or more letters, digits, _ . - (no spaces)",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
@@ -123,7 +123,7 @@ def build_message_validator(check: Callable[[T], str]) -> AfterValidator:
 def build_validator(check: Callable[[str], str]) -> AfterValidator:
     """Return a validator whose error messages quote the text.
 
-    check: returns the reason why a text is invalid, e.g. "is not an IP address", or "" if it is valid.
+    check: returns the reason why a string is invalid, e.g. "is not an IP address", or "" if it is valid.
     """
 
     def describe_problem(text: str) -> str:

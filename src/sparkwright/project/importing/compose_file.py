@@ -54,7 +54,7 @@ _SERVICE = {
         command=COMMAND_SHAPE, entrypoint=COMMAND_SHAPE, **dict.fromkeys((*PAIR_KEYS, "extra_hosts"), _NAMED)
     ),
     **partial_mapping(ports=[by_type("a port or a mapping", (SCALAR_TYPES, scalar), (dict, _PORT))]),
-    **partial_mapping(volumes=[by_type("a text or a mapping", (str, scalar), (dict, _VOLUME))]),
+    **partial_mapping(volumes=[by_type("a string or a mapping", (str, scalar), (dict, _VOLUME))]),
     **partial_mapping(ulimits={str: _LIMIT}, deploy=_DEVICES),
 }
 #: shape of a file, checked before it is read
@@ -131,7 +131,7 @@ def _starts_engine(service: dict[str, Any]) -> bool:
 
 
 def _build_interpolator(report: ImportReport) -> Callable[[str], str]:
-    """Return a function that replaces variables in a text by their defaults or the user's answers."""
+    """Return a function that replaces variables in a string by their defaults or the user's answers."""
 
     def interpolate(match: re.Match[str]) -> str:
         if match[0] == "$$":

@@ -186,12 +186,12 @@ def check_shape(document: Document, data: Any, shape: Shape) -> None:
 
 
 def scalar(value: Any) -> Any:
-    """Shape of a text of limited length, a number, a boolean or null."""
+    """Shape of a string of limited length, a number, a boolean or null."""
     if value is None or (isinstance(value, str | int | float) and len(str(value)) <= MAX_CHARS):
         return value
     if isinstance(value, str):
         raise ShapeError(f"must have at most {MAX_CHARS} characters")
-    raise ShapeError(f"must be a text, got {describe_type(value)}")
+    raise ShapeError(f"must be a string, got {describe_type(value)}")
 
 
 def word_list(value: Any) -> list[Any]:
@@ -236,7 +236,7 @@ def format_value(value: Any) -> str:
 
 
 VARIABLES_SHAPE = {str: scalar}
-COMMAND_SHAPE = by_type("a text or a list", (SCALAR_TYPES, scalar), (list, word_list))
+COMMAND_SHAPE = by_type("a string or a list", (SCALAR_TYPES, scalar), (list, word_list))
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def as_mapping(value: Any) -> dict[str, Any]:
 
 
 def as_texts(value: Any) -> list[str]:
-    """Return a list of scalars as texts; empty for None."""
+    """Return a list of scalars as strings; empty for None."""
     return [as_text(item) for item in value or ()]
 
 

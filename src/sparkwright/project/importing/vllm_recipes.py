@@ -56,7 +56,7 @@ _VARIANT = {
     **partial_mapping(model_id=scalar, precision=scalar, min_vllm_version=scalar, hardware_overrides=_BY_HARDWARE),
     **partial_mapping(supported_hardware=word_list, precision_hardware=partial_mapping(brand=scalar)),
 }
-_DEPENDENCY = by_type("a text or a mapping", (SCALAR_TYPES, scalar), (dict, partial_mapping(command=scalar)))
+_DEPENDENCY = by_type("a string or a mapping", (SCALAR_TYPES, scalar), (dict, partial_mapping(command=scalar)))
 _MODEL = partial_mapping(model_id=scalar, min_vllm_version=scalar, base_args=word_list, base_env=VARIABLES_SHAPE)
 #: shape of a file, checked before it is read
 SHAPE = {

@@ -51,7 +51,7 @@ def is_selected(task_tags: tuple[str, ...], options: Options) -> bool:
 
 
 def split_names(names: list[str] | str) -> tuple[str, ...]:
-    """Return the names in a list or in a text like `a, b`."""
+    """Return the names in a list or in a string like `a, b`."""
     parts = names.split(",") if isinstance(names, str) else names
     return tuple(name for name in map(str.strip, parts) if name)
 

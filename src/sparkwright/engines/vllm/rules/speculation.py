@@ -108,7 +108,9 @@ def _check_keys(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError]:
         is_available = within(case.release, key.since, key.until)
         if is_available is not True and (key.since or key.until):
             history = (
-                f"was removed in {key.until}" if _is_removed(case, key.until) else f"came with {key.since or key.until}"
+                f"was removed in {key.until}"
+                if _is_removed(case, key.until)
+                else f"was added in {key.since or key.until}"
             )
             way = Way(f"remove {name}", {FLAG: remaining})
             yield ConfigError(f"{name} {history}", way, None if is_available is None else True)
@@ -133,7 +135,9 @@ def _check_method(case: Case, config: Mapping[str, Any]) -> Iterator[ConfigError
         return
     is_available = within(case.release, method.since, method.until)
     if is_available is not True and (method.since or method.until):
-        history = f"was removed in {method.until}" if _is_removed(case, method.until) else f"came with {method.since}"
+        history = (
+            f"was removed in {method.until}" if _is_removed(case, method.until) else f"was added in {method.since}"
+        )
         yield ConfigError(
             f"method {name} {history}",
             Way("use another method or another image"),
