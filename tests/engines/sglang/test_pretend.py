@@ -18,6 +18,7 @@ from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.engines.sglang.pretend import FakeSglang, serving
 from tests.modules.context import RecordingContext
+from tests.waiting import wait_until
 
 SGLANG = engine.get_engine("sglang")
 KEY = "0123456789abcdef"
@@ -68,6 +69,7 @@ def test_a_health_of_503_is_no_server_that_generates(tmp_path: Path, why: str) -
         result = check_health(tmp_path, server)
     assert (result.failed, result.data["verdict"]) == (True, "loading")
     assert result.msg.startswith("/health answers 503")
+    wait_until(lambda: server.paths)  # a request is logged once it is answered, and the answer may arrive first
     assert server.paths == ["/health"], "nothing more is asked of it"
 
 
