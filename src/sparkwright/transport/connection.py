@@ -63,6 +63,10 @@ class InvalidAnswer(TransportError):
     """Raised if the answer violates the protocol."""
 
 
+class BadRedirect(InvalidAnswer):
+    """A redirect to an address that is not followed."""
+
+
 class TooLarge(InvalidAnswer):
     """Raised if the answer has more bytes than the limit."""
 

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from sparkwright.transport.connection import (
     CHUNK_BYTES,
+    BadRedirect,
     Connection,
     Deadline,
     Interrupted,
@@ -418,9 +419,9 @@ def _find_redirect(method: str, url: str, stream: Stream) -> str:
         redirect_url = urljoin(url, location)
         target = parse_url(redirect_url)
     except (ValueError, InvalidRequest):
-        raise InvalidAnswer("redirects to an address that is not an http(s) URL") from None
+        raise BadRedirect("redirects to an address that is not an http(s) URL") from None
     if urlsplit(url).scheme == "https" and target.scheme != "https":
-        raise InvalidAnswer("redirects from https to http")
+        raise BadRedirect("redirects from https to http")
     return redirect_url
 
 

@@ -21,6 +21,7 @@ from sparkwright.errors import Failed
 from sparkwright.secret import Secret
 from sparkwright.transport import http
 from sparkwright.transport.connection import (
+    BadRedirect,
     ConnectFailed,
     Deadline,
     InvalidHeader,
@@ -263,11 +264,9 @@ def explain_errors(source: Source) -> Iterator[None]:
         raise Failed(f"the response exceeds {MAX_ANSWER_BYTES // 2**20} MiB.") from None
     except (InvalidHeader, Untrusted) as error:
         raise Failed(f"the hub {url} {error}.", fix=OTHER_HUB_FIX) from None
-    except InvalidRequest:
+    except (BadRedirect, InvalidRequest):
         raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX) from None
     except TransportError as error:
-        if str(error).startswith("redirects"):
-            raise Failed(f"the hub {url} {REDIRECT_LOOP}.", fix=OTHER_HUB_FIX) from None
         raise HubDown(f"the transfer from {url} was interrupted: it {error}.") from None
     except PermissionError as error:
         fix = "On the host, chown the directory to this user."
