@@ -246,7 +246,8 @@ def pin_recipe(imported: ImportedRecipe, host: str) -> None:
     lock_update.write_locks([entry for entry in entries if entry.new is not None])
     entry_names = {f"{entry.kind} {entry.key}" for entry in entries}
     other_rows = [row for row in imported.report.rows if row.what not in entry_names]
-    imported.report.rows = other_rows + [row for entry in entries for row in _entry_rows(entry, imported)]
+    entry_rows = [row for entry in entries for row in _entry_rows(entry, imported)]
+    imported.report.rows = dict.fromkeys(other_rows + entry_rows)
 
 
 def _entry_rows(entry: lock_update.LockEntry, imported: ImportedRecipe) -> list[ReportRow]:

@@ -76,6 +76,17 @@ def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it(
     assert "entrypoint" not in defaults["container"]
 
 
+def test_what_a_recipe_does_not_support_is_dropped_and_never_widened() -> None:
+    """Without `ipc`, a recipe shares the host's namespace: a container that joined another container's did not."""
+    options = {**SETTINGS["options"], "ipc": "container:a", "pid": "container:a", "dns": ["x", "10.0.0.1"]}
+    report = ImportReport()
+    foreign = container.convert_running({**SETTINGS, "options": options}, "spark1", report)
+    data = yaml.safe_load(recipe_builder.build_recipe(foreign, "", report, "spark1").text)["container"]
+    assert (data["ipc"], data["dns"]) == ("", ["10.0.0.1"]) and "pid" not in data
+    dropped = [row.what for row in report.rows if row.sort == "dropped"]
+    assert {"ipc container:a", "pid container:a", "dns x"} <= {*dropped}
+
+
 def test_it_says_how_the_files_that_it_downloaded_are_taken_over() -> None:
     report = ImportReport()
     recipe_builder.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")

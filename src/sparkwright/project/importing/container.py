@@ -9,7 +9,7 @@ from sparkwright.errors import Refused
 from sparkwright.project.importing.command import ServerCommand
 from sparkwright.project.importing.docker_command import find_variables, split_assignments, unwrap_shell
 from sparkwright.project.importing.foreign_recipe import DROP_ANSWER, ForeignRecipe, ImportReport, format_value
-from sparkwright.protocol.container import DOCKER_OPTIONS
+from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.trust.process_option_rules import HOST
 from sparkwright.trust.secret_names import is_secret, is_secret_name
@@ -120,8 +120,10 @@ def _running_container(foreign: ForeignRecipe, server_command: ServerCommand, re
 def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
     """Remove and report the options, or items of a list, that Docker accepts and a recipe does not.
 
-    Example: the network of another container.
+    Example: the network of another container. A dropped `ipc` or `gpus` becomes empty, Docker's default: the default of recipes
+    grants more.
     """
+    defaults = ContainerSpec("", "")
     for name in [name for name in container if name in DOCKER_OPTIONS]:
         check, value = DOCKER_OPTIONS[name].check, container[name]
         items = value if isinstance(value, list) else [value]
@@ -131,7 +133,9 @@ def _drop_unsupported(container: dict[str, Any], report: ImportReport) -> None:
                 report.add("dropped", f"{name} {one_line(format_value(item), max_chars=60)}", problem)
             else:
                 supported.append(item)
-        if not supported:
+        if not supported and getattr(defaults, name):
+            container[name] = ""
+        elif not supported:
             del container[name]
         elif len(supported) < len(items):
             container[name] = supported

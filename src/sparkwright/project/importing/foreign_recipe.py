@@ -60,7 +60,8 @@ class ImportReport:
 
     #: the user's answers, by the key of the question
     answers: Mapping[str, str] = field(default_factory=dict)
-    rows: list[ReportRow] = field(default_factory=list)
+    #: without duplicates, in order
+    rows: dict[ReportRow, None] = field(default_factory=dict)
     questions: list[Question] = field(default_factory=list)
     #: keys of the questions and answers that were used
     used_keys: set[str] = field(default_factory=set)
@@ -68,9 +69,7 @@ class ImportReport:
     def add(self, sort: RowKind, what: str, why: str = "") -> None:
         """Add a row, with secrets masked, unless it exists already."""
         what = one_line(secret_patterns.mask_text(what), max_chars=MAX_ROW_CHARS)
-        row = ReportRow(sort, what, secret_patterns.mask_text(why))
-        if row not in self.rows:
-            self.rows.append(row)
+        self.rows.setdefault(ReportRow(sort, what, secret_patterns.mask_text(why)))
 
     def ask(self, key: str, sentence: str, choices: Iterable[str] = ()) -> str:
         """Return the user's answer to a question. If there is none, add the question to the report and return "".
