@@ -59,7 +59,7 @@ def unstarted_ids(context: Context) -> dict[str, str]:
     They belong to the current run or to an interrupted one, whose recipe may have named another server.
     """
     replacements = ownership.list_unstarted_replacements(context)
-    return {name_of(container): str(container["Id"]) for container in replacements}
+    return {ownership.name_of(container): str(container["Id"]) for container in replacements}
 
 
 def discard_created(context: Context) -> None:
@@ -85,7 +85,7 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
     if is_own and _is_renamed(context, server, name):
         name_holder = containers.inspect(context.docker(), name)
         prefix = f"docker rename {name} {name}-kept && " if name_holder else ""
-        fix = f"On the host: `{prefix}docker rename {name_of(server)} {name}`."
+        fix = f"On the host: `{prefix}docker rename {ownership.name_of(server)} {name}`."
         raise Refused(f"container {ownership.describe_holder(context, server)}.", fix=fix)
     may_stay = is_own or (adopts and not ownership.is_ours(context, server))
     allowed_ids = {
@@ -100,11 +100,6 @@ def refuse_taken_names(context: Context, name: str, *, adopts: bool = False) -> 
             raise Refused(why, fix=ownership.fix_to_free_name(occupant))
 
 
-def name_of(container: dict[str, Any]) -> str:
-    """Return a container's current name."""
-    return ownership.name_of(container)
-
-
 def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if a container was created for this server, or is in its records."""
     identity = ownership.identify(context, container)
@@ -116,7 +111,7 @@ def _is_server(context: Context, container: dict[str, Any], name: str) -> bool:
 def _is_renamed(context: Context, container: dict[str, Any], name: str) -> bool:
     """Return True if a container was created with this name and renamed since."""
     identity = ownership.identify(context, container)
-    return identity is not None and identity.name == name != name_of(container)
+    return identity is not None and identity.name == name != ownership.name_of(container)
 
 
 def _iter_recorded(context: Context) -> Iterator[dict[str, Any]]:

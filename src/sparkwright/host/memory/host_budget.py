@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.budget import Budget, Row
 from sparkwright.host import ollama
-from sparkwright.host.containers import containers, replacement
+from sparkwright.host.containers import containers, ownership, replacement
 from sparkwright.host.memory import holders, memory_fit
 from sparkwright.host.memory.memory_fit import PlannedServer
 from sparkwright.host.module import Context
@@ -108,7 +108,7 @@ def _measure_held(
 ) -> HeldMemory:
     memory = context.machine.meminfo()
     current = replacement.find_current(context, name)  # its name differs if another recipe started it
-    stopping = dict.fromkeys((replacement.name_of(current) if current else name, *sorted(turns)))
+    stopping = dict.fromkeys((ownership.name_of(current) if current else name, *sorted(turns)))
     staying = [other for other in other_servers if other not in stopping]
     return HeldMemory(
         stopping={server: holders.server_bytes(server, context) for server in stopping},

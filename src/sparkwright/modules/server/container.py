@@ -222,7 +222,7 @@ def _create_replacement(
         new_id = _create_container(spec, args.files, context, name)
     except APIError as error:
         failure = containers.create_error(error)
-        unaffected = f" {replacement.name_of(observed.container)} is still serving." if observed.running else ""
+        unaffected = f" {ownership.name_of(observed.container)} is still serving." if observed.running else ""
         raise Failed(failure.message + unaffected, fix=failure.fix) from None
     context.created = replacement.CreatedContainer(new_id, spec)
     return {"left": True}
@@ -295,7 +295,7 @@ def verified_spec(verified_state: Mapping[str, Any]) -> ContainerSpec | None:
 
 def find_drift(model: Mapping[str, Any], observed: ContainerState) -> list[Change]:
     """Return the differences of a container from its spec, and of its loaded model revisions from `model` (commit and files)."""
-    if (name := replacement.name_of(observed.container)) != observed.spec.name:
+    if (name := ownership.name_of(observed.container)) != observed.spec.name:
         return [Change("name", name, observed.spec.name, "the server of another recipe")]
     changes = container_options.differences(observed.spec, observed.container, observed.image)
     if observed.container.get("Id") != observed.verified_id:
@@ -334,7 +334,7 @@ def _engine_file_hashes(model: Mapping[str, Any]) -> dict[str, str]:
 def _describe_container(observed: ContainerState, changes: list[dict[str, Any]]) -> str:
     if not observed.container:
         return "no server running yet"
-    if (name := replacement.name_of(observed.container)) != observed.spec.name:
+    if (name := ownership.name_of(observed.container)) != observed.spec.name:
         return f"replaces {name}, the server of another recipe"
     if changes:
         return f"differs in {', '.join(row['field'] for row in changes)}"

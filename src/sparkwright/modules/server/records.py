@@ -17,6 +17,7 @@ from sparkwright.host.containers import (
     containers,
     lifecycle,
     mount_sources,
+    ownership,
     replacement,
 )
 from sparkwright.host.gateway import gateway_folders
@@ -70,15 +71,15 @@ class LastGood(Module["LastGood.Args"]):
         # written by an interrupted run that removed the server's restart policy, and may have stopped it
         stopped = context.state.read("previous") or {}
         if current and not previous and current["Id"] == stopped.get("id") == verified_state.get("container_id"):
-            msg = f"{replacement.name_of(current)}, which an interrupted run stopped"
+            msg = f"{ownership.name_of(current)}, which an interrupted run stopped"
             return Result(msg=msg, data=_result_data(verified_state, containers.url_of(current), kept=True))
         if verified_state and current and current["Id"] == verified_state.get("container_id"):
             verified_state = next(iter(verified_states.load_earlier(context.state)), {})
             if not verified_state:
                 fix = "`invoke history` shows earlier states; `invoke deploy` deploys a recipe."
-                raise Refused(f"no verified state older than the running {replacement.name_of(current)}.", fix=fix)
+                raise Refused(f"no verified state older than the running {ownership.name_of(current)}.", fix=fix)
         elif previous and (not verified_state or previous["Id"] == verified_state.get("container_id")):
-            msg = f"the kept container {replacement.name_of(previous)}"
+            msg = f"the kept container {ownership.name_of(previous)}"
             state = _assumed_state(args, previous) | verified_state
             return Result(msg=msg, data=_result_data(state, containers.url_of(previous), kept=True))
         if not verified_state:
@@ -196,7 +197,7 @@ def _find_orphaned_scripts(name: str, context: Context) -> list[Path]:
     In check mode this includes the script of the server that is replaced.
     """
     replaced = replacement.find_current(context, name) if context.check else {}
-    replaced_name = replacement.name_of(replaced) if replaced else name
+    replaced_name = ownership.name_of(replaced) if replaced else name
     states = [gateway_folders.state_of(context), *context.state.servers()]
     verified_names = {str((verified_states.load_last(state).get("spec") or {}).get("name")) for state in states}
     return [

@@ -17,6 +17,7 @@ from sparkwright.host.containers import (
     lifecycle,
     log_reader,
     mount_sources,
+    ownership,
     replacement,
     server_key,
 )
@@ -135,7 +136,7 @@ class WaitReady(Module["WaitReady.Args"]):
         client, container = context.docker(), replacement.find_current(context, args.name)
         if not container:
             raise Failed(f"there is no container {args.name}.")
-        args = replace(args, name=replacement.name_of(container))
+        args = replace(args, name=ownership.name_of(container))
         engine = container_labels.engine_of_container(container)
         restarts, started_s = container["RestartCount"], time.monotonic()
         while True:
