@@ -45,7 +45,7 @@ class GatewayProject:
     def status(self) -> dict[str, Any]:
         result = self.project.run("gateway.status", "--host", "box", "--json")
         status: dict[str, Any] = json.loads(result.out)
-        assert result.code == (0 if status["running"] else 1)
+        assert result.code == (1 if not status["running"] else 0 if status["verified"] else 2)
         return status
 
     def fleet_entry(self) -> tuple[int, dict[str, Any]]:
@@ -248,6 +248,8 @@ def test_files_that_somebody_changed_are_drift(gate: GatewayProject) -> None:
     config.write_text(config.read_text().replace("retries 3", "retries 4"))
     code, entry = gate.fleet_entry()
     assert (code, entry["state"], entry["why"]) == (2, "degraded", "files were changed: haproxy.cfg")
+    single = gate.project.run("gateway.status", "--host", "box")
+    assert single.code == 2 and "running, files were changed: haproxy.cfg" in single.out
     result = gate.project.run("health", "--host", "sandbox")
     assert result.code == 2
     assert "files of the gateway differ from the verified ones: haproxy.cfg" in result.out

@@ -31,7 +31,7 @@ MODEL_COLUMNS = grid.columns(
 
 
 def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
-    """Show a gateway and return the exit code: FAILED if it is not running or lacks a server (`find_unserved_models`).
+    """Show a gateway and return the exit code of its state, as in `status` (see `build_row`).
 
     Args:
         name: name of the gateway's group.
@@ -42,20 +42,20 @@ def show_gateway(name: str, *, json: bool, clients: bool = False) -> list[Exit]:
     selection = connect_hosts(gateway.host)
     member = selection.fleet.members[0]
     state = query_module(selection.fleet, member, "gateway_state", {})
-    is_serving = state["running"] and not find_unserved_models(state)
+    row = build_row(gateway, {"gateway": state})
     if json:
         print_json_line({"gateway": gateway.name, "host": gateway.host, **{key: state[key] for key in JSON_KEYS}})
     else:
-        _print_gateway(gateway, gateways.base_url(inventory, gateway)[0], state, clients=clients)
-    return [Exit.OK if is_serving else Exit.FAILED]
+        _print_gateway(gateway, gateways.base_url(inventory, gateway)[0], state, row, clients=clients)
+    return [Exit(row.exit)]
 
 
-def _print_gateway(gateway: Gateway, url: str, state: dict[str, Any], *, clients: bool) -> None:
+def _print_gateway(gateway: Gateway, url: str, state: dict[str, Any], row: GatewayRow, *, clients: bool) -> None:
     title = f"{gateway.name}: {url} on {gateway.host}"
     if not state["running"]:
         print_prose(f"{title}: down. `{program.name()} gateway.deploy --host {gateway.name}` starts it.")
         return
-    print_prose(f"{title}: running" + ("" if state["verified"] else ", configuration not verified"))
+    print_prose(f"{title}: running" + (f", {row.why}" if row.state == "degraded" else ""))
     if restart_note := _describe_restart(state):
         print_prose(f"{restart_note}. `docker logs` of its container on {gateway.host} shows why.")
     if not clients:
