@@ -56,8 +56,8 @@ ROLLBACK_COMMAND = build_command(
 def status(host: str = "", clients: bool = False, json: bool = False) -> list[Exit]:
     """Show requests, queue and errors of a gateway per model.
 
-    Exit code: 0 every model is up, or asleep because it is on demand; 1 a model or the gateway is down; 2 its files were changed, or
-    not verified.
+    Exit code: 0 every model is up, or asleep because it is on demand; 1 a model or the gateway is down; 2 its files were
+    changed, or not verified.
     """
     from sparkwright.app.queries import gateway_status
 
