@@ -104,11 +104,11 @@ def _clean_host(selection: Selection, member: Member, scope: Scope, *, check: bo
         removed = confirm(f"Remove these from {name}?", yes=yes)
     if removed:
         _remove_items(selection, member, args, has_timer=any(row["kind"] == "timer" for row in removable))
-    freed = sum(row["size_bytes"] or 0 for row in removable) if removed else None
+    freed = _total_bytes(removable) if removed else None
     if json:
         print_json_line({"host": name, "items": answer["items"], "freed_bytes": freed})
     elif freed is not None:
-        print_text(f"{name}: {units.format_size(freed)} removed.")
+        print_text(f"{name}: {_format_total(removable)} removed.")
     return Exit.OK if removed else Exit.CHANGES
 
 
@@ -142,8 +142,18 @@ def _print_items(host: str, items: list[dict[str, Any]]) -> None:
         for row, size in zip(items, sizes, strict=True)
     ]
     grid.print_table(COLUMNS, rows)
-    total = sum(row["size_bytes"] or 0 for row in items if not row["kept"])
-    print_text(f"{host}: {units.format_size(total)} to remove.")
+    print_text(f"{host}: {_format_total([row for row in items if not row['kept']])} to remove.")
+
+
+def _total_bytes(items: list[dict[str, Any]]) -> int:
+    """Return the sum of the known sizes."""
+    return sum(row["size_bytes"] or 0 for row in items)
+
+
+def _format_total(items: list[dict[str, Any]]) -> str:
+    """Return the total size as text. It is a minimum if the size of an item is unknown."""
+    is_minimum = any(row["size_bytes"] is None for row in items)
+    return f"{'at least ' if is_minimum else ''}{units.format_size(_total_bytes(items))}"
 
 
 def list_caches(selection: Selection, *, json: bool) -> list[Exit]:

@@ -106,7 +106,7 @@ class Machine:
         }
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30, stdin: str = "") -> CompletedCommand:
-        """Run a program without a shell. A missing program has exit code 127.
+        """Run a program without a shell. Exit code 127 if it is missing, 126 if it can't be executed, as in a shell.
 
         Raises Failed if it takes longer than timeout_s, or prints too much.
         """
@@ -119,8 +119,8 @@ class Machine:
             code, out, err = output.run(argv, stdin=stdin.encode(), timeout_s=timeout_s, env=env)
         except FileNotFoundError:
             return CompletedCommand(127, "", f"{argv[0]}: not found")
-        except PermissionError:
-            return CompletedCommand(126, "", f"{argv[0]}: permission denied")
+        except OSError as error:  # no permission, or another processor's program
+            return CompletedCommand(126, "", f"{argv[0]}: {(error.strerror or str(error)).lower()}")
         except output.ProgramTimeout:
             raise Failed(f"{argv[0]} timed out after {timeout_s:g} s") from None
         except output.TooMuchOutput:

@@ -16,6 +16,7 @@ from sparkwright.health.judging.observation import Limits, Observation
 from sparkwright.health.judging.questions import QUESTIONS
 from sparkwright.health.probe import read_machine
 from sparkwright.health.record import Gpu
+from sparkwright.host.containers import containers
 from sparkwright.host.module import Context
 from sparkwright.visible import format_count
 
@@ -102,7 +103,7 @@ def _refused_start(server: DiagnosisInput) -> Iterator[Cause]:
 
 
 def _port_conflict(server: DiagnosisInput) -> Iterator[Cause]:
-    if server.listener and server.listener != f"container {server.container.name}":
+    if server.listener and server.listener != f"{containers.CONTAINER_PREFIX}{server.container.name}":
         fix = "stop that, or set another `serve_port:` in the host's file"
         yield Cause("its port is in use", "found", f"port {server.port} is held by {server.listener}", fix, 170)
 

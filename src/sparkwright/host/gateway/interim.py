@@ -104,7 +104,7 @@ def drain_and_remove(
     serving = [
         gateway
         for gateway in gateways
-        if any(server.state == "up" for server in _list_servers(_interim_gateway(gateway), key))
+        if any(server.state == "up" for server in _list_servers(_interim_gateway(gateway), key) or ())
     ]
     if unserved := [
         gateway
@@ -112,20 +112,47 @@ def drain_and_remove(
         if not all(server.state == "up" for server in _list_servers(gateway, key) or [_UNKNOWN_SERVER])
     ]:
         return False, f"{interim_name} still serves at the gateway {unserved[0].name}, where {name} is not up"
-    cut_count = _drain(serving, key, drain_s)
+    cut_count, unanswered = drain_requests(gateways, key, drain_s)
     for gateway in gateways:
         with contextlib.suppress(GatewayError):
             _send_action(gateway, key, operations.MAINTENANCE)
     if container:
         lifecycle.remove(context, container, STOP_TIMEOUT_S)
         server_keys.remove_unneeded(context.state, interim_name, ())
+    cut_requests = f"{'at least ' if unanswered else ''}{format_count(cut_count, 'request')}"
     if cut_count:
-        history.append(
-            context, "requests cut", why=f"{format_count(cut_count, 'request')} of {interim_name} after {drain_s:g} s"
-        )
+        history.append(context, "requests cut", why=f"{cut_requests} of {interim_name} after {drain_s:g} s")
     context.state.remove(RECORD_NAME)
-    suffix = f"; {format_count(cut_count, 'request')} cut after {drain_s:g} s" if cut_count else ""
-    return True, f"removed{suffix}" if container else ""
+    message = f"removed; {cut_requests} cut after {drain_s:g} s" if cut_count else "removed"
+    if unanswered:
+        message += f"; requests through the gateway {unanswered[0]} are unknown: it does not answer"
+    return True, message if container else ""
+
+
+def drain_requests(gateways: Sequence[Gateway], key: str, drain_s: float) -> tuple[int, list[str]]:
+    """Drain the interim server at the gateways.
+
+    Returns:
+        The number of requests still running after drain_s, and the names of the gateways that did not answer the last query:
+        they are counted as when they last answered.
+    """
+    until_s = time.monotonic() + drain_s
+    for gateway in gateways:
+        with contextlib.suppress(GatewayError):
+            _send_action(gateway, key, operations.DRAIN)
+    counts = dict.fromkeys(gateways, 0)
+    while True:
+        unanswered = []
+        for gateway in gateways:
+            servers = _list_servers(_interim_gateway(gateway), key)
+            if servers is None:
+                unanswered.append(gateway.name)
+            else:
+                counts[gateway] = sum(server.running for server in servers)
+        running = sum(counts.values())
+        if not running or time.monotonic() > until_s:
+            return running, unanswered
+        time.sleep(POLL_S)
 
 
 def remove_leftover(context: Context) -> str:
@@ -143,27 +170,15 @@ def _interim_gateway(gateway: Gateway) -> Gateway:
     return replace(gateway, server=gateway.server + INTERIM_SUFFIX)
 
 
-def _list_servers(gateway: Gateway, key: str) -> list[RoutedServer]:
+def _list_servers(gateway: Gateway, key: str) -> list[RoutedServer] | None:
+    """Return the gateway's servers of this host; None if it does not answer."""
     try:
         return server_operations.list_servers(gateway, key)
-    except GatewayError:
+    except NoRouteError:
         return []
+    except GatewayError:
+        return None
 
 
 def _send_action(gateway: Gateway, key: str, action: str) -> None:
     drain_record.send_action(_interim_gateway(gateway), key, action)
-
-
-def _drain(gateways: Sequence[Gateway], key: str, drain_s: float) -> int:
-    """Drain the interim server at the gateways. Returns the number of requests still running after drain_s."""
-    until_s = time.monotonic() + drain_s
-    for gateway in gateways:
-        with contextlib.suppress(GatewayError):
-            _send_action(gateway, key, operations.DRAIN)
-    while running := sum(
-        server.running for gateway in gateways for server in _list_servers(_interim_gateway(gateway), key)
-    ):
-        if time.monotonic() > until_s:
-            break
-        time.sleep(POLL_S)
-    return running
