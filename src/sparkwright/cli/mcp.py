@@ -17,7 +17,7 @@ from sparkwright.errors import Refused
 def mcp(project: str = ".", allow_changes: bool = False) -> None:
     """Serve the hosts to an MCP client over stdio, read only.
 
-    Tools: hosts, status, health, plan, diagnose, logs, history, incident, report, docs. Needs the package mcp.
+    docs/mcp.md lists the tools. Needs the package mcp.
     """
     if find_spec("mcp") is None:
         from sparkwright import installation

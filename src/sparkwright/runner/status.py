@@ -6,7 +6,7 @@ Each request reads the container and /health; it generates no token and writes n
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sparkwright.health import snapshot, store
@@ -22,12 +22,19 @@ from sparkwright.protocol.events import Event, event
 GATEWAY_FOLDER = "gateway"
 #: folder of the samples of guarded starts
 GUARD_FOLDER = "guard"
-
-#: fields of a row in `read_checks`, in order
-CHECK_FIELDS = (
-    *("time_s", "state", "why", "tok_per_s", "baseline_tok_per_s", "mem_available_bytes"),
-    *("temperature_c", "power_w", "healed", "every_s"),
-)
+#: fields of a row in `read_checks`, in order; the laptop reads them with `CHECK_SHAPE` of html/checks.py
+CHECK_FIELDS: Mapping[str, Callable[[Record], Any]] = {
+    "time_s": lambda record: round(record.time_s),
+    "state": lambda record: record.state,
+    "why": lambda record: "" if record.state == "ok" else record.sentence,
+    "tok_per_s": lambda record: _read_fresh_rate(record),
+    "baseline_tok_per_s": lambda record: record.speed.baseline_tok_per_s,
+    "mem_available_bytes": lambda record: record.machine.mem_available_bytes,
+    "temperature_c": lambda record: record.gpu.temperature_c,
+    "power_w": lambda record: record.gpu.power_w,
+    "healed": lambda record: record.healed,
+    "every_s": lambda record: record.every_s,
+}
 
 
 def read_status(request: dict[str, Any], machine: Machine, state: StateFolder) -> Iterator[Event]:
@@ -83,23 +90,17 @@ def read_checks(request: dict[str, Any], machine: Machine, state: StateFolder) -
     yield event("checks", fields=list(CHECK_FIELDS), rows=rows)
 
 
-def check_row(record: Record) -> list[Any]:
-    """Return a check as a row. `tok_per_s` is None if this check only repeats an earlier measurement."""
+def _read_fresh_rate(record: Record) -> float | None:
+    """Return the decode rate; None if this check only repeats an earlier measurement."""
     speed = record.speed
     max_age_s = max(record.every_s, 60.0)
     is_fresh = speed.measured_s is not None and abs(speed.measured_s - record.time_s) < max_age_s
-    return [
-        round(record.time_s),
-        record.state,
-        "" if record.state == "ok" else record.sentence,
-        speed.tok_per_s if is_fresh else None,
-        speed.baseline_tok_per_s,
-        record.machine.mem_available_bytes,
-        record.gpu.temperature_c,
-        record.gpu.power_w,
-        record.healed,
-        record.every_s,
-    ]
+    return speed.tok_per_s if is_fresh else None
+
+
+def check_row(record: Record) -> list[Any]:
+    """Return a check as a row of CHECK_FIELDS."""
+    return [read(record) for read in CHECK_FIELDS.values()]
 
 
 def _read_gateway(state: StateFolder) -> dict[str, Any]:
