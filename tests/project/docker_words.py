@@ -1,29 +1,18 @@
-"""The meaning of Docker's words, row by row: the engine's answer to a spelling, and a recipe's.
+"""Spellings of the options of `docker run`: those that Docker accepts, and those that a recipe accepts.
 
-A row: the field, the spelling, whether `docker create` takes it (None: not asked, its meaning is the recipe's own), and a part of
-the sentence with which a recipe refuses it; empty when it is taken. A recipe refuses whatever Docker refuses; what only a recipe
-refuses has its reason beside it.
+A recipe refuses all that Docker refuses. Where it refuses more, a comment gives the reason.
 """
 
 from dataclasses import dataclass
 
-CHANCE = "does not set the host's port"  # no client would find the server
-RANGE = "is a range"  # one server has one port
-PLAIN = "is not a port"  # docker writes it otherwise, so that every deploy would differ
-PROTOCOL = "the protocol must be"  # the same
-COUNT = "is not a choice of GPUs"  # "" is none, `all` is all, and no host has a thousand
-OPTIONS = "is not a choice of GPUs"  # docker's own list in quotes; the recipe's spelling is `device=0,1`
-GO = "is not a size"  # a number as Go writes it
-IPC = "is not an IPC mode"  # the engine takes any word and fails at the start; an id in place of a name differs at every deploy
-LIMIT = "is not a limit"
-TWO = "is not a mount"
-RELATIVE = "is not a folder of the host"  # relative to nothing that a deploy knows; one letter is a drive to docker
-OPTION = "is not a mount option"
-
 
 @dataclass(frozen=True)
-class Word:
-    """One row."""
+class Spelling:
+    """A value of a container's field.
+
+    docker: whether `docker create` accepts it; None if only a recipe gives it this meaning. message: a part of the recipe's
+    refusal; empty if the recipe accepts it.
+    """
 
     field: str
     text: str
@@ -31,211 +20,143 @@ class Word:
     message: str = ""
 
 
-def make_rows(field: str, *rows: tuple[str, bool | None, str]) -> list[Word]:
-    return [Word(field, *row) for row in rows]
+def accepted(field: str, *texts: str) -> list[Spelling]:
+    return [Spelling(field, text, True) for text in texts]
 
 
-WORDS = [
-    *make_rows(
-        "ports",
-        ("8000:8000", True, ""),
-        ("127.0.0.1:8000:8000", True, ""),
-        ("0.0.0.0:8000:8000", True, ""),
-        ("[::1]:8000:8000", True, ""),
-        ("::1:8000:8000", True, ""),
-        ("[2001:DB8::1]:80:80", True, ""),
-        ("[127.0.0.1]:80:80", True, ""),
-        ("8000:8000/tcp", True, ""),
-        ("8000:8000/udp", True, ""),
-        ("8000:8000/sctp", True, ""),
-        ("65535:1", True, ""),
-        ("8000", True, CHANCE),
-        ("8000/tcp", True, CHANCE),
-        (":8000", True, CHANCE),
-        ("0:8000", True, CHANCE),
-        ("127.0.0.1::8000", True, CHANCE),
-        ("127.0.0.1:0:8000", True, CHANCE),
-        ("8000-8001:8000-8001", True, RANGE),
-        ("8000-8001:8000", True, RANGE),
-        ("8000:8000-8000", True, RANGE),
-        ("8000:8000-8001", False, RANGE),
-        ("08000:8000", True, PLAIN),
-        ("8000:0", True, PLAIN),
-        ("8000:8000/TCP", True, PROTOCOL),
-        ("8000:8000/", True, PROTOCOL),
-        ("8000:8000/icmp", False, PROTOCOL),
-        ("65536:8000", False, PLAIN),
-        ("8000:99999", False, PLAIN),
-        ("-1:8000", False, PLAIN),
-        ("a:8000", False, PLAIN),
-        ("8000:", False, PLAIN),
-        (" 8000:8000", False, PLAIN),
-        ("8000 :8000", False, PLAIN),
-        ("0.0.0.0:80", False, PLAIN),
-        ("lan:8000:8000", False, "is not an IP address"),
-        ("999.1.1.1:8000:8000", False, "is not an IP address"),
-        ("1.2.3.4.5:8000:8000", False, "is not an IP address"),
-        ("127.1:8000:8000", False, "is not an IP address"),
-        ("127.0.0.01:80:80", False, "is not an IP address"),
-        ("127.0.0.1:8000:8000:8000", False, "is not an IP address"),
-        ("[::1:8000:8000", False, "is not an IP address"),
-        ("::8000:8000", False, "is not an IP address"),
-        ("[fe80::1%eth0]:80:80", False, "is not an IP address"),
-    ),
-    *make_rows(
-        "shm_size",
-        ("64gb", True, ""),
-        ("64g", True, ""),
-        ("64GiB", True, ""),
-        ("1.5 g", True, ""),
-        ("64 GIB", True, ""),
-        (".5g", True, ""),
-        ("5.g", True, ""),
-        ("64kb", True, ""),
-        ("100b", True, ""),
-        ("1048576", True, ""),
-        ("1048576 ", True, ""),
-        ("0", True, ""),
-        ("1t", True, ""),
-        ("", None, ""),
-        ("1e9", True, GO),
-        ("+1g", True, GO),
-        ("1_0g", True, GO),
-        ("-1g", False, GO),
-        ("64gbx", False, GO),
-        ("64ib", False, GO),
-        ("64gi", False, GO),
-        ("64  g", False, GO),
-        ("1,5g", False, GO),
-        ("64eb", False, GO),
-        ("0x10", False, GO),
-        ("inf", False, GO),
-        ("9999999999999g", False, "is too large"),
-    ),
-    *make_rows(
-        "gpus",
-        ("all", True, ""),
-        ("1", True, ""),
-        ("device=0", True, ""),
-        ("device=GPU-1a", True, ""),
-        ("device=nvidia.com/gpu=0", True, ""),
-        ("device=0,1", None, ""),  # docker's own means a device and a count; the recipe's is two devices
-        ("", None, ""),
-        ("0", True, COUNT),
-        ("-1", True, COUNT),
-        ("1000", True, COUNT),
-        ('"device=0,1"', True, OPTIONS),
-        ("count=1", True, OPTIONS),
-        ("driver=nvidia", True, OPTIONS),
-        ("device=", True, OPTIONS),
-        ("device=0 1", True, OPTIONS),
-        ("none", False, COUNT),
-        ("ALL", False, COUNT),
-        (" all", False, COUNT),
-        ("1.5", False, COUNT),
-    ),
-    *make_rows(
-        "ipc",
-        ("host", True, ""),
-        ("private", True, ""),
-        ("shareable", True, ""),
-        ("none", True, ""),
-        ("", None, ""),
-        ("HOST", True, IPC),
-        ("hots", True, IPC),
-        ("container:", True, IPC),
-        ("container:missing", False, IPC),
-    ),
-    *make_rows(
-        "ulimits",
-        ("memlock=-1", True, ""),
-        ("memlock=-1:-1", True, ""),
-        ("nofile=1024", True, ""),
-        ("nofile=1024:2048", True, ""),
-        ("nofile=1024:-1", True, ""),
-        ("stack=67108864", True, ""),
-        ("core=0", True, ""),
-        ("nofile=-2", True, LIMIT),
-        ("nofile=2048:1024", False, "the soft limit is above the hard limit"),
-        ("nofile=-1:1024", False, "the soft limit is above the hard limit"),
-        ("memlock=unlimited", False, LIMIT),
-        ("nofile=1:2:3", False, LIMIT),
-        ("nofile=1:", False, LIMIT),
-        ("nofile=1.5", False, LIMIT),
-        ("nofile=99999999999999999999", False, LIMIT),
-        ("nofile=9999999999999999999", False, LIMIT),
-        ("nofile=", False, LIMIT),
-        ("as=1", False, "is not a limit of Docker"),
-        ("NOFILE=1", False, "is not a limit of Docker"),
-        ("foo=1", False, "is not a limit of Docker"),
-    ),
-    *make_rows(
-        "volumes",
-        ("/data:/b", True, ""),
-        ("/data:/b:ro", True, ""),
-        ("/data:/b:rw", True, ""),
-        ("/data:/b:ro,z", True, ""),
-        ("/data:/b:ro,z,rshared,cached", True, ""),
-        ("/data/../a:/b/../c/", True, ""),
-        ("/da ta:/b b", True, ""),
-        ("~/data:/b", None, ""),
-        ("words-test:/b", True, ""),
-        ("words-test:/b:ro,nocopy", True, ""),
-        ("words-test:/b:Z", True, ""),
-        ("/data", True, TWO),
-        ("./a:/b", True, RELATIVE),
-        ("..:/b", True, RELATIVE),
-        ("n:/b", True, RELATIVE),
-        ("/a:/b:ro:z", False, TWO),
-        ("/a:", False, "is not a folder of the container"),
-        (":/b", False, RELATIVE),
-        ("a/b:/b", False, RELATIVE),
-        ("_n:/b", False, RELATIVE),
-        ("/a:b", False, "is not a folder of the container"),
-        ("/a:/", False, "is the root of the container"),
-        ("/a:/b/..", False, "is the root of the container"),
-        ("/a:/b:", False, OPTION),
-        ("/a:/b:foo", False, OPTION),
-        ("/a:/b:RO", False, OPTION),
-        ("/a:/b:readonly", False, OPTION),
-        ("/a:/b:ro,rw", False, OPTION),
-        ("/a:/b:ro,", False, OPTION),
-        ("/a:/b:z,Z", False, OPTION),
-        ("/a:/b:cached,delegated", False, OPTION),
-        ("/a:/b:nocopy", False, OPTION),
-        ("words-test:/b:rshared", False, OPTION),
-    ),
-    *make_rows(
-        "name",
-        ("a1", True, ""),
-        ("A_b.c-d", True, ""),
-        ("a", False, "2 or more letters"),
-        ("_a", False, "2 or more letters"),
-        ("a b", False, "2 or more letters"),
-        ("a/b", False, "2 or more letters"),
-    ),
-    *make_rows(
-        "restart",
-        ("no", True, ""),
-        ("always", True, ""),
-        ("unless-stopped", True, ""),
-        ("on-failure", True, ""),
-        ("on-failure:3", True, "'no', 'always'"),  # a crash loop is broken and reported; docker's counter would hide it
-        ("never", False, "'no', 'always'"),
-    ),
-    *make_rows(
-        "env",
-        ("A=b", True, ""),
-        ("A=", True, ""),
-        ("A B=c", True, ""),
-        ("1A=a=b", True, ""),
-        ("=b", False, "can't be an environment variable"),
-    ),
-    *make_rows(
-        "labels",
-        ("a=b", True, ""),
-        ("a=", True, ""),
-        ("a b=c", False, "is not a label's name"),
-        ("=b", False, "a label needs a name"),
-    ),
-]
+def recipe_only(field: str, *texts: str) -> list[Spelling]:
+    return [Spelling(field, text, None) for text in texts]
+
+
+def recipe_refuses(field: str, message: str, *texts: str) -> list[Spelling]:
+    return [Spelling(field, text, True, message) for text in texts]
+
+
+def refused(field: str, message: str, *texts: str) -> list[Spelling]:
+    return [Spelling(field, text, False, message) for text in texts]
+
+
+SPELLINGS = [
+    *accepted("ports", "8000:8000", "127.0.0.1:8000:8000", "0.0.0.0:8000:8000", "[::1]:8000:8000", "::1:8000:8000",
+      "[2001:DB8::1]:80:80", "[127.0.0.1]:80:80", "8000:8000/tcp", "8000:8000/udp", "8000:8000/sctp", "65535:1"),
+    # clients cannot know a random port
+    *recipe_refuses("ports", "does not set the host's port", "8000", "8000/tcp", ":8000", "0:8000", "127.0.0.1::8000",
+      "127.0.0.1:0:8000"),
+    # a server listens on one port
+    *recipe_refuses("ports", "is a range", "8000-8001:8000-8001", "8000-8001:8000", "8000:8000-8000"),
+    *refused("ports", "is a range", "8000:8000-8001"),
+    # Docker reports these in another form, so every deploy would find a difference
+    *recipe_refuses("ports", "is not a port", "08000:8000", "8000:0"),
+    *recipe_refuses("ports", "the protocol must be", "8000:8000/TCP", "8000:8000/"),
+    *refused("ports", "the protocol must be", "8000:8000/icmp"),
+    *refused("ports", "is not a port", "65536:8000", "8000:99999", "-1:8000", "a:8000", "8000:", " 8000:8000", "8000 :8000",
+      "0.0.0.0:80"),
+    *refused("ports", "is not an IP address", "lan:8000:8000", "999.1.1.1:8000:8000", "1.2.3.4.5:8000:8000",
+      "127.1:8000:8000", "127.0.0.01:80:80", "127.0.0.1:8000:8000:8000", "[::1:8000:8000", "::8000:8000",
+      "[fe80::1%eth0]:80:80"),
+    *accepted("shm_size", "64gb", "64g", "64GiB", "1.5 g", "64 GIB", ".5g", "5.g", "64kb", "100b", "1048576", "1048576 ",
+      "0", "1t"),
+    *recipe_only("shm_size", ""),
+    *recipe_refuses("shm_size", "is not a size", "1e9", "+1g", "1_0g"),
+    *refused("shm_size", "is not a size", "-1g", "64gbx", "64ib", "64gi", "64  g", "1,5g", "64eb", "0x10", "inf"),
+    *refused("shm_size", "is too large", "9999999999999g"),
+    *accepted("gpus", "all", "1", "device=0", "device=GPU-1a", "device=nvidia.com/gpu=0"),
+    # two devices in a recipe; a device and a count in Docker, which needs quotes for two devices
+    *recipe_only("gpus", "device=0,1", ""),
+    # use "" for no GPU and `all` for all
+    *recipe_refuses("gpus", "is not a choice of GPUs", "0", "-1", "1000", '"device=0,1"', "count=1", "driver=nvidia",
+      "device=", "device=0 1"),
+    *refused("gpus", "is not a choice of GPUs", "none", "ALL", " all", "1.5"),
+    *accepted("ipc", "host", "private", "shareable", "none"),
+    *recipe_only("ipc", ""),
+    # Docker accepts any word and fails at the start; it replaces a container's name by its id, a difference at every deploy
+    *recipe_refuses("ipc", "is not an IPC mode", "HOST", "hots", "container:"),
+    *refused("ipc", "is not an IPC mode", "container:missing"),
+    *accepted("ulimits", "memlock=-1", "memlock=-1:-1", "nofile=1024", "nofile=1024:2048", "nofile=1024:-1",
+      "stack=67108864", "core=0"),
+    *recipe_refuses("ulimits", "is not a limit", "nofile=-2"),
+    *refused("ulimits", "the soft limit is above the hard limit", "nofile=2048:1024", "nofile=-1:1024"),
+    *refused("ulimits", "is not a limit", "memlock=unlimited", "nofile=1:2:3", "nofile=1:", "nofile=1.5",
+      "nofile=99999999999999999999", "nofile=9999999999999999999", "nofile="),
+    *refused("ulimits", "is not a limit of Docker", "as=1", "NOFILE=1", "foo=1"),
+    *accepted("volumes", "/data:/b", "/data:/b:ro", "/data:/b:rw", "/data:/b:ro,z", "/data:/b:ro,z,rshared,cached",
+      "/data/../a:/b/../c/", "/da ta:/b b", "words-test:/b", "words-test:/b:ro,nocopy", "words-test:/b:Z"),
+    *recipe_only("volumes", "~/data:/b"),
+    *recipe_refuses("volumes", "is not a mount", "/data"),
+    # a deploy has no folder that a relative path could start from; to Docker, one letter is a drive
+    *recipe_refuses("volumes", "is not a folder of the host", "./a:/b", "..:/b", "n:/b"),
+    *refused("volumes", "is not a mount", "/a:/b:ro:z"),
+    *refused("volumes", "is not a folder of the container", "/a:", "/a:b"),
+    *refused("volumes", "is not a folder of the host", ":/b", "a/b:/b", "_n:/b"),
+    *refused("volumes", "is the root of the container", "/a:/", "/a:/b/.."),
+    *refused("volumes", "is not a mount option", "/a:/b:", "/a:/b:foo", "/a:/b:RO", "/a:/b:readonly", "/a:/b:ro,rw",
+      "/a:/b:ro,", "/a:/b:z,Z", "/a:/b:cached,delegated", "/a:/b:nocopy", "words-test:/b:rshared"),
+    *accepted("name", "a1", "A_b.c-d"),
+    *refused("name", "2 or more letters", "a", "_a", "a b", "a/b"),
+    *accepted("restart", "no", "always", "unless-stopped", "on-failure"),
+    # sparkwright reports a crash loop, which Docker's counter would hide
+    *recipe_refuses("restart", "'no', 'always'", "on-failure:3"),
+    *refused("restart", "'no', 'always'", "never"),
+    *accepted("env", "A=b", "A=", "A B=c", "1A=a=b"),
+    *refused("env", "can't be an environment variable", "=b"),
+    *accepted("labels", "a=b", "a="),
+    *refused("labels", "is not a label's name", "a b=c"),
+    *refused("labels", "a label needs a name", "=b"),
+    *accepted("network", "host", "bridge"),
+    *recipe_only("network", ""),
+    *recipe_refuses("network", "nothing can reach the server", "none"),
+    *recipe_refuses("network", "leave it out", "default"),
+    # Docker stores the id of another container, a difference at every deploy
+    *recipe_refuses("network", "is not a network", "container:x", "a b", "name=n,ip=10.0.0.1"),
+    *refused("network", "only networks made with", "name=host,alias=a"),
+    *refused("network", "is not a network", "alias=a"),
+    *accepted("hostname", "spark1", "spark1.lan"),
+    *recipe_only("hostname", ""),
+    *recipe_refuses("hostname", "is not a host name", "-a", "a b", "a_b", "a" * 64),
+    *accepted("extra_hosts", "hub:10.0.0.1", "hub:::1", "hub:[::1]", "hub=10.0.0.1", "me:host-gateway"),
+    *refused("extra_hosts", "is not a host", "hub", "hub:", ":10.0.0.1", "hub:10.0.0", "hub:lan"),
+    *accepted("dns", "10.0.0.1", "::1", "2001:DB8::1"),
+    *refused("dns", "is not a name server", "10.0.0", "lan"),
+    *accepted("user", "1000", "1000:1000", "ops:video"),
+    *recipe_only("user", ""),
+    *recipe_refuses("user", "is not a user", "a b", "1000:", "1:2:3"),
+    *accepted("group_add", "44", "video"),
+    *recipe_refuses("group_add", "is not a group", "", "a b"),
+    *accepted("cap_add", "SYS_PTRACE", "cap_sys_ptrace", "ALL"),
+    *refused("cap_add", "is not a capability", "SYS_PTRACES", ""),
+    *accepted("security_opt", "no-new-privileges", "no-new-privileges:true", "no-new-privileges=false", "seccomp=unconfined",
+      "seccomp:unconfined", "apparmor=unconfined", "label=disable", "label:disable", "label=level:s0:c1"),
+    *refused("security_opt", "is not a security option", "no-new-privileges:maybe", "unconfined", "foo=bar"),
+    *refused("security_opt", "a profile file is not supported", "seccomp=missing.json"),
+    *accepted("devices", "/dev/null", "/dev/null:/dev/x", "/dev/null:/dev/x:rw", "/dev/null:r"),
+    *refused("devices", "is not a device", "dev/null", "/dev/null:x", "/dev/a:/dev/b:r:w"),
+    *refused("devices", "each at most once", "/dev/null:/dev/x:rr", "/dev/null:/dev/x:rwx"),
+    *accepted("pid", "host"),
+    *recipe_only("pid", ""),
+    *refused("pid", "is not a PID mode", "private", "container:x"),
+    *accepted("working_dir", "/srv", "/srv/../a/"),
+    *refused("working_dir", "is not a folder of the container", "srv"),
+    *accepted("stop_signal", "SIGINT", "int", "2"),
+    *refused("stop_signal", "is not a signal", "SIGFOO", "0"),
+    *recipe_refuses("stop_signal", "is not a signal", "99"),
+    *accepted("tmpfs", "/t", "/t:size=64m,mode=1777,noexec", "/t:rw", "/t:size=50%"),
+    *refused("tmpfs", "is not a folder of the container", "t"),
+    # Docker creates the container but cannot start it
+    *recipe_refuses("tmpfs", "is not an option of a tmpfs", "/t:foo", "/t:size"),
+    *refused("tmpfs", "is the root of the container", "/"),
+    *accepted("memory", "64m", "1g", "6m"),
+    *recipe_only("memory", ""),
+    *refused("memory", "Docker's minimum", "5m"),
+    # 0 means no limit, as leaving it out does
+    *recipe_refuses("memory", "Docker's minimum", "0"),
+    *refused("memory", "is not a size", "a"),
+    *accepted("cpuset_cpus", "0", "0-1", "1,0"),
+    *refused("cpuset_cpus", "is not a set of CPUs", "0-", "1-0", "a"),
+    *accepted("sysctls", "net.core.somaxconn=1024", "net.ipv4.conf.all.forwarding=1", "kernel.shmmax=1024",
+      "fs.mqueue.msg_max=10"),
+    # newer engines report it elsewhere
+    *recipe_refuses("sysctls", "is a setting of one interface", "net.ipv4.conf.eth0.forwarding=1"),
+    *refused("sysctls", "can't be set for a container", "kernel.hostname=a", "vm.swappiness=1"),
+    *accepted("log_driver", "json-file", "local", "journald"),
+    *refused("log_driver", "is not a log driver", "a b"),
+]  # fmt: skip

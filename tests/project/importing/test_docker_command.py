@@ -1,4 +1,4 @@
-"""Docker's words on the real engine: each row of the table, with `docker create`, a recipe, and the resulting container."""
+"""Spellings of Docker's options: what recipes and a real Docker Engine accept, and the resulting container."""
 
 import io
 import json
@@ -14,15 +14,11 @@ import pytest
 from sparkwright.errors import Exit, Refused
 from sparkwright.host.containers import container_options
 from sparkwright.project import recipe
-from sparkwright.project.inventory.host import Host
-from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
-from tests.project import docker_option_words, docker_words
-from tests.project.docker_words import Word
+from tests.project.docker_words import SPELLINGS, Spelling
+from tests.project.recipes import load_text, render_script, resolve_variables
 
-TOP = Path(__file__).parents[3]
 IMAGE = "sparkwright-words:1"
-WORDS = [*docker_words.WORDS, *docker_option_words.WORDS]
 FLAGS = {
     "ports": "-p",
     "volumes": "-v",
@@ -32,111 +28,97 @@ FLAGS = {
     "shm_size": "--shm-size",
     **{name: option.flag for name, option in DOCKER_OPTIONS.items() if option.about},
 }
-KINDS = {name: field.type for name, field in ContainerSpec.__dataclass_fields__.items()}
-FIELDS = list(dict.fromkeys(word.field for word in WORDS))
+TYPES = {name: str(field.type) for name, field in ContainerSpec.__dataclass_fields__.items()}
+FIELDS = list(dict.fromkeys(spelling.field for spelling in SPELLINGS))
+#: the first three lines of a recipe
+HEAD = "image: a/b:v1\nmodel: {id: a/b, dir: ~/b, mount: /model}\ncontainer:\n"
 
 
-def load_recipe(folder: Path, word: Word) -> recipe.Recipe:
-    value: object = word.text
-    kind = str(KINDS.get(word.field))
-    if kind.startswith("tuple"):
-        value = [word.text]
-    elif kind.startswith("dict"):
-        name, _, rest = word.text.partition("=")
+def load_spelling(folder: Path, spelling: Spelling) -> recipe.Recipe:
+    value: object = spelling.text
+    if TYPES.get(spelling.field, "").startswith("tuple"):
+        value = [spelling.text]
+    elif TYPES.get(spelling.field, "").startswith("dict"):
+        name, _, rest = spelling.text.partition("=")
         value = {name: rest}
-    container = {"name": f"words-{secrets.token_hex(4)}", "gpus": "", "ports": [], "ipc": ""} | {word.field: value}
-    lines = [f"image: {IMAGE}", "model: {id: a/b, dir: ~/models/b, mount: /model}", "container:"]
-    lines += [f"  {name}: {json.dumps(value)}" for name, value in container.items()]
-    (folder / "recipes").mkdir(exist_ok=True)
-    (folder / "recipes/words.yml").write_text("\n".join(lines) + "\n")
-    return recipe.load(folder, "words")
+    container = {"name": f"words-{secrets.token_hex(4)}", "gpus": "", "ports": [], "ipc": "", spelling.field: value}
+    fields = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in container.items())
+    return load_text(folder, HEAD.replace("a/b:v1", IMAGE) + fields)
 
 
-@pytest.mark.parametrize("word", WORDS, ids=lambda word: f"{word.field} {word.text}")
-def test_a_recipe_takes_what_the_table_says_and_refuses_the_rest_with_its_line(word: Word, tmp_path: Path) -> None:
-    if not word.message:
-        load_recipe(tmp_path, word)
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: f"{spelling.field} {spelling.text}")
+def test_recipe_accepts_or_refuses_spelling(spelling: Spelling, tmp_path: Path) -> None:
+    if not spelling.message:
+        load_spelling(tmp_path, spelling)
         return
-    with pytest.raises(Refused) as error:
-        load_recipe(tmp_path, word)
-    assert word.message in error.value.message
-    line = 4 if word.field == "name" else 8 if word.field not in ("gpus", "ports", "ipc") else None
-    assert error.value.where.endswith(f"recipes/words.yml:{line or 5 + ('gpus', 'ports', 'ipc').index(word.field)}")
-    assert error.value.exit is Exit.REFUSED
-
-
-def test_what_docker_refuses_a_recipe_refuses() -> None:
-    assert not [word for word in WORDS if word.docker is False and not word.message]
+    with pytest.raises(Refused) as excinfo:
+        load_spelling(tmp_path, spelling)
+    assert spelling.message in excinfo.value.message
+    line = {"name": 4, "gpus": 5, "ports": 6, "ipc": 7}.get(spelling.field, 8)
+    assert excinfo.value.where.endswith(f"recipes/one.yml:{line}")
+    assert excinfo.value.exit is Exit.REFUSED
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """The Docker Engine here, with an image of one file; what was made of it is removed."""
-    import docker
-
-    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-        pytest.skip("no Docker Engine answers")
-    value = docker.from_env()
+def client(docker_client: Any) -> Iterator[Any]:
+    """The Docker Engine, with an image of one file; what the tests make from it is removed afterwards."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("x"))
-    value.api.import_image_from_data(archive.getvalue(), *IMAGE.split(":"))
-    yield value
-    for row in value.api.containers(all=True, filters={"ancestor": IMAGE}):
-        value.api.remove_container(row["Id"], v=True, force=True)
-    value.api.remove_image(IMAGE)
-    for volume in value.api.volumes(filters={"name": "words-test"})["Volumes"] or ():
-        value.api.remove_volume(volume["Name"])
-    value.close()
+    docker_client.api.import_image_from_data(archive.getvalue(), *IMAGE.split(":"))
+    yield docker_client
+    for row in docker_client.api.containers(all=True, filters={"ancestor": IMAGE}):
+        docker_client.api.remove_container(row["Id"], v=True, force=True)
+    docker_client.api.remove_image(IMAGE)
+    for volume in docker_client.api.volumes(filters={"name": "words-test"})["Volumes"] or ():
+        docker_client.api.remove_volume(volume["Name"])
 
 
-def create_container(*words: str) -> tuple[bool, str]:
-    """Return True and the container's id if `docker create` takes the words; otherwise False and the error."""
-    result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+def create_container(*command: str) -> tuple[bool, str]:
+    """Run `docker create`: return True and the container's id, or False and the error."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return result.returncode == 0, (result.stdout if result.returncode == 0 else result.stderr).strip()
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("field", FIELDS)
-def test_the_engine_says_what_the_table_says(client: Any, field: str) -> None:
+def test_docker_accepts_or_refuses_spellings_of_field(client: Any, field: str) -> None:
     actual, expected = {}, {}
-    for word in (word for word in WORDS if word.field == field and word.docker is not None):
-        expected[word.text] = word.docker
-        actual[word.text], result = create_container(
-            "docker", "create", FLAGS.get(field, f"--{field}"), word.text, IMAGE, "/x"
-        )
-        if actual[word.text]:
+    for spelling in SPELLINGS:
+        if spelling.field != field or spelling.docker is None:
+            continue
+        flag = FLAGS.get(field, f"--{field}")
+        expected[spelling.text] = spelling.docker
+        actual[spelling.text], result = create_container("docker", "create", flag, spelling.text, IMAGE, "/x")
+        if actual[spelling.text]:
             client.api.remove_container(result, v=True)
     assert actual == expected
 
 
 @pytest.mark.docker
 @pytest.mark.parametrize("field", FIELDS)
-def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
-    client: Any, field: str, tmp_path: Path
-) -> None:
+def test_script_and_deploy_create_the_same_container(client: Any, field: str, tmp_path: Path) -> None:
     """Both match the recipe: no later plan finds a difference."""
     image = client.api.inspect_image(IMAGE)
-    script = (TOP / "templates/docker-run.sh.j2").read_text().replace("docker run -d", "docker create")
-    for word in (word for word in WORDS if word.field == field and not word.message):
-        names = recipe.scope(
-            Host("spark1", "spark1"), "ops", load_recipe(tmp_path, word), {"image": None, "model": None}
-        )
-        spec = ContainerSpec.from_json(names["container"])
-        took, by_hand = create_container("sh", "-c", str(expressions.render(script, names)))
-        assert took, (word, by_hand)
-        rows = [client.api.inspect_container(by_hand)]
-        client.api.remove_container(by_hand, v=True)
-        container_id = client.api.create_container_from_config(container_options.build_create_body(spec), spec.name)[
-            "Id"
-        ]
-        rows.append(client.api.inspect_container(container_id))
+    for spelling in SPELLINGS:
+        if spelling.field != field or spelling.message:
+            continue
+        variables = resolve_variables(load_spelling(tmp_path, spelling))
+        spec = ContainerSpec.from_json(variables["container"])
+        script = render_script(variables).replace("docker run -d", "docker create")
+        is_created, container_id = create_container("sh", "-c", script)
+        assert is_created, (spelling, container_id)
+        inspected = [client.api.inspect_container(container_id)]
         client.api.remove_container(container_id, v=True)
-        assert [container_options.differences(spec, row, image) for row in rows] == [[], []], word
+        body = container_options.build_create_body(spec)
+        container_id = client.api.create_container_from_config(body, spec.name)["Id"]
+        inspected.append(client.api.inspect_container(container_id))
+        client.api.remove_container(container_id, v=True)
+        assert [container_options.differences(spec, item, image) for item in inspected] == [[], []], spelling
 
 
 @pytest.mark.parametrize(
-    ("lines", "result"),
+    ("field", "message"),
     [
         ('ports: ["8000:8000", "127.0.0.1:8000:8001"]', "publishes the host's port of '127.0.0.1:8000:8001' twice"),
         ("ports: [22:22]", "quote it"),
@@ -144,34 +126,24 @@ def test_what_a_recipe_takes_makes_the_same_container_by_hand_and_by_deploy(
         ('volumes: ["/a:/model/"]', "the model's folder is mounted at /model already"),
     ],
 )
-def test_what_can_not_stand_together(lines: str, result: str, tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    head = "image: a/b:v1\nmodel: {id: a/b, dir: ~/b, mount: /model}\ncontainer:\n  name: box\n"
-    (tmp_path / "recipes/words.yml").write_text(f"{head}  {lines}\n")
-    with pytest.raises(Refused) as error:
-        recipe.load(tmp_path, "words")
-    assert result in error.value.message
-    assert error.value.where.endswith("recipes/words.yml:5")
+def test_conflicting_values_are_refused(field: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as excinfo:
+        load_text(tmp_path, f"{HEAD}  name: box\n  {field}\n")
+    assert message in excinfo.value.message
+    assert excinfo.value.where.endswith("recipes/one.yml:5")
 
 
-def test_a_host_that_publishes_the_server_where_the_recipe_has_another_port(tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    head = "image: a/b:v1\nmodel: {id: a/b, dir: ~/b, mount: /model}\n"
-    (tmp_path / "recipes/words.yml").write_text(f"{head}container: {{name: box, ports: ['8000:8000', '9000:9000']}}\n")
-    host = Host("spark1", "spark1", serve_port=9000, where="hosts/spark1.yml")
-    with pytest.raises(Refused, match="`serve_port: 9000` is also published by") as error:
-        recipe.scope(host, "ops", recipe.load(tmp_path, "words"), {"image": None, "model": None})
-    assert error.value.where == "hosts/spark1.yml"
+def test_host_port_that_the_recipe_publishes_too_is_refused(tmp_path: Path) -> None:
+    loaded_recipe = load_text(tmp_path, f"{HEAD}  name: box\n  ports: ['8000:8000', '9000:9000']\n")
+    with pytest.raises(Refused, match="`serve_port: 9000` is also published by") as excinfo:
+        resolve_variables(loaded_recipe, serve_port=9000, where="hosts/spark1.yml")
+    assert excinfo.value.where == "hosts/spark1.yml"
 
 
 @pytest.mark.parametrize(("key", "value"), [("dir", "models/b"), ("dir", "/a:b"), ("mount", "model"), ("mount", "/")])
-def test_a_model_that_can_not_be_mounted(key: str, value: str, tmp_path: Path) -> None:
-    model = {"id": "a/b", "dir": "~/b", "mount": "/b"} | {key: value}
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/words.yml").write_text(
-        f"image: a/b:v1\nmodel: {json.dumps(model)}\ncontainer: {{name: box}}\n"
-    )
-    with pytest.raises(Refused) as error:
-        recipe.load(tmp_path, "words")
-    assert f"`model.{key}`" in error.value.message
-    assert error.value.where.endswith("recipes/words.yml:2")
+def test_invalid_path_of_model_is_refused(key: str, value: str, tmp_path: Path) -> None:
+    model = json.dumps({"id": "a/b", "dir": "~/b", "mount": "/b", key: value})
+    with pytest.raises(Refused) as excinfo:
+        load_text(tmp_path, f"image: a/b:v1\nmodel: {model}\ncontainer: {{name: box}}\n")
+    assert f"`model.{key}`" in excinfo.value.message
+    assert excinfo.value.where.endswith("recipes/one.yml:2")
