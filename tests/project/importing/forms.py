@@ -1,12 +1,16 @@
-"""Recipes of others in small, written for these tests after the keys and flags of the real ones.
+"""Small recipes in the formats of other tools, with the keys and flags of real ones.
 
 Sources: vllm-project/recipes@8959cf6 (models/Google, models/Qwen), spark-arena/recipe-registry@3075780, spark-arena/eugr-recipes@0d81770,
 scitrera/oss-spark-run@3190eb7.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from sparkwright.project.importing import format_detection, recipe_builder
+import yaml
+
+from sparkwright.project.importing import container, format_detection, recipe_builder
 from sparkwright.project.importing.foreign_recipe import ImportReport
 from sparkwright.project.importing.recipe_builder import ImportedRecipe
 
@@ -80,11 +84,26 @@ services:
 
 
 def import_recipe(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> ImportedRecipe:
-    """Return the recipe of a text, as a command reads it. answers: `_` of a key stands for a dash."""
+    """Import a text as the command does. In a key of answers, `_` stands for a dash and `__` for a dot."""
     report = ImportReport({key.replace("__", ".").replace("_", "-"): value for key, value in answers.items()})
     return recipe_builder.build_recipe(format_detection.parse(text, Path(path), report), name, report, path)
 
 
-def format_rows(imported: ImportedRecipe, sort: str) -> str:
-    """Return a report's rows of one sort."""
-    return "\n".join(f"{row.what}: {row.why}" for row in imported.report.rows if row.sort == sort)
+def import_data(text: str, path: str = "tiny.yaml", name: str = "", **answers: str) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(import_recipe(text, path, name, **answers).text)
+    return data
+
+
+def import_running(settings: Mapping[str, Any], name: str = "", **answers: str) -> ImportedRecipe:
+    """Import a container of the host spark1. settings: as the module returns them."""
+    report = ImportReport(answers)
+    return recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), name, report, "spark1")
+
+
+def list_questions(text: str) -> list[str]:
+    return [question.key for question in import_recipe(text).report.questions]
+
+
+def format_rows(imported: ImportedRecipe, sort: str = "") -> str:
+    """Return the rows of a report, or those of one sort."""
+    return "\n".join(f"{row.what}: {row.why}" for row in imported.report.rows if sort in ("", row.sort))

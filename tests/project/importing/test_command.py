@@ -1,4 +1,4 @@
-"""`recipe.import` as a user types it: questions on a terminal, a list without one; the result passes lint and plan."""
+"""The command `recipe.import`: questions on a terminal or in a list; the written recipe passes lint and can be rendered."""
 
 import json
 import os
@@ -22,12 +22,12 @@ def project(tmp_path: Path) -> Path:
     starter.write_starter(tmp_path)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/tiny.yaml").write_text(VLLM)
-    (tmp_path / "theirs/asked.yaml").write_text(WITH_QUESTION)
+    (tmp_path / "theirs/ambiguous.yaml").write_text(WITH_QUESTION)
     (tmp_path / "theirs/eugr.yaml").write_text(EUGR)
     return tmp_path
 
 
-def test_what_it_writes_passes_lint_and_a_plan_renders_it(project: Path) -> None:
+def test_written_recipe_passes_lint_and_renders(project: Path) -> None:
     result = commands.run("recipe.import", "theirs/tiny.yaml", "--name", "tiny", cwd=project)
     assert result.returncode == 0, result.stderr
     assert "recipes/tiny.yml written." in result.stdout and "0 errors" in result.stdout
@@ -38,10 +38,10 @@ def test_what_it_writes_passes_lint_and_a_plan_renders_it(project: Path) -> None
     assert again.returncode == 5 and "already exists" in again.stderr
 
 
-def test_for_several_hosts_the_group_is_proposed_and_the_project_takes_it(project: Path) -> None:
-    (project / "hosts/spark2.yml").write_text("address: spark2.local\nfabric: {interfaces: [a1], address: 10.0.0.2}\n")
-    own = project / "hosts/spark1.yml"
-    own.write_text("address: spark1.local\nfabric: {interfaces: [a1], address: 10.0.0.1}\n")
+def test_proposed_group_of_several_hosts_is_valid(project: Path) -> None:
+    for n in (1, 2):
+        fabric = f"fabric: {{interfaces: [a1], address: 10.0.0.{n}}}"
+        (project / f"hosts/spark{n}.yml").write_text(f"address: spark{n}.local\n{fabric}\n")
     answers = ("--answer", "image=vllm/vllm-openai:v0.32.0", "--name", "both")
     result = commands.run("recipe.import", "theirs/eugr.yaml", *answers, cwd=project)
     assert result.returncode == 0, result.stderr
@@ -53,70 +53,64 @@ def test_for_several_hosts_the_group_is_proposed_and_the_project_takes_it(projec
     assert rendered.returncode == 0 and "--node-rank 1" in " ".join(rendered.stdout.split()), rendered.stderr
 
 
-def test_a_host_that_is_named_pins_it_at_once_and_says_what_it_could_not_pin(project: Path) -> None:
-    (project / "theirs/known.yaml").write_text(
-        SPARKRUN_2.replace("acme/Tiny-30B-FP8", "Qwen/Qwen3-1.7B").replace(
-            "ghcr.io/acme/vllm:latest", f"vllm/vllm-openai:v0.32.0@sha256:{'0' * 64}"
-        )
-    )
-    (project / "theirs/unknown.yaml").write_text(
-        SPARKRUN_2.replace("ghcr.io/acme/vllm:latest", "vllm/vllm-openai:v0.32.0")
-    )
+def test_host_option_pins_image_and_model(project: Path) -> None:
+    image = "vllm/vllm-openai:v0.32.0"
+    text = SPARKRUN_2.replace("ghcr.io/acme/vllm:latest", image)
+    (project / "theirs/unknown.yaml").write_text(text)
+    known = text.replace("acme/Tiny-30B-FP8", "Qwen/Qwen3-1.7B").replace(image, f"{image}@sha256:{'0' * 64}")
+    (project / "theirs/known.yaml").write_text(known)
     try:
-        result = commands.run("recipe.import", "theirs/known.yaml", "--name", "known", "--host", "sandbox", cwd=project)
-        unknown = commands.run(
-            "recipe.import", "theirs/unknown.yaml", "--name", "unknown", "--host", "sandbox", cwd=project
+        result, unknown = (
+            commands.run("recipe.import", f"theirs/{name}.yaml", "--name", name, "--host", "sandbox", cwd=project)
+            for name in ("known", "unknown")
         )
         lock = (project / ".sandbox/spark.lock").read_text()
     finally:
         commands.run("sandbox.down", cwd=project)
     assert result.returncode == 0, result.stderr
-    own = "the sandbox's own lock, not in spark.lock"
-    assert f"image vllm/vllm-openai:v0.32.0: pinned in {own}: sha256:" in result.stdout
+    lock_name = "the sandbox's own lock, not in spark.lock"
+    assert f"image {image}: pinned in {lock_name}: sha256:" in result.stdout
     assert "the source pins sha256:000000000000" in result.stdout
-    assert f"model Qwen/Qwen3-1.7B@main: pinned in {own}: commit" in result.stdout
-    assert "vllm/vllm-openai:v0.32.0" in lock and "Qwen/Qwen3-1.7B" in lock
+    assert f"model Qwen/Qwen3-1.7B@main: pinned in {lock_name}: commit" in result.stdout
+    assert image in lock and "Qwen/Qwen3-1.7B" in lock
     assert unknown.returncode == 0, unknown.stderr
-    assert f"image vllm/vllm-openai:v0.32.0: pinned in {own}: unchanged" in unknown.stdout
-    assert (
-        "model acme/Tiny-30B-FP8@main: not pinned: " in unknown.stdout
-        and "recipes/unknown.yml written." in unknown.stdout
-    )
+    assert f"image {image}: pinned in {lock_name}: unchanged" in unknown.stdout
+    assert "model acme/Tiny-30B-FP8@main: not pinned: " in unknown.stdout
+    assert "recipes/unknown.yml written." in unknown.stdout
 
 
-def test_without_a_terminal_every_question_is_listed_and_nothing_written(project: Path) -> None:
-    result = commands.run("recipe.import", "theirs/asked.yaml", cwd=project)
+def test_questions_are_listed_without_a_terminal(project: Path) -> None:
+    result = commands.run("recipe.import", "theirs/ambiguous.yaml", cwd=project)
     assert result.returncode == 5
     assert "--answer variant=default|nvfp4" in result.stderr
     assert not list((project / "recipes").glob("tiny*"))
-    options = commands.run("recipe.import", "theirs/asked.yaml", "--json", cwd=project).stdout
-    row = json.loads(options.splitlines()[0])
-    assert published.check_output("recipe.import", options) == []
-    assert [question["key"] for question in row["questions"]] == ["variant"]
+    output = commands.run("recipe.import", "theirs/ambiguous.yaml", "--json", cwd=project).stdout
+    assert published.check_output("recipe.import", output) == []
+    assert [question["key"] for question in json.loads(output.splitlines()[0])["questions"]] == ["variant"]
 
 
-def test_on_a_terminal_it_is_asked(project: Path) -> None:
-    ours, theirs = pty.openpty()
+def test_questions_are_asked_on_a_terminal(project: Path) -> None:
+    terminal, child_end = pty.openpty()
     with subprocess.Popen(
-        [SPARKWRIGHT, "recipe.import", "theirs/asked.yaml"],
+        [SPARKWRIGHT, "recipe.import", "theirs/ambiguous.yaml"],
         cwd=project,
-        stdin=theirs,
+        stdin=child_end,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    ) as running:
-        os.write(ours, b"nonsense\nnvfp4\n")
-        out, err = running.communicate(timeout=60)
-    os.close(ours)
-    os.close(theirs)
-    assert running.returncode == 0, err
+    ) as process:
+        os.write(terminal, b"nonsense\nnvfp4\n")
+        out, err = process.communicate(timeout=60)
+    os.close(terminal)
+    os.close(child_end)
+    assert process.returncode == 0, err
     assert err.count("which checkpoint") == 2
     assert "tiny-30b-nvfp4.yml written." in out
 
 
-def test_a_dry_run_prints_and_writes_nothing(project: Path) -> None:
-    line = "docker run -p 8000:8000 vllm/vllm-openai:v0.32.0 --model acme/Tiny"
-    result = commands.run("recipe.import", line, "--check", cwd=project)
+def test_check_prints_the_recipe_and_writes_nothing(project: Path) -> None:
+    command = "docker run -p 8000:8000 vllm/vllm-openai:v0.32.0 --model acme/Tiny"
+    result = commands.run("recipe.import", command, "--check", cwd=project)
     assert result.returncode == 0 and "id: acme/Tiny" in result.stdout, result.stderr
     assert not (project / "recipes/tiny.yml").exists()
 
@@ -124,8 +118,7 @@ def test_a_dry_run_prints_and_writes_nothing(project: Path) -> None:
 @pytest.mark.parametrize(
     "source", ["https://example.org/recipe.yaml", "nowhere.yaml", "theirs", "recipes/qwen3.5-35b.yml"]
 )
-def test_a_source_that_is_none_gets_a_sentence(project: Path, source: str) -> None:
+def test_invalid_source_is_refused(project: Path, source: str) -> None:
     result = commands.run("recipe.import", source, cwd=project)
-    assert result.returncode == 5 and "Traceback" not in result.stderr and len(result.stderr.splitlines()) == 1, (
-        result.stderr
-    )
+    assert result.returncode == 5, result.stderr
+    assert "Traceback" not in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr

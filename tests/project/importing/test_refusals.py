@@ -1,4 +1,4 @@
-"""Sources that cannot become a recipe are refused with the reason; nothing of a source is run; the user is asked by name."""
+"""Sources that cannot become a recipe are refused with the reason; other open questions are listed by name."""
 
 import os
 import random
@@ -8,14 +8,23 @@ import pytest
 import yaml
 
 from sparkwright.errors import Refused
-from sparkwright.project import recipe
-from tests.project.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM, format_rows, import_recipe
+from tests.project.importing.forms import (
+    COMPOSE,
+    EUGR,
+    SPARKRUN_2,
+    VLLM,
+    format_rows,
+    import_data,
+    import_recipe,
+    list_questions,
+)
+from tests.project.recipes import load_text
 
 BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         (f"{BASE} | tee log", "a pipe"),
         (f"{BASE} && echo done", "`&` or `&&`"),
@@ -58,7 +67,6 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         (VLLM + "features: {a: {args: {b: c}}}\n", "duplicate key"),
         (SPARKRUN_2 + "overrides: [5]\n", "`overrides.0` must be a mapping, got a number"),
         ("services: {}\n", "is empty"),
-        ("services: {a: {build: .}, b: {}}\ncommand: x\n", ""),
         ("- a\n- b\n", "this is not a recipe of"),
         ("hello: world\n", "this is not a recipe of"),
         ("model: {model_id: 5}\nvariants: 7\n", "`variants` must be a mapping"),
@@ -66,36 +74,35 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("a: &a [1]\nb: [*a, *a]\n", "this is not a recipe of"),
     ],
 )  # fmt: skip
-def test_it_is_refused_with_the_reason(text: str, why: str) -> None:
-    try:
-        value = import_recipe(text)
-    except Refused as error:
-        assert why and why in str(error), error
-    else:
-        assert not why and value.report.questions
+def test_refused_source(text: str, reason: str) -> None:
+    with pytest.raises(Refused) as excinfo:
+        import_recipe(text)
+    assert reason in str(excinfo.value)
 
 
-def test_mods_are_refused_with_what_they_would_do_and_dropped_only_as_answered(tmp_path: Path) -> None:
+def test_compose_services_without_an_image_need_an_answer() -> None:
+    assert list_questions("services: {a: {build: .}, b: {}}\ncommand: x\n")
+
+
+def test_mods_are_refused_with_their_actions_unless_dropped(tmp_path: Path) -> None:
     mod = tmp_path / "mods" / "fix-template"
     mod.mkdir(parents=True)
     (mod / "run.sh").write_text("#!/bin/bash\ncurl -L https://example.org/1.diff | git apply\npip install x\n")
-    recipe = tmp_path / "recipes" / "tiny.yaml"
+    path = str(tmp_path / "recipes" / "tiny.yaml")
     text = SPARKRUN_2 + "mods: [mods/fix-template]\n"
-    with pytest.raises(
-        Refused, match="mods/fix-template .*git repository, downloads from the network, installs packages"
-    ) as excinfo:
-        import_recipe(text, str(recipe))
+    actions = "git repository, downloads from the network, installs packages"
+    with pytest.raises(Refused, match=f"mods/fix-template .*{actions}") as excinfo:
+        import_recipe(text, path)
     assert "--answer mods=drop" in excinfo.value.fix
-    assert "mods/fix-template" in format_rows(import_recipe(text, str(recipe), mods="drop"), "dropped")
+    assert "mods/fix-template" in format_rows(import_recipe(text, path, mods="drop"), "dropped")
 
 
-def test_what_only_a_person_knows_is_asked_by_name() -> None:
+def test_questions_are_answered_by_name() -> None:
     text = EUGR.replace("cluster_only: true\n", "").replace(
         "--distributed",
         '--seed {seed} --chat-template fixed.jinja --speculative-config \'{{"model":"acme/Draft"}}\' --distributed',
     )
-    options = {question.key for question in import_recipe(text).report.questions}
-    assert options == {"placeholder.seed", "hosts", "chat-template", "speculative-config", "image"}
+    assert set(list_questions(text)) == {"placeholder.seed", "hosts", "chat-template", "speculative-config", "image"}
     answers = {
         "placeholder__seed": "7",
         "hosts": "1",
@@ -103,12 +110,12 @@ def test_what_only_a_person_knows_is_asked_by_name() -> None:
         "speculative-config": "drop",
         "image": "a/b:1",
     }
-    data = yaml.safe_load(import_recipe(text, **answers).text)
+    data = import_data(text, **answers)
     assert data["vllm"]["seed"] == 7 and "speculative-config" not in data["vllm"] and "parallel" not in data
     assert data["files"] == {"/etc/sparkwright/fixed.jinja": {"file": "chat/fixed.jinja"}}
 
 
-def test_a_second_model_becomes_one_of_the_recipe_s(tmp_path: Path) -> None:
+def test_second_models_are_pinned(tmp_path: Path) -> None:
     config = '\'{{"method":"eagle3","model":"acme/Draft","num_speculative_tokens":2}}\''
     text = EUGR.replace("cluster_only: true\n", "").replace(
         "--distributed", f"--seed 7 --tokenizer acme/Tok --speculative-config {config} --distributed"
@@ -120,30 +127,27 @@ def test_a_second_model_becomes_one_of_the_recipe_s(tmp_path: Path) -> None:
     assert data["models"]["tokenizer"]["id"] == "acme/Tok" and "tokenizer" not in data["vllm"]
     assert data["vllm"]["speculative-config"] == {"method": "eagle3", "num_speculative_tokens": 2}
     assert "models.draft" in format_rows(imported, "translated")
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/one.yml").write_text(imported.text)
-    assert recipe.load(tmp_path, "one").file.models["draft"].id == "acme/Draft"
+    assert load_text(tmp_path, imported.text).file.models["draft"].id == "acme/Draft"
 
 
-def test_an_image_is_taken_unasked_as_the_way_out_of_what_others_install() -> None:
+def test_image_is_accepted_without_a_question() -> None:
     mods = import_recipe(SPARKRUN_2 + "mods: [mods/fix]\n", mods="drop", image="acme/fixed:1")
     packages = VLLM + "dependencies: [{command: pip install x}]\n"
-    assert [question.key for question in import_recipe(packages).report.questions] == ["dependencies"]
+    assert list_questions(packages) == ["dependencies"]
     installed = import_recipe(packages, dependencies="drop", image="acme/fixed:1")
     for item in (mods, installed):
         assert yaml.safe_load(item.text)["image"] == "acme/fixed:1" and "as answered" in format_rows(item, "translated")
-    local = import_recipe(EUGR, image="my-vllm")  # a person's own word about it
-    assert yaml.safe_load(local.text)["image"] == "my-vllm:latest"
+    assert import_data(EUGR, image="my-vllm")["image"] == "my-vllm:latest"
 
 
-def test_an_answer_that_is_none_of_the_choices_and_one_that_nobody_asks_for_are_refused() -> None:
+def test_invalid_and_unknown_answers_are_refused() -> None:
     with pytest.raises(Refused, match="not a valid answer to `variant`"):
         import_recipe(VLLM.replace("dgx_spark_gb10:\n", "h100:\n"), variant="fp1")
     with pytest.raises(Refused, match="answers no question"):
         import_recipe(VLLM, colour="blue")
 
 
-def test_a_file_that_swells_is_refused_in_time() -> None:
+def test_billion_laughs_is_refused() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
     )
@@ -151,18 +155,15 @@ def test_a_file_that_swells_is_refused_in_time() -> None:
         import_recipe(bomb + "recipe_version: '2'\n")
 
 
-def test_a_flag_that_the_engines_table_does_not_have_is_kept_and_said() -> None:
-    value = import_recipe(f"{BASE} --max-tokens-of-doom 7", name="t1")
-    assert yaml.safe_load(value.text)["vllm"]["max-tokens-of-doom"] == 7
-    assert "--max-tokens-of-doom" in format_rows(value, "note")
+def test_unknown_flag_is_kept_and_reported() -> None:
+    imported = import_recipe(f"{BASE} --max-tokens-of-doom 7", name="t1")
+    assert yaml.safe_load(imported.text)["vllm"]["max-tokens-of-doom"] == 7
+    assert "--max-tokens-of-doom" in format_rows(imported, "note")
 
 
 @pytest.mark.parametrize("text", [VLLM, SPARKRUN_2, EUGR])
-def test_a_key_that_nobody_knows_is_told(text: str) -> None:
+def test_unknown_key_is_reported(text: str) -> None:
     assert "turbo: unknown key" in format_rows(import_recipe(f"{text}turbo: fast\n"), "dropped")
-
-
-# Damaged recipes of others are taken or refused with a sentence: never a traceback.
 
 
 LINE = (
@@ -171,34 +172,14 @@ LINE = (
 )
 TEXTS = {"vllm": VLLM, "sparkrun": SPARKRUN_2, "eugr": EUGR, "compose": COMPOSE, "line": LINE}
 PIECES = [
-    "null",
-    "[]",
-    "{}",
-    "-1",
-    "true",
-    "'",
-    '"',
-    "{{",
-    "}",
-    "$X",
-    "${",
-    "\x1b",
-    "é",
-    "9" * 40,
-    ": ",
-    "- ",
-    "\n",
-    "=",
-    "--",
-    "1e999",
-    ".nan",
-    "~",
-]
+    "null", "[]", "{}", "-1", "true", "'", '"', "{{", "}", "$X", "${", "\x1b", "é", "9" * 40, ": ", "- ", "\n", "=", "--", "1e999",
+    ".nan", "~",
+]  # fmt: skip
 TIMES = int(os.environ.get("SPARKWRIGHT_FUZZ", "40"))
 
 
 def damage_text(text: str, rng: random.Random) -> str:
-    """A few words replaced, doubled, cut or moved."""
+    """Replace, repeat, remove or cut a few words."""
     words = text.split(" ")
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(words))
@@ -215,16 +196,16 @@ def damage_text(text: str, rng: random.Random) -> str:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_it_is_taken_or_refused(name: str) -> None:
+def test_damaged_source_is_imported_or_refused(name: str) -> None:
     rng = random.Random(f"{name} {os.environ.get('SPARKWRIGHT_FUZZ_SEED', '1')}")
     answers = [{}, {"image": "a/b:1"}, {"service": "llm"}, {"hosts": "2", "image": "a/b:1"}]
     for _ in range(TIMES):
         text = damage_text(TEXTS[name], rng)
         try:
-            value = import_recipe(text, **rng.choice(answers))
+            imported = import_recipe(text, **rng.choice(answers))
         except Refused as error:
             assert str(error).strip()
         except Exception as error:
             pytest.fail(f"{type(error).__name__}: {error}, of\n{text}")
         else:
-            assert value.text or value.report.questions
+            assert imported.text or imported.report.questions

@@ -1,11 +1,10 @@
-"""`recipe.import --from-host`: a container that serves becomes a recipe that a deploy finds fulfilled, and it goes on serving."""
+"""`recipe.import --from-host`: a running container becomes a recipe, and a plan with it has no changes."""
 
 import yaml
 
-from sparkwright.project.importing import container, recipe_builder
-from sparkwright.project.importing.foreign_recipe import ImportReport
 from tests.e2e.conftest import SandboxProject
 from tests.e2e.conftest import project as desk  # noqa: F401 - a fixture
+from tests.project.importing.forms import format_rows, import_running
 
 ADOPT = ("recipe.import", "--from-host", "sandbox", "--name", "adopted", "--answer", "model=Qwen/Qwen3.5-35B-A3B-FP8")
 #: as the module returns them
@@ -24,7 +23,7 @@ SETTINGS = {
 }
 
 
-def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: SandboxProject) -> None:  # noqa: F811
+def test_plan_with_the_recipe_of_a_running_server_has_no_changes(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
     before = desk.serving()
     result = desk.run(*ADOPT, "--container", "qwen35")
@@ -37,59 +36,45 @@ def test_an_adopted_server_is_found_as_its_recipe_says_and_goes_on(desk: Sandbox
     assert desk.serving() == before
 
 
-def test_a_container_that_is_not_there_is_named_with_those_that_are(desk: SandboxProject) -> None:  # noqa: F811
+def test_unknown_container_is_refused_with_the_running_ones(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
     result = desk.run(*ADOPT, "--container", "qwen36")
     assert result.code == 5 and "no container qwen36. Running: qwen35." in result.err
     assert desk.run(*ADOPT).code == 5
 
 
-def test_it_is_kept_as_it_runs_and_its_secrets_stay_on_the_host() -> None:
-    report = ImportReport()
-    value = recipe_builder.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
-    data = yaml.safe_load(value.text)
-    assert value.name == "my_llm" and data["container"]["name"] == "My_LLM"
+def test_settings_are_kept_and_secrets_left_out() -> None:
+    imported = import_running(SETTINGS)
+    data = yaml.safe_load(imported.text)
+    assert imported.name == "my_llm" and data["container"]["name"] == "My_LLM"
     assert data["container"]["ports"] == ["0.0.0.0:9000:8001"] and data["vllm"]["port"] == 8001
     assert data["container"]["privileged"] is True and data["container"]["restart"] == "always"
     assert data["container"]["env"] == {"A": "1"} and data["container"]["volumes"] == SETTINGS["volumes"]
+    assert "entrypoint" not in data["container"]
     assert data["vllm"]["chat-template"] == "mine.jinja"
-    assert "server_key" in data and "***" not in value.text
-    assert value.image_digest == "sha256:" + "b" * 64
+    assert "server_key" in data and "***" not in imported.text
+    assert imported.image_digest == "sha256:" + "b" * 64
 
 
-def test_a_program_that_its_command_names_is_kept_with_the_images_own_before_it() -> None:
-    wrapped = {
-        **SETTINGS,
-        "program": ["/opt/nvidia/nvidia_entrypoint.sh"],
-        "command": ["vllm", "serve", "--model", "acme/Tiny"],
-    }
-    report = ImportReport()
-    data = yaml.safe_load(
-        recipe_builder.build_recipe(container.convert_running(wrapped, "spark1", report), "", report, "spark1").text
-    )
-    assert data["container"]["entrypoint"] == ["/opt/nvidia/nvidia_entrypoint.sh", "vllm", "serve"]
+def test_entrypoint_is_the_image_program_and_that_of_the_command() -> None:
+    program = ["/opt/nvidia/nvidia_entrypoint.sh"]
+    command = ["vllm", "serve", "--model", "acme/Tiny"]
+    data = yaml.safe_load(import_running({**SETTINGS, "program": program, "command": command}).text)
+    assert data["container"]["entrypoint"] == [*program, "vllm", "serve"]
     assert data["model"]["id"] == "acme/Tiny"
-    report = ImportReport()
-    defaults = yaml.safe_load(
-        recipe_builder.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1").text
-    )
-    assert "entrypoint" not in defaults["container"]
 
 
-def test_what_a_recipe_does_not_support_is_dropped_and_never_widened() -> None:
-    """Without `ipc`, a recipe shares the host's namespace: a container that joined another container's did not."""
+def test_unsupported_options_are_dropped_and_grant_no_more() -> None:
+    """A recipe without `ipc` shares the host's namespace, which a container that joined another container's did not."""
     options = {**SETTINGS["options"], "ipc": "container:a", "pid": "container:a", "dns": ["x", "10.0.0.1"]}
-    report = ImportReport()
-    foreign = container.convert_running({**SETTINGS, "options": options}, "spark1", report)
-    data = yaml.safe_load(recipe_builder.build_recipe(foreign, "", report, "spark1").text)["container"]
+    imported = import_running({**SETTINGS, "options": options})
+    data = yaml.safe_load(imported.text)["container"]
     assert (data["ipc"], data["dns"]) == ("", ["10.0.0.1"]) and "pid" not in data
-    dropped = [row.what for row in report.rows if row.sort == "dropped"]
-    assert {"ipc container:a", "pid container:a", "dns x"} <= {*dropped}
+    dropped = {row.what for row in imported.report.rows if row.sort == "dropped"}
+    assert {"ipc container:a", "pid container:a", "dns x"} <= dropped
 
 
-def test_it_says_how_the_files_that_it_downloaded_are_taken_over() -> None:
-    report = ImportReport()
-    recipe_builder.build_recipe(container.convert_running(SETTINGS, "spark1", report), "", report, "spark1")
-    message = " ".join(f"{row.what} {row.why}" for row in report.rows)
+def test_report_tells_how_to_copy_the_downloaded_files() -> None:
     folder = "~/models/tiny"
-    assert f"mkdir -p {folder} && sudo cp -rlL /srv/cache/hub/models--acme--Tiny/snapshots/*/. {folder}/" in message
+    command = f"mkdir -p {folder} && sudo cp -rlL /srv/cache/hub/models--acme--Tiny/snapshots/*/. {folder}/"
+    assert command in format_rows(import_running(SETTINGS))
