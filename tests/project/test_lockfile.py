@@ -1,4 +1,4 @@
-"""spark.lock with names that strangers chose: what leads elsewhere is refused with its line, what is odd survives."""
+"""spark.lock: unusual names are kept, and dangerous or invalid values are refused with their line."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,11 @@ from sparkwright.app.plans import preparation
 from sparkwright.errors import Exit, Failed, Refused
 from sparkwright.project import lockfile
 from sparkwright.project.documents import document
+from sparkwright.project.documents.validation import validate
+from sparkwright.project.recipe.models import RecipeFile
 
-KEY = "Qwen/Qwen3.5-35B-A3B-FP8@main"
+MODEL_ID = "Qwen/Qwen3.5-35B-A3B-FP8"
+KEY = f"{MODEL_ID}@main"
 ODD = (
     "a, b.json", "x[1].safetensors", "ü #1.txt", "yes", "'q': x", "null", "1e3", "0x10", "2026-01-01", "a: b", "- x", "{x}",
     "? y", "&a", "*a", "!t", "%x", "@x", "`x", '"q"', "~", "=", "<<", " lead", "trail ", "[", "]", "}", ",", "#", "|", ">",
@@ -23,8 +26,8 @@ def lock_entry(*names: str, **fields: Any) -> dict[str, Any]:
     return {"commit": "a" * 40, "config": {"layer_types": ["full_attention"] * 40, "text_config": {}}, "files": rows}
 
 
-def test_odd_names_survive_writing_and_reading_one_a_line(tmp_path: Path) -> None:
-    first = lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", lock_entry(*ODD))
+def test_unusual_names_are_written_and_read_back(tmp_path: Path) -> None:
+    first = lockfile.Lock().with_model(MODEL_ID, "main", lock_entry(*ODD))
     first.save(tmp_path)
     text = (tmp_path / "spark.lock").read_text()
     assert sum(line.startswith("    - {path: ") and line.endswith("}") for line in text.splitlines()) == len(ODD)
@@ -33,12 +36,12 @@ def test_odd_names_survive_writing_and_reading_one_a_line(tmp_path: Path) -> Non
     assert (tmp_path / "spark.lock").read_text() == text
 
 
-def test_a_revision_with_an_at_sign_is_its_own_entry(tmp_path: Path) -> None:
+def test_revision_with_an_at_sign(tmp_path: Path) -> None:
     lockfile.Lock().with_model("a/b", "v1@2", lock_entry("x")).save(tmp_path)
     assert lockfile.load(tmp_path).model("a/b", "v1@2")
 
 
-def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
+def test_format_of_the_file(tmp_path: Path) -> None:
     digest = "sha256:" + "d" * 64
     manifest = {"platform": "linux/arm64", "digest": digest, "config": digest, "size_bytes": 1}
     image = {"digest": digest, "platforms": ["linux/arm64"], "manifests": [manifest]}
@@ -50,7 +53,7 @@ def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "result"),
+    ("old", "new", "message"),
     [
         ("path: two", 'path: "../../.ssh/authorized_keys"', "'../../.ssh/authorized_keys' leaves its folder"),
         ("path: two", "path: /etc/cron.d/x", "leaves its folder"),
@@ -73,36 +76,57 @@ def test_an_ordinary_lock_is_written_as_it_always_was(tmp_path: Path) -> None:
         (KEY, '"a/b@x\\e[2J"', r"x\x1b[2J"),
     ],
 )
-def test_what_leads_elsewhere_is_refused_with_its_line(tmp_path: Path, old: str, new: str, result: str) -> None:
-    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", lock_entry("one", "two")).save(tmp_path)
+def test_invalid_value_is_refused_with_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    lockfile.Lock().with_model(MODEL_ID, "main", lock_entry("one", "two")).save(tmp_path)
     text = (tmp_path / "spark.lock").read_text()
     (tmp_path / "spark.lock").write_text(text.replace(old, new, 1))
     with pytest.raises(Refused) as excinfo:
         lockfile.load(tmp_path)
     assert excinfo.value.exit is Exit.REFUSED
-    assert result in str(excinfo.value) and str(excinfo.value).isprintable()
+    assert message in str(excinfo.value) and str(excinfo.value).isprintable()
     assert "spark.lock:" in excinfo.value.where
 
 
-def test_more_files_than_any_model_has_are_refused(tmp_path: Path) -> None:
+def test_too_many_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="20000"):
         lockfile.Lock().with_model("a/b", "main", lock_entry(*(f"f{n}" for n in range(20_001))))
 
 
 @pytest.mark.parametrize(
+    ("image", "line", "message"),
+    [
+        (f"a/../b:v1:\n    digest: sha256:{'0' * 64}", 3, "is not REPOSITORY:TAG"),
+        ("a/b:v1:\n    digest: sha256:short", 4, "digest"),
+    ],
+)
+def test_invalid_image_is_refused_with_its_line(tmp_path: Path, image: str, line: int, message: str) -> None:
+    (tmp_path / "spark.lock").write_text(f"schema: 1\nimages:\n  {image}\n")
+    with pytest.raises(Refused, match=message) as excinfo:
+        lockfile.load(tmp_path)
+    assert excinfo.value.where.endswith(f"spark.lock:{line}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"digest": "../x"}, {"platforms": ["\x1b[2J"]}, {"created": "x" * 100}, {"manifests": [{"platform": "a"}]}, {}],
+)
+def test_invalid_entry_of_an_image_from_a_host_is_refused(answer: dict[str, object]) -> None:
+    entry = {"digest": f"sha256:{'0' * 64}", **answer} if answer else {}
+    with pytest.raises(Refused, match="a/b:v1"):
+        lockfile.Lock().with_image("a/b:v1", entry)
+
+
+@pytest.mark.parametrize(
     "answer", [{}, {"commit": "x", "files": []}, lock_entry("../x"), lock_entry("a", size_bytes="1")]
 )
-def test_an_answer_of_a_host_that_is_no_entry_is_a_sentence_with_its_name(answer: dict[str, Any]) -> None:
+def test_invalid_entry_of_a_model_from_a_host_is_refused(answer: dict[str, Any]) -> None:
     with pytest.raises(Refused) as excinfo:
         lockfile.Lock().with_model("a/b", "main", answer)
     assert excinfo.value.where.startswith("a/b@main")
 
 
 @pytest.mark.parametrize("model_id", ["../x/y", "a/b/c", '"a/b\\e[2J"'])
-def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
-    from sparkwright.project.documents.validation import validate
-    from sparkwright.project.recipe.models import RecipeFile
-
+def test_invalid_model_name_in_a_recipe_is_refused(tmp_path: Path, model_id: str) -> None:
     text = f"image: a:1\nmodel:\n  id: {model_id}\n  dir: ~/m\n  mount: /m\ncontainer:\n  name: ab\n"
     with pytest.raises(Refused, match=r"r.yml:3: .*is not a model's name on the hub") as excinfo:
         validate(RecipeFile, document.parse(text, Path("r.yml")))
@@ -112,24 +136,19 @@ def test_a_recipe_names_a_model_of_a_hub(tmp_path: Path, model_id: str) -> None:
 @pytest.mark.parametrize(
     "urls",
     [
-        None,
-        "http://127.0.0.1:1",
-        ["http://127.0.0.1:1"] * 65,
-        ["file:///etc/passwd"],
-        ["http://169.254.169.254:80/latest"],
-        ["http://127.0.0.1:80@evil:1"],
-        [7],
+        None, "http://127.0.0.1:1", ["http://127.0.0.1:1"] * 65, ["file:///etc/passwd"], ["http://169.254.169.254:80/latest"],
+        ["http://127.0.0.1:80@evil:1"], [7],
     ],
-)
-def test_where_a_peer_hands_out_is_an_address_and_nothing_else(urls: object) -> None:
+)  # fmt: skip
+def test_urls_of_a_peer_must_be_addresses(urls: object) -> None:
     assert preparation.parse_peer_urls({"urls": ["http://10.0.0.2:4711"]}, "spark1") == ["http://10.0.0.2:4711"]
     with pytest.raises(Failed):
         preparation.parse_peer_urls({"urls": urls}, "spark1")
 
 
 @pytest.mark.parametrize("line", [1, 3])
-def test_a_merge_conflict_is_called_one(tmp_path: Path, line: int) -> None:
-    lockfile.Lock().with_model("Qwen/Qwen3.5-35B-A3B-FP8", "main", lock_entry("a")).save(tmp_path)
+def test_merge_conflict_is_reported(tmp_path: Path, line: int) -> None:
+    lockfile.Lock().with_model(MODEL_ID, "main", lock_entry("a")).save(tmp_path)
     path = tmp_path / lockfile.FILE_NAME
     lines = path.read_text().splitlines()
     lines[line - 1 : line - 1] = ["<<<<<<< HEAD", "schema: 1", "=======", ">>>>>>> theirs"]

@@ -1,24 +1,26 @@
-"""A recipe names its engine: today's mean vLLM and ask for what they did; what cannot stand is a sentence with its line."""
+"""The engine of a recipe, its flags, probes and second models."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 
+from sparkwright.app import findings, json_output
 from sparkwright.engines import engine
-from sparkwright.engines.engine import Engine
 from sparkwright.errors import Exit, Refused
 from sparkwright.project import lockfile, recipe
 from sparkwright.project.documents import document
 from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.engine_settings import compute_memory, resolve_settings
 from sparkwright.units import GIB
+from tests.project.recipes import TOP, load_text, resolve_variables
 
-TOP = Path(__file__).parents[3]
 TODAY = TOP / "tests/data/today"
-#: what stands in a recipe before its engine and its flags: 8 lines
+#: the eight lines of a recipe before its engine and flags
 HEAD = """\
 image: ghcr.io/some/image:tag
 model:
@@ -32,42 +34,40 @@ container:
 
 
 def load_recipe(folder: Path, text: str) -> recipe.Recipe:
-    (folder / "recipes").mkdir(exist_ok=True)
-    (folder / "recipes/one.yml").write_text(HEAD + text)
-    return recipe.load(folder, "one")
+    return load_text(folder, HEAD + text)
 
 
 @pytest.mark.parametrize("label", ["bare", "pinned"])
-def test_a_recipe_of_before_there_were_engines_asks_for_the_same_container_and_state(label: str) -> None:
-    """names.json was written by the release before engines, from this very recipe."""
+def test_recipe_without_an_engine_resolves_as_before_engines(label: str) -> None:
+    """The release before `engine:` wrote names.json from the same recipe."""
     expected: dict[str, Any] = json.loads((TODAY / "names.json").read_text())[label]
-    digest = "sha256:" + "a" * 64
     config = json.loads((TOP / "tests/data/configs/qwen3.5-35b-a3b.json").read_text())
     pinned = {"image": None, "model": None} if label == "bare" else {
         "image": expected["lock"]["image"],
         "model": {"commit": "c" * 40, "config": config, "files": []},
     }  # fmt: skip
-    assert label == "bare" or expected["container"]["image"].endswith(digest)
+    assert label == "bare" or expected["container"]["image"].endswith("a" * 64)
     loaded_recipe = recipe.load(TODAY, "qwen3.5-35b")
     now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=loaded_recipe.name), "ops", loaded_recipe, pinned)))
     assert now["serve"].pop("engine_memory")["share"] == 0.85
     now["recipe"].pop("container")
     assert now["recipe"]["model"].pop("page_cache") is None
     assert bool(now["container"].pop("caches", "")) == (label == "pinned")
-    own = len(expected["docker_options"])
-    now["docker_options"], caches = now["docker_options"][:own], now["docker_options"][own:]
-    assert bool(caches) == (label == "pinned") and all(
-        "caches" in json.dumps(cache) or cache[0] == "-e" for cache in caches
-    ), caches
+    count = len(expected["docker_options"])
+    now["docker_options"], caches = now["docker_options"][:count], now["docker_options"][count:]
+    assert bool(caches) == (label == "pinned")
+    assert all("caches" in json.dumps(cache) or cache[0] == "-e" for cache in caches), caches
     (model,) = now["container"]["volumes"]
-    assert model.endswith(":ro"), "the model is mounted read-only since then (docs/decisions/0035)"
+    assert model.endswith(":ro"), "later releases mount the model read-only (docs/decisions/0035)"
     now["container"]["volumes"] = [model.removesuffix(":ro")]
     now["docker_options"] = [[word.removesuffix(":ro") for word in words] for words in now["docker_options"]]
     assert {name: now[name] for name in expected} == expected
-    assert list(now["recipe"]) == list(expected["recipe"]), "templates that list its keys see the same"
+    assert list(now["recipe"]) == list(expected["recipe"]), (
+        "the order of the keys is the same for templates that list them"
+    )
 
 
-def test_vllm_may_be_named_and_its_flags_may_be_none(tmp_path: Path) -> None:
+def test_vllm_is_the_default_engine(tmp_path: Path) -> None:
     plain = load_recipe(tmp_path, "vllm:\n  max-num-seqs: 4\n")
     written = load_recipe(tmp_path, "engine: vllm\nvllm:\n  max-num-seqs: 4\n")
     assert plain.file.flags == written.file.flags == {"max-num-seqs": 4}
@@ -76,9 +76,10 @@ def test_vllm_may_be_named_and_its_flags_may_be_none(tmp_path: Path) -> None:
     assert load_recipe(tmp_path, "").file.engine == "vllm"
 
 
+ENGINES = "Engines: llama_cpp, openai, sglang, vllm."
 MISTAKES = {
-    "engine: vlm\nvllm: {}\n": "9: `engine`: 'vlm' is not an engine. Did you mean `vllm`? Engines: llama_cpp, openai, sglang, vllm.",
-    "engine: ollama\n": "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`? Engines: llama_cpp, openai, sglang, vllm.",
+    "engine: vlm\nvllm: {}\n": "9: `engine`: 'vlm' is not an engine. Did you mean `vllm`? " + ENGINES,
+    "engine: ollama\n": "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`? " + ENGINES,
     "engine: 7\n": "9: `engine` must be a string, got 7",
     "engine: vllm\n": "9: `engine: vllm` needs its section `vllm`. Add the flags of vLLM under `vllm:`, or `vllm: {}`.",
     "engine: vllm\nllama_cpp: {}\n": "10: `llama_cpp` sets flags of llama.cpp, but `engine` is vllm. "
@@ -108,29 +109,8 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("text", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
-def test_a_mistake_about_the_engine_is_one_sentence_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused) as excinfo:
-        load_recipe(tmp_path, text)
-    assert str(excinfo.value).startswith(f"recipes/one.yml:{message}")
-    assert excinfo.value.exit == Exit.REFUSED
-
-
-@pytest.mark.parametrize("own", [engine.get_engine(name) for name in engine.TITLES], ids=lambda value: value.name)
-def test_an_engine_of_which_a_part_is_missing_is_refused_before_anything_is_asked_of_it(
-    tmp_path: Path, own: Engine
-) -> None:
-    if own.served:
-        return
-    with pytest.raises(Refused, match=rf"one.yml:9: this release does not support {own.title} yet. Supported engines"):
-        load_recipe(tmp_path, f"engine: {own.name}\n{own.name}: {{a-flag: 1}}\n")
-
-
 LLAMA = HEAD.replace("8000:8000", "8000:8080") + "engine: llama_cpp\n"
-#: `model.file` in the fourth line
+#: with `model.file` in the fourth line
 FILE = LLAMA.replace("  id: a/b\n", '  id: a/b\n  file: "*Q4_K_M*.gguf"\n')
 LOCKED = {
     "commit": "c" * 40,
@@ -141,17 +121,9 @@ LOCKED = {
 }
 
 
-def load_recipe_text(folder: Path, text: str) -> recipe.Recipe:
-    (folder / "recipes").mkdir(exist_ok=True)
-    (folder / "recipes/one.yml").write_text(text)
-    return recipe.load(folder, "one")
-
-
-def test_a_recipe_of_llama_cpp_becomes_its_container(tmp_path: Path) -> None:
-    loaded_recipe = load_recipe_text(
-        tmp_path, FILE + "server_key: {env: K}\nllama_cpp: {c: 32768, -np: 2, alias: mine}\n"
-    )
-    names = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {"image": None, "model": LOCKED})
+def test_container_of_a_llama_cpp_recipe(tmp_path: Path) -> None:
+    loaded_recipe = load_text(tmp_path, FILE + "server_key: {env: K}\nllama_cpp: {c: 32768, -np: 2, alias: mine}\n")
+    names = resolve_variables(loaded_recipe, {"image": None, "model": LOCKED})
     command = names["container"]["command"]
     assert command[command.index("--model") + 1] == "/models/b/m-Q4_K_M-00001-of-00002.gguf"
     assert command[command.index("--ctx-size") + 1] == "32768"
@@ -166,9 +138,9 @@ def test_a_recipe_of_llama_cpp_becomes_its_container(tmp_path: Path) -> None:
     assert "vllm" not in names["recipe"]
 
 
-def test_before_it_is_pinned_its_command_names_the_pattern_and_its_memory_is_unknown(tmp_path: Path) -> None:
-    loaded_recipe = load_recipe_text(tmp_path, FILE + "llama_cpp: {alias: mine}\n")
-    names = recipe.scope(Host("s", "s"), "ops", loaded_recipe, {"image": None, "model": None})
+def test_command_and_memory_before_the_model_is_pinned(tmp_path: Path) -> None:
+    loaded_recipe = load_text(tmp_path, FILE + "llama_cpp: {alias: mine}\n")
+    names = resolve_variables(loaded_recipe)
     assert "/models/b/*Q4_K_M*.gguf" in names["container"]["command"]
     assert names["memory_bytes"] == 0
     assert "needs_bytes" not in names["serve"]
@@ -188,43 +160,49 @@ LLAMA_MISTAKES = {
     FILE + "llama_cpp:\n  api-key: spk-1234\n": "12: `llama_cpp.api-key`: a key in the flags is not secret",
     HEAD + "vllm:\n  ctx-size: 8192\n": "10: ctx-size is llama.cpp's; vLLM has max-model-len for the longest context.",
     FILE + "platform: ascend\nllama_cpp: {}\n": "11: `platform: ascend` requires `engine: vllm`.",
+    FILE.replace("8080", "8000").replace(
+        "engine: llama_cpp\n", "vllm: {}\n"
+    ): "4: `model.file` cannot be used with vLLM",
 }
+ALL_MISTAKES = {**{HEAD + text: message for text, message in MISTAKES.items()}, **LLAMA_MISTAKES}
 
 
-@pytest.mark.parametrize(("text", "message"), LLAMA_MISTAKES.items(), ids=range(len(LLAMA_MISTAKES)))
-def test_a_mistake_in_a_recipe_of_llama_cpp_is_one_sentence_with_its_line(
+@pytest.mark.parametrize(("text", "message"), ALL_MISTAKES.items(), ids=range(len(ALL_MISTAKES)))
+def test_mistake_is_refused_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refused) as excinfo:
-        load_recipe_text(tmp_path, text)
+        load_text(tmp_path, text)
     assert str(excinfo.value).startswith(f"recipes/one.yml:{message}")
+    assert excinfo.value.exit == Exit.REFUSED
 
 
-def test_what_an_engine_cannot_be_asked_is_an_error_at_the_expectation(tmp_path: Path) -> None:
-    from sparkwright.app import findings
-    from sparkwright.project.recipe.engine_settings import resolve_settings
+def test_engine_without_a_part_of_its_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "NEEDED_FILES", (*engine.NEEDED_FILES, "missing"))
+    with pytest.raises(Refused, match=r"one.yml:9: this release does not support SGLang yet. Supported engines"):
+        load_recipe(tmp_path, "engine: sglang\nsglang: {a-flag: 1}\n")
 
+
+def test_unsupported_expectation_is_an_error_at_its_line(tmp_path: Path) -> None:
     text = FILE + "llama_cpp: {c: 8192, ngl: all}\nexpect:\n  chunked_prefill: disabled\n"
-    loaded_recipe = load_recipe_text(tmp_path, text)
+    loaded_recipe = load_text(tmp_path, text)
     (finding,) = resolve_settings(loaded_recipe, {"image": None, "model": LOCKED}).errors
     assert finding.sentence.startswith("llama.cpp has no switch for chunked_prefill: it always processes prompts")
     assert findings.finding_location(loaded_recipe, finding).endswith("one.yml:13")
-    reported = load_recipe_text(tmp_path, text + "  when_impossible: report\n")
+    reported = load_text(tmp_path, text + "  when_impossible: report\n")
     served = resolve_settings(reported, {"image": None, "model": LOCKED})
     assert not served.errors
     assert served.expected == "any"
     assert "prompts in chunks" in served.note
 
 
-def test_a_container_of_vllm_carries_no_label_of_its_engine_and_that_of_another_one_does() -> None:
+def test_only_containers_of_vllm_have_no_engine_label() -> None:
     assert engine.get_engine("vllm").labels == {}
     assert engine.from_labels(engine.get_engine("llama_cpp").labels).name == "llama_cpp"
 
 
-def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:
-    from sparkwright.app import json_output
-
+def test_schema_has_the_flags_of_engines_and_allows_others() -> None:
     keys = json_output.schema("recipe")["properties"]
     assert set(engine.TITLES) <= set(keys["engine"]["enum"])
     assert keys["vllm"]["properties"]["enable-prefix-caching"] == {"type": "boolean"}
@@ -233,57 +211,33 @@ def test_the_schema_knows_the_flags_of_an_engine_and_takes_others() -> None:
     assert "model" not in keys["vllm"]["properties"]
 
 
-def test_the_place_of_a_flag_is_its_line_however_it_is_spelled(tmp_path: Path) -> None:
+def test_location_of_a_flag_in_any_spelling(tmp_path: Path) -> None:
     loaded_recipe = load_recipe(tmp_path, "engine: vllm\nvllm:\n  max_num_seqs: 4\n")
     assert loaded_recipe.where("max-num-seqs").endswith("one.yml:11")
     assert document.load(tmp_path / "recipes/one.yml").where("vllm").endswith("one.yml:10")
 
 
-def test_a_single_file_is_for_an_engine_that_serves_one(tmp_path: Path) -> None:
-    (tmp_path / "recipes").mkdir()
-    text = HEAD.replace("  id: a/b\n", '  id: a/b\n  file: "*Q4_K_M*.gguf"\n')
-    (tmp_path / "recipes/one.yml").write_text(f"{text}vllm: {{}}\n")
-    with pytest.raises(
-        Refused, match="one.yml:4: `model.file` cannot be used with vLLM, which serves the whole folder."
-    ):
-        recipe.load(tmp_path, "one")
-
-
-def test_two_files_of_one_repository_are_two_entries_of_the_lock() -> None:
+def test_lock_has_an_entry_for_each_file_of_a_repository(tmp_path: Path) -> None:
     entry = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
-    lock = (
-        lockfile.Lock().with_model("a/b", "main", entry, "*Q4*.gguf").with_model("a/b", "main", {**entry, "files": []})
-    )
-    assert lock.model("a/b", "main", "*Q4*.gguf") != lock.model("a/b", "main")
-    assert list(lock.models) == ["a/b@main:*Q4*.gguf", "a/b@main"]
-
-
-def test_a_lock_with_a_file_in_its_key_is_read_again(tmp_path: Path) -> None:
-    entry = {"commit": "c" * 40, "files": [{"path": "a-Q4.gguf", "size_bytes": 1, "sha256": "d" * 64}]}
-    lockfile.Lock().with_model("a/b", "main", entry, "*Q4*.gguf+mmproj*").save(tmp_path)
-    assert lockfile.load(tmp_path).model("a/b", "main", "*Q4*.gguf+mmproj*") is not None
+    pattern = "*Q4*.gguf+mmproj*"
+    lock = lockfile.Lock().with_model("a/b", "main", entry, pattern).with_model("a/b", "main", {**entry, "files": []})
+    assert lock.model("a/b", "main", pattern) != lock.model("a/b", "main")
+    assert list(lock.models) == [f"a/b@main:{pattern}", "a/b@main"]
+    lock.save(tmp_path)
+    assert lockfile.load(tmp_path).model("a/b", "main", pattern) is not None
 
 
 @pytest.mark.parametrize("name", [item.name for item in engine.list_served() if item.name != engine.DEFAULT_ENGINE])
-def test_the_annotated_example_of_an_engine_loads_and_passes_lint(tmp_path: Path, name: str) -> None:
-    import jsonschema
-    import yaml
-
-    from sparkwright.app import json_output
-    from sparkwright.project.recipe.engine_settings import resolve_settings
-
+def test_documented_example_passes_schema_and_lint(tmp_path: Path, name: str) -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", (TOP / "docs/files/recipe.md").read_text(), re.S)
     (example,) = [block for block in blocks if f"engine: {name}\n" in block]
     jsonschema.validate(yaml.safe_load(example), json_output.schema("recipe"))
-    findings = resolve_settings(load_recipe_text(tmp_path, example), {"image": None, "model": None}).findings
-    assert [item.sentence for item in findings if item.severity != "info"] == []
+    settings = resolve_settings(load_text(tmp_path, example), {"image": None, "model": None})
+    assert [item.sentence for item in settings.findings if item.severity != "info"] == []
 
 
-def test_a_section_without_content_has_no_flags(tmp_path: Path) -> None:
+def test_empty_section_has_no_flags(tmp_path: Path) -> None:
     assert load_recipe(tmp_path, "engine: sglang\nsglang:\n").file.flags == {}
-
-
-# Probes in a recipe: what no server for the task can answer, or not without a flag that is missing, is refused with its line.
 
 
 TOOLS = "vllm: {enable-auto-tool-choice: true, tool-call-parser: hermes}\n"
@@ -301,21 +255,16 @@ TOOLS = "vllm: {enable-auto-tool-choice: true, tool-call-parser: hermes}\n"
         ("expect:\n  probes: [{embedding_dimension: 5}]\n", "10: `expect.probes`: embedding_dimension does not apply to `task: generate`."),
     ],
 )  # fmt: skip
-def test_a_probe_that_cannot_pass_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
-) -> None:
+def test_impossible_probe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refused, match=r"one\.yml:") as excinfo:
         load_recipe(tmp_path, text)
     assert message in str(excinfo.value)
 
 
-def test_probes_are_kept_as_the_recipe_writes_them(tmp_path: Path) -> None:
-    found = load_recipe(tmp_path, TOOLS + "expect:\n  probes: [tool_call, {language: de}]\n")
-    assert found.file.expect.probes == ["tool_call", {"language": "de"}]
-
-
-# Second models of a recipe: given to the engine by path, mounted read-only, counted, and refused where they can't stand.
+def test_probes_are_kept_as_written(tmp_path: Path) -> None:
+    loaded_recipe = load_recipe(tmp_path, TOOLS + "expect:\n  probes: [tool_call, {language: de}]\n")
+    assert loaded_recipe.file.expect.probes == ["tool_call", {"language": "de"}]
 
 
 VLLM = "vllm: {max-model-len: 4096, speculative-config: {method: dflash, num_speculative_tokens: 8}}\n"
@@ -331,7 +280,7 @@ def file_row(path: str, size_bytes: int) -> dict[str, Any]:
 
 
 def lock_entries(**files: list[dict[str, Any]]) -> dict[str, Any]:
-    """The lock's entries, by role; "model" is the recipe's own."""
+    """Return entries of spark.lock by role; "model" is the recipe's first model."""
     entries = {name: {"commit": name[0] * 40, "config": None, "files": rows} for name, rows in files.items()}
     model = entries.pop("model", {"commit": "c" * 40, "config": None, "files": []})
     return {"image": None, "model": model, "models": entries}
@@ -345,7 +294,7 @@ def value_after(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
-def test_vllm_gets_the_path_of_its_drafter_inside_the_flag_and_the_folder_is_mounted_read_only(tmp_path: Path) -> None:
+def test_draft_model_of_vllm(tmp_path: Path) -> None:
     names = resolve_names(tmp_path, VLLM + DRAFT, lock_entries(draft=[file_row("w.safetensors", 1)]))
     config = json.loads(value_after(names["container"]["command"], "--speculative-config"))
     assert config == {"method": "dflash", "num_speculative_tokens": 8, "model": "/models/draft"}
@@ -363,13 +312,12 @@ def test_vllm_gets_the_path_of_its_drafter_inside_the_flag_and_the_folder_is_mou
         ('vllm: {speculative-config: \'{"method": "eagle3"}\'}\n' + TOKENIZER, "--tokenizer", "/models/tok"),
     ],
 )
-def test_each_engine_has_its_own_flag(tmp_path: Path, text: str, flag: str, path: str) -> None:
+def test_engine_flag_of_a_second_model(tmp_path: Path, text: str, flag: str, path: str) -> None:
     assert value_after(resolve_names(tmp_path, text, lock_entries())["container"]["command"], flag) == path
 
 
-def test_llama_cpp_gets_the_pinned_file_and_its_weights_count(tmp_path: Path) -> None:
-    text = LLAMA_TWO + GGUF
-    value = load_gguf_recipe(tmp_path, text)
+def test_draft_model_of_llama_cpp(tmp_path: Path) -> None:
+    value = load_gguf_recipe(tmp_path, LLAMA_TWO + GGUF)
     model = [file_row("m-Q4_K_M.gguf", 4 * GIB)]
     alone = compute_memory(value, {**lock_entries(model=model), "models": {}})
     both = compute_memory(value, lock_entries(model=model, draft=[file_row("d-Q8_0.gguf", GIB)]))
@@ -380,24 +328,19 @@ def test_llama_cpp_gets_the_pinned_file_and_its_weights_count(tmp_path: Path) ->
 
 
 def load_gguf_recipe(folder: Path, text: str) -> recipe.Recipe:
-    (folder / "recipes").mkdir()
-    head = (
-        'image: ghcr.io/some/image:tag\nmodel: {id: a/b, dir: ~/models/b, mount: /models/b, file: "*Q4_K_M.gguf"}\n'
-        'container: {name: served, ports: ["8000:8080"]}\n'
-    )
-    (folder / "recipes/one.yml").write_text(head + text)
-    return recipe.load(folder, "one")
+    model = 'model: {id: a/b, dir: ~/models/b, mount: /models/b, file: "*Q4_K_M.gguf"}\n'
+    head = f'image: ghcr.io/some/image:tag\n{model}container: {{name: served, ports: ["8000:8080"]}}\n'
+    return load_text(folder, head + text)
 
 
-def test_inside_a_share_the_weights_of_a_drafter_only_leave_less_for_the_cache(tmp_path: Path) -> None:
+def test_draft_weights_do_not_raise_the_share_of_memory(tmp_path: Path) -> None:
     value = load_recipe(tmp_path, VLLM + DRAFT)
-    memory = compute_memory(
-        value, lock_entries(model=[file_row("a.safetensors", 4 * GIB)], draft=[file_row("b.safetensors", GIB)])
-    )
+    files = {"model": [file_row("a.safetensors", 4 * GIB)], "draft": [file_row("b.safetensors", GIB)]}
+    memory = compute_memory(value, lock_entries(**files))
     assert (memory.weights_bytes, memory.bytes) == (5 * GIB, 0)
 
 
-def test_of_a_tokenizer_no_weights_are_downloaded_and_its_template_is_the_server_s(tmp_path: Path) -> None:
+def test_tokenizer_without_weights_provides_the_chat_template(tmp_path: Path) -> None:
     value = load_recipe(tmp_path, VLLM + TOKENIZER)
     assert "*.safetensors" in value.file.models["tokenizer"].patterns("tokenizer")["ignore"]
     assert value.file.models["tokenizer"].lock_suffix("tokenizer") == "tokenizer"
@@ -406,12 +349,9 @@ def test_of_a_tokenizer_no_weights_are_downloaded_and_its_template_is_the_server
     locked = lock_entries(tokenizer=[])
     locked["models"]["tokenizer"]["chat"] = {"template": template, "sampling": None}
     flags = {**value.file.flags, "default-chat-template-kwargs": {"reasoning_effort": "low"}}
-    (need,) = (
-        finding
-        for finding in resolve_settings(with_flags(value, flags), locked).findings
-        if finding.rule == "template-field-unread"
-    )
-    assert "it reads enable_thinking" in need.sentence
+    all_findings = resolve_settings(with_flags(value, flags), locked).findings
+    (finding,) = (finding for finding in all_findings if finding.rule == "template-field-unread")
+    assert "it reads enable_thinking" in finding.sentence
 
 
 def with_flags(original: recipe.Recipe, flags: dict[str, Any]) -> recipe.Recipe:
@@ -419,7 +359,7 @@ def with_flags(original: recipe.Recipe, flags: dict[str, Any]) -> recipe.Recipe:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("vllm: {}\n" + DRAFT, r"`models.draft` has no effect without `vllm.speculative-config`"),
         (SGLANG.replace("speculative-algorithm: EAGLE3", "") + DRAFT, r"without `sglang.speculative-algorithm`"),
@@ -433,18 +373,18 @@ def with_flags(original: recipe.Recipe, flags: dict[str, Any]) -> recipe.Recipe:
         ("engine: openai\nopenai: {served_name: x, command: []}\n" + DRAFT, r"`models.draft` cannot be used with"),
     ],
 )
-def test_what_cannot_stand_is_refused_with_its_line(tmp_path: Path, text: str, why: str) -> None:
-    with pytest.raises(Refused, match=why) as excinfo:
+def test_invalid_second_model_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(Refused, match=message) as excinfo:
         load_recipe(tmp_path, text)
     assert "one.yml:" in str(excinfo.value)
 
 
-def test_llama_cpp_takes_no_tokenizer_and_needs_a_file(tmp_path: Path) -> None:
+def test_llama_cpp_needs_the_file_of_a_draft_model(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"`models.draft.file` is required with llama.cpp"):
         load_gguf_recipe(tmp_path, LLAMA_TWO + DRAFT)
 
 
-def test_another_commit_of_a_drafter_compiles_anew_and_is_another_baseline(tmp_path: Path) -> None:
+def test_new_commit_of_a_draft_model_changes_baseline_and_cache(tmp_path: Path) -> None:
     value, other = lock_entries(draft=[]), lock_entries(draft=[])
     other["models"]["draft"]["commit"] = "e" * 40
     first, second = (resolve_names(tmp_path, VLLM + DRAFT, locked) for locked in (value, other))
@@ -453,14 +393,14 @@ def test_another_commit_of_a_drafter_compiles_anew_and_is_another_baseline(tmp_p
     assert first["container"]["command"] == second["container"]["command"]
 
 
-def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> None:
+def test_recipe_without_second_models_has_no_keys_for_them(tmp_path: Path) -> None:
     names = resolve_names(tmp_path, "vllm: {}\n", {"image": None, "model": None})
     assert "models" not in names["recipe"] and "models" not in names["pinned_model"] and "models" not in names["lock"]
     assert "models" not in names["serve"]["baseline_key"]
 
 
 @pytest.mark.parametrize(
-    ("path", "volumes", "why"),
+    ("path", "volumes", "message"),
     [
         ("/models/b/parser.py", [], ""),
         ("/models/b/other.py", [], "is not in the pinned commit"),
@@ -469,17 +409,17 @@ def test_a_recipe_without_second_models_says_nothing_of_them(tmp_path: Path) -> 
         ("/vllm-workspace/parser.py", ["~/plugins:/plugins:ro"], ""),
     ],
 )  # fmt: skip
-def test_a_parser_s_file_is_pinned_or_refused(tmp_path: Path, path: str, volumes: list[str], why: str) -> None:
+def test_parser_plugin_must_be_pinned(tmp_path: Path, path: str, volumes: list[str], message: str) -> None:
     value = load_recipe(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
     box = value.file.container.model_copy(update={"volumes": volumes})
     value = recipe.Recipe(value.name, value.file.model_copy(update={"container": box}), value.source)
-    served = resolve_settings(value, lock_entries(model=[file_row("parser.py", 100)]))
-    sentences = [finding.sentence for finding in served.errors if finding.rule == "plugin-unpinned"]
-    assert [why in sentence for sentence in sentences] == ([True] if why else [])
+    settings = resolve_settings(value, lock_entries(model=[file_row("parser.py", 100)]))
+    sentences = [finding.sentence for finding in settings.errors if finding.rule == "plugin-unpinned"]
+    assert [message in sentence for sentence in sentences] == ([True] if message else [])
 
 
-def test_a_model_that_would_be_downloaded_gets_the_key_to_write(tmp_path: Path) -> None:
+def test_finding_of_a_download_names_the_key_to_add(tmp_path: Path) -> None:
     text = "vllm: {speculative-config: {method: dflash, model: a/Draft, num_speculative_tokens: 8}, tokenizer: a/tok}\n"
-    served = resolve_settings(load_recipe(tmp_path, text), lock_entries())
-    ways = [finding.ways_out[0].text for finding in served.errors if finding.rule == "downloads"]
-    assert ["tokenizer: {id: a/tok," in ways[0], "draft: {id: a/Draft, dir: ~/models/draft" in ways[1]] == [True, True]
+    settings = resolve_settings(load_recipe(tmp_path, text), lock_entries())
+    tokenizer, draft = (finding.ways_out[0].text for finding in settings.errors if finding.rule == "downloads")
+    assert "tokenizer: {id: a/tok," in tokenizer and "draft: {id: a/Draft, dir: ~/models/draft" in draft
