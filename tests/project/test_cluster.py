@@ -1,6 +1,7 @@
-"""Groups of hosts that serve one recipe together: what may be one, and what its members are started with."""
+"""Clusters: groups of hosts that serve one recipe together, and the containers of their members."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,15 +30,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def member_spec(project: Path, host: str) -> dict[str, object]:
-    """The container of a member."""
-    container: dict[str, object] = recipe.scope(
-        Inventory.load(project).hosts[host], "ops", recipe.load(project, "big"), {}
-    )["container"]
+def resolve_container(project: Path, host: str) -> dict[str, Any]:
+    variables = recipe.scope(Inventory.load(project).hosts[host], "ops", recipe.load(project, "big"), {})
+    container: dict[str, Any] = variables["container"]
     return container
 
 
-def test_the_head_is_rank_0_and_the_others_follow(project: Path) -> None:
+def test_head_is_the_first_member(project: Path) -> None:
     inventory = Inventory.load(project)
     pair = inventory.clusters["pair"]
     assert pair.members == ("spark2", "spark1")
@@ -46,21 +45,21 @@ def test_the_head_is_rank_0_and_the_others_follow(project: Path) -> None:
     assert [host.name for host in inventory.match("pair")] == ["spark1", "spark2"]
 
 
-def test_members_differ_in_rank_and_addresses_only(project: Path) -> None:
-    head, worker = member_spec(project, "spark2"), member_spec(project, "spark1")
+def test_containers_of_members_differ_only_in_rank_and_addresses(project: Path) -> None:
+    head, worker = resolve_container(project, "spark2"), resolve_container(project, "spark1")
     assert head["network"] == worker["network"] == "host"
     assert head["image"] == worker["image"]
     assert not head.get("privileged")
-    assert "/dev/infiniband" in " ".join(map(str, worker["devices"]))  # type: ignore[call-overload]
-    words = " ".join(worker["command"])  # type: ignore[call-overload]
+    assert "/dev/infiniband" in " ".join(worker["devices"])
+    words = " ".join(worker["command"])
     assert "--node-rank 1" in words and "--headless" in words and "--master-addr 192.168.100.12" in words
-    assert worker["env"]["VLLM_HOST_IP"] == "192.168.100.11"  # type: ignore[index]
-    assert worker["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"  # type: ignore[index]
-    assert "--headless" not in head["command"]  # type: ignore[operator]
+    assert worker["env"]["VLLM_HOST_IP"] == "192.168.100.11"
+    assert worker["env"]["NCCL_IB_HCA"] == "rocep1s0f1,roceP2p1s0f1"
+    assert "--headless" not in head["command"]
     assert {key for key in head if head[key] != worker[key]} == {"command", "env", "labels", "ports"}
 
 
-def test_figures_of_other_members_are_not_compared(project: Path) -> None:
+def test_baseline_names_the_members(project: Path) -> None:
     names = recipe.scope(Inventory.load(project).hosts["spark2"], "ops", recipe.load(project, "big"), {})
     assert names["serve"]["baseline_key"]["members"] == ["spark2", "spark1"]
 
@@ -81,18 +80,11 @@ def test_figures_of_other_members_are_not_compared(project: Path) -> None:
         ("pair:\n  hosts: [spark1, spark2]\n  cluster: {recipe: big}\n", "hosts/groups.yml:3: `head` is missing: "),
     ],
 )  # fmt: skip
-def test_a_group_that_can_be_no_cluster_is_refused_with_its_line(project: Path, groups: str, refusal: str) -> None:
+def test_invalid_cluster_is_refused(project: Path, groups: str, refusal: str) -> None:
     (project / "hosts/groups.yml").write_text(groups)
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
     assert refusal in str(excinfo.value)
-
-
-def test_a_member_with_a_recipe_of_its_own_is_refused(project: Path) -> None:
-    (project / "hosts/spark1.yml").write_text("address: x\nrecipe: small\n")
-    with pytest.raises(Refused) as excinfo:
-        Inventory.load(project)
-    assert "hosts/spark1.yml:2: spark1 is a member of the cluster pair" in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +97,7 @@ def test_a_member_with_a_recipe_of_its_own_is_refused(project: Path) -> None:
         ("interfaces: [eth0], adress: 10.0.0.1", "unknown key `adress`. Did you mean `address`?"),
     ],
 )
-def test_a_link_that_can_be_none_is_refused(project: Path, link: str, refusal: str) -> None:
+def test_invalid_fabric_is_refused(project: Path, link: str, refusal: str) -> None:
     (project / "hosts/spark1.yml").write_text(f"fabric: {{{link}}}\n")
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
@@ -124,46 +116,40 @@ def test_a_link_that_can_be_none_is_refused(project: Path, link: str, refusal: s
         (("{name: qwen}", "{name: qwen, stop_timeout_s: 10}"), "`container.stop_timeout_s` must be at least"),
         (("parallel", "vllm: {nnodes: 2}\nparallel"), "recipes/big.yml:4: `vllm.nnodes` cannot be set with `parallel`"),
         (("parallel", "vllm: {tensor-parallel-size: 2}\nparallel"), "`vllm.tensor-parallel-size` cannot be set with `parallel`"),
+        (("parallel: {tensor: 2}", "parallel: {tensor: 2}\nengine: sglang\nsglang: {}"),
+         "recipes/big.yml:4: `parallel` cannot be used with SGLang"),
         (("parallel", "vllm: {port: 29499}\nparallel"), "`cluster.barrier_port`: the server itself listens on port 29499."),
     ],
 )  # fmt: skip
-def test_a_recipe_that_does_not_fit_its_cluster_is_refused(
-    project: Path, change: tuple[str, str], refusal: str
-) -> None:
+def test_recipe_that_does_not_fit_its_cluster_is_refused(project: Path, change: tuple[str, str], refusal: str) -> None:
     (project / "recipes/big.yml").write_text(RECIPE.replace(*change))
     with pytest.raises(Refused) as excinfo:
-        member_spec(project, "spark1")
+        resolve_container(project, "spark1")
     assert refusal in str(excinfo.value)
 
 
-def test_a_member_without_a_link_is_refused_by_name(project: Path) -> None:
-    (project / "hosts/spark2.yml").write_text("address: x\n")
+@pytest.mark.parametrize(
+    ("host", "text", "refusal"),
+    [
+        ("spark1", "address: x\nrecipe: small\n", "hosts/spark1.yml:2: spark1 is a member of the cluster pair"),
+        ("spark2", "address: x\n", "hosts/spark2.yml: spark2 has no `fabric`"),
+        ("spark1", "fabric: {interfaces: [enp1s0f1np1], address: 192.168.100.12}\n",
+         "spark2 and spark1 have the same `fabric.address`, 192.168.100.12."),
+    ],
+    ids=["recipe of its own", "no fabric", "same address"],
+)  # fmt: skip
+def test_invalid_member_is_refused(project: Path, host: str, text: str, refusal: str) -> None:
+    (project / f"hosts/{host}.yml").write_text(text)
     with pytest.raises(Refused) as excinfo:
-        member_spec(project, "spark1")
-    assert "hosts/spark2.yml: spark2 has no `fabric`" in str(excinfo.value)
+        resolve_container(project, "spark1")
+    assert refusal in str(excinfo.value)
 
 
-def test_two_members_at_one_address_are_refused(project: Path) -> None:
-    (project / "hosts/spark1.yml").write_text((project / "hosts/spark2.yml").read_text())
-    with pytest.raises(Refused) as excinfo:
-        member_spec(project, "spark1")
-    assert "spark2 and spark1 have the same `fabric.address`, 192.168.100.12." in str(excinfo.value)
-
-
-def test_a_recipe_for_two_hosts_is_refused_on_one_that_serves_alone(project: Path) -> None:
+def test_recipe_for_two_hosts_is_refused_on_a_single_host(project: Path) -> None:
     (project / "hosts/groups.yml").write_text("{}\n")
     (project / "hosts/spark3.yml").write_text("address: x\nrecipe: big\n")
     with pytest.raises(Refused) as excinfo:
-        member_spec(project, "spark3")
+        resolve_container(project, "spark3")
     refusal = str(excinfo.value)
     assert "hosts/spark3.yml:2: the recipe big is for 2 hosts (`parallel`), but spark3 is not in a cluster." in refusal
     assert "`pair: {hosts: [spark3, ...], cluster: {recipe: big, head: spark3}}`" in refusal
-
-
-def test_an_engine_that_serves_from_one_host_only_is_refused(project: Path) -> None:
-    (project / "recipes/big.yml").write_text(
-        RECIPE.replace("}\ncontainer", ", file: a.gguf}\ncontainer") + "engine: llama_cpp\nllama_cpp: {}\n"
-    )
-    with pytest.raises(Refused) as excinfo:
-        member_spec(project, "spark1")
-    assert "recipes/big.yml:4: `parallel` cannot be used with llama.cpp" in str(excinfo.value)

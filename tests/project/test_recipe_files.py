@@ -1,4 +1,4 @@
-"""Files of a recipe: rendered or as they are, named by their content; what cannot stand is a sentence with its line."""
+"""`files` of a recipe: rendered or copied, stored under the hash of their content."""
 
 import hashlib
 import re
@@ -10,11 +10,11 @@ import yaml
 
 from sparkwright.app.plans import recipes
 from sparkwright.errors import Exit, Refused
-from sparkwright.project import ejection, recipe
+from sparkwright.project import ejection
 from sparkwright.project.folder import Project
 from sparkwright.project.inventory.host import Host
+from tests.project.recipes import TOP, load_text, resolve_variables
 
-TOP = Path(__file__).parent.parent.parent
 HEAD = """\
 image: ghcr.io/some/image:tag
 model: {id: a/b, dir: ~/models/b, mount: /models/b}
@@ -36,10 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def resolve_names(folder: Path, files: str, *, limit: int = 7) -> dict[str, Any]:
-    (folder / "recipes/one.yml").write_text(HEAD + "".join(f"  {line}\n" for line in files.splitlines()))
-    host = Host("spark", "spark", recipe="one", vars={"limit": limit})
-    return recipe.scope(host, "ops", recipe.load(folder, "one"), {})
+def resolve_files(folder: Path, files: str, *, limit: int = 7) -> dict[str, Any]:
+    loaded_recipe = load_text(folder, HEAD + "".join(f"  {line}\n" for line in files.splitlines()))
+    return resolve_variables(loaded_recipe, recipe="one", vars={"limit": limit})
 
 
 BOTH = "/etc/engine/options.yml: {template: options.yml.j2}\n/etc/engine/chat.jinja: {file: chat/one.jinja}"
@@ -49,32 +48,31 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_template_is_rendered_and_a_file_stays_as_it_is(folder: Path) -> None:
-    names = resolve_names(folder, BOTH)
-    rendered = "name: /models/b\nfor: spark 7"
+def test_template_is_rendered_and_file_is_copied(folder: Path) -> None:
+    names = resolve_files(folder, BOTH)
+    rendered = "name: /models/b\nfor: spark1 7"
     (options, chat) = (names["container"]["files"][f"/etc/engine/{item}"] for item in ("options.yml", "chat.jinja"))
     assert names["recipe_files"][options].startswith(rendered)
     assert names["recipe_files"][chat] == JINJA
     assert chat == digest(JINJA)
-    assert names["serve"]["baseline_key"]["files"], "another content may be another speed"
+    assert names["serve"]["baseline_key"]["files"], "the content may change the speed"
 
 
-def test_another_content_is_another_container_and_the_same_is_not(folder: Path) -> None:
-    first, again, other = (resolve_names(folder, BOTH, limit=limit)["container"] for limit in (7, 7, 8))
+def test_container_differs_with_the_content(folder: Path) -> None:
+    first, again, other = (resolve_files(folder, BOTH, limit=limit)["container"] for limit in (7, 7, 8))
     assert first == again
     assert first["files"] != other["files"]
 
 
-def test_a_recipe_without_files_asks_for_what_it_did(folder: Path) -> None:
-    (folder / "recipes/one.yml").write_text(HEAD.replace("files:\n", ""))
-    names = recipe.scope(Host("s", "s"), "ops", recipe.load(folder, "one"), {})
+def test_recipe_without_files_has_no_keys_for_them(folder: Path) -> None:
+    names = resolve_variables(load_text(folder, HEAD.replace("files:\n", "")))
     assert "files" not in names["container"]
     assert "files" not in names["recipe"]
     assert "files" not in names["serve"]["baseline_key"]
 
 
-def test_the_mounted_templates_of_shipped_recipes_are_the_released_ones() -> None:
-    """Their content, with the comments, is compared with the running container's: an upgrade alone must not restart a server."""
+def test_mounted_templates_of_shipped_recipes_are_released_versions() -> None:
+    """Their content, comments included, is part of the container: an upgrade alone must not restart a server."""
     recipes_data = [yaml.safe_load(path.read_text()) for path in (TOP / "recipes").rglob("*.yml")]
     files = [file for data in recipes_data for file in data.get("files", {}).values()]
     assert files
@@ -84,9 +82,9 @@ def test_the_mounted_templates_of_shipped_recipes_are_the_released_ones() -> Non
         assert git_id[: ejection.HASH_CHARS] in ejection.load_earlier_copies()[f"templates/{file['template']}"]
 
 
-def test_the_run_script_mounts_them(folder: Path) -> None:
+def test_script_mounts_files(folder: Path) -> None:
     (folder / "templates/docker-run.sh.j2").write_text((TOP / "templates/docker-run.sh.j2").read_text())
-    resolve_names(folder, "/etc/engine/chat.jinja: {file: chat/one.jinja}")
+    resolve_files(folder, "/etc/engine/chat.jinja: {file: chat/one.jinja}")
     host = Host("spark", "spark", recipe="one", user="ops")
     script = recipes.render_docker_run_script(host, Project(folder))
     kept = f"/home/ops/.local/state/sparkwright/recipe_files/{digest(JINJA)}"
@@ -118,11 +116,11 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("files", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
-def test_a_mistake_is_one_sentence_with_its_line(folder: Path, files: str, message: str) -> None:
+def test_mistake_is_refused_with_its_line(folder: Path, files: str, message: str) -> None:
     (folder.parent / "outside").write_text("x")
     (folder / "linked").symlink_to(folder.parent / "outside")
     with pytest.raises(Refused) as excinfo:
-        resolve_names(folder, files)
+        resolve_files(folder, files)
     assert str(excinfo.value).startswith(f"recipes/one.yml:{message}"), str(excinfo.value)
     assert excinfo.value.exit == Exit.REFUSED
 
@@ -138,47 +136,39 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize(("text", "message"), CONTENTS.items(), ids=range(len(CONTENTS)))
-def test_a_content_that_cannot_be_carried_is_refused_with_its_line(folder: Path, text: str, message: str) -> None:
+def test_secret_or_oversized_content_is_refused(folder: Path, text: str, message: str) -> None:
     (folder / "chat/two").write_bytes(text.encode("latin-1"))
     with pytest.raises(Refused) as excinfo:
-        resolve_names(folder, "/etc/x: {file: chat/two}")
+        resolve_files(folder, "/etc/x: {file: chat/two}")
     assert re.match(message, str(excinfo.value)), str(excinfo.value)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "max_tokens: 4096000000\n",
-        "bos_token: <|begin_of_text|>\n",
-        "eos_token = '<|im_end|>'\n",
-        "{{ bos_token }}\n",
-        JINJA,
+        "max_tokens: 4096000000\n", "bos_token: <|begin_of_text|>\n", "eos_token = '<|im_end|>'\n", "{{ bos_token }}\n", JINJA,
     ],
-)
-def test_what_merely_resembles_a_secret_is_carried(folder: Path, text: str) -> None:
+)  # fmt: skip
+def test_content_that_only_resembles_a_secret_is_accepted(folder: Path, text: str) -> None:
     (folder / "chat/two").write_text(text)
-    names = resolve_names(folder, "/etc/x: {file: chat/two}")
+    names = resolve_files(folder, "/etc/x: {file: chat/two}")
     assert names["recipe_files"] == {digest(text): text}
 
 
-def test_a_mistake_in_a_template_has_its_line(folder: Path) -> None:
+def test_mistake_in_a_template_is_refused_with_its_line(folder: Path) -> None:
     (folder / "templates/options.yml.j2").write_text("a: 1\nb: {{ nobody }}\n")
     with pytest.raises(Refused, match=r"templates/options.yml.j2:2: .*nobody"):
-        resolve_names(folder, "/etc/x: {template: options.yml.j2}")
+        resolve_files(folder, "/etc/x: {template: options.yml.j2}")
 
 
-@pytest.mark.parametrize(("result", "expected"), [("", "fit"), (", page_cache: drop", "drop")])
-def test_the_page_cache_is_the_recipes_where_it_says_so_and_else_the_hosts(
-    folder: Path, result: str, expected: str
-) -> None:
-    head = HEAD.replace("mount: /models/b", f"mount: /models/b{result}").removesuffix("files:\n")
-    (folder / "recipes/r.yml").write_text(head)
-    host = Host("spark1", "spark1", recipe="r", vars={"page_cache": "fit"})
-    assert recipe.scope(host, "ops", recipe.load(folder, "r"), {})["page_cache"] == expected
+@pytest.mark.parametrize(("field", "expected"), [("", "fit"), (", page_cache: drop", "drop")])
+def test_page_cache_of_the_recipe_overrides_that_of_the_host(folder: Path, field: str, expected: str) -> None:
+    text = HEAD.replace("mount: /models/b", f"mount: /models/b{field}").removesuffix("files:\n")
+    assert resolve_variables(load_text(folder, text), vars={"page_cache": "fit"})["page_cache"] == expected
 
 
 @pytest.mark.parametrize("key", ["flags", "args"])
-def test_the_engines_flags_under_another_name_are_told_where_they_stand(folder: Path, key: str) -> None:
-    (folder / "recipes/one.yml").write_text(HEAD.removesuffix("files:\n") + f"{key}: {{max-model-len: 4096}}\n")
+def test_flags_under_a_wrong_key_name_the_right_one(folder: Path, key: str) -> None:
+    text = HEAD.removesuffix("files:\n") + f"{key}: {{max-model-len: 4096}}\n"
     with pytest.raises(Refused, match=f"unknown key `{key}`. The engine's flags belong under its name, e.g. `vllm:`."):
-        recipe.load(folder, "one")
+        load_text(folder, text)
