@@ -1,4 +1,4 @@
-"""Settings of an inventory without a meaning, or with two, are refused with their line and the nearest right name."""
+"""Mistakes in hosts, groups, variables and templates are refused with their line and a suggestion."""
 
 from pathlib import Path
 
@@ -29,17 +29,13 @@ GROUPS = "all: {}\nlab: {}\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "result"),
+    ("files", "message"),
     [
-        (
-            {"hosts/spark1.yml": "groups: [labb]\n"},
-            "hosts/spark1.yml:1: no group `labb` is defined elsewhere. Did you mean `lab`? "
-            "To create it, add `labb: {}` to hosts/groups.yml.",
-        ),
-        (
-            {"hosts/groups.yml": "lab:\n  hosts:\n    - spark1\n    - sparc2\n"},
-            "hosts/groups.yml:4: `lab.hosts`: no host named 'sparc2'. Did you mean `spark1`?",
-        ),
+        ({"hosts/spark1.yml": "groups: [labb]\n"},
+         "hosts/spark1.yml:1: no group `labb` is defined elsewhere. Did you mean `lab`? "
+         "To create it, add `labb: {}` to hosts/groups.yml."),
+        ({"hosts/groups.yml": "lab:\n  hosts:\n    - spark1\n    - sparc2\n"},
+         "hosts/groups.yml:4: `lab.hosts`: no host named 'sparc2'. Did you mean `spark1`?"),
         ({"hosts/lab.yml": "address: x\n"}, "hosts/lab.yml:1: the host has the same name as a group (hosts/groups.yml:"),
         ({"hosts/all.yml": "address: x\n"}, "hosts/all.yml:1: a host cannot be named `all`: that means all hosts."),
         ({"hosts/a,b.yml": "address: x\n"}, "hosts/a,b.yml:1: no pattern can match this host"),
@@ -49,35 +45,27 @@ GROUPS = "all: {}\nlab: {}\n"
         ({"hosts/groups.yaml": GROUPS}, "hosts/groups.yaml: this file is not read"),
         ({"hosts/spark2.YML": "address: x\n"}, "hosts/spark2.YML: this file is not read: its name must end in .yml."),
         ({"hosts/spark1.yml": "home: ops\n"}, "hosts/spark1.yml:1: `home`: 'ops' is not a directory path: start with /"),
-        (
-            {"hosts/groups.yml": "- lab\n"},
-            "hosts/groups.yml:1: groups.yml must be a mapping of groups by name, got a list. Write `lab: {hosts: [spark1]}`.",
-        ),
-        (
-            {"hosts/groups.yml": "all: {}\nlab: [spark1]\n"},
-            "hosts/groups.yml:2: the group `lab` must be a mapping, got a list. List its members as `hosts: [spark1]`",
-        ),
-        (
-            {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gb: 4\n"},
-            "hosts/groups.yml:4: `vars.reserve_gb` is not used by any playbook or template. Did you mean `reserve_gib`?",
-        ),
+        ({"hosts/groups.yml": "- lab\n"},
+         "hosts/groups.yml:1: groups.yml must be a mapping of groups by name, got a list. Write `lab: {hosts: [spark1]}`."),
+        ({"hosts/groups.yml": "all: {}\nlab: [spark1]\n"},
+         "hosts/groups.yml:2: the group `lab` must be a mapping, got a list. List its members as `hosts: [spark1]`"),
+        ({"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gb: 4\n"},
+         "hosts/groups.yml:4: `vars.reserve_gb` is not used by any playbook or template. Did you mean `reserve_gib`?"),
         ({"hosts/spark1.yml": "vars:\n  Drain_S: 1\n"}, "hosts/spark1.yml:2: `vars.Drain_S` is not used by any playbook"),
         ({"hosts/spark1.yml": "vars:\n  rollback: flase\n"}, "hosts/spark1.yml:2: `vars.rollback` must be true or false."),
-        (
-            {"hosts/groups.yml": "all: {}\nlab:\n  model_from: sparc1\n"},
-            "hosts/groups.yml:3: `model_from`: no host named 'sparc1'. Did you mean `spark1`?",
-        ),
+        ({"hosts/groups.yml": "all: {}\nlab:\n  model_from: sparc1\n"},
+         "hosts/groups.yml:3: `model_from`: no host named 'sparc1'. Did you mean `spark1`?"),
     ],
 )  # fmt: skip
-def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], result: str) -> None:
+def test_mistake_is_refused_with_its_line(project: Path, files: dict[str, str], message: str) -> None:
     write_files(project, files)
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert result in str(excinfo.value)
+    assert message in str(excinfo.value)
     assert excinfo.value.exit is Exit.REFUSED
-    assert isinstance(
-        patterns.read_ssh_hosts(project, "spark1"), list
-    )  # whoever only glances leaves the sentence to the check
+    assert isinstance(patterns.read_ssh_hosts(project, "spark1"), list), (
+        "the early look at hosts leaves errors to the check"
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,20 +80,20 @@ def test_what_means_nothing_is_refused(project: Path, files: dict[str, str], res
         {"hosts/spark1.yml": "vars: {rollback: '{{ host.name != \"spark1\" }}', mine: [1]}\n"},
     ],
 )
-def test_what_means_something_is_taken(project: Path, files: dict[str, str]) -> None:
+def test_valid_inventory_is_loaded(project: Path, files: dict[str, str]) -> None:
     write_files(project, files)
-    assert "spark1" in Inventory.load(project).names()
-    assert not any(name.startswith(".") for name in Inventory.load(project).names())
+    names = Inventory.load(project).names()
+    assert "spark1" in names and not any(name.startswith(".") for name in names)
 
 
-def test_a_group_called_all_does_not_win_over_the_others(project: Path) -> None:
-    write_files(project, {"hosts/groups.yml": "all: {vars: {ollama: leave}}\nlab: {vars: {ollama: stop}}\n"})
-    write_files(project, {"hosts/spark1.yml": "groups: [lab, all]\n"})
+def test_group_all_has_the_lowest_precedence(project: Path) -> None:
+    groups = "all: {vars: {ollama: leave}}\nlab: {vars: {ollama: stop}}\n"
+    write_files(project, {"hosts/groups.yml": groups, "hosts/spark1.yml": "groups: [lab, all]\n"})
     assert Inventory.load(project).hosts["spark1"].vars["ollama"] == "stop"
 
 
 def compile_deploy(project: Path, name: str = "spark1") -> Plan:
-    """The plan of a deploy, as far as files decide it."""
+    """Return the plan of a deploy without the facts of its host."""
     host = Inventory.load(project).hosts[name]
     loaded_recipe = recipe.load(project, host.recipe or "")
     image = {"digest": f"sha256:{'0' * 64}", "manifests": []}
@@ -117,61 +105,43 @@ def compile_deploy(project: Path, name: str = "spark1") -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("files", "result"),
+    ("files", "message"),
     [
-        (
-            {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gib: lots\n"},
-            "hosts/groups.yml:4: `vars.reserve_gib`, used at playbooks/deploy.yml:",
-        ),
-        (
-            {"hosts/groups.yml": "all: {}\nlab:\n  vars:\n    ollama: unlod\n"},
-            "hosts/groups.yml:4: `vars.ollama`, used at playbooks/deploy.yml:",
-        ),
-        (
-            {"hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35b\nvars:\n  drain_s: '{{ drian_s }}'\n"},
-            "hosts/spark1.yml:4: unknown variable `drian_s`.",
-        ),
+        ({"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    reserve_gib: lots\n"},
+         "hosts/groups.yml:4: `vars.reserve_gib`, used at playbooks/deploy.yml:"),
+        ({"hosts/groups.yml": "all: {}\nlab:\n  vars:\n    ollama: unlod\n"},
+         "hosts/groups.yml:4: `vars.ollama`, used at playbooks/deploy.yml:"),
+        ({"hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35b\nvars:\n  drain_s: '{{ drian_s }}'\n"},
+         "hosts/spark1.yml:4: unknown variable `drian_s`."),
         ({"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 / 0 }}'\n"}, "hosts/spark1.yml:3: division by zero"),
-        (
-            {"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 +'\n"},
-            "hosts/spark1.yml:3: vars.drain_s: bad expression",
-        ),
-        (
-            {"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    a: '{{ b }}'\n    b: '{{ a }}'\n"},
-            "hosts/groups.yml:4: variables refer to each other",
-        ),
-        (
-            {"templates/docker-run.sh.j2": "#!/bin/sh\n\n{{ container.name }} {{ contaner }}\n"},
-            "templates/docker-run.sh.j2:3: unknown variable `contaner`. Did you mean `container`?",
-        ),
-        (
-            {"templates/docker-run.sh.j2": "#!/bin/sh\n{{ container.nam.x }}\n"},
-            "templates/docker-run.sh.j2:2: 'dict object' has no attribute 'nam' in '{{ container.nam.x }}'.",
-        ),
-        (
-            {"templates/docker-run.sh.j2": "#!/bin/sh\n{% if container %}\n{{ host.name | nofilter }}\n{% endif %}\n"},
-            "templates/docker-run.sh.j2:3: No filter named 'nofilter' found in '{{ host.name | nofilter }}'.",
-        ),
+        ({"hosts/spark1.yml": "recipe: qwen3.5-35b\nvars:\n  drain_s: '{{ 1 +'\n"},
+         "hosts/spark1.yml:3: vars.drain_s: bad expression"),
+        ({"hosts/groups.yml": "lab: {}\nall:\n  vars:\n    a: '{{ b }}'\n    b: '{{ a }}'\n"},
+         "hosts/groups.yml:4: variables refer to each other"),
+        ({"templates/docker-run.sh.j2": "#!/bin/sh\n\n{{ container.name }} {{ contaner }}\n"},
+         "templates/docker-run.sh.j2:3: unknown variable `contaner`. Did you mean `container`?"),
+        ({"templates/docker-run.sh.j2": "#!/bin/sh\n{{ container.nam.x }}\n"},
+         "templates/docker-run.sh.j2:2: 'dict object' has no attribute 'nam' in '{{ container.nam.x }}'."),
+        ({"templates/docker-run.sh.j2": "#!/bin/sh\n{% if container %}\n{{ host.name | nofilter }}\n{% endif %}\n"},
+         "templates/docker-run.sh.j2:3: No filter named 'nofilter' found in '{{ host.name | nofilter }}'."),
     ],
 )  # fmt: skip
-def test_a_mistake_is_blamed_on_the_line_where_it_was_written(
-    project: Path, files: dict[str, str], result: str
-) -> None:
+def test_mistake_found_in_a_plan_has_the_line_of_its_cause(project: Path, files: dict[str, str], message: str) -> None:
     compile_deploy(project)
     write_files(project, files)
     with pytest.raises(Refused) as excinfo:
         compile_deploy(project)
-    assert result in str(excinfo.value)
+    assert message in str(excinfo.value)
 
 
 @pytest.mark.parametrize("name", ["docker-run.sh.j2", "client.j2"])
-def test_a_template_that_a_command_renders_is_blamed_by_its_line_too(project: Path, name: str) -> None:
+def test_mistake_in_a_rendered_template_has_its_line(project: Path, name: str) -> None:
     write_files(project, {f"templates/{name}": "one\ntwo\n{{ three }}\n"})
     with pytest.raises(Refused, match=f"templates/{name}:3: 'three' is undefined"):
         render_template(project, name, {})
 
 
-def test_other_files_that_are_not_read_and_a_recipe_that_is_not_there(project: Path) -> None:
+def test_recipe_file_with_a_wrong_suffix_is_refused(project: Path) -> None:
     write_files(project, {"recipes/mine.yaml": "", "hosts/spark1.yml": "groups: [lab]\nrecipe: qwen3.5-35\n"})
     host = Inventory.load(project).hosts["spark1"]
     assert host.set_at["recipe"] == "hosts/spark1.yml:2"
@@ -195,8 +165,8 @@ LONG = "spark" + "a" * 100_000
         {"hosts/groups.yml": f"lab: {{cluster: {{recipe: qwen3.5-35b, head: {LONG}}}}}\n"},
     ],
 )
-def test_a_name_without_end_is_not_repeated(project: Path, files: dict[str, str]) -> None:
+def test_long_name_is_shortened_in_the_message(project: Path, files: dict[str, str]) -> None:
     write_files(project, files)
-    with pytest.raises(Refused) as error:
+    with pytest.raises(Refused) as excinfo:
         Inventory.load(project).match("all")
-    assert len(error.value.message) < 300, error.value.message[:500]
+    assert len(excinfo.value.message) < 300, excinfo.value.message[:500]

@@ -1,4 +1,4 @@
-"""`init` in a folder that is a project already: what this version ships differently, as a patch that git takes."""
+"""`init` writes a project; in an existing one, `init --diff` shows the differences as a patch for git."""
 
 import subprocess
 from pathlib import Path
@@ -9,18 +9,18 @@ from sparkwright.errors import Refused
 from sparkwright.project import starter
 
 
-def test_a_fresh_project_differs_in_nothing(tmp_path: Path) -> None:
+def test_new_project_has_no_differences(tmp_path: Path) -> None:
     starter.write_starter(tmp_path)
     assert starter.build_patch(tmp_path) == ""
 
 
-def test_a_projects_own_edits_and_missing_files_are_a_patch_that_git_applies(tmp_path: Path) -> None:
+def test_git_applies_the_patch_of_edited_and_missing_files(tmp_path: Path) -> None:
     starter.write_starter(tmp_path)
     missing, recipe, host = (
         tmp_path / name for name in ("recipes/gpt-oss-120b.yml", "recipes/qwen3-1.7b.yml", "hosts/spark1.yml")
     )
     shipped = {path: path.read_bytes() for path in (missing, recipe)}
-    recipe.write_text(recipe.read_text() + "# ours")  # without a newline at its end
+    recipe.write_text(recipe.read_text() + "# ours")  # without a final newline
     missing.unlink()
     host.write_text("address: 192.168.1.20\n")
     (tmp_path / "recipes/ours.yml").write_text("image: a\n")
@@ -33,7 +33,7 @@ def test_a_projects_own_edits_and_missing_files_are_a_patch_that_git_applies(tmp
     assert starter.build_patch(tmp_path) == ""
 
 
-def test_a_folder_that_is_no_project_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_wrong_folder_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no hosts/ and recipes/ in"):
         starter.build_patch(tmp_path)
     starter.write_starter(tmp_path)
@@ -41,6 +41,6 @@ def test_a_folder_that_is_no_project_is_refused_with_what_to_do(tmp_path: Path) 
         starter.write_starter(tmp_path)
 
 
-def test_init_writes_hosts_recipes_and_tasks_alone(tmp_path: Path) -> None:
+def test_init_writes_only_hosts_recipes_and_tasks(tmp_path: Path) -> None:
     starter.write_starter(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == ["hosts", "recipes", "tasks.py"]
