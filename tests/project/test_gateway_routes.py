@@ -1,4 +1,4 @@
-"""`gateway:` of a group: what it routes by the user's files, and what is refused with a line before anything is touched."""
+"""`gateway:` of a group: the routes from the project's files, and mistakes that are refused with their line."""
 
 import datetime
 from dataclasses import replace
@@ -36,11 +36,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("hosts", "recipes"):
         (tmp_path / folder).mkdir()
     for n, name in ((1, "chat"), (2, "chat"), (3, "small")):
-        (tmp_path / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\nrecipe: {name}\n")
-    (tmp_path / "hosts/groups.yml").write_text(LAB)
-    (tmp_path / "recipes/chat.yml").write_text(CHAT)
-    (tmp_path / "recipes/small.yml").write_text(SMALL)
+        write_host(tmp_path, n, f"recipe: {name}")
+    write_group(tmp_path)
+    write_recipe(tmp_path, "chat", CHAT)
+    write_recipe(tmp_path, "small", SMALL)
     return tmp_path
+
+
+def write_group(project: Path, more_lines: str = "", text: str = LAB) -> None:
+    (project / "hosts/groups.yml").write_text(text + more_lines)
+
+
+def write_host(project: Path, n: int, lines: str) -> None:
+    (project / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\n{lines}\n")
+
+
+def write_recipe(project: Path, name: str, text: str) -> None:
+    (project / f"recipes/{name}.yml").write_text(text)
 
 
 def build_gateway(project: Path) -> Gateway:
@@ -49,19 +61,18 @@ def build_gateway(project: Path) -> Gateway:
 
 
 def write_certificate(folder: Path, name: str, days: int = 30) -> None:
-    """A certificate NAME.pem that ends in so many days, and its key NAME.key."""
+    """Write a certificate NAME.pem that expires in this many days, and its key NAME.key."""
     key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab")])
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(days=9)).not_valid_after(
-        now + datetime.timedelta(days=days)
-    )
+    builder = builder.not_valid_before(now - datetime.timedelta(days=9))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=days))
     (folder / f"{name}.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
     encoding = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     (folder / f"{name}.key").write_bytes(key.private_bytes(*encoding))
 
 
-def test_a_model_of_two_hosts_has_both_as_upstreams_with_the_engines_own_limit(project: Path) -> None:
+def test_upstreams_of_models(project: Path) -> None:
     qwen, small = build_gateway(project).models
     assert [(upstream.name, upstream.address, upstream.port, upstream.slots) for upstream in qwen.upstreams] == [
         ("spark1", "127.0.0.1", 8000, 8),
@@ -71,14 +82,14 @@ def test_a_model_of_two_hosts_has_both_as_upstreams_with_the_engines_own_limit(p
     assert [(upstream.name, upstream.port) for upstream in small.upstreams] == [("spark3", 8001)]
 
 
-def test_the_largest_request_comes_of_the_longest_context(project: Path) -> None:
+def test_body_limit_follows_the_longest_context(project: Path) -> None:
     assert build_gateway(project).body_bytes == 8 * 131072
-    (project / "hosts/groups.yml").write_text(LAB + "    limits: {body_mib: 3}\n")
+    write_group(project, "    limits: {body_mib: 3}\n")
     assert build_gateway(project).body_bytes == 3 * 2**20
 
 
-def test_a_host_is_reached_where_the_gateway_says(project: Path) -> None:
-    (project / "hosts/groups.yml").write_text(LAB + "    addresses: {spark2: 192.168.100.12}\n")
+def test_address_of_a_host_for_the_gateway(project: Path) -> None:
+    write_group(project, "    addresses: {spark2: 192.168.100.12}\n")
     assert build_gateway(project).models[0].upstreams[1].address == "192.168.100.12"
 
 
@@ -86,31 +97,29 @@ def interim_ports(project: Path) -> dict[str, int]:
     return {up.name: up.interim_port for model in build_gateway(project).models for up in model.upstreams}
 
 
-def test_each_server_has_a_place_for_one_that_takes_its_requests_meanwhile(project: Path) -> None:
+def test_interim_port_of_each_server(project: Path) -> None:
     assert interim_ports(project) == {"spark1": 18000, "spark2": 18000, "spark3": 18001}
 
 
-def test_its_port_is_nobodys_by_the_files(project: Path) -> None:
-    """Neither the gateway's two nor another server's of that host; below the server's own where there is none above."""
-    (project / "hosts/groups.yml").write_text(LAB.replace("8080", "18000"))
-    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nserves: [chat, {recipe: small, port: 18000}]\n")
-    (project / "hosts/spark3.yml").write_text("address: 10.0.0.3\nrecipe: small\nserve_port: 60000\n")
+def test_interim_port_is_unused_by_others(project: Path) -> None:
+    """It is neither a port of the gateway nor of another server on the host; if none above is free, one below is used."""
+    write_group(project, text=LAB.replace("8080", "18000"))
+    write_host(project, 2, "serves: [chat, {recipe: small, port: 18000}]")
+    write_host(project, 3, "recipe: small\nserve_port: 60000")
     assert interim_ports(project) == {"spark1": 18002, "spark2:chat": 18001, "spark2:small": 28000, "spark3": 50000}
 
 
-def test_on_the_hosts_network_there_is_no_place_for_one(project: Path) -> None:
-    (project / "recipes/small.yml").write_text(SMALL.replace('ports: ["8001:8000"]', "network: host"))
+def test_server_on_the_host_network_has_no_interim_port(project: Path) -> None:
+    write_recipe(project, "small", SMALL.replace('ports: ["8001:8000"]', "network: host"))
     assert interim_ports(project)["spark3"] == 0
 
 
-def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
+def test_only_the_head_of_a_cluster_is_an_upstream(project: Path) -> None:
     for n in (2, 3):
-        link = f"fabric: {{interfaces: [enp1s0f1np1], address: 192.168.100.1{n}}}\n"
-        (project / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\n{link}")
-    (project / "recipes/big.yml").write_text(CHAT.replace("name: qwen", "name: big") + "parallel: {tensor: 2}\n")
-    cluster = "pair:\n  hosts: [spark2, spark3]\n  cluster: {recipe: big, head: spark3}\n"
-    (project / "hosts/groups.yml").write_text(LAB + cluster)
-    (project / "recipes/big.yml").write_text((project / "recipes/big.yml").read_text().replace(": qwen,", ": big,"))
+        write_host(project, n, f"fabric: {{interfaces: [enp1s0f1np1], address: 192.168.100.1{n}}}")
+    big = CHAT.replace("name: qwen", "name: big").replace(": qwen,", ": big,")
+    write_recipe(project, "big", big + "parallel: {tensor: 2}\n")
+    write_group(project, "pair:\n  hosts: [spark2, spark3]\n  cluster: {recipe: big, head: spark3}\n")
     assert [(model.name, [up.name for up in model.upstreams]) for model in build_gateway(project).models] == [
         ("big", ["spark3"]),
         ("qwen", ["spark1"]),
@@ -133,10 +142,8 @@ def test_of_a_cluster_the_head_is_an_upstream(project: Path) -> None:
         ("port", "prot", "unknown key `prot`. Did you mean `port`?"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_gateway_is_refused_with_its_line(
-    project: Path, before: str, after: str, refusal: str
-) -> None:
-    (project / "hosts/groups.yml").write_text(LAB.replace(before, after, 1))
+def test_invalid_gateway_is_refused(project: Path, before: str, after: str, refusal: str) -> None:
+    write_group(project, text=LAB.replace(before, after, 1))
     with pytest.raises(Refused) as excinfo:
         build_gateway(project)
     assert refusal in str(excinfo.value)
@@ -153,11 +160,10 @@ def test_what_cannot_be_a_gateway_is_refused_with_its_line(
         ("chat", "name: qwen}", "name: gateway}", "`container.name`: 'gateway' is reserved for the gateway's containers."),
     ],
 )  # fmt: skip
-def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(
+def test_recipe_without_a_route_is_refused_with_its_line(
     project: Path, recipe: str, before: str, after: str, refusal: str
 ) -> None:
-    path = project / f"recipes/{recipe}.yml"
-    path.write_text(path.read_text().replace(before, after, 1))
+    write_recipe(project, recipe, {"chat": CHAT, "small": SMALL}[recipe].replace(before, after, 1))
     with pytest.raises(Refused) as excinfo:
         build_gateway(project)
     assert refusal in str(excinfo.value)
@@ -167,19 +173,19 @@ def test_recipes_that_no_gateway_can_route_are_refused_with_their_line(
 TWO_NAMES = CHAT.replace("served-model-name: qwen", "served-model-name: [qwen, claude-sonnet-4-5]")
 
 
-def test_every_served_name_and_every_name_that_the_group_gives_is_routed(project: Path) -> None:
-    (project / "recipes/chat.yml").write_text(TWO_NAMES.replace("claude-sonnet-4-5]", "claude-sonnet-4-5, fast]"))
-    (project / "hosts/groups.yml").write_text(LAB + "    models: {fast: qwen}\n")
+def test_names_of_recipes_and_group_are_routed(project: Path) -> None:
+    write_recipe(project, "chat", TWO_NAMES.replace("claude-sonnet-4-5]", "claude-sonnet-4-5, fast]"))
+    write_group(project, "    models: {fast: qwen}\n")
     names = {model.name: model.names for model in build_gateway(project).models}
     assert names == {"qwen": ("qwen", "claude-sonnet-4-5", "fast"), "small": ("small",)}
 
 
-def test_an_engine_that_answers_to_any_name_needs_no_name_in_its_recipe(project: Path) -> None:
+def test_name_of_the_group_for_an_engine_that_accepts_any(project: Path) -> None:
     (project / "recipes/small.yml").write_text(
         "image: lmsysorg/sglang:v0.5.23\nengine: sglang\nmodel: {id: Qwen/Qwen3-4B, dir: ~/models/small, mount: /models/small}\n"
         "container: {name: small, ports: ['8001:30000']}\nsglang: {served-model-name: small}\n"
     )
-    (project / "hosts/groups.yml").write_text(LAB + "    models: {fast: small}\n")
+    write_group(project, "    models: {fast: small}\n")
     assert build_gateway(project).models[-1].names == ("small", "fast")
 
 
@@ -192,65 +198,63 @@ def test_an_engine_that_answers_to_any_name_needs_no_name_in_its_recipe(project:
         ("{fast: qwen}", "`fast` would be refused by chat's server. Add it to `served-model-name` in recipes/chat.yml, after `qwen`."),
     ],
 )  # fmt: skip
-def test_names_that_a_group_cannot_give_are_refused(project: Path, models: str, refusal: str) -> None:
-    (project / "hosts/groups.yml").write_text(f"{LAB}    models: {models}\n")
+def test_invalid_name_of_the_group_is_refused(project: Path, models: str, refusal: str) -> None:
+    write_group(project, f"    models: {models}\n")
     with pytest.raises(Refused) as excinfo:
         build_gateway(project)
     assert refusal in str(excinfo.value)
 
 
-def test_a_second_name_that_two_models_have_is_refused(project: Path) -> None:
-    (project / "recipes/chat.yml").write_text(TWO_NAMES.replace("claude-sonnet-4-5", "small"))
+def test_second_name_of_two_models_is_refused(project: Path) -> None:
+    write_recipe(project, "chat", TWO_NAMES.replace("claude-sonnet-4-5", "small"))
     with pytest.raises(Refused, match="`small` is a served name of both `small` and `qwen`"):
         build_gateway(project)
     with pytest.raises(Refused, match="`small` is a served name of both"):
         refuse_conflicts(project, "spark1")
 
 
-def test_a_second_name_that_only_some_servers_answer_to_is_refused(project: Path) -> None:
-    (project / "recipes/other.yml").write_text(TWO_NAMES)
-    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
-    with pytest.raises(Refused, match="spark2 also serves `qwen` as `claude-sonnet-4-5`, but spark1 does not"):
-        build_gateway(project)
-
-
 ADAPTER = "adapters: [{id: org/sql-lora, name: sql}]\n"
 
 
 def test_adapters_are_names_of_their_model(project: Path) -> None:
-    chat = project / "recipes/chat.yml"
-    chat.write_text(chat.read_text() + ADAPTER)
+    write_recipe(project, "chat", CHAT + ADAPTER)
     qwen, small = build_gateway(project).models
     assert (qwen.names, qwen.adapters) == (("qwen", "sql"), ("sql",))
     assert small.adapters == ()
 
 
 @pytest.mark.parametrize(
-    ("name", "meant", "refusal"),
+    ("name", "target", "refusal"),
     [
         ("small", "small", "`small` is a served name of both `small` and `qwen`"),
         ("tables", "small", "`tables` is a served name of chat already"),
         ("sql", "sql", "refers to the adapter `sql`, which can't have another name at a gateway"),
     ],
 )
-def test_an_adapter_with_a_name_that_something_else_has_is_refused(
-    project: Path, name: str, meant: str, refusal: str
-) -> None:
-    chat = project / "recipes/chat.yml"
-    chat.write_text(chat.read_text() + ADAPTER.replace("name: sql", f"name: {name}"))
-    (project / "hosts/groups.yml").write_text(f"{LAB}    models: {{tables: {meant}}}\n")
+def test_adapter_name_in_use_is_refused(project: Path, name: str, target: str, refusal: str) -> None:
+    write_recipe(project, "chat", CHAT + ADAPTER.replace("name: sql", f"name: {name}"))
+    write_group(project, f"    models: {{tables: {target}}}\n")
     with pytest.raises(Refused) as excinfo:
         build_gateway(project)
     assert refusal in str(excinfo.value)
 
 
-def test_an_adapter_that_two_recipes_take_from_different_places_is_refused(project: Path) -> None:
-    chat = project / "recipes/chat.yml"
-    other = chat.read_text() + ADAPTER.replace("sql-lora", "other-lora")
-    chat.write_text(chat.read_text() + ADAPTER)
-    (project / "recipes/other.yml").write_text(other)
-    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
-    with pytest.raises(Refused, match="both serve the adapter `sql` of `qwen`, from different repositories"):
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        (TWO_NAMES, "spark2 also serves `qwen` as `claude-sonnet-4-5`, but spark1 does not"),
+        (CHAT + "server_key: {env: SPARK_KEY}\n", "both serve `qwen`, but their servers require different keys"),
+        (CHAT + "task: embed\n", "both serve `qwen` for different tasks"),
+        (CHAT + ADAPTER.replace("sql-lora", "other"), "both serve the adapter `sql` of `qwen`, from different repositories"),
+    ],
+    ids=["names", "keys", "tasks", "adapters"],
+)  # fmt: skip
+def test_servers_of_one_name_must_agree(project: Path, text: str, refusal: str) -> None:
+    write_recipe(project, "other", text)
+    write_host(project, 2, "recipe: other")
+    if "adapters" in text:
+        write_recipe(project, "chat", CHAT + ADAPTER)
+    with pytest.raises(Refused, match=refusal):
         build_gateway(project)
 
 
@@ -259,52 +263,37 @@ def refuse_conflicts(project: Path, host: str) -> None:
     gateway_routes.refuse_conflicts(project, inventory, inventory.gateways["lab"], {host})
 
 
-def test_a_deploy_that_its_gateway_could_not_route_is_refused(project: Path) -> None:
+def test_deploy_without_a_route_is_refused(project: Path) -> None:
     refuse_conflicts(project, "spark3")
-    small = project / "recipes/small.yml"
-    small.write_text(SMALL.replace("served-model-name: small", "served-model-name: qwen"))
+    write_recipe(project, "small", SMALL.replace("served-model-name: small", "served-model-name: qwen"))
     with pytest.raises(Refused, match=r"small \(spark3\) and chat \(spark1\) both serve `qwen` with different models"):
         refuse_conflicts(project, "spark3")
-    small.write_text(SMALL)
-    (project / "hosts/groups.yml").write_text(LAB.replace("8080", "8000"))
+    write_recipe(project, "small", SMALL)
+    write_group(project, text=LAB.replace("8080", "8000"))
     with pytest.raises(Refused, match="8000 is the port of the server of spark1"):
         refuse_conflicts(project, "spark1")
 
 
-def test_a_deploy_is_not_refused_for_what_is_another_hosts_business(project: Path) -> None:
-    (project / "recipes/small.yml").write_text("image: 42\n")
-    (project / "hosts/groups.yml").write_text(LAB.replace("8080", "8000"))
+def test_deploy_ignores_mistakes_of_other_hosts(project: Path) -> None:
+    write_recipe(project, "small", "image: 42\n")
+    write_group(project, text=LAB.replace("8080", "8000"))
     refuse_conflicts(project, "spark2")
 
 
-def test_servers_of_one_name_need_one_key(project: Path) -> None:
-    (project / "recipes/other.yml").write_text(CHAT + "server_key: {env: SPARK_KEY}\n")
-    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
-    with pytest.raises(Refused, match="both serve `qwen`, but their servers require different keys"):
-        build_gateway(project)
-
-
-def test_servers_of_one_name_need_one_task(project: Path) -> None:
-    (project / "recipes/other.yml").write_text(CHAT + "task: embed\n")
-    (project / "hosts/spark2.yml").write_text("address: 10.0.0.2\nrecipe: other\n")
-    with pytest.raises(Refused, match="both serve `qwen` for different tasks"):
-        build_gateway(project)
-
-
 def test_two_gateways_on_one_host_are_refused(project: Path) -> None:
-    (project / "hosts/groups.yml").write_text(LAB + LAB.replace("lab:", "all2:").replace("8080", "8081"))
+    write_group(project, LAB.replace("lab:", "all2:").replace("8080", "8081"))
     with pytest.raises(Refused, match="spark1 is the gateway of two groups, lab and all2"):
         build_gateway(project)
 
 
-def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
+def test_key_must_match_the_certificate(project: Path) -> None:
     write_certificate(project, "one")
     write_certificate(project, "two")
     text = LAB.replace("tls: none", "tls: {certificate: one.pem, key: {file: KEY}}")
-    (project / "hosts/groups.yml").write_text(text.replace("KEY", "one.key"))
+    write_group(project, text=text.replace("KEY", "one.key"))
     assert build_gateway(project).tls
     assert "PRIVATE KEY" in gateway_certificate.read_pem(project, Inventory.load(project).gateways["lab"])
-    (project / "hosts/groups.yml").write_text(text.replace("KEY", "two.key"))
+    write_group(project, text=text.replace("KEY", "two.key"))
     with pytest.raises(Refused, match=r"hosts/groups.yml:6: `tls`: the key does not match the certificate one.pem"):
         build_gateway(project)
 
@@ -319,15 +308,15 @@ def test_a_certificate_is_taken_with_its_own_key_only(project: Path) -> None:
         ("old.pem", "old.pem", "not a private key"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_refused(project: Path, certificate: str, key: str, refusal: str) -> None:
+def test_unusable_certificate_is_refused(project: Path, certificate: str, key: str, refusal: str) -> None:
     write_certificate(project, "old", days=-1 if "expired" in refusal else 30)
     text = f"tls: {{certificate: {certificate}, key: {{file: {key}}}}}"
-    (project / "hosts/groups.yml").write_text(LAB.replace("tls: none", text))
+    write_group(project, text=LAB.replace("tls: none", text))
     with pytest.raises(Refused, match=refusal):
         build_gateway(project)
 
 
-def test_the_counters_of_each_engine_that_show_progress_are_read_and_not_those_of_an_unknown_one(project: Path) -> None:
+def test_metrics_that_show_progress(project: Path) -> None:
     gateway = build_gateway(project)
     chat, small = gateway.models
     assert {upstream.progress for upstream in (*chat.upstreams, *small.upstreams)} == {chat.upstreams[0].progress}
@@ -335,36 +324,30 @@ def test_the_counters_of_each_engine_that_show_progress_are_read_and_not_those_o
     assert progress is not None and progress.path == "/metrics"
     assert {"vllm:generation_tokens_total", "vllm:kv_cache_usage_perc"} <= {move.name for move in progress.moves}
     assert [request.name for request in progress.requests] == ["vllm:num_requests_running", "vllm:num_requests_waiting"]
-    progress_list = render.render_files(gateway)["progress.list"]
-    assert (
-        "qwen spark1 moves vllm:generation_tokens_total\n" in progress_list
-        and "small spark3 path /metrics\n" in progress_list
-    )
-    assert "progress.lua" in render.render_files(gateway)["haproxy.cfg"]
-    never = render.render_files(replace(gateway, stuck_s=0))
-    assert "progress.lua" not in never and "progress.lua" not in never["haproxy.cfg"]
-    other = SMALL.replace("vllm: {served-model-name: small}", "engine: openai\nopenai: {served_name: small}").replace(
-        "v0.32.0", "v0.32.1"
-    )
-    (project / "recipes/small.yml").write_text(other)
-    assert build_gateway(project).models[1].upstreams[0].progress is None
+    files = render.render_files(gateway)
+    assert "qwen spark1 moves vllm:generation_tokens_total\n" in files["progress.list"]
+    assert "small spark3 path /metrics\n" in files["progress.list"]
+    assert "progress.lua" in files["haproxy.cfg"]
+    without = render.render_files(replace(gateway, stuck_s=0))
+    assert "progress.lua" not in without and "progress.lua" not in without["haproxy.cfg"]
+    other = SMALL.replace("vllm: {served-model-name: small}", "engine: openai\nopenai: {served_name: small}")
+    write_recipe(project, "small", other.replace("v0.32.0", "v0.32.1"))
+    assert build_gateway(project).models[1].upstreams[0].progress is None, "the engine is unknown"
 
 
-def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: Path) -> None:
-    (project / "hosts/spark3.yml").write_text(
-        "address: 10.0.0.3\non_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]\n"
-    )
+def test_only_servers_with_wake_on_request_are_woken(project: Path) -> None:
+    write_host(project, 3, "on_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]")
     qwen, small = build_gateway(project).models
     assert [upstream.wakes for upstream in (*qwen.upstreams, *small.upstreams)] == [False, False, False, True]
     files = render.render_files(build_gateway(project))
-    asleep = [line for line in files["operations.map"].splitlines() if "/asleep " in line]
-    assert asleep == ["spark3:PUT:/gateway/servers/small/spark3:small/asleep asleep small/spark3:small"]
-    assert "model_asleep" in files[render.CONFIG_FILE].partition("\nbackend small\n")[2]
-    assert "model_asleep" not in files[render.CONFIG_FILE].partition("\nbackend small\n")[0]
+    lines = [line for line in files["operations.map"].splitlines() if "/asleep " in line]
+    assert lines == ["spark3:PUT:/gateway/servers/small/spark3:small/asleep asleep small/spark3:small"]
+    before, _, after = files[render.CONFIG_FILE].partition("\nbackend small\n")
+    assert "model_asleep" in after and "model_asleep" not in before
 
 
 @pytest.mark.parametrize(
-    ("written", "refusal"),
+    ("line", "refusal"),
     [
         ("serves: [{recipe: small, wake: on_request}]", "`wake` of small: a server under `serves` is always on."),
         ("serves: [{recipe: small, stay_awake: 5m}]", "`stay_awake` of small: a server under `serves` is always on."),
@@ -375,24 +358,22 @@ def test_a_request_may_wake_what_its_hosts_file_says_and_nothing_else(project: P
         ("on_demand: [chat, {recipe: small, wakes: x}]", "unknown key `wakes`. Did you mean `wake`?"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_woken_is_refused_with_its_line(project: Path, written: str, refusal: str) -> None:
-    (project / "hosts/spark3.yml").write_text(f"address: 10.0.0.3\n{written}\n")
+def test_invalid_wake_setting_is_refused_with_its_line(project: Path, line: str, refusal: str) -> None:
+    write_host(project, 3, line)
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
     assert str(excinfo.value).startswith(f"hosts/spark3.yml:2: {refusal}")
 
 
-def test_one_that_no_gateway_routes_to_cannot_be_asked_for(project: Path) -> None:
+def test_wake_on_request_without_a_gateway_is_refused(project: Path) -> None:
     (project / "hosts/spark4.yml").write_text("on_demand: [chat, {recipe: small, wake: on_request}]\n")
-    with pytest.raises(
-        Refused, match=r"hosts/spark4.yml:1: `wake: on_request` of small: no gateway routes requests to spark4"
-    ):
+    refusal = "hosts/spark4.yml:1: `wake: on_request` of small: no gateway routes requests to spark4"
+    with pytest.raises(Refused, match=refusal):
         Inventory.load(project)
 
 
-def test_a_request_wakes_one_server_of_a_model(project: Path) -> None:
+def test_two_servers_that_one_request_would_wake_are_refused(project: Path) -> None:
     for n in (2, 3):
-        wakes = "on_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]"
-        (project / f"hosts/spark{n}.yml").write_text(f"address: 10.0.0.{n}\n{wakes}\n")
+        write_host(project, n, "on_demand: [{recipe: chat, port: 8003}, {recipe: small, wake: on_request}]")
     with pytest.raises(Refused, match=r"on spark2/small and on spark3/small: a request for `small` would wake both"):
         build_gateway(project)
