@@ -1,4 +1,4 @@
-"""Hosts, groups and patterns, and the errors for mistakes in them."""
+"""Hosts, groups, patterns and secrets, and the errors for mistakes in them."""
 
 from pathlib import Path
 
@@ -35,24 +35,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("spark[12]:desk", ["desk", "spark1", "spark2"]),
     ],
 )
-def test_patterns_are_ansibles(project: Path, pattern: str, names: list[str]) -> None:
+def test_patterns_of_ansible(project: Path, pattern: str, names: list[str]) -> None:
     assert [host.name for host in Inventory.load(project).match(pattern)] == names
 
 
 @pytest.mark.parametrize(
-    ("pattern", "result"),
-    [
-        ("sparc1", "no host or group named 'sparc1'. Did you mean `spark1`?"),
-        ("lab:!lab", "matches no hosts"),
-    ],
+    ("pattern", "message"),
+    [("sparc1", "no host or group named 'sparc1'. Did you mean `spark1`?"), ("lab:!lab", "matches no hosts")],
 )
-def test_a_pattern_without_hosts_is_refused(project: Path, pattern: str, result: str) -> None:
+def test_pattern_without_hosts_is_refused(project: Path, pattern: str, message: str) -> None:
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project).match(pattern)
-    assert result in str(excinfo.value)
+    assert message in str(excinfo.value)
 
 
-def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
+def test_variables_of_host_override_groups_and_all(project: Path) -> None:
     hosts = Inventory.load(project).hosts
     assert hosts["spark1"].vars == {"ollama": "unload", "reserve_gib": 8}
     assert hosts["desk"].vars == {"ollama": "leave", "reserve_gib": 4}
@@ -60,7 +57,7 @@ def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "result"),
+    ("text", "message"),
     [
         ("adress: x\n", "hosts/spark1.yml:1: unknown key `adress`. Did you mean `address`?"),
         ("address: x\nport: ssh\n", "hosts/spark1.yml:2: `port` must be an integer"),
@@ -69,43 +66,36 @@ def test_a_host_wins_over_its_groups_and_they_over_all(project: Path) -> None:
         ("address: [\n", "hosts/spark1.yml:2: not YAML"),
         ("- address\n", "hosts/spark1.yml:1: must be a mapping, got a list."),
         ("secrets: {T: {env: A, file: b}}\n", "hosts/spark1.yml:1: `secrets.T`: set exactly one of"),
-        (
-            "secrets:\n  VLLM_API_KEY: {env: A}\n",
-            "hosts/spark1.yml:2: `secrets.VLLM_API_KEY`: a server key belongs in the recipe.",
-        ),
+        ("secrets:\n  VLLM_API_KEY: {env: A}\n", "hosts/spark1.yml:2: `secrets.VLLM_API_KEY`: a server key belongs in the recipe."),
     ],
-)
-def test_a_mistake_is_named_with_its_line(project: Path, text: str, result: str) -> None:
+)  # fmt: skip
+def test_mistake_is_refused_with_its_line(project: Path, text: str, message: str) -> None:
     (project / "hosts/spark1.yml").write_text(text)
     with pytest.raises(Refused) as excinfo:
         Inventory.load(project)
-    assert result in str(excinfo.value)
+    assert message in str(excinfo.value)
 
 
-def test_a_secret_with_an_empty_name_is_not_taken_for_a_server_key(project: Path) -> None:
+def test_empty_name_of_a_secret_is_allowed(project: Path) -> None:
     (project / "hosts/spark1.yml").write_text('secrets: {"": {env: A}}\n')
     assert list(Inventory.load(project).hosts["spark1"].secret_sources) == [""]
 
 
-def test_secrets_come_from_the_environment_a_file_or_a_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_from_environment_file_and_command(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "one-secret")
     (project / "key").write_text("two-secrets\n")
-    (project / "hosts/spark1.yml").write_text(
-        f"secrets:\n  A: {{env: TOKEN}}\n  B: {{file: {project}/key}}\n  C: {{command: [echo, three-secrets]}}\n  D: {{env: NOT_SET}}\n"
+    sources = (
+        f"A: {{env: TOKEN}}, B: {{file: {project}/key}}, C: {{command: [echo, three-secrets]}}, D: {{env: NOT_SET}}"
     )
+    (project / "hosts/spark1.yml").write_text(f"secrets: {{{sources}}}\n")
     inventory = Inventory.load(project)
     secrets = inventory.secrets(inventory.hosts["spark1"])
-    assert {name: secret.reveal() for name, secret in secrets.items()} == {
-        "A": "one-secret",
-        "B": "two-secrets",
-        "C": "three-secrets",
-    }
+    revealed = {name: secret.reveal() for name, secret in secrets.items()}
+    assert revealed == {"A": "one-secret", "B": "two-secrets", "C": "three-secrets"}
     assert "one" not in str(secrets)
 
 
-def test_a_secret_too_short_to_hide_is_refused_before_anything_is_asked(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_secret_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "1234567")
     (project / "hosts/spark1.yml").write_text("secrets: {A: {env: TOKEN}}\n")
     inventory = Inventory.load(project)

@@ -1,4 +1,4 @@
-"""A glance tells where hosts are before anything is checked: the same as the check, or nothing."""
+"""The early look at the hosts of a pattern: the same connection settings as the complete check, or none."""
 
 import subprocess
 import sys
@@ -34,49 +34,48 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_sees_what_the_check_finds(project: Path) -> None:
+def test_settings_are_those_of_the_complete_check(project: Path) -> None:
     checked = Inventory.load(project).hosts
-    ways = {host.name: host.connection_settings for host in patterns.read_ssh_hosts(project, ",".join(HOSTS))}
-    assert ways == {
-        name: checked[name].connection_settings for name in ("spark1", "spark2", "spark3", "spark4", "spark5")
-    }
+    settings = {host.name: host.connection_settings for host in patterns.read_ssh_hosts(project, ",".join(HOSTS))}
+    names = ("spark1", "spark2", "spark3", "spark4", "spark5")
+    assert settings == {name: checked[name].connection_settings for name in names}
 
 
 @pytest.mark.parametrize("pattern", ["lab", "all", "spark*", "rack:!spark1", "lab:&rack", "spark4,spark1", "!lab"])
-def test_it_understands_every_pattern(project: Path, pattern: str) -> None:
+def test_pattern_matches_the_same_hosts(project: Path, pattern: str) -> None:
     wanted = [host.name for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
     assert [host.name for host in patterns.read_ssh_hosts(project, pattern)] == wanted
 
 
 @pytest.mark.parametrize("pattern", ["", "groups", "nobody", "spark1:!spark1", "../hosts/spark1", "desk,play"])
-def test_who_is_not_reached_over_ssh_or_not_there_waits_for_the_check(project: Path, pattern: str) -> None:
+def test_pattern_without_ssh_hosts_yields_none(project: Path, pattern: str) -> None:
     assert patterns.read_ssh_hosts(project, pattern) == []
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "- a list\n",
-        "just text\n",
-        "address: [a, b]\n",
-        "user: {a: b}\n",
-        "groups: 5\n",
-        "groups: [[a]]\n",
-        "port: : x\n",
-        "a: 1\na: 2\n",
+        "- a list",
+        "just text",
+        "address: [a, b]",
+        "user: {a: b}",
+        "groups: 5",
+        "groups: [[a]]",
+        "port: : x",
+        "a: 1\na: 2",
     ],
 )
-def test_a_file_that_is_wrong_waits_for_the_check(project: Path, text: str) -> None:
+def test_invalid_host_yields_none(project: Path, text: str) -> None:
     (project / "hosts/spark1.yml").write_text(text)
     assert patterns.read_ssh_hosts(project, "spark1") == []
 
 
-def test_groups_that_are_wrong_wait_for_the_check(project: Path) -> None:
+def test_invalid_groups_yield_none(project: Path) -> None:
     (project / "hosts/groups.yml").write_text("lab: [spark1]\n")
     assert patterns.read_ssh_hosts(project, "spark1") == []
 
 
-def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None:
+def test_connections_start_before_pydantic_is_imported(project: Path) -> None:
     program = (
         "import sys; from sparkwright.app import connect\n"
         "connect.open_link = lambda host, need: print(host.name, host.port, 'pydantic' in sys.modules) or sys.exit(0)\n"
@@ -91,11 +90,10 @@ def test_connecting_begins_before_what_checks_is_imported(project: Path) -> None
 @pytest.mark.parametrize(
     "pattern", ["several", "several/b", "all:&/b", "several:&/a", "sev*", "lab:!several", "sever?l"]
 )
-def test_it_knows_the_servers_of_a_host_that_serves_several(project: Path, pattern: str) -> None:
+def test_servers_of_a_host_that_serves_several(project: Path, pattern: str) -> None:
     text = "user: me\ngroups: [lab]\nserves: [a, {recipe: b, port: 8001}]\n"
     (project / "hosts/several.yml").write_text(text)
     checked = [host for host in Inventory.load(project).match(pattern) if host.connection == "ssh"]
-    assert [(host.name, host.connection_settings) for host in patterns.read_ssh_hosts(project, pattern)] == [
-        (item.name, item.connection_settings) for item in checked
-    ]
+    settings = [(host.name, host.connection_settings) for host in patterns.read_ssh_hosts(project, pattern)]
+    assert settings == [(host.name, host.connection_settings) for host in checked]
     assert all(host.machine == "several" for host in checked if host.on)
