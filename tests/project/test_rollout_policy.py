@@ -9,7 +9,7 @@ FOUR = ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(
-    ("policy", "wanted"),
+    ("policy", "expected"),
     [
         (RolloutPolicy(), [8]),
         (RolloutPolicy(canary=1), [1, 8]),
@@ -18,8 +18,8 @@ FOUR = ["a", "b", "c", "d"]
         (RolloutPolicy(serial=(1, "50%")), [1, 4, 4]),
     ],
 )
-def test_the_canary_goes_before_the_batches(policy: RolloutPolicy, wanted: list[int]) -> None:
-    assert [policy.size(n, 8) for n in range(len(wanted))] == wanted
+def test_canary_precedes_the_batches(policy: RolloutPolicy, expected: list[int]) -> None:
+    assert [policy.size(n, 8) for n in range(len(expected))] == expected
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def test_the_canary_goes_before_the_batches(policy: RolloutPolicy, wanted: list[
     ],
 )
 def test_failures_stop_a_run(policy: RolloutPolicy, n: int, failed: list[str], stops: bool) -> None:
-    why = policy.stop_reason(n, failed, FOUR, is_rolling=True)
-    assert bool(why) == stops
-    assert all(name in why for name in failed) or not stops
+    reason = policy.stop_reason(n, failed, FOUR, is_rolling=True)
+    assert bool(reason) == stops
+    assert all(name in reason for name in failed) or not stops
 
 
 def test_a_single_batch_continues_despite_a_failure() -> None:
@@ -50,7 +50,7 @@ def test_batch_sizes_are_parsed() -> None:
     assert parse_sizes("") == ()
 
 
-@pytest.mark.parametrize("wrong", ["0", "many", "-1", "%", "0%", "101%", "-5%", "1.5", "²", "1,", "9" * 5000])
-def test_an_invalid_batch_size_is_refused(wrong: str) -> None:
+@pytest.mark.parametrize("text", ["0", "many", "-1", "%", "0%", "101%", "-5%", "1.5", "²", "1,", "9" * 5000])
+def test_an_invalid_batch_size_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="--serial: .*batch size"):
-        parse_sizes(wrong)
+        parse_sizes(text)

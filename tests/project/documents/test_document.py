@@ -1,4 +1,4 @@
-"""Files of a project are parsed once in a command, and read anew when they change."""
+"""Files of a project are parsed once, and again after a change."""
 
 from pathlib import Path
 
@@ -7,16 +7,16 @@ from sparkwright.project.documents import document
 from tests.project.importing.forms import import_recipe
 
 
-def test_a_file_that_changed_is_read_anew(tmp_path: Path) -> None:
+def test_changed_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "spark1.yml"
     path.write_text("address: 10.0.0.1\nvars: {reserve_gib: 4}\n")
     assert document.load(path).data["address"] == "10.0.0.1"
     path.write_text("# moved\naddress: 10.0.0.2\n")
-    read = document.load(path)
-    assert read.data == {"address": "10.0.0.2"} and read.where("address").endswith("spark1.yml:2")
+    changed = document.load(path)
+    assert changed.data == {"address": "10.0.0.2"} and changed.where("address").endswith("spark1.yml:2")
 
 
-def test_what_one_reader_changes_in_its_copy_others_do_not_see(tmp_path: Path) -> None:
+def test_readers_have_separate_copies(tmp_path: Path) -> None:
     path = tmp_path / "a.yml"
     path.write_text("share: 0.90\nlist: [1]\n")
     first = document.load(path)
@@ -26,7 +26,7 @@ def test_what_one_reader_changes_in_its_copy_others_do_not_see(tmp_path: Path) -
     assert second.data == {"share": 0.9, "list": [1]} and str(second.data["share"]) == "0.90"
 
 
-def test_a_recipe_is_checked_once_and_again_when_its_file_changes(tmp_path: Path) -> None:
+def test_recipe_is_validated_again_only_after_a_change(tmp_path: Path) -> None:
     path = tmp_path / "recipes/tiny.yml"
     path.parent.mkdir()
     path.write_text(import_recipe("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny --seed 1").text)

@@ -1,4 +1,4 @@
-"""The right name that is suggested for an unknown one."""
+"""Suggestions for unknown names, and the schemas of YAML files for editors."""
 
 import functools
 import json
@@ -26,11 +26,8 @@ from tests.project.importing.forms import import_recipe
         ("xyz", [], ""),
     ],
 )
-def test_a_part_of_a_name_is_that_name_and_else_the_nearest_spelling(word: str, known: list[str], answer: str) -> None:
+def test_suggestion_for_an_unknown_name(word: str, known: list[str], answer: str) -> None:
     assert suggest_name(word, known) == answer
-
-
-# The first line of each YAML file leads an editor to a schema in the project itself, and the file fits it.
 
 
 SHIPPED = [
@@ -42,7 +39,7 @@ SHIPPED = [
 
 @functools.cache
 def load_validator(schema: str) -> Any:
-    """Return the validator of a schema's text, which takes half a second to be checked itself."""
+    """Return the validator of a schema. Checking the schema itself takes half a second."""
     data = json.loads(schema)
     kind = jsonschema.validators.validator_for(data)
     kind.check_schema(data)
@@ -50,7 +47,7 @@ def load_validator(schema: str) -> Any:
 
 
 def check_first_line_schema(path: Path) -> Path:
-    """The schema that the file's first line names; it fits it."""
+    """Validate a file against the schema in its first line. Return the schema's path."""
     text = path.read_text()
     first, _, _ = text.partition("\n")
     assert first.startswith(SCHEMA_MARK), path
@@ -60,12 +57,12 @@ def check_first_line_schema(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SHIPPED, ids=str)
-def test_a_shipped_file_fits_the_schema_that_its_first_line_names(name: Path) -> None:
+def test_shipped_file_matches_the_schema_of_its_first_line(name: Path) -> None:
     top = shipped_files.shipped_folder()
     assert check_first_line_schema(top / name).parent == (top / "schemas").resolve()
 
 
-def test_a_new_project_has_every_schema_and_needs_no_network(tmp_path: Path) -> None:
+def test_files_of_a_new_project_match_local_schemas(tmp_path: Path) -> None:
     written = [path for path in starter.write_starter(tmp_path) if path.suffix == ".yml"]
     assert len(written) == len(list(starter.list_files())) - 1 > 20
     for path in written:
@@ -75,7 +72,7 @@ def test_a_new_project_has_every_schema_and_needs_no_network(tmp_path: Path) -> 
 
 
 def find_refs(schema: object) -> list[str]:
-    """Every `$ref` in a schema."""
+    """Return every `$ref` in a schema."""
     if isinstance(schema, list):
         return [ref for item in schema for ref in find_refs(item)]
     if not isinstance(schema, dict):
@@ -84,21 +81,20 @@ def find_refs(schema: object) -> list[str]:
     return direct + [ref for item in schema.values() for ref in find_refs(item)]
 
 
-def test_what_commands_write_has_the_line_too(tmp_path: Path) -> None:
+def test_files_written_by_commands_match_their_schemas(tmp_path: Path) -> None:
     starter.write_starter(tmp_path)
     (tmp_path / "hosts/groups.yml").unlink()
     for path in starter.write_pair(tmp_path):
         check_first_line_schema(path)
-    (tmp_path / "recipes/taken.yml").write_text(
-        import_recipe("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny").text
-    )
-    assert check_first_line_schema(tmp_path / "recipes/taken.yml").name == "recipe.json"
+    imported = import_recipe("docker run vllm/vllm-openai:v0.32.0 --model acme/Tiny")
+    (tmp_path / "recipes/imported.yml").write_text(imported.text)
+    assert check_first_line_schema(tmp_path / "recipes/imported.yml").name == "recipe.json"
     Lock().save(tmp_path)
     assert check_first_line_schema(tmp_path / "spark.lock").name == "lock.json"
 
 
 @pytest.mark.parametrize("kind", ["host", "recipe", "tasks"])
-def test_a_wrong_key_does_not_fit(kind: str) -> None:
+def test_schema_rejects_an_unknown_key(kind: str) -> None:
     schema = json.loads((shipped_files.shipped_folder() / f"schemas/{kind}.json").read_text())
     wrong = [{"name": 7}] if kind == "tasks" else {"adress": "x"}
     with pytest.raises(jsonschema.ValidationError):

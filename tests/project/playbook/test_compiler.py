@@ -1,4 +1,4 @@
-"""Playbooks: the expressions rendered on either side, the tasks that run, and the mistakes reported before a host is contacted."""
+"""Plans compiled from playbooks: values rendered on the laptop or left to the host, selected tasks, and mistakes."""
 
 import json
 import subprocess
@@ -32,65 +32,60 @@ def compile_play(tmp_path: Path, text: str, **options: Any) -> Plan:
     return playbook.compile(play, HOST, names, Options(**options), run_id="r", project=tmp_path)
 
 
-def test_what_a_command_sets_wins_over_the_plays_own_variables(tmp_path: Path) -> None:
+def nth_task(plan: Plan, n: int = 0) -> Task:
+    return tasks_of(plan.steps)[n]
+
+
+def test_variables_of_the_command_override_those_of_the_play(tmp_path: Path) -> None:
     text = "- hosts: all\n  vars: {who: playbook}\n  tasks:\n    - fail: {msg: 'by {{ who }}'}\n"
     assert nth_task(compile_play(tmp_path, text)).args == {"msg": "by playbook"}
     assert nth_task(compile_play(tmp_path, text, extra={"who": "command"})).args == {"msg": "by command"}
 
 
-def test_a_plays_own_variable_wins_over_a_hosts_even_where_it_waits_for_the_host(tmp_path: Path) -> None:
-    text = (
-        "- hosts: all\n  vars: {folder: '{{ facts.hostname }}'}\n  tasks:\n    - {facts: , when: folder == 'spark1'}\n"
-    )
+def test_open_variable_of_the_play_overrides_that_of_the_host(tmp_path: Path) -> None:
+    variables = "{folder: '{{ facts.hostname }}'}"
+    text = f"- hosts: all\n  vars: {variables}\n  tasks:\n    - {{facts: , when: folder == 'spark1'}}\n"
     plan = compile_play(tmp_path, text)
     assert nth_task(plan).when == ("folder == 'spark1'",)
     assert plan.open_vars == {"folder": "{{ facts.hostname }}"}
 
 
-def test_a_plays_own_variable_may_be_made_of_the_hosts(tmp_path: Path) -> None:
+def test_variable_of_the_play_may_use_that_of_the_host(tmp_path: Path) -> None:
     text = "- hosts: all\n  vars: {folder: '{{ folder }}/small'}\n  tasks:\n    - fail: {msg: '{{ folder }}'}\n"
     assert nth_task(compile_play(tmp_path, text)).args == {"msg": "/srv/models/small"}
 
 
-def nth_task(plan: Plan, n: int = 0) -> Task:
-    return tasks_of(plan.steps)[n]
-
-
-def test_what_files_decide_is_rendered_and_the_rest_stays_open(tmp_path: Path) -> None:
-    plan = compile_play(
-        tmp_path,
-        "    - file: {path: '{{ folder }}/{{ name }}', content: '{{ facts.hostname }} {{ size }}'}\n",
-    )
+def test_values_without_facts_are_rendered(tmp_path: Path) -> None:
+    text = "    - file: {path: '{{ folder }}/{{ name }}', content: '{{ facts.hostname }} {{ size }}'}\n"
+    plan = compile_play(tmp_path, text)
     assert nth_task(plan).args == {"path": "/srv/models/motd", "content": "{{ facts.hostname }} {{ size }}"}
     assert nth_task(plan).open == ("content",)
     assert plan.vars == {"size": 3}
 
 
-def test_a_template_is_read_and_rendered_on_the_laptop(tmp_path: Path) -> None:
+def test_template_is_rendered_on_the_laptop(tmp_path: Path) -> None:
     plan = compile_play(tmp_path, "    - template: {src: motd.j2, dest: /etc/motd}\n")
     assert nth_task(plan).args == {"dest": "/etc/motd", "content": "hello motd\n"}
 
 
-def test_a_number_of_the_users_files_is_a_number_for_a_module(tmp_path: Path) -> None:
-    """A float keeps its spelling for command lines (0.90), which must not make it something else for a module."""
-    plan = compile_play(
-        tmp_path,
-        "- hosts: all\n  vars: {spare: 0.50}\n  tasks:\n    - memory: {utilization: 0.3, reserve_gib: '{{ spare }}'}\n",
-    )
+def test_float_from_a_file_is_a_float_for_the_module(tmp_path: Path) -> None:
+    """Although it keeps its spelling for command lines (0.90)."""
+    task = "memory: {utilization: 0.3, reserve_gib: '{{ spare }}'}"
+    plan = compile_play(tmp_path, f"- hosts: all\n  vars: {{spare: 0.50}}\n  tasks:\n    - {task}\n")
     assert nth_task(plan).args == {"utilization": 0.3, "reserve_gib": 0.5}
 
 
-def test_a_condition_that_files_decide_is_decided(tmp_path: Path) -> None:
+def test_conditions_without_facts_are_evaluated(tmp_path: Path) -> None:
     text = "    - {facts: , when: size > 2}\n    - {facts: , when: [size > 5, facts.sandbox]}\n    - {facts: , when: facts.sandbox}\n"
     plan = compile_play(tmp_path, text)
     assert [nth_task(plan, n).when for n in range(3)] == [(), ("False",), ("facts.sandbox",)]
 
 
-def test_a_block_gives_its_tags_and_become_to_its_tasks(tmp_path: Path) -> None:
-    plan = compile_play(
-        tmp_path,
-        "    - block:\n        - {facts: , tags: b}\n      rescue:\n        - fail: {msg: sorry}\n      tags: [a]\n      become: true\n",
+def test_tasks_inherit_tags_and_become_of_their_block(tmp_path: Path) -> None:
+    text = (
+        "    - block: [{facts: , tags: b}]\n      rescue: [{fail: {msg: sorry}}]\n      tags: [a]\n      become: true\n"
     )
+    plan = compile_play(tmp_path, text)
     assert isinstance(plan.steps[0], Block)
     assert (nth_task(plan).tags, nth_task(plan).become, nth_task(plan, 1).module) == (("a", "b"), True, "fail")
 
@@ -113,14 +108,12 @@ TAGGED = (
         ({"start_at_task": "three"}, ["three", "four"]),
     ],
 )
-def test_tags_and_start_mean_what_they_mean_in_ansible(
-    tmp_path: Path, options: dict[str, Any], names: list[str]
-) -> None:
+def test_tags_and_start_select_tasks_as_in_ansible(tmp_path: Path, options: dict[str, Any], names: list[str]) -> None:
     assert [task.name for task in tasks_of(compile_play(tmp_path, TAGGED, **options).steps)] == names
 
 
 @pytest.mark.parametrize(
-    ("text", "result"),
+    ("text", "message"),
     [
         ("    - dokcer_image: {ref: x}\n", "book.yml:4: unknown module `dokcer_image`. Did you mean `docker_image`?"),
         ("    - file: {pth: x}\n", "book.yml:4: file has no argument `pth`. Did you mean `path`?"),
@@ -149,63 +142,62 @@ def test_tags_and_start_mean_what_they_mean_in_ansible(
         ("- hosts: all\n  task: []\n", "book.yml:2: unknown key `task`. Did you mean `tasks`?"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_line_before_a_host_is_asked(tmp_path: Path, text: str, result: str) -> None:
+def test_mistake_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(Refused) as excinfo:
         compile_play(tmp_path, text)
-    assert result in str(excinfo.value)
+    assert message in str(excinfo.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "result"),
+    ("options", "message"),
     [
         ({"tags": ("c",)}, "no task has the tag 'c'. Tags: a, always, b, never."),
         ({"start_at_task": "thre"}, "no task named 'thre'. Did you mean `three`?"),
     ],
 )
-def test_an_option_that_matches_nothing_is_refused(tmp_path: Path, options: dict[str, Any], result: str) -> None:
+def test_option_without_a_matching_task_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused) as excinfo:
         compile_play(tmp_path, TAGGED, **options)
-    assert result in str(excinfo.value)
+    assert message in str(excinfo.value)
 
 
-def test_a_variable_over_facts_is_rendered_on_the_host(tmp_path: Path) -> None:
-    plan = compile_play(
-        tmp_path, "- hosts: all\n  vars: {note: '{{ facts.home }}/x'}\n  tasks:\n    - file: {path: '{{ note }}'}\n"
-    )
+def test_variable_with_facts_is_rendered_on_the_host(tmp_path: Path) -> None:
+    text = "- hosts: all\n  vars: {note: '{{ facts.home }}/x'}\n  tasks:\n    - file: {path: '{{ note }}'}\n"
+    plan = compile_play(tmp_path, text)
     assert (plan.open_vars, nth_task(plan).open) == ({"note": "{{ facts.home }}/x"}, ("path",))
 
 
 @pytest.mark.parametrize(
-    ("given", "cycle"),
+    ("variables", "cycle", "line"),
     [
-        ("{a: '{{ b }}', b: '{{ c }}', c: 'x{{ a }}'}", "a -> b -> c -> a"),
-        ("{a: '{{ a }}'}", "a -> a"),
-        ("{first: '{{ a }}', a: {deep: ['{{ facts.home }}{{ b }}']}, b: '{{ a }}'}", "a -> b -> a"),
+        (["a: '{{ b }}'", "b: '{{ c }}'", "c: 'x{{ a }}'"], "a -> b -> c -> a", 3),
+        (["a: '{{ a }}'"], "a -> a", 3),
+        (["first: '{{ a }}'", "a: {deep: ['{{ facts.home }}{{ b }}']}", "b: '{{ a }}'"], "a -> b -> a", 4),
     ],
 )
-def test_variables_that_ask_for_each_other_are_refused_with_their_line(tmp_path: Path, given: str, cycle: str) -> None:
+def test_cycle_of_variables_is_refused_with_its_line(
+    tmp_path: Path, variables: list[str], cycle: str, line: int
+) -> None:
+    text = "".join(f"    {variable}\n" for variable in variables)
     with pytest.raises(Refused, match=f"variables refer to each other: {cycle}") as excinfo:
-        compile_play(
-            tmp_path,
-            f"- hosts: all\n  vars:\n    {given[1:-1].replace(', ', chr(10) + '    ')}\n  tasks:\n    - facts:\n",
-        )
+        compile_play(tmp_path, f"- hosts: all\n  vars:\n{text}  tasks:\n    - facts:\n")
     assert excinfo.value.exit is Exit.REFUSED
-    assert excinfo.value.where.endswith(f"book.yml:{3 + (cycle[0] == 'a' and given.startswith('{first'))}")
+    assert excinfo.value.where.endswith(f"book.yml:{line}")
 
 
-def test_a_variable_may_be_named_like_the_result_it_is_made_of(tmp_path: Path) -> None:
+def test_variable_may_have_the_name_of_the_result_it_uses(tmp_path: Path) -> None:
     book = "- hosts: all\n  vars: {found: '{{ found.word }}'}\n  tasks:\n    - facts:\n      register: found\n"
     assert compile_play(tmp_path, book).open_vars == {"found": "{{ found.word }}"}
 
 
-def test_a_variable_named_like_a_result_holds_only_until_that_is_there(tmp_path: Path) -> None:
+def test_result_replaces_the_variable_of_its_name(tmp_path: Path) -> None:
     book = "- hosts: all\n  vars: {found: {sandbox: false}}\n  tasks:\n    - facts:\n      register: found\n    - {facts: , when: found.sandbox}\n"
     plan = compile_play(tmp_path, book)
     assert nth_task(plan, 1).when == ("found.sandbox",)
     assert plan.vars == {"found": {"sandbox": False}}
 
 
-def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) -> None:
+def test_cycle_of_host_variables_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "book.yml"
     path.write_text(HEAD + "    - facts:\n")
     names = {"a": "{{ b }}", "b": "{{ a }}"}
@@ -216,23 +208,26 @@ def test_a_cycle_among_a_hosts_variables_names_the_hosts_file(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("src", ["../hosts/spark1.yml", "/etc/hostname", "a/../../x", "..\\\\x"])
-def test_a_template_is_a_file_of_templates_and_no_other_of_the_laptop(tmp_path: Path, src: str) -> None:
+def test_template_outside_its_folder_is_refused(tmp_path: Path, src: str) -> None:
     (tmp_path / "hosts").mkdir()
     (tmp_path / "hosts/spark1.yml").write_text("address: 10.0.0.1\n")
     with pytest.raises(Refused, match=r"book.yml:4: the template .* (leaves its folder|has a backslash)"):
         compile_play(tmp_path, f'    - template: {{src: "{src}", dest: ~/x}}\n')
 
 
-def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) -> None:
+def list_tasks(tmp_path: Path, text: str) -> Any:
+    (tmp_path / "book.yml").write_text(text)
+    return playbook.list_tasks(playbook.load(tmp_path / "book.yml", tmp_path), Options())
+
+
+def test_list_of_tasks(tmp_path: Path) -> None:
     text = (
         "- name: Both\n  hosts: all\n  tags: [p]\n  tasks:\n    - {when: size, facts: , name: one}\n    - {notify: h, facts: }\n"
         "    - name: Swap\n      tags: a\n      block:\n        - {name: two, facts: , tags: 'b, c'}\n"
         "      rescue:\n        - {name: three, fail: {msg: x}, tags: never}\n"
         "  handlers:\n    - {name: h, facts: }\n"
     )
-    path = tmp_path / "book.yml"
-    path.write_text(text)
-    plays = playbook.list_tasks(playbook.load(path, tmp_path), Options())
+    plays = list_tasks(tmp_path, text)
     assert plays == [
         {
             "name": "Both",
@@ -257,17 +252,12 @@ def test_a_listing_is_one_walk_for_a_person_and_for_a_program(tmp_path: Path) ->
     ]
 
 
-def test_a_task_without_keys_is_listed_too(tmp_path: Path) -> None:
-    path = tmp_path / "book.yml"
-    path.write_text("- hosts: all\n  tasks:\n    - {}\n")
-    plays = playbook.list_tasks(playbook.load(path, tmp_path), Options())
+def test_task_without_keys_is_listed(tmp_path: Path) -> None:
+    plays = list_tasks(tmp_path, "- hosts: all\n  tasks:\n    - {}\n")
     assert plays[0]["tasks"] == [{"name": "task", "module": "", "tags": []}]
 
 
-# Signatures of modules are cached on the laptop, and used only while the modules are unchanged.
-
-
-HEAVY = "import sys; from sparkwright.project.playbook import compiler; assert compiler.load_signature('hf_model')['id'].required; "
+PROGRAM = "import sys; from sparkwright.project.playbook import compiler; assert compiler.load_signature('hf_model')['id'].required; "
 
 
 @pytest.fixture
@@ -282,23 +272,22 @@ def reload_signature(module: str) -> signature.Signature:
     return compiler.load_signature(module)
 
 
-def test_a_second_command_imports_no_module(signature_cache: Path) -> None:
-    for item in ("True", "False"):
-        program = HEAVY + "print('sparkwright.modules.model.hf_model' in sys.modules)"
-        result = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert result.stdout.strip() == item, result.stderr
+def test_second_process_reads_signatures_from_the_cache(signature_cache: Path) -> None:
+    for is_imported in ("True", "False"):
+        program = PROGRAM + "print('sparkwright.modules.model.hf_model' in sys.modules)"
+        command = [sys.executable, "-c", program]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert result.stdout.strip() == is_imported, result.stderr
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"of": "another", "modules": {"file": {}}}', "null"])
-def test_what_is_damaged_or_old_is_made_anew(signature_cache: Path, text: str) -> None:
+def test_damaged_or_outdated_cache_is_rewritten(signature_cache: Path, text: str) -> None:
     signature_cache.parent.mkdir()
     signature_cache.write_text(text)
     assert reload_signature("file") == signature.from_args_type(registry.load("file").Args)
     assert json.loads(signature_cache.read_text())["of"] == host_side.content_hash()
 
 
-def test_a_cache_that_cannot_be_written_costs_time_and_nothing_else(signature_cache: Path) -> None:
+def test_unwritable_cache_is_not_an_error(signature_cache: Path) -> None:
     signature_cache.parent.write_text("a file where the folder should be")
     assert reload_signature("file") == signature.from_args_type(registry.load("file").Args)

@@ -1,4 +1,4 @@
-"""`include:`: tasks that several playbooks share stand in one file, and mistakes in it are found there."""
+"""`include:` of tasks from another file, and the stages of tasks."""
 
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,11 @@ def compile_play(folder: Path, tasks: str, parts: dict[str, str], **options: Any
         (folder / "parts" / name).write_text(text)
     (folder / "book.yml").write_text(PLAY + tasks)
     play = playbook.load(folder / "book.yml", folder).plays[0]
-    return playbook.compile(
-        play, Host("spark1", "spark1"), {"home": "/h"}, Options(**options), run_id="r", project=folder
-    )
+    host = Host("spark1", "spark1")
+    return playbook.compile(play, host, {"home": "/h"}, Options(**options), run_id="r", project=folder)
 
 
-def test_the_tasks_stand_where_the_include_stood(tmp_path: Path) -> None:
+def test_included_tasks_replace_the_include(tmp_path: Path) -> None:
     parts = {"inner.yml": "- name: inner\n  fail: {msg: '{{ name }} {{ what }}'}\n"}
     tasks = "    - {name: before, facts: }\n    - {include: parts/inner.yml, vars: {what: twice}}\n    - {name: after, facts: }\n"
     plan = compile_play(tmp_path, tasks, parts)
@@ -34,11 +33,10 @@ def test_the_tasks_stand_where_the_include_stood(tmp_path: Path) -> None:
     assert tasks_of(plan.steps)[1].where.endswith("parts/inner.yml:1")
 
 
-def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path: Path) -> None:
+def test_nested_include_inherits_tags_condition_and_variables(tmp_path: Path) -> None:
     parts = {"outer.yml": "- include: inner.yml\n", "inner.yml": "- fail: {msg: '{{ what }}'}\n- facts:\n"}
-    tasks = (
-        "    - {name: other, facts: }\n    - {include: parts/outer.yml, tags: [a], when: 1 > 2, vars: {what: deep}}\n"
-    )
+    include = "{include: parts/outer.yml, tags: [a], when: 1 > 2, vars: {what: deep}}"
+    tasks = f"    - {{name: other, facts: }}\n    - {include}\n"
     plan = compile_play(tmp_path, tasks, parts, tags=("a",))
     (block,) = plan.steps
     assert [task.module for task in tasks_of(plan.steps)] == ["fail", "facts"]
@@ -46,47 +44,34 @@ def test_its_tags_condition_and_variables_hold_for_what_it_includes_too(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("tasks", "part", "result", "where"),
+    ("include", "part", "message", "where"),
     [
-        ("    - include: parts/inner.yml\n", "- facts:\n- fial: {msg: x}\n", "unknown module `fial`", "inner.yml:2"),
-        ("    - include: parts/iner.yml\n", "- facts:\n", "no file 'parts/iner.yml'", "book.yml:4"),
-        ("    - {include: parts/inner.yml, register: x}\n", "- facts:\n", "unknown key `register`", "book.yml:4"),
-        ("    - include: parts/inner.yml\n", "- include: inner.yml\n", "includes itself", "inner.yml:1"),
-        ("    - include: parts/inner.yml\n", "facts:\n", "a list of tasks", "inner.yml"),
-        (
-            "    - {include: parts/inner.yml, vars: {keep: true}}\n",
-            "- facts:\n  register: found\n- facts:\n  when: keep and found.changed\n",
-            "cannot use both `keep`, a variable of this task or its block, and `found`, which is evaluated on the host",
-            "inner.yml:4",
-        ),
-        (
-            "    - {include: parts/inner.yml, vars: {what: x}}\n",
-            "- facts:\n- fail: {msg: '{{ what }} on {{ facts.kernel }}'}\n",
-            "cannot use both `what`, a variable of this task or its block, and `facts`",
-            "inner.yml:2",
-        ),
+        ("include: parts/inner.yml", "- facts:\n- fial: {msg: x}\n", "unknown module `fial`", "inner.yml:2"),
+        ("include: parts/iner.yml", "- facts:\n", "no file 'parts/iner.yml'", "book.yml:4"),
+        ("{include: parts/inner.yml, register: x}", "- facts:\n", "unknown key `register`", "book.yml:4"),
+        ("include: parts/inner.yml", "- include: inner.yml\n", "includes itself", "inner.yml:1"),
+        ("include: parts/inner.yml", "facts:\n", "a list of tasks", "inner.yml"),
+        ("{include: parts/inner.yml, vars: {keep: true}}", "- facts:\n  register: found\n- facts:\n  when: keep and found.changed\n",
+         "cannot use both `keep`, a variable of this task or its block, and `found`, which is evaluated on the host", "inner.yml:4"),
+        ("{include: parts/inner.yml, vars: {what: x}}", "- facts:\n- fail: {msg: '{{ what }} on {{ facts.kernel }}'}\n",
+         "cannot use both `what`, a variable of this task or its block, and `facts`", "inner.yml:2"),
     ],
-    ids=[
-        "mistake-inside", "no-such-file", "a-key-it-can't-have", "circle", "no-list", "mixed-condition",
-        "mixed-value",
-    ],
+    ids=["task", "missing file", "key", "cycle", "not a list", "condition with facts", "value with facts"],
 )  # fmt: skip
-def test_a_mistake_is_named_in_the_file_that_holds_it(
-    tmp_path: Path, tasks: str, part: str, result: str, where: str
-) -> None:
+def test_mistake_is_refused_in_its_file(tmp_path: Path, include: str, part: str, message: str, where: str) -> None:
     with pytest.raises(Refused) as excinfo:
-        compile_play(tmp_path, tasks, {"inner.yml": part})
-    assert result in excinfo.value.message
+        compile_play(tmp_path, f"    - {include}\n", {"inner.yml": part})
+    assert message in excinfo.value.message
     assert where in str(excinfo.value.where)
 
 
-def test_what_it_registers_is_known_after_it(tmp_path: Path) -> None:
+def test_included_result_is_known_to_later_tasks(tmp_path: Path) -> None:
     parts = {"inner.yml": "- facts:\n  register: seen\n"}
     plan = compile_play(tmp_path, "    - include: parts/inner.yml\n    - {facts: , when: seen.changed}\n", parts)
     assert tasks_of(plan.steps)[1].when == ("seen.changed",)
 
 
-def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_file_name_that_is_too_long_is_refused_as_missing(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no file 'xxx") as excinfo:
         compile_play(tmp_path, f"    - include: {'x' * 5000}.yml\n", {})
     assert excinfo.value.where.endswith("book.yml:4") and len(str(excinfo.value)) < 500
@@ -112,8 +97,6 @@ STAGES = [
 
 
 @pytest.mark.parametrize(("tasks", "stages"), STAGES)
-def test_a_task_knows_its_stage_from_stage_or_from_its_block_or_part(
-    tmp_path: Path, tasks: str, stages: list[str]
-) -> None:
+def test_stage_comes_from_the_task_its_block_or_its_file(tmp_path: Path, tasks: str, stages: list[str]) -> None:
     plan = compile_play(tmp_path, tasks, {"swap.yml": "- {name: swap it, facts: }\n"})
     assert [task.stage for task in tasks_of(plan.steps)] == stages
