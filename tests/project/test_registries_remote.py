@@ -1,4 +1,4 @@
-"""Registries behind https and ssh: git's own server, a verified certificate and host key, and no prompts."""
+"""Registries over https and ssh: the certificate and the host key are verified, and nothing prompts."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ __all__ = ["project", "work"]
 
 
 class GitBackend(BaseHTTPRequestHandler):
-    """`git http-backend` for the one repository. closed: it wants a password."""
+    """`git http-backend` for one repository. closed: it requires a password."""
 
     top: Path
     requests: list[str]
@@ -45,14 +45,8 @@ class GitBackend(BaseHTTPRequestHandler):
             "CONTENT_LENGTH": str(length),
             "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
         }
-        result = subprocess.run(
-            ["git", "http-backend"],
-            env=env,
-            input=self.rfile.read(length),
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
+        command, body = ["git", "http-backend"], self.rfile.read(length)
+        result = subprocess.run(command, env=env, input=body, capture_output=True, check=False, timeout=60)
         head, _, body = result.stdout.partition(b"\r\n\r\n")
         rows = dict(row.split(": ", 1) for row in head.decode().split("\r\n") if ": " in row)
         self._answer(int(rows.pop("Status", "200").split()[0]), rows, body)
@@ -72,38 +66,38 @@ class GitBackend(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def https(tmp_path: Path, work: Path) -> Iterator[tuple[str, Path, list[str]]]:
-    """The repository's url, the certificate, and the requested paths."""
+    """Yield the repository's URL, the certificate, and the requested paths."""
     certificate, key = write_self_signed(tmp_path)
-    options: list[str] = []
-    handler = type("OfOne", (GitBackend,), {"top": tmp_path, "requests": options})
+    requests: list[str] = []
+    handler = type("Handler", (GitBackend,), {"top": tmp_path, "requests": requests})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://localhost:{server.server_address[1]}/theirs.git", certificate, options
+    yield f"https://localhost:{server.server_address[1]}/theirs.git", certificate, requests
     server.shutdown()
     server.server_close()
 
 
-def test_over_https_with_a_certificate_that_is_checked(
+def test_https_with_a_verified_certificate(
     project: Path, https: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, certificate, options = https
+    url, certificate, requests = https
     (project / "registries.yml").write_text(f"ours: {{url: '{url}', recipes: recipes}}\n")
-    strange = run(project, "recipe.search", "tiny")
-    assert strange.returncode == 3 and "certificate" in strange.stderr and not options
+    refused = run(project, "recipe.search", "tiny")
+    assert refused.returncode == 3 and "certificate" in refused.stderr and not requests
     monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
     result = run(project, "recipe.search", "tiny")
     assert result.returncode == 0 and "@ours/tiny-fp8" in result.stdout, result.stderr
-    assert options[0] == "/theirs.git/info/refs"
-    requests = len(options)
+    assert requests[0] == "/theirs.git/info/refs"
+    count = len(requests)
     completed = run(project, "recipe.import", "@ours/tiny-fp8", "--yes")
     assert completed.returncode == 0, completed.stderr
-    assert len(options) == requests, "the commit is here already"
+    assert len(requests) == count, "the commit was fetched before"
 
 
-def test_a_repository_that_asks_for_a_password_gets_none(
+def test_repository_that_requires_a_password_is_refused(
     project: Path, https: tuple[str, Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, certificate, _ = https
@@ -116,9 +110,7 @@ def test_a_repository_that_asks_for_a_password_gets_none(
 
 
 @pytest.mark.skipif(SSHD is None, reason="no sshd")
-def test_over_ssh_with_a_host_key_that_is_known(
-    project: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ssh_with_a_known_host_key(project: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "id")], check=True)
     config, known_hosts = tmp_path / "ssh_config", tmp_path / "known_hosts"
     config.write_text(
@@ -131,8 +123,8 @@ def test_over_ssh_with_a_host_key_that_is_known(
         (project / "registries.yml").write_text(
             f"ours: {{url: 'ssh://127.0.0.1:{sshd.port}{tmp_path}/theirs.git', recipes: recipes}}\n"
         )
-        strange = run(project, "recipe.search", "tiny")
-        assert strange.returncode == 3 and not (project / "registries.lock").exists(), strange.stdout
+        refused = run(project, "recipe.search", "tiny")
+        assert refused.returncode == 3 and not (project / "registries.lock").exists(), refused.stdout
         known_hosts.write_text(sshd.known_hosts_line())
         result = run(project, "recipe.search", "tiny")
         assert result.returncode == 0 and "@ours/tiny-fp8" in result.stdout, result.stderr
@@ -140,8 +132,8 @@ def test_over_ssh_with_a_host_key_that_is_known(
         sshd.stop()
 
 
-def pack_entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
-    """An object of a pack: its kind and unpacked size, then for a delta the id of its base, then the zlib stream."""
+def encode_pack_entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
+    """Encode an object of a pack: its type and unpacked size, for a delta the id of its base, and the zlib stream."""
     head = bytearray([(kind << 4) | (size & 15)])
     size >>= 4
     while size:
@@ -152,7 +144,7 @@ def pack_entry(kind: int, size: int, body: bytes, base: bytes = b"") -> bytes:
 
 
 def encode_length(number: int) -> bytes:
-    """A size as a delta has it."""
+    """Encode a size in the format of a delta."""
     encoded = bytearray([number & 127])
     while number := number >> 7:
         encoded[-1] |= 0x80
@@ -160,44 +152,42 @@ def encode_length(number: int) -> bytes:
     return bytes(encoded)
 
 
-def object_id(kind: str, pieces: Iterable[bytes], size: int) -> bytes:
+def hash_object(kind: str, pieces: Iterable[bytes], size: int) -> bytes:
     digest = hashlib.sha1(f"{kind} {size}\0".encode())
     for piece in pieces:
         digest.update(piece)
     return digest.digest()
 
 
-def delta_bomb(mib: int) -> tuple[bytes, str]:
-    """(a pack of some kilobytes, its commit): a file that copies a MiB so often."""
+def build_delta_bomb(mib: int) -> tuple[bytes, str]:
+    """Return a pack of some kilobytes and its commit; one of its files has this many MiB."""
     base = bytes(2**20)
-    base_id = object_id("blob", [base], len(base))
+    base_id = hash_object("blob", [base], len(base))
     size = mib * 2**20
-    delta = (
-        encode_length(len(base)) + encode_length(size) + (b"\xc0" + b"\x10") * (size // 2**20)
-    )  # copy 0x100000 bytes from 0
-    large_id = object_id("blob", (base for _ in range(mib)), size)
+    copy = b"\xc0\x10"  # 0x100000 bytes from offset 0
+    delta = encode_length(len(base)) + encode_length(size) + copy * mib
+    large_id = hash_object("blob", (base for _ in range(mib)), size)
     tree = b"100644 a.yaml\0" + base_id + b"100644 b.yaml\0" + large_id
-    tree_id = object_id("tree", [tree], len(tree))
+    tree_id = hash_object("tree", [tree], len(tree))
     commit = f"tree {tree_id.hex()}\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n".encode()
-    commit_id = object_id("commit", [commit], len(commit))
-    body = (
-        b"PACK" + struct.pack(">II", 2, 4) + pack_entry(3, len(base), base) + pack_entry(7, len(delta), delta, base_id)
-    )
-    body += pack_entry(2, len(tree), tree) + pack_entry(1, len(commit), commit)
+    commit_id = hash_object("commit", [commit], len(commit))
+    body = b"PACK" + struct.pack(">II", 2, 4)
+    body += encode_pack_entry(3, len(base), base) + encode_pack_entry(7, len(delta), delta, base_id)
+    body += encode_pack_entry(2, len(tree), tree) + encode_pack_entry(1, len(commit), commit)
     return body + hashlib.sha1(body).digest(), commit_id.hex()
 
 
-def test_a_delta_that_unpacks_to_much_more_ends_git_in_little_memory(
+def test_delta_that_unpacks_to_700_mib_is_refused(
     project: Path, https: tuple[str, Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, certificate, _ = https
     monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
-    pack, commit = delta_bomb(700)
+    pack, commit = build_delta_bomb(700)
     bare = tmp_path / "theirs.git"
     subprocess.run(["git", "-C", bare, "index-pack", "--stdin"], input=pack, check=True, capture_output=True)
     subprocess.run(["git", "-C", bare, "update-ref", "refs/heads/main", commit], check=True)
     assert len(pack) < 10_000
     (project / "registries.yml").write_text(f"ours: {{url: '{url}'}}\n")
-    code, result, most_kib = run_measured(project, "recipe.search", "a")
-    assert code == 3 and "registry ours: git failed: fatal: " in result, result
-    assert most_kib < 256 * 1024, f"{most_kib // 1024} MiB"
+    code, stderr, peak_kib = run_measured(project, "recipe.search", "a")
+    assert code == 3 and "registry ours: git failed: fatal: " in stderr, stderr
+    assert peak_kib < 256 * 1024, f"{peak_kib // 1024} MiB"
