@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.modules.context import RecordingContext
+from tests.registry.images import Images
 from tests.registry.server import PROGRAM, Proxy, Registry
 
 
@@ -31,7 +32,7 @@ def proxy(registry: Registry) -> Iterator[Proxy]:
 
 @pytest.fixture
 def engine(repository: str) -> Iterator[Any]:
-    """Yield the API of the local Docker Engine. Images of the test's repository are removed afterwards."""
+    """Yield the API of the local Docker Engine; images of the test's repository are removed afterwards."""
     import docker
 
     if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
@@ -54,3 +55,9 @@ def repository() -> str:
 @pytest.fixture
 def context(tmp_path: Path) -> RecordingContext:
     return RecordingContext(tmp_path / "home", architecture="x86_64")
+
+
+@pytest.fixture
+def images(registry: Registry, repository: str, context: RecordingContext, engine: Any) -> Images:
+    del engine  # removes the pulled images
+    return Images(registry, repository, context)

@@ -1,4 +1,4 @@
-"""A real registry on loopback, images built for it without an engine, and a proxy in front of it that injects faults."""
+"""A real registry on loopback, images built without a Docker Engine, and a proxy that injects faults."""
 
 import gzip
 import hashlib
@@ -27,7 +27,7 @@ MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
-#: a program that waits for ever, for Linux on x86_64: pause(), again and again
+#: a program for Linux on x86_64 that waits forever: pause() in a loop
 _CODE = bytes.fromhex("b822000000 0f05 ebf7")
 _ENTRY = 0x400078
 WAITS = (
@@ -41,7 +41,7 @@ WAITS = (
 class Registry:
     """A registry process."""
 
-    #: its storage
+    #: storage
     folder: Path
     #: lines of users with access; empty: everyone
     htpasswd: str = ""
@@ -97,7 +97,7 @@ class Registry:
     ) -> str:
         """Build an image of random layers for these platforms and push it with this tag. Returns its index's digest.
 
-        The layers depend on the repository: an image that a killed test of another repository left in the engine has another Id.
+        The layers depend on the repository, so that no other test's image has the same Id.
 
         Args:
             config: additional fields of the image's config; with one the image can run: /wait waits forever, on x86_64.
@@ -171,15 +171,18 @@ class Registry:
 
 
 class Proxy:
-    """A proxy in front of a registry: it counts, answers 500, cuts. `seen` holds (path, bytes sent) of every request."""
+    """A proxy in front of a registry that can answer 500 and cut connections.
+
+    `seen` holds the path and the number of sent bytes of each request.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.seen: list[tuple[str, int]] = []
         self.ranges: list[str] = []
-        self.errors: dict[str, int] = {}  # a part of the path -> how many times it is answered with 500
-        self.instead: dict[str, str] = {}  # a part of the path -> the path whose answer is given
-        self.cuts: dict[str, list[int]] = {}  # a part of the path -> after how many bytes each answer breaks off
+        self.errors: dict[str, int] = {}  # part of a path -> number of requests that get 500
+        self.instead: dict[str, str] = {}  # part of a path -> path of the answer
+        self.cuts: dict[str, list[int]] = {}  # part of a path -> bytes after which each answer is cut
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""`invoke images.copy` between two hosts with an engine of their own, one of which sends more than was requested."""
+"""`invoke images.copy` between two hosts with separate Docker Engines, one of which sends wrong images."""
 
 import contextlib
 import os
@@ -20,25 +20,21 @@ from sparkwright.host.images.image_names import inspect
 from sparkwright.project import lockfile
 from sparkwright.trust.image_name import ImageReference
 from tests import commands, engine_beside
-from tests.modules.context import RecordingContext
-from tests.registry.server import Registry
-from tests.registry.test_docker_image import lock_image, pull_image
-from tests.registry.test_hostile_images import load_archive, save_archive
+from tests.registry.images import Images, load_archive, save_archive
 from tests.remote.conftest import SshLab, lab  # noqa: F401  the fixture
 from tests.remote.sshd import Sshd
 
 pytestmark = [pytest.mark.docker, pytest.mark.ssh]
 TOP = Path(__file__).parent.parent.parent
 
-#: a `docker` that saves another image than it is asked for, under the tags that it likes
+#: a `docker` whose `save` writes another image with other tags
 HOSTILE = """#!{python}
 import os, sys
 if sys.argv[1] != "save":
     os.execv("/usr/bin/docker", ["docker", *sys.argv[1:]])
 sys.path.insert(0, "{top}")
 import docker
-from tests import commands
-from tests.registry.test_hostile_images import save_archive
+from tests.registry.images import save_archive
 tags = [{incoming}, *{tags!r}]
 sys.stdout.buffer.write(save_archive(docker.DockerClient().api, "{image}", tags))
 """
@@ -68,17 +64,19 @@ class Pair:
         return commands.run(*words, cwd=self.root, timeout_s=180)
 
     def make_hostile(self, image: str, tags: list[str], *, incoming: bool = True) -> None:
-        text = HOSTILE.format(
-            python=sys.executable, top=TOP, tags=tags, image=image, incoming="sys.argv[2]" if incoming else "*[]"
-        )
-        (self.bin / "docker").write_text(text)
+        """Let the source send this image. incoming: with the requested tag too."""
+        requested = "sys.argv[2]" if incoming else "*[]"
+        self.replace_docker(HOSTILE.format(python=sys.executable, top=TOP, tags=tags, image=image, incoming=requested))
+
+    def replace_docker(self, program: str) -> None:
+        (self.bin / "docker").write_text(program)
         (self.bin / "docker").chmod(0o755)
 
 
 @pytest.fixture
 def other_engine() -> Iterator[tuple[str, Any]]:
     """Yield a second Docker Engine: its address and its API."""
-    # in a network of its own: without a bridge it would take the first engine's away
+    # in a separate network: without a bridge it would remove that of the first engine
     with engine_beside.second_engine(["--bridge=none"], ["unshare", "--net"]) as address_and_api:
         yield address_and_api
 
@@ -87,10 +85,8 @@ def other_engine() -> Iterator[tuple[str, Any]]:
 def pair(
     lab: SshLab,  # noqa: F811
     other_engine: tuple[str, Any],
-    registry: Registry,
+    images: Images,
     engine: Any,
-    repository: str,
-    context: RecordingContext,
     tmp_path: Path,
 ) -> Pair:
     address, target = other_engine
@@ -112,24 +108,22 @@ def pair(
         (root / f"hosts/{name}.yml").write_text(
             yaml.safe_dump({"address": "127.0.0.1", "port": port, "recipe": "qwen3.5-35b"})
         )
-    registry.push(repository, "v1", seed=1)
-    ref = f"{registry.address}/{repository}:v1"
-    entry = lock_image(context, ref)
-    good_id = pull_image(context, ref, entry).data["id"]
+    ref, entry = images.push_and_lock(seed=1)
+    good_id = images.pull(ref, entry).data["id"]
     lockfile.Lock().with_image(ref, entry).save(root)
-    registry.stop()
+    images.registry.stop()
     return Pair(root, engine, target, ref, entry, good_id, binaries)
 
 
 def commit_other_image(pair: Pair, command: str) -> str:
-    """Return the Id of another image on the source: the good one with another command."""
+    """Commit the good image with another command on the source. Return the Id."""
     container_id = pair.source.create_container(pair.good_id, [command])["Id"]
     image_id: str = pair.source.commit(container_id, pair.pinned.repository, command.strip("/"))["Id"]
     pair.source.remove_container(container_id)
     return image_id
 
 
-def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair) -> None:
+def test_image_is_verified_and_a_second_copy_changes_nothing(pair: Pair) -> None:
     result = pair.copy()
     assert result.returncode == 0, result.stdout + result.stderr
     assert "its content matches spark.lock" in result.stdout
@@ -138,7 +132,7 @@ def test_an_image_arrives_proved_and_a_second_copy_has_nothing_to_do(pair: Pair)
     assert (again.returncode, "already" in again.stdout) == (0, True)
 
 
-def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair) -> None:
+def test_added_tags_are_removed_and_moved_tags_restored(pair: Pair) -> None:
     mine, evil = commit_other_image(pair, "/mine"), commit_other_image(pair, "/evil")
     load_archive(pair.target, save_archive(pair.source, mine, ["in/use:here"]))
     pair.make_hostile(evil, ["in/use:here", "back/door:v1", pair.pinned.verified_tag, pair.ref])
@@ -149,14 +143,14 @@ def test_tags_that_come_along_go_and_a_name_that_was_taken_comes_back(pair: Pair
     assert inspect(pair.target, evil) == {}
 
 
-def test_a_copy_that_brings_only_what_nobody_asked_for_leaves_nothing(pair: Pair) -> None:
+def test_copy_without_the_requested_tag_leaves_nothing(pair: Pair) -> None:
     pair.make_hostile(commit_other_image(pair, "/evil"), ["back/door:v1"], incoming=False)
     result = pair.copy()
     assert result.returncode == 1 and "no image was received" in result.stdout
     assert image_copy.list_names(pair.target).tags == {}
 
 
-#: a `docker` that saves a few kilobytes: a layer of zeros, as many as it likes, in what `docker load` unpacks by itself
+#: a `docker` whose `save` writes a few kilobytes that `docker load` would unpack to many zeros
 BOMB = """#!{python}
 import gzip, io, os, sys, tarfile
 if sys.argv[1] != "save":
@@ -183,22 +177,20 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
 """
 
 
-def watch_disk_usage(folder: Path, stop: threading.Event) -> list[int]:
+def watch_disk_usage(folder: Path, stop: threading.Event) -> int:
     """Return the largest disk usage of a folder while it was watched, bytes."""
-    peak_bytes = [0]
+    peak_bytes = 0
     while not stop.wait(0.02):
         sizes = (path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
         with contextlib.suppress(OSError):
-            peak_bytes[0] = max(peak_bytes[0], sum(sizes))
+            peak_bytes = max(peak_bytes, sum(sizes))
     return peak_bytes
 
 
-def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(pair: Pair) -> None:
-    """Without the check the engine would write all of them before comparing anything."""
+def test_archive_that_unpacks_to_too_much_is_stopped(pair: Pair) -> None:
+    """Without the limit from the lock, the engine would write everything before the comparison."""
     mib = 600
-    text = BOMB.format(python=sys.executable, mib=mib, zero="0" * 64)
-    (pair.bin / "docker").write_text(text)
-    (pair.bin / "docker").chmod(0o755)
+    pair.replace_docker(BOMB.format(python=sys.executable, mib=mib, zero="0" * 64))
     root, ended = Path(pair.target.info()["DockerRootDir"]), threading.Event()
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(watch_disk_usage, root, ended)
@@ -209,4 +201,4 @@ def test_kilobytes_that_unpack_to_gigabytes_are_stopped_at_what_the_lock_allows(
     assert output.returncode == 1
     assert "unpacks to more than" in output.stdout and "too much for this image" in output.stdout
     assert image_copy.list_names(pair.target).tags == {} and not pair.target.images(all=True)
-    assert watching.result()[0] < mib * 2**20 / 4
+    assert watching.result() < mib * 2**20 / 4

@@ -1,4 +1,4 @@
-"""A registry with arbitrary answers: every answer is limited, and a login goes nowhere else."""
+"""A hostile registry: its answers are limited and validated, and a login is sent to no other server."""
 
 import base64
 import gzip
@@ -24,23 +24,22 @@ ZERO = "sha256:" + "0" * 64
 
 
 class ScriptedServer:
-    """A web server with arbitrary answers.
+    """A web server with scripted answers.
 
-    `answers` maps the beginning of a path to status, headers, body (bytes, or endless pieces); `seen` holds path and login.
+    `answers` maps the beginning of a path to status, headers and body (bytes, or an iterator); `seen` holds paths and logins.
     """
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.answers: dict[str, Any] = {}
         self.seen: list[tuple[str, str | None]] = []
-        liar = self
+        server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 login = self.headers.get("Authorization")
-                liar.seen.append((self.path, login))
-                answer = next(
-                    (liar.answers[key] for key in liar.answers if self.path.startswith(key)), (404, {}, b"{}")
-                )
+                server.seen.append((self.path, login))
+                matching = (answer for path, answer in server.answers.items() if self.path.startswith(path))
+                answer: Any = next(matching, (404, {}, b"{}"))
                 code, headers, body = answer(login) if callable(answer) else answer
                 self.send_response(code)
                 for key, value in headers.items():
@@ -79,29 +78,27 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted
     value.close()
 
 
-def test_a_registry_that_repeats_the_login_is_not_quoted_with_it(server: ScriptedServer, tmp_path: Path) -> None:
+def test_login_in_an_error_is_redacted(server: ScriptedServer, tmp_path: Path) -> None:
     login = base64.b64encode(b"ops:Tr0ub4dor-3").decode()
     (tmp_path / "config.json").write_text(json.dumps({"auths": {f"127.0.0.1:{server.port}": {"auth": login}}}))
 
-    def denies(given: str | None) -> tuple[int, dict[str, str], bytes]:
+    def deny(given: str | None) -> tuple[int, dict[str, str], bytes]:
         result = {"errors": [{"code": "NO", "message": f"not for {given}, Tr0ub4dor-3"}]}
         challenge = {"WWW-Authenticate": 'Basic realm="x"'}
         return (418, {}, json.dumps(result).encode()) if given else (401, challenge, b"{}")
 
-    server.answers["/v2/a/b"] = denies
+    server.answers["/v2/a/b"] = deny
     http = RegistryHttp(ImageReference.parse(f"127.0.0.1:{server.port}/a/b:c"), insecure=True)
     with pytest.raises(Failed, match="not for Basic ••••, ••••") as excinfo:
         http.get("manifests/c", accept="*/*", max_bytes=100)
     assert "Tr0ub4dor" not in str(excinfo.value) and login not in str(excinfo.value)
 
 
-def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    helper = tmp_path / "docker-credential-asks"
+def test_credential_helper_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = tmp_path / "docker-credential-slow"
     helper.write_text("#!/bin/sh\nexec sleep 20\n")
     helper.chmod(0o755)
-    (tmp_path / "config.json").write_text('{"credsStore": "asks"}')
+    (tmp_path / "config.json").write_text('{"credsStore": "slow"}')
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(registry_client, "CREDENTIAL_HELPER_S", 0.3)
@@ -110,8 +107,8 @@ def test_a_credential_helper_that_asks_somebody_is_not_waited_for(
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    """Yield another host, with a certificate that is trusted here: https://localhost:PORT."""
+def other_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """Yield another server, https://localhost:PORT, whose certificate is trusted."""
     cert, key = write_self_signed(tmp_path)
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cert))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -121,20 +118,25 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scrip
     value.close()
 
 
-def make_registry(liar: ScriptedServer) -> Registry:
-    name = ImageReference.parse_checked(f"127.0.0.1:{liar.port}/a/b:v1")
-    return Registry(name, RegistryHttp(name, insecure=True))
+def read_entry(server: ScriptedServer) -> dict[str, Any]:
+    name = ImageReference.parse_checked(f"127.0.0.1:{server.port}/a/b:v1")
+    return Registry(name, RegistryHttp(name, insecure=True)).entry("linux/amd64")
 
 
-def encode_document(**parts: Any) -> bytes:
-    return json.dumps(parts).encode()
+def encode_document(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
 
 
-def encode_manifest(config: str = ZERO, **more: Any) -> bytes:
+def encode_manifest(config: str = ZERO, **fields: Any) -> bytes:
     config_entry = {"digest": config, "size": 10, "mediaType": CONFIGS[0]}
-    return encode_document(
-        **{"mediaType": MANIFESTS[0], "config": config_entry, "layers": [{"digest": ZERO, "size": 5}], **more}
-    )
+    defaults = {"mediaType": MANIFESTS[0], "config": config_entry, "layers": [{"digest": ZERO, "size": 5}]}
+    return encode_document(**{**defaults, **fields})
+
+
+def encode_config(**fields: Any) -> tuple[bytes, str]:
+    """Return the config of an image and its digest."""
+    config = encode_document(os="linux", architecture="amd64", **fields)
+    return config, "sha256:" + hashlib.sha256(config).hexdigest()
 
 
 def encode_index(rows: int, digest: str = ZERO) -> bytes:
@@ -143,7 +145,7 @@ def encode_index(rows: int, digest: str = ZERO) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "result"),
+    ("body", "message"),
     [
         (b"[" * 100_000, "is not a JSON object"),
         (b'{"manifests":' + b"[" * 100_000, "is not a JSON object"),
@@ -164,55 +166,51 @@ def encode_index(rows: int, digest: str = ZERO) -> bytes:
         (encode_manifest(config=ZERO, mediaType="application/vnd.helm.v1+json"), "not an image manifest"),
     ],
 )  # fmt: skip
-def test_a_document_that_is_none_is_a_sentence(body: bytes, result: str, server: ScriptedServer) -> None:
+def test_invalid_document_is_refused(body: bytes, message: str, server: ScriptedServer) -> None:
     server.set_answer("/v2/a/b/manifests/", body=body)
-    with pytest.raises(Failed, match=result):
-        make_registry(server).entry("linux/amd64")
+    with pytest.raises(Failed, match=message):
+        read_entry(server)
 
 
-def test_an_answer_without_end_and_a_packed_one_are_cut_off(server: ScriptedServer) -> None:
-    def without_end() -> Iterator[bytes]:
+def test_endless_and_compressed_answers_are_refused(server: ScriptedServer) -> None:
+    def send_spaces() -> Iterator[bytes]:
         while True:
             yield b" " * 2**16
 
-    server.set_answer("/v2/a/b/manifests/", body=without_end())
+    server.set_answer("/v2/a/b/manifests/", body=send_spaces())
     with pytest.raises(Failed, match="exceeds 4096 KiB"):
-        make_registry(server).entry("linux/amd64")
+        read_entry(server)
     bomb = gzip.compress(b" " * 2**28)
     server.answers = {"/v2/a/b/manifests/": (200, {"Content-Encoding": "gzip"}, bomb)}
     with pytest.raises(Failed, match="compresses its answer, which was not requested"):
-        make_registry(server).entry("linux/amd64")
-    server.set_answer("/v2/a/b/manifests/", 500, without_end())
+        read_entry(server)
+    server.set_answer("/v2/a/b/manifests/", 500, send_spaces())
     with pytest.raises(Failed, match="exceeds 64 KiB"):
-        make_registry(server).entry("linux/amd64")
+        read_entry(server)
 
 
-def test_other_bytes_than_the_digest_says_are_refused(server: ScriptedServer) -> None:
-    config = encode_document(os="linux", architecture="amd64")
-    digest = "sha256:" + hashlib.sha256(config).hexdigest()
+def test_content_with_a_wrong_digest_is_refused(server: ScriptedServer) -> None:
+    config, digest = encode_config()
     server.set_answer("/v2/a/b/manifests/", body=encode_manifest(digest))
     server.set_answer("/v2/a/b/blobs/", body=config)
-    assert make_registry(server).entry("linux/amd64")["manifests"][0]["config"] == digest
+    assert read_entry(server)["manifests"][0]["config"] == digest
     server.set_answer("/v2/a/b/blobs/", body=config + b" ")
     with pytest.raises(Failed, match="wrong content"):
-        make_registry(server).entry("linux/amd64")
+        read_entry(server)
 
 
-def test_what_an_image_says_of_itself_is_text_that_can_be_shown(server: ScriptedServer) -> None:
-    config = encode_document(
-        os="linux", architecture="amd64", created="\x1b]52;c;aGk=\x07", config={"Labels": {"ai.vllm.version": "1\n2"}}
-    )
-    digest = "sha256:" + hashlib.sha256(config).hexdigest()
+def test_labels_with_control_characters_are_dropped(server: ScriptedServer) -> None:
+    config, digest = encode_config(created="\x1b]52;c;aGk=\x07", config={"Labels": {"ai.vllm.version": "1\n2"}})
     server.set_answer("/v2/a/b/manifests/", body=encode_manifest(digest))
     server.set_answer("/v2/a/b/blobs/", body=config)
-    entry = make_registry(server).entry("linux/amd64")
+    entry = read_entry(server)
     assert (entry["created"], entry["engine_version"]) == (None, None)
 
 
-def test_redirects_end_and_never_leave_https(server: ScriptedServer) -> None:
+def test_redirects_are_limited_and_need_https(server: ScriptedServer) -> None:
     server.set_answer("/v2/a/b/manifests/", 302, Location="/v2/a/b/manifests/v1")
     with pytest.raises(Failed, match="redirects more than 5 times"):
-        make_registry(server).entry("linux/amd64")
+        read_entry(server)
     for url in (
         "http://127.0.0.1:9/x",
         "file:///etc/passwd",
@@ -222,57 +220,55 @@ def test_redirects_end_and_never_leave_https(server: ScriptedServer) -> None:
     ):
         server.set_answer("/v2/a/b/manifests/", 307, Location=url)
         with pytest.raises(Failed, match="not https"):
-            make_registry(server).entry("linux/amd64")
+            read_entry(server)
 
 
-def test_the_login_stays_with_the_registry_when_a_blob_is_elsewhere(
-    server: ScriptedServer, elsewhere: ScriptedServer, tmp_path: Path
+def test_redirected_blob_is_requested_without_the_login(
+    server: ScriptedServer, other_server: ScriptedServer, tmp_path: Path
 ) -> None:
     write_login(server, tmp_path)
-    config = encode_document(os="linux", architecture="amd64")
-    digest = "sha256:" + hashlib.sha256(config).hexdigest()
+    config, digest = encode_config()
     challenge = (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
     server.answers["/v2/a/b/manifests/"] = lambda login: (200, {}, encode_manifest(digest)) if login else challenge
-    server.set_answer("/v2/a/b/blobs/", 307, Location=f"https://localhost:{elsewhere.port}/blob")
-    elsewhere.set_answer("/blob", body=config)
-    assert make_registry(server).entry("linux/amd64")["digest"]
+    server.set_answer("/v2/a/b/blobs/", 307, Location=f"https://localhost:{other_server.port}/blob")
+    other_server.set_answer("/blob", body=config)
+    assert read_entry(server)["digest"]
     assert any(login for path, login in server.seen if "/blobs/" in path)
-    assert set(elsewhere.seen) == {("/blob", None)}
+    assert set(other_server.seen) == {("/blob", None)}
 
 
-def test_a_realm_of_somebody_else_gets_no_login(
-    server: ScriptedServer, elsewhere: ScriptedServer, tmp_path: Path
+def test_realm_of_another_domain_receives_no_login(
+    server: ScriptedServer, other_server: ScriptedServer, tmp_path: Path
 ) -> None:
     write_login(server, tmp_path)
-    realm = f'Bearer realm="https://localhost:{elsewhere.port}/token",service="x"'
+    realm = f'Bearer realm="https://localhost:{other_server.port}/token",service="x"'
     server.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": realm}, b"")
-    elsewhere.set_answer("/token", 401)
+    other_server.set_answer("/token", 401)
     with pytest.raises(Failed, match=r"a different domain\. It was not sent"):
-        make_registry(server).entry("linux/amd64")
-    assert [login for _, login in elsewhere.seen] == [None]
+        read_entry(server)
+    assert [login for _, login in other_server.seen] == [None]
     server.answers["/v2/a/b/"] = (401, {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:9/token"'}, b"")
     with pytest.raises(Failed, match="not https"):
-        make_registry(server).entry("linux/amd64")
+        read_entry(server)
 
 
-def test_the_registrys_own_realm_gets_it(server: ScriptedServer, tmp_path: Path) -> None:
+def test_realm_of_the_registry_receives_the_login(server: ScriptedServer, tmp_path: Path) -> None:
     write_login(server, tmp_path)
     realm = f'Bearer realm="http://127.0.0.1:{server.port}/token",service="x"'
     refused = (401, {"WWW-Authenticate": realm}, b"")
-    server.answers["/v2/a/b/manifests/"] = lambda login: (
-        (200, {}, encode_index(0)) if login == "Bearer abc" else refused
-    )
+    accepted: Any = (200, {}, encode_index(0))
+    server.answers["/v2/a/b/manifests/"] = lambda login: accepted if login == "Bearer abc" else refused
     server.set_answer("/token", body=encode_document(token="abc"))
-    assert make_registry(server).entry("linux/amd64")["platforms"] == []
+    assert read_entry(server)["platforms"] == []
     assert next(login for path, login in server.seen if path.startswith("/token")) == _basic_header()
     for body in (encode_document(token="a\r\nX-Evil: 1"), encode_document(token=1), b"{}", b"[" * 60_000, b" " * 2**17):
         server.set_answer("/token", body=body)
         with pytest.raises(Failed):
-            make_registry(server).entry("linux/amd64")
+            read_entry(server)
 
 
 @pytest.mark.parametrize(
-    ("registry", "realm", "own"),
+    ("registry", "realm", "is_same"),
     [
         ("registry-1.docker.io", "auth.docker.io", True),
         ("registry.gitlab.com", "gitlab.com", True),
@@ -287,12 +283,12 @@ def test_the_registrys_own_realm_gets_it(server: ScriptedServer, tmp_path: Path)
         ("127.0.0.1", "localhost", False),
     ],
 )
-def test_whose_realm_it_is(registry: str, realm: str, own: bool) -> None:
-    assert registry_client.is_same_owner(registry, realm) is own
+def test_owner_of_a_realm(registry: str, realm: str, is_same: bool) -> None:
+    assert registry_client.is_same_owner(registry, realm) is is_same
 
 
-def write_login(liar: ScriptedServer, folder: Path) -> None:
-    auths = {f"127.0.0.1:{liar.port}": {"auth": base64.b64encode(b"me:hunter2").decode()}}
+def write_login(server: ScriptedServer, folder: Path) -> None:
+    auths = {f"127.0.0.1:{server.port}": {"auth": base64.b64encode(b"me:hunter2").decode()}}
     (folder / "config.json").write_text(json.dumps({"auths": auths}))
 
 

@@ -1,4 +1,4 @@
-"""Archives that unpack to far more than their size: refused while streaming, before the engine has them."""
+"""Archives that unpack to far more than their size are refused while they are streamed to the engine."""
 
 import bz2
 import gzip
@@ -29,80 +29,77 @@ def build_tar(files: Iterable[tuple[str, bytes]], kind: bytes = tarfile.REGTYPE,
     return out.getvalue()
 
 
-def check_archive(data: bytes, most: int, size: int = MIB) -> bytes:
-    return b"".join(image_archive.check_pieces((data[at : at + size] for at in range(0, len(data), size)), most))
+def check_archive(data: bytes, max_bytes: int, piece_bytes: int = MIB) -> bytes:
+    pieces = (data[start : start + piece_bytes] for start in range(0, len(data), piece_bytes))
+    return b"".join(image_archive.check_pieces(pieces, max_bytes))
 
 
 LAYER = build_tar([("etc/motd", b"hello\n" * 300), ("a" * 200, b"x" * 700)])
 ZEROS = build_tar([("zeros", bytes(32 * MIB))])
-PACKED: dict[str, Callable[[bytes], bytes]] = {
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
-    "gzip, in two members": lambda data: gzip.compress(data[:MIB]) + gzip.compress(data[MIB:]),
+    "gzip with two members": lambda data: gzip.compress(data[:MIB]) + gzip.compress(data[MIB:]),
     "bzip2": bz2.compress,
-    "bzip2, in two streams": lambda data: bz2.compress(data[:MIB]) + bz2.compress(data[MIB:]),
+    "bzip2 with two streams": lambda data: bz2.compress(data[:MIB]) + bz2.compress(data[MIB:]),
     "xz": lambda data: lzma.compress(data, preset=0),
 }
 
 
 @pytest.mark.parametrize("size", PIECES)
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
-def test_an_honest_archive_passes_byte_for_byte(pack: Callable[[bytes], bytes], size: int) -> None:
-    layers = {
+def test_valid_archive_is_unchanged(pack: Callable[[bytes], bytes], size: int) -> None:
+    files = {
         "one/layer.tar": pack(LAYER),
         "two/layer.tar": pack(build_tar([])),
         "manifest.json": b"[]" * 300,
         "version": b"1.0",
     }
-    archive = build_tar(layers.items())
+    archive = build_tar(files.items())
     assert check_archive(archive, len(archive) + 2 * len(LAYER) + 20_480, size) == archive
 
 
-@pytest.mark.parametrize("name", PACKED)
-def test_a_layer_that_unpacks_to_too_much_is_stopped_at_the_bound(name: str) -> None:
-    archive = build_tar([("one/layer.tar", PACKED[name](ZEROS))])
+@pytest.mark.parametrize("pack", COMPRESSIONS.values(), ids=COMPRESSIONS)
+def test_layer_that_unpacks_to_too_much_is_stopped(pack: Callable[[bytes], bytes]) -> None:
+    archive = build_tar([("one/layer.tar", pack(ZEROS))])
     assert len(archive) < MIB
     with pytest.raises(Failed, match=f"unpacks to more than {8 * MIB} bytes"):
         check_archive(archive, 8 * MIB, 16 * 1024)
     assert check_archive(archive, 34 * MIB) == archive
 
 
-def test_an_archive_without_end_is_stopped_at_the_bound() -> None:
+def test_endless_archive_is_stopped() -> None:
     endless = itertools.chain([build_tar([("one/layer.tar", LAYER)])], itertools.repeat(bytes(MIB)))
     with pytest.raises(Failed, match="unpacks to more"):
         for _ in image_archive.check_pieces(endless, 4 * MIB):
             pass
 
 
-@pytest.mark.parametrize("whole", [gzip.compress, bz2.compress, lzma.compress])
-def test_an_archive_that_is_compressed_itself_is_refused(whole: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_archive_is_refused(pack: Callable[[bytes], bytes]) -> None:
     """docker load would decompress it once more."""
     with pytest.raises(Failed, match="not a tar, or is compressed twice"):
-        check_archive(whole(build_tar([("one/layer.tar", LAYER)])), 2**40)
+        check_archive(pack(build_tar([("one/layer.tar", LAYER)])), 2**40)
 
 
-def test_a_layer_that_can_not_be_counted_is_refused() -> None:
+def test_unknown_compression_of_a_layer_is_refused() -> None:
     for begin in (b"\x28\xb5\x2f\xfd", b"\x52\x2a\x4d\x18"):
         with pytest.raises(Failed, match="zstd|can't be unpacked"):
             check_archive(build_tar([("one/layer.tar", begin + bytes(600))]), 2**40)
 
 
-def test_holes_are_refused_in_each_spelling() -> None:
+def test_sparse_files_are_refused() -> None:
     old = bytearray(build_tar([("zeros", b"x" * 512)]))
     old[156:157] = b"S"
     old[148:156] = b"%06o\0 " % (sum(old[:148]) + 8 * 32 + sum(old[156:512]))
     records = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(2**40)}
     for layer in (bytes(old), build_tar([("zeros", b"x")], pax_headers=records)):
-        for archive in (
-            layer,
-            build_tar([("one/layer.tar", layer)]),
-            build_tar([("one/layer.tar", gzip.compress(layer))]),
-        ):
+        for archive in (layer, *(build_tar([("one/layer.tar", pack(layer))]) for pack in (bytes, gzip.compress))):
             with pytest.raises(Failed, match="sparse file"):
                 check_archive(archive, 2**40, 4096)
 
 
-def test_a_size_in_an_extended_header_counts() -> None:
-    """As in Go: the plain header has size 0, and the following bytes are data, not an entry."""
+def test_size_of_an_extended_header_counts() -> None:
+    """As in Go, although the plain header has size 0: the following bytes are data, not an entry."""
     archive = bytearray(build_tar([("one", b"y" * 1024)], pax_headers={"size": "1024"}))
     header = memoryview(archive)[2 * 512 : 3 * 512]
     header[124:136] = b"%011o\0" % 0
@@ -110,7 +107,7 @@ def test_a_size_in_an_extended_header_counts() -> None:
     assert check_archive(bytes(archive), MIB) == archive
 
 
-def test_a_header_of_gigabytes_is_refused() -> None:
+def test_header_of_gigabytes_is_refused() -> None:
     info = tarfile.TarInfo("x")
     info.size, info.type = 2**33, tarfile.XHDTYPE
     with pytest.raises(Failed, match=f"a header of {2**33} bytes"):
@@ -118,8 +115,8 @@ def test_a_header_of_gigabytes_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claimed", "locked", "most"),
+    ("claimed", "locked", "max_mib"),
     [(10 * MIB, None, 76.5), (10 * MIB, 5 * MIB, 76.5), (2**40, 5 * MIB, 114), (2**40, 0, 64)],
 )
-def test_the_lock_bounds_what_a_host_claims(claimed: int, locked: int | None, most: float) -> None:
-    assert image_archive.max_unpacked_bytes(claimed, locked) == most * MIB
+def test_lock_limits_the_claimed_size(claimed: int, locked: int | None, max_mib: float) -> None:
+    assert image_archive.max_unpacked_bytes(claimed, locked) == max_mib * MIB

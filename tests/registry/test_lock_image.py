@@ -1,4 +1,4 @@
-"""The lock entry of an image: all of it comes from the registry, nothing is pulled."""
+"""The lock entry of an image: read from the registry without a pull."""
 
 import base64
 import json
@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from sparkwright.errors import Failed, Refused
+from sparkwright.errors import Failed
 from sparkwright.modules.spark_lock import LockImage
 from sparkwright.project import lockfile
 from tests.modules.context import RecordingContext
-from tests.registry.server import Proxy, Registry
+from tests.registry.images import Images
+from tests.registry.server import MANIFEST, Proxy, Registry
 
 pytestmark = pytest.mark.docker
 
 
-def test_the_entry_names_every_platform_and_what_is_in_it_without_pulling(
-    proxy: Proxy, registry: Registry, engine: Any, repository: str, context: RecordingContext
-) -> None:
-    digest = registry.push(repository, "v1", layer_bytes=(50_000, 70_000), version="0.31.0")
-    entry = LockImage().run(LockImage.Args(f"{proxy.address}/{repository}:v1"), context).data
+def test_entry_describes_every_platform_without_a_pull(images: Images, proxy: Proxy) -> None:
+    digest = images.push(layer_bytes=(50_000, 70_000), version="0.31.0")
+    entry = images.lock(f"{proxy.address}/{images.repository}:v1")
     assert (entry["digest"], entry["engine_version"]) == (digest, "0.31.0")
     assert entry["platforms"] == ["linux/amd64", "linux/arm64"]
     assert entry["created"] == "2026-10-01T00:00:00Z"
@@ -30,32 +29,25 @@ def test_the_entry_names_every_platform_and_what_is_in_it_without_pulling(
     assert sum(sent for _, sent in proxy.seen) < 10_000
 
 
-def test_a_manifest_without_an_index_is_an_entry_too(
-    registry: Registry, engine: Any, repository: str, context: RecordingContext
-) -> None:
-    manifest = registry._manifest(repository, "linux/amd64", 0, (1000,), "0.32.0")
-    digest = registry.put_manifest(repository, "one", manifest, "application/vnd.docker.distribution.manifest.v2+json")
-    entry = LockImage().run(LockImage.Args(f"{registry.address}/{repository}:one"), context).data
+def test_manifest_without_an_index(images: Images) -> None:
+    manifest = images.registry._manifest(images.repository, "linux/amd64", 0, (1000,), "0.32.0")
+    digest = images.registry.put_manifest(images.repository, "one", manifest, MANIFEST)
+    entry = images.lock(f"{images.name}:one")
     assert (entry["digest"], entry["platforms"]) == (digest, ["linux/amd64"])
     assert entry["manifests"][0]["digest"] == digest
 
 
-def test_a_digest_that_the_registry_lost_is_told_apart_from_a_moved_tag(
-    registry: Registry, engine: Any, repository: str, context: RecordingContext
-) -> None:
-    old = registry.push(repository, "nightly", seed=1)
-    registry.push(repository, "nightly", seed=2)
-    args = LockImage.Args(f"{registry.address}/{repository}:nightly", pinned=old)
-    assert LockImage().run(args, context).data["gone"] is False
-    registry.delete(repository, old)
-    assert LockImage().run(args, context).data["gone"] is True
+def test_removed_digest_is_distinguished_from_a_moved_tag(images: Images) -> None:
+    old = images.push("nightly", seed=1)
+    images.push("nightly", seed=2)
+    args = LockImage.Args(f"{images.name}:nightly", pinned=old)
+    assert LockImage().run(args, images.context).data["gone"] is False
+    images.delete(old)
+    assert LockImage().run(args, images.context).data["gone"] is True
 
 
-def test_the_entry_stands_in_the_lock_with_one_line_a_platform_and_comes_back(
-    registry: Registry, engine: Any, repository: str, context: RecordingContext, tmp_path: Path
-) -> None:
-    registry.push(repository, "v1")
-    entry = LockImage().run(LockImage.Args(f"{registry.address}/{repository}:v1"), context).data
+def test_entry_is_written_with_a_line_for_each_platform_and_read_back(images: Images, tmp_path: Path) -> None:
+    _, entry = images.push_and_lock()
     lockfile.Lock().with_image("a/b:v1", entry).save(tmp_path)
     text = (tmp_path / "spark.lock").read_text()
     assert sum(line.lstrip().startswith("- {platform: linux/") for line in text.splitlines()) == 2
@@ -63,21 +55,15 @@ def test_the_entry_stands_in_the_lock_with_one_line_a_platform_and_comes_back(
     assert lockfile.load(tmp_path).image("a/b:v1") == {**kept, "options": None}
 
 
-def test_a_lock_broken_by_hand_is_refused_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "spark.lock").write_text("schema: 1\nimages:\n  a/b:v1:\n    digest: sha256:short\n")
-    with pytest.raises(Refused, match=r"spark\.lock:4"):
-        lockfile.load(tmp_path)
-
-
-def test_dockers_own_login_is_used_and_its_absence_explained(
+def test_login_of_docker_is_used(
     tmp_path: Path, engine: Any, repository: str, context: RecordingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import bcrypt
 
-    open_one = Registry(tmp_path / "private")
-    open_one.start()
-    open_one.push(repository, "v1")
-    open_one.stop()
+    unprotected = Registry(tmp_path / "private")
+    unprotected.start()
+    unprotected.push(repository, "v1")
+    unprotected.stop()
     private = Registry(tmp_path / "private", htpasswd="nobody:" + bcrypt.hashpw(b"tests", bcrypt.gensalt(4)).decode())
     private.start()
     try:

@@ -1,4 +1,4 @@
-"""Sending an image through a real sshd into a real engine, with a key created for it."""
+"""Sending an image through a real sshd to a real Docker Engine, with a key for this transfer."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,8 +15,7 @@ from sparkwright.modules.image.docker_image import AdoptImage
 from sparkwright.modules.image.image_transfer import CopyKey, InspectImage, SendImage
 from sparkwright.trust.image_name import ImageReference
 from tests.modules.context import RecordingContext
-from tests.registry.server import Registry
-from tests.registry.test_docker_image import lock_image, pull_image
+from tests.registry.images import Images
 from tests.remote.sshd import SSHD, Sshd
 
 pytestmark = [pytest.mark.docker, pytest.mark.ssh]
@@ -34,21 +33,25 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def image(registry: Registry, engine: Any, repository: str, context: RecordingContext) -> str:
-    registry.push(repository, "v1", layer_bytes=(300_000, 200_000))
-    ref = f"{registry.address}/{repository}:v1"
-    entry = lock_image(context, ref)
-    pull_image(context, ref, entry)
+def image(images: Images) -> str:
+    """Return the pinned reference of an image on the host."""
+    ref, entry = images.push_and_lock(layer_bytes=(300_000, 200_000))
+    images.pull(ref, entry)
     return f"{ref}@{entry['digest']}"
 
 
-def authorize(sshd: Sshd, public: str, command: str) -> None:
-    """Copy the line that `copy_key` writes to the file that this sshd reads."""
-    target = RecordingContext(sshd.home)
-    CopyKey().run(CopyKey.Args(public, command), target)
+#: the command that a host runs for the key
+LOAD = image_archive.load_command("gzip", image_archive.receive_command(2**24))
+
+
+def authorize_sender(sshd: Sshd, folder: Path, command: str = LOAD) -> RecordingContext:
+    """Let a new key run this command. Return the context of a host that has the key."""
+    private, public = _generate_key_pair()
+    CopyKey().run(CopyKey.Args(public, command), RecordingContext(sshd.home))
     line = (sshd.home / ".ssh/authorized_keys").read_text()
     assert line.startswith('restrict,expiry-time="')
-    (sshd.folder / "authorized_keys").write_text(line)
+    (sshd.folder / "authorized_keys").write_text(line)  # the file that this sshd reads
+    return RecordingContext(folder / "home", architecture="x86_64", secrets={"SPARKWRIGHT_COPY_KEY": private})
 
 
 def send_arguments(image: str, sshd: Sshd, **other: Any) -> SendImage.Args:
@@ -62,35 +65,26 @@ def send_arguments(image: str, sshd: Sshd, **other: Any) -> SendImage.Args:
     return SendImage.Args(**{**defaults, **other})
 
 
-def test_an_image_arrives_is_compared_and_known_by_its_digest(
+def test_sent_image_is_compared_and_adopted(
     image: str, sshd: Sshd, engine: Any, context: RecordingContext, tmp_path: Path
 ) -> None:
-    private, public = _generate_key_pair()
-    authorize(sshd, public, image_archive.load_command("gzip", image_archive.receive_command(2**24)))
+    sender = authorize_sender(sshd, tmp_path)
     image_data = InspectImage().run(InspectImage.Args(image), context).data
-    sender = RecordingContext(tmp_path / "home", architecture="x86_64", secrets={"SPARKWRIGHT_COPY_KEY": private})
     result = SendImage().run(send_arguments(image, sshd), sender)
     assert result.data["sent_bytes"] > 500_000
     assert [item for item in sender.events if item["event"] == "progress"]
-    incoming = f"{ImageReference.parse(image).repository}:incoming-1"
-    args = AdoptImage.Args(
-        incoming, image, image_data["layers"], image_data["platform"], [image_data["id"]], image_data["names"]
-    )
-    engine.remove_image(f"{ImageReference.parse(image).repository}@{ImageReference.parse(image).digest}", force=True)
+    name = ImageReference.parse(image)
+    content = image_data["layers"], image_data["platform"], [image_data["id"]], image_data["names"]
+    args = AdoptImage.Args(f"{name.repository}:incoming-1", image, *content)
+    engine.remove_image(f"{name.repository}@{name.digest}", force=True)
     AdoptImage().run(args, context)
-    assert (
-        find(engine, image, [image_data["id"]])["Id"]
-        == inspect(engine, ImageReference.parse(image).verified_tag)["Id"]
-        == image_data["id"]
-    )
-    assert not [
-        path
-        for path in tmp_path.rglob("*")
-        if path.is_file() and b"OPENSSH PRIVATE" in path.read_bytes() and path.name != "host_key"
-    ]
+    assert find(engine, image, [image_data["id"]])["Id"] == image_data["id"]
+    assert inspect(engine, name.verified_tag)["Id"] == image_data["id"]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "host_key"]
+    assert not [path for path in files if b"OPENSSH PRIVATE" in path.read_bytes()]
 
 
-def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, context: RecordingContext) -> None:
+def test_other_image_than_expected_is_removed(image: str, engine: Any, context: RecordingContext) -> None:
     incoming = f"{ImageReference.parse(image).repository}:incoming-2"
     engine.tag(image, *incoming.rsplit(":", 1))
     image_data = InspectImage().run(InspectImage.Args(image), context).data
@@ -100,34 +94,28 @@ def test_what_arrives_and_is_something_else_is_removed(image: str, engine: Any, 
     assert inspect(engine, incoming) == {}
 
 
-def test_a_host_with_another_key_gets_nothing(image: str, sshd: Sshd, tmp_path: Path) -> None:
-    private, public = _generate_key_pair()
-    authorize(sshd, public, image_archive.load_command("gzip", image_archive.receive_command(2**24)))
-    sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
+def test_host_with_another_key_receives_nothing(image: str, sshd: Sshd, tmp_path: Path) -> None:
+    sender = authorize_sender(sshd, tmp_path)
     other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
     with pytest.raises(Unreachable, match="cannot reach"):
         SendImage().run(send_arguments(image, sshd, host_key=other), sender)
     assert "load" not in (sshd.folder / "log").read_text()
 
 
-def test_an_address_where_nobody_listens_is_passed_over(image: str, sshd: Sshd, tmp_path: Path) -> None:
-    private, public = _generate_key_pair()
-    authorize(sshd, public, image_archive.load_command("gzip", image_archive.receive_command(2**24)))
-    sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
+def test_unreachable_address_is_skipped(image: str, sshd: Sshd, tmp_path: Path) -> None:
+    sender = authorize_sender(sshd, tmp_path)
     result = SendImage().run(send_arguments(image, sshd, addresses=["127.0.0.1:9", f"127.0.0.1:{sshd.port}"]), sender)
     assert result.data["address"] == f"127.0.0.1:{sshd.port}"
 
 
-def test_an_engine_that_refuses_is_quoted(image: str, sshd: Sshd, engine: Any, tmp_path: Path) -> None:
-    private, public = _generate_key_pair()
-    authorize(sshd, public, "cat > /dev/null; echo no space left on device >&2; exit 1")
-    sender = RecordingContext(tmp_path / "home", secrets={"SPARKWRIGHT_COPY_KEY": private})
+def test_error_of_the_receiving_engine_is_reported(image: str, sshd: Sshd, engine: Any, tmp_path: Path) -> None:
+    sender = authorize_sender(sshd, tmp_path, "cat > /dev/null; echo no space left on device >&2; exit 1")
     with pytest.raises(Failed, match="no space left on device"):
         SendImage().run(send_arguments(image, sshd), sender)
     assert not [tag for row in engine.images() for tag in row["RepoTags"] or () if ":incoming-" in tag]
 
 
-def test_the_key_of_a_transfer_goes_and_other_keys_stay(tmp_path: Path) -> None:
+def test_only_the_key_of_the_transfer_is_removed(tmp_path: Path) -> None:
     file = tmp_path / ".ssh/authorized_keys"
     file.parent.mkdir()
     file.write_text("ssh-ed25519 AAAAmine me@laptop\nrestrict ssh-ed25519 AAAAold sparkwright-copy\n")

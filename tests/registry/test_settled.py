@@ -1,4 +1,4 @@
-"""A container has no drift right after it was created, for all options of a recipe and an image, with a real engine."""
+"""A new container has no drift, for all options of a recipe and an image, with a real Docker Engine."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,16 +8,14 @@ import pytest
 from sparkwright.host.containers import container_options, containers
 from sparkwright.modules.server.container import Container
 from sparkwright.protocol.container import ContainerSpec, locked_ids
-from tests.modules.context import RecordingContext
-from tests.registry.server import Registry
-from tests.registry.test_docker_image import lock_image, pull_image
+from tests.registry.images import Images
 from tests.remote.sshd import free_port
 
 pytestmark = pytest.mark.docker
 
 IMAGE = {
     "Env": ["PATH=/bin", "LEVEL=INFO", "EMPTY=", "PAIR=a=b"],
-    "Labels": {"made.by": "tests", "sparkwright.run": "of another life"},
+    "Labels": {"made.by": "tests", "sparkwright.run": "an earlier one"},
     "Entrypoint": ["/wait", "serve"],
     "Cmd": ["--of", "image"],
     "User": "1000:1000",
@@ -27,35 +25,35 @@ IMAGE = {
     "Healthcheck": {"Test": ["CMD", "/wait"], "Interval": 60_000_000_000},
     "StopSignal": "SIGKILL",
 }
-#: what the image is, beside the usual, and what the recipe asks for
+#: changes to the config of the image, and the options of the recipe
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nothing": ({}, {}),
-    "an image that brings nothing": (dict.fromkeys(IMAGE) | {"Cmd": ["/wait"]}, {}),
-    "a bare image and a command": (dict.fromkeys(IMAGE), {"command": ["/wait", "--port", "8000"]}),
-    "the image's environment": ({}, {"env": {"LEVEL": "INFO", "EMPTY": "", "PAIR": "a=b"}}),
-    "another environment": ({}, {"env": {"LEVEL": "", "MORE": "ü \n'\"$(id)", "PATH": "/usr/bin"}}),
-    "the image's label": ({}, {"labels": {"made.by": "tests"}}),
+    "no options": ({}, {}),
+    "minimal image": (dict.fromkeys(IMAGE) | {"Cmd": ["/wait"]}, {}),
+    "minimal image and a command": (dict.fromkeys(IMAGE), {"command": ["/wait", "--port", "8000"]}),
+    "environment of the image": ({}, {"env": {"LEVEL": "INFO", "EMPTY": "", "PAIR": "a=b"}}),
+    "other environment": ({}, {"env": {"LEVEL": "", "MORE": "ü \n'\"$(id)", "PATH": "/usr/bin"}}),
+    "label of the image": ({}, {"labels": {"made.by": "tests"}}),
     "other labels": ({}, {"labels": {"made.by": "me", "com.example.a": "b", "empty": ""}}),
-    "the image's entrypoint": ({}, {"entrypoint": ["/wait", "serve"], "command": ["--a"]}),
-    "the image's entrypoint and no command": ({}, {"entrypoint": ["/wait", "serve"]}),
-    "one word of entrypoint": ({"Entrypoint": ["/wait"]}, {"entrypoint": ["/wait"], "command": ["--a"]}),
-    "another entrypoint": ({}, {"entrypoint": ["/wait", "-m", "vllm"], "command": ["--a", "b"]}),
-    "an empty entrypoint": ({}, {"entrypoint": [], "command": ["--a"]}),
-    "no entrypoint at all": ({}, {"entrypoint": [""], "command": ["/wait", "--a"]}),
-    "the image's command": ({}, {"command": ["--of", "image"]}),
-    "ipc of the engine": ({}, {"ipc": ""}),
+    "entrypoint of the image": ({}, {"entrypoint": ["/wait", "serve"], "command": ["--a"]}),
+    "entrypoint of the image without a command": ({}, {"entrypoint": ["/wait", "serve"]}),
+    "entrypoint of one word": ({"Entrypoint": ["/wait"]}, {"entrypoint": ["/wait"], "command": ["--a"]}),
+    "other entrypoint": ({}, {"entrypoint": ["/wait", "-m", "vllm"], "command": ["--a", "b"]}),
+    "empty entrypoint": ({}, {"entrypoint": [], "command": ["--a"]}),
+    "removed entrypoint": ({}, {"entrypoint": [""], "command": ["/wait", "--a"]}),
+    "command of the image": ({}, {"command": ["--of", "image"]}),
+    "ipc unset": ({}, {"ipc": ""}),
     "ipc private": ({}, {"ipc": "private"}),
     "ipc shareable": ({}, {"ipc": "shareable"}),
     "ipc none": ({}, {"ipc": "none"}),
     "ipc and memory of the host": ({}, {"ipc": "host", "shm_size": "16m"}),
     "memory in megabytes": ({}, {"ipc": "private", "shm_size": "1.5MiB"}),
     "memory in bytes": ({}, {"ipc": "private", "shm_size": "16777216"}),
-    "no memory": ({}, {"ipc": "private", "shm_size": "0"}),
+    "memory of 0": ({}, {"ipc": "private", "shm_size": "0"}),
     "ports": ({}, {"ports": ["127.0.0.1:PORT:8000", "127.0.0.1:PORT:8000/tcp", "127.0.0.1:PORT:9000/udp", "[::1]:PORT:7000"]}),
     "volumes": ({}, {"volumes": ["/usr/share/:/b/:ro", "/usr/lib:/a", "/etc/hostname:/c:rw", "NAMED:/d"]}),
-    "a volume over the image's": ({}, {"volumes": ["/usr/share:/data:ro"]}),
+    "volume over that of the image": ({}, {"volumes": ["/usr/share:/data:ro"]}),
     "limits": ({}, {"ulimits": {"nofile": "512:1024", "core": "0"}}),
-    "all at once": (
+    "all options": (
         {},
         {"env": {"LEVEL": "INFO", "A": "1"}, "labels": {"made.by": "tests"}, "entrypoint": ["/wait", "serve"], "ipc": "",
          "command": ["--of", "image"], "shm_size": "", "ulimits": {}, "volumes": [], "restart": "always"},
@@ -74,14 +72,10 @@ def name(repository: str, engine: Any) -> Iterator[str]:
         engine.remove_volume(row["Name"])
 
 
-def push_and_build_spec(
-    registry: Registry, context: RecordingContext, repository: str, name: str, case: str
-) -> dict[str, Any]:
+def push_and_build_spec(images: Images, name: str, case: str) -> dict[str, Any]:
     image, options = CASES[case]
-    registry.push(repository, "v1", config={**IMAGE, **image})
-    ref = f"{registry.address}/{repository}:v1"
-    entry = lock_image(context, ref)
-    pull_image(context, ref, entry)
+    ref, entry = images.push_and_lock(config={**IMAGE, **image})
+    images.pull(ref, entry)
     options = {
         key: [_fill_placeholders(item, name) for item in value] if key in ("ports", "volumes") else value
         for key, value in options.items()
@@ -95,49 +89,40 @@ def _fill_placeholders(text: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_second_look_finds_nothing_to_do(
-    case: str, registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
-) -> None:
-    args = Container.Args(push_and_build_spec(registry, context, repository, name, case))
-    first = Container().run(args, context)
+def test_new_container_has_no_drift(images: Images, case: str, name: str) -> None:
+    args = Container.Args(push_and_build_spec(images, name, case))
+    first = Container().run(args, images.context)
     assert first.changed and first.data["running"]
-    again = Container().run(args, context)
+    again = Container().run(args, images.context)
     assert (again.changed, again.data["drift"], again.data["differs"]) == (False, [], False)
 
 
-def test_what_is_taken_from_a_recipe_again_is_a_difference(
-    registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
-) -> None:
-    spec = push_and_build_spec(registry, context, repository, name, "other labels")
+def test_removed_options_are_drift(images: Images, name: str) -> None:
+    spec = push_and_build_spec(images, name, "other labels")
     spec |= {"env": {"MORE": "1", "LEVEL": "DEBUG"}, "entrypoint": ["/wait", "other"]}
-    Container().run(Container.Args(spec), context)
+    Container().run(Container.Args(spec), images.context)
     plain = {**spec, "env": {}, "labels": {}, "entrypoint": None}
-    looked = RecordingContext(context.machine.home, architecture="x86_64", check=True)
-    result = Container().run(Container.Args(plain), looked)
+    result = Container().run(Container.Args(plain), images.check_context())
     assert {item.field for item in result.diff} >= {"env", "labels", "entrypoint"}
 
 
 @pytest.mark.parametrize(
     "wanted", [{"gpus": "all"}, {"gpus": "2"}, {"gpus": "device=1,0"}, {"ulimits": {"stack": "1:-1", "memlock": "-1"}}]
 )
-def test_what_this_machine_cannot_start_is_said_back_as_it_was_asked_for(
-    wanted: dict[str, Any], registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
-) -> None:
-    """Created only: starting would need the NVIDIA runtime, or more rights than a test may have."""
-    spec = ContainerSpec.from_json({**push_and_build_spec(registry, context, repository, name, "nothing"), **wanted})
+def test_created_container_has_no_differences(images: Images, wanted: dict[str, Any], engine: Any, name: str) -> None:
+    """It is not started: that would require the NVIDIA runtime, or more privileges than a test has."""
+    spec = ContainerSpec.from_json({**push_and_build_spec(images, name, "no options"), **wanted})
     engine.create_container_from_config(container_options.build_create_body(spec), name)
-    client = context.docker()
+    client = images.context.docker()
     attrs = containers.inspect(client, name)
     assert attrs is not None
     assert container_options.differences(spec, attrs, containers.image_of(client, attrs)) == []
 
 
-def test_a_container_whose_image_is_gone_is_judged_by_what_is_asked_for(
-    registry: Registry, engine: Any, repository: str, name: str, context: RecordingContext
-) -> None:
-    spec = ContainerSpec.from_json(push_and_build_spec(registry, context, repository, name, "the image's environment"))
-    Container().run(Container.Args(spec.to_json()), context)
-    attrs = containers.inspect(context.docker(), name)
+def test_container_without_its_image_is_compared_with_the_recipe(images: Images, name: str) -> None:
+    spec = ContainerSpec.from_json(push_and_build_spec(images, name, "environment of the image"))
+    Container().run(Container.Args(spec.to_json()), images.context)
+    attrs = containers.inspect(images.context.docker(), name)
     assert attrs is not None
     assert container_options.differences(spec, attrs, {}) == []
     other = ContainerSpec.from_json({**spec.to_json(), "env": {"LEVEL": "DEBUG"}})
