@@ -1,4 +1,4 @@
-"""The real pip-audit against a service of vulnerabilities on loopback."""
+"""The real pip-audit with a vulnerability service on loopback."""
 
 import http.server
 import json
@@ -19,7 +19,7 @@ IDNA = f"idna {runtime.pinned_requirements()['idna'].version}"
 
 
 class OsvHandler(http.server.BaseHTTPRequestHandler):
-    """Knows what `vulnerable` holds: a package's name, and the version that fixes it."""
+    """Reports the packages in `vulnerable`, which maps names to the version with the fix."""
 
     vulnerable: ClassVar[dict[str, str]] = {}
 
@@ -38,7 +38,7 @@ class OsvHandler(http.server.BaseHTTPRequestHandler):
         return {"id": "PYSEC-2026-1", "modified": "2026-01-01T00:00:00Z", "details": "bad", "affected": affected}
 
     def log_message(self, *args: object) -> None:
-        """Silent."""
+        del args
 
 
 @pytest.fixture
@@ -54,24 +54,24 @@ def run_audit(url: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("vulnerable", "code", "says"),
+    ("vulnerable", "code", "message"),
     [
         ({}, 0, f"{len(runtime.pinned_requirements())} packages checked, 0 vulnerabilities known"),
         ({"idna": "99.0"}, 1, f"{IDNA}: PYSEC-2026-1, fixed in 99.0"),
         ({"idna": ""}, 0, f"{IDNA}: PYSEC-2026-1, no version fixes it yet"),
     ],
 )
-def test_a_vulnerability_that_a_version_fixes_fails(
-    service: str, monkeypatch: pytest.MonkeyPatch, vulnerable: dict[str, str], code: int, says: str
+def test_audit_fails_for_a_vulnerability_with_a_fix(
+    service: str, monkeypatch: pytest.MonkeyPatch, vulnerable: dict[str, str], code: int, message: str
 ) -> None:
     monkeypatch.setattr(OsvHandler, "vulnerable", vulnerable)
     result = run_audit(service)
-    assert says in result.stdout, result.stderr
+    assert message in result.stdout, result.stderr
     assert "pip-audit: this environment: " in result.stdout
     assert result.returncode == code
 
 
-def test_a_service_that_cannot_be_reached_is_said_and_fails_nothing() -> None:
+def test_unreachable_service_is_reported_without_a_failure() -> None:
     result = run_audit("http://127.0.0.1:9/v1/query")
     assert result.stdout.startswith("pip-audit: no vulnerability data reachable, not checked")
     assert result.returncode == 0

@@ -1,4 +1,4 @@
-"""The benchmarks, which no other test runs: what they import exists."""
+"""The imports of the benchmarks, which no other test runs."""
 
 import ast
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ BENCHMARKS = sorted((Path(__file__).parents[2] / "benchmarks").rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
-def test_every_module_that_a_benchmark_imports_exists(path: Path) -> None:
+def test_imported_modules_exist(path: Path) -> None:
     imports = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom))
     modules = {node.module for node in imports if node.module}
     own = [module for module in modules if module.startswith(("sparkwright.", "tests.", "benchmarks."))]

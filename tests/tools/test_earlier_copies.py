@@ -1,4 +1,4 @@
-"""The table of earlier copies is what the history of this checkout gives."""
+"""The table of earlier copies matches the history of this checkout."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ import pytest
 from tools import earlier_copies
 
 
-def test_the_table_is_that_of_the_history() -> None:
+def test_table_matches_the_history() -> None:
     try:
         versions = earlier_copies.versions()
     except (OSError, subprocess.CalledProcessError):

@@ -13,7 +13,7 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def test_only_quotes_of_a_lost_message_are_listed(tmp_path: Path) -> None:
+def test_only_quotes_of_a_removed_message_are_listed(tmp_path: Path) -> None:
     for folder in ("src", "tests", "docs"):
         (tmp_path / folder).mkdir()
     message = tmp_path / "src" / "messages.py"

@@ -21,7 +21,7 @@ def names(hosts):
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A project with the tool, every limit of which is zero."""
+    """Return a project with the tool, in which every limit is zero."""
     (tmp_path / "tools").mkdir()
     (tmp_path / "src").mkdir()
     shutil.copy(TOP / "tools/voice.py", tmp_path / "tools/voice.py")
@@ -38,9 +38,8 @@ def run_lint(tree: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_plain_english_passes(tree: Path) -> None:
-    (tree / "src/hosts.py").write_text(
-        '"""The inventory."""\n\nnames = [host.name for host in ()]  # there is no other\n'
-    )
+    text = '"""The inventory."""\n\nnames = [host.name for host in ()]  # there is no other\n'
+    (tree / "src/hosts.py").write_text(text)
     assert run_lint(tree).returncode == 0
 
 
@@ -56,7 +55,7 @@ def test_plain_english_passes(tree: Path) -> None:
         ("asked.py", "", "src/asked.py:1: a module whose name is no noun: asked"),
     ],
 )
-def test_an_idiom_is_refused_with_its_place(tree: Path, file: str, text: str, expected: str) -> None:
+def test_idiom_is_refused_with_its_location(tree: Path, file: str, text: str, expected: str) -> None:
     (tree / "src" / file).write_text(text)
     result = run_lint(tree)
     assert result.returncode == 1

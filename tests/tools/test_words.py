@@ -28,7 +28,7 @@ PAGE = """# Words
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository with the tool, a page of words and a folder for sources."""
+    """Return a repository with the tool, a page of words and a folder for sources."""
     for folder in ("tools", "docs", "src"):
         (tmp_path / folder).mkdir()
     shutil.copy(TOP / "tools/words.py", tmp_path / "tools/words.py")
@@ -59,22 +59,21 @@ def run_lint(tree: Path) -> subprocess.CompletedProcess[str]:
         ("elsewhere.md", "a neighbour\n", []),
     ],
 )
-def test_a_retired_word_is_refused_where_it_stands(tree: Path, name: str, text: str, lines: list[int]) -> None:
+def test_retired_word_is_refused_with_its_location(tree: Path, name: str, text: str, lines: list[int]) -> None:
     (tree / name).write_text(text)
     result = run_lint(tree)
-    assert [line.partition(": ")[0] for line in result.stdout.splitlines() if "is retired" in line] == [
-        f"{name}:{line}" for line in lines
-    ], result.stderr
+    locations = [line.partition(": ")[0] for line in result.stdout.splitlines() if "is retired" in line]
+    assert locations == [f"{name}:{line}" for line in lines], result.stderr
     assert result.returncode == bool(lines), result.stderr
 
 
-def test_the_word_to_use_is_named(tree: Path) -> None:
+def test_replacement_is_named(tree: Path) -> None:
     (tree / "docs/a.md").write_text("a neighbour\n")
     assert run_lint(tree).stdout == (
         "docs/a.md:1: 'neighbour' is retired; write: peer\n1 retired word (docs/words.md)\n"
     )
 
 
-def test_this_tree_uses_no_retired_word() -> None:
+def test_source_tree_passes() -> None:
     result = run_lint(TOP)
     assert result.returncode == 0, result.stdout + result.stderr

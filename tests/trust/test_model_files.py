@@ -1,37 +1,49 @@
-"""The valid files of a model, its id and its revision."""
+"""Valid and invalid files, ids and revisions of models."""
 
 from typing import Any
 
 import pytest
 
 from sparkwright.errors import Failed
-from sparkwright.trust.model_files import (
-    check_file_set,
-    check_files,
-    check_model_file,
-    check_model_id,
-    check_revision,
-)
+from sparkwright.trust.model_files import check_file_set, check_files, check_model_file, check_model_id, check_revision
 
 
 def file_row(**fields: Any) -> dict[str, Any]:
     return {"path": "a", "size_bytes": 1, "sha256": None, "blob_id": "b" * 40, **fields}
 
 
-@pytest.mark.parametrize("name", ["a", ".gitattributes", ".cache/x", ".beforehand", "a" * 246, "ü #1.txt", "'q': x"])
-def test_names_that_a_repository_may_have(name: str) -> None:
-    assert check_model_file(name) == ""
+def parametrize_texts(valid: list[str], invalid: list[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("text", "is_valid"), [*((text, True) for text in valid), *((text, False) for text in invalid)]
+    )
 
 
-@pytest.mark.parametrize(
-    "name", ["../a", ".before", ".before/a", ".cache/huggingface", ".cache/sparkwright/a", "a" * 247, "a\\b"]
+@parametrize_texts(
+    ["a", ".gitattributes", ".cache/x", ".beforehand", "a" * 246, "ü #1.txt", "'q': x"],
+    ["../a", ".before", ".before/a", ".cache/huggingface", ".cache/sparkwright/a", "a" * 247, "a\\b"],
 )
-def test_names_that_none_may_have(name: str) -> None:
-    assert check_model_file(name)
+def test_name_of_a_file(text: str, is_valid: bool) -> None:
+    assert (check_model_file(text) == "") is is_valid
+
+
+@parametrize_texts(
+    ["Qwen/Qwen3.5-35B-A3B-FP8", "gpt2", "01-ai/Yi-6B", "a_b/c.d"],
+    ["../x/y", "a/b/c", "a/../b", "/a/b", "a/", "", "a b/c", "a/b\n", "-a/b", "a/b--c", "ü/b"],
+)
+def test_model_id(text: str, is_valid: bool) -> None:
+    assert (check_model_id(text) == "") is is_valid
+
+
+@parametrize_texts(
+    ["main", "refs/pr/1", "v1.0", "v1@2", "a" * 40, "grün", "feature/x-y"],
+    ["", "a b", "../x", "a..b", "-x", "/x", "x/", "a\x1b", "a:b", "a\\b", "a" * 256, "a//b"],
+)
+def test_revision(text: str, is_valid: bool) -> None:
+    assert (check_revision(text) == "") is is_valid
 
 
 @pytest.mark.parametrize(
-    ("names", "why"),
+    ("names", "message"),
     [
         (["a", "A", "a.b/c", "a-b", "a b"], ""),
         (["a", "b", "a"], "the file 'a' twice"),
@@ -40,12 +52,13 @@ def test_names_that_none_may_have(name: str) -> None:
         ([f"f{n}" for n in range(20_001)], "20001 files"),
     ],
 )
-def test_names_that_fit_together(names: list[str], why: str) -> None:
-    assert check_file_set(names).startswith(why) and bool(check_file_set(names)) == bool(why)
+def test_conflicting_names_are_reported(names: list[str], message: str) -> None:
+    problem = check_file_set(names)
+    assert problem.startswith(message) and bool(problem) == bool(message)
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "message"),
     [
         ({"path": None}, "is not text"),
         ({"size_bytes": True}, "a size of True bytes"),
@@ -58,31 +71,7 @@ def test_names_that_fit_together(names: list[str], why: str) -> None:
         ({"sha256": ["a"]}, "the sha256"),
     ],
 )
-def test_a_row_that_can_not_be_is_named(fields: dict[str, Any], why: str) -> None:
+def test_invalid_row_is_refused(fields: dict[str, Any], message: str) -> None:
     assert check_files([file_row()], "the lock") == [file_row()]
-    with pytest.raises(Failed, match=why):
+    with pytest.raises(Failed, match=message):
         check_files([file_row(**fields)], "the lock")
-
-
-@pytest.mark.parametrize("text", ["Qwen/Qwen3.5-35B-A3B-FP8", "gpt2", "01-ai/Yi-6B", "a_b/c.d"])
-def test_ids(text: str) -> None:
-    assert check_model_id(text) == ""
-
-
-@pytest.mark.parametrize(
-    "text", ["../x/y", "a/b/c", "a/../b", "/a/b", "a/", "", "a b/c", "a/b\n", "-a/b", "a/b--c", "ü/b"]
-)
-def test_what_is_no_id(text: str) -> None:
-    assert check_model_id(text)
-
-
-@pytest.mark.parametrize("text", ["main", "refs/pr/1", "v1.0", "v1@2", "a" * 40, "grün", "feature/x-y"])
-def test_revisions(text: str) -> None:
-    assert check_revision(text) == ""
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a b", "../x", "a..b", "-x", "/x", "x/", "a\x1b", "a:b", "a\\b", "a" * 256, "a//b"]
-)
-def test_what_is_no_revision(text: str) -> None:
-    assert check_revision(text)

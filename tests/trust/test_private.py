@@ -1,4 +1,4 @@
-"""Folders and files for one user, whatever the umask."""
+"""Folders and files that only their user can access, with any umask."""
 
 import os
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ def format_mode(path: Path) -> str:
     return f"{path.lstat().st_mode & 0o7777:04o}"
 
 
-def test_what_is_made_is_closed_and_what_stood_above_stays_as_it_is(tmp_path: Path) -> None:
+def test_new_folders_are_private_and_existing_ones_unchanged(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     private.create_folder(home / ".local/state/sparkwright")
     assert [format_mode(home / name) for name in ("", ".local", ".local/state/sparkwright")] == ["0755", "0700", "0700"]
 
 
-def test_a_folder_that_stood_open_is_closed_with_all_in_it_and_links_are_not_followed(tmp_path: Path) -> None:
+def test_tree_is_made_private_without_following_links(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("")
     outside.chmod(0o666)
@@ -43,13 +43,13 @@ def test_a_folder_that_stood_open_is_closed_with_all_in_it_and_links_are_not_fol
     assert format_mode(outside) == "0666"
 
 
-def test_what_is_stored_is_closed(tmp_path: Path) -> None:
+def test_stored_files_are_private(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     state.write("baselines/x", {"a": 1})
     assert format_mode(state.path / "baselines") == "0700" and format_mode(state.path / "baselines/x.json") == "0600"
 
 
-def test_what_has_a_second_name_is_not_closed_by_root(tmp_path: Path) -> None:
+def test_hard_links_are_not_changed_by_root(tmp_path: Path) -> None:
     """A hard link to /etc/passwd in a folder that root tightens must not close /etc/passwd."""
     if os.geteuid() != 0:
         pytest.skip("needs root")

@@ -1,4 +1,4 @@
-"""Names of secrets are recognized, and names that merely look like one are not."""
+"""Names and values of secrets are recognized, and similar ones are not."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from sparkwright.trust.secret_names import is_secret, is_secret_name, url_passwo
         "apiKey", "BECOME_PASSWORD", "TOKEN", "GH_PAT", "TLS_PASSPHRASE",
     ],
 )  # fmt: skip
-def test_these_hold_a_secret(name: str) -> None:
+def test_name_of_a_secret(name: str) -> None:
     assert is_secret_name(name)
     assert is_secret(name, "correct horse")
 
@@ -25,7 +25,7 @@ def test_these_hold_a_secret(name: str) -> None:
         "COMPATIBLE",
     ],
 )  # fmt: skip
-def test_these_do_not(name: str) -> None:
+def test_name_of_no_secret(name: str) -> None:
     assert not is_secret_name(name)
     assert not is_secret(name, "correct horse")
 
@@ -33,11 +33,11 @@ def test_these_do_not(name: str) -> None:
 @pytest.mark.parametrize(
     "value", ["", "1", "0.5", "true", "off", "{{ hub_token }}", "$TOKEN", "${TOKEN}", "HF_TOKEN", None, 7, ["a"]]
 )
-def test_a_setting_or_a_reference_is_no_secret_whatever_its_name(value: object) -> None:
+def test_settings_and_references_are_no_secrets(value: object) -> None:
     assert not is_secret("MY_TOKEN", value)
 
 
-def test_a_secret_between_two_references_is_one() -> None:
+def test_text_between_references_is_a_secret() -> None:
     assert is_secret("MY_TOKEN", "{{ a }}hunter2{{ b }}")
     assert not is_secret("MY_TOKEN", "{{ a }}{{ b }}")
 
@@ -55,11 +55,11 @@ def test_a_secret_between_two_references_is_one() -> None:
         ("10.0.0.1:3128", ""),
     ],
 )
-def test_a_password_in_a_url_is_found(url: str, password: str) -> None:
+def test_password_in_a_url(url: str, password: str) -> None:
     assert url_password(url) == password
     assert is_secret("ANY_NAME", url) == bool(password)
 
 
 @pytest.mark.parametrize("value", ["hf_" + "a" * 34, "sk-" + "b" * 48, "github_pat_" + "c" * 40])
-def test_a_token_that_says_what_it_is_is_one_under_any_name(value: str) -> None:
+def test_token_with_a_known_prefix_is_a_secret_under_any_name(value: str) -> None:
     assert is_secret("HUB", value)

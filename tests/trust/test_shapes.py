@@ -1,4 +1,4 @@
-"""A value that does not fit its shape is refused, with the place; one that fits is complete."""
+"""Values are validated against shapes; a mismatch is reported with its path."""
 
 import re
 from typing import Any
@@ -37,12 +37,12 @@ ROW: dict[str, Shape] = {"name": line, "size": float, "more": OptionalField([str
         ({"a": optional(int)}, {"a": None}), ({"a": optional(int)}, {}), (ROW, {"name": "a", "size": 1, "more": ["b"], "x": 1}),
     ],
 )  # fmt: skip
-def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
+def test_valid_value_is_unchanged(shape: Shape, value: Any) -> None:
     assert validate(value, shape, "it") == value
 
 
 @pytest.mark.parametrize(
-    ("shape", "value", "why"),
+    ("shape", "value", "message"),
     [
         (str, 1, "it is not text"), (bool, 1, "it is not true or false"), (int, True, "it is not a whole number"),
         (int, 0.5, "whole number"), (float, "1", "it is not a number"), (float, True, "it is not a number"),
@@ -59,12 +59,12 @@ def test_what_fits_is_as_it_was(shape: Shape, value: Any) -> None:
         (ROW, {"name": "a"}, "it has no size"), (ROW, {"name": "a", "size": 1, "more": [2]}, "it.more[0] is not text"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_says_where(shape: Shape, value: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(why)):
+def test_invalid_value_is_refused(shape: Shape, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         validate(value, shape, "it")
 
 
-def test_what_is_missing_is_the_usual_and_nobody_elses() -> None:
+def test_default_of_a_missing_field_is_not_shared() -> None:
     first, second = (validate({"name": "a", "size": 1}, ROW, "it") for _ in range(2))
     first["more"].append("x")
     assert second["more"] == []
@@ -79,18 +79,18 @@ def test_what_is_missing_is_the_usual_and_nobody_elses() -> None:
         ([], "."),
     ],
 )
-def test_what_a_stranger_answers_is_refused_with_the_part_that_is_wrong(value: Any, part: str) -> None:
+def test_invalid_answer_is_refused_with_the_path_of_the_error(value: Any, part: str) -> None:
     shape = {"config": {str: str}, "rows": [{"a": int}]}
     with pytest.raises(Failed, match=rf"^the answer is not valid{re.escape(part)}$"):
         validate_or_fail(value, shape, "the answer")
 
 
-def test_a_partial_object_goes_on_without_what_does_not_fit() -> None:
+def test_partial_object_drops_invalid_fields() -> None:
     inner = Partial({"size": number}, strict=True)
     shape = Partial({"name": text, "rows": [int], "inner": inner, "loose": Partial({"a": int})}, ("name",))
     value = {"name": "a", "rows": [1, "b"], "inner": {"size": 1, "more": 2}, "loose": {"a": "b", "c": 1}, "later": 5}
     assert shape.valid_part(value) == {"name": "a", "loose": {"c": 1}, "later": 5}
-    assert shape.valid_part({"name": 1}) is None, "without what it needs it is none"
+    assert shape.valid_part({"name": 1}) is None, "a required field is invalid"
     assert shape.valid_part(["name"]) is None
     assert select_valid(shape, [{"name": "a"}, {}, 1]) == [{"name": "a"}]
     assert select_valid(shape, "none") == []
