@@ -11,6 +11,7 @@ from sparkwright.errors import Refused
 from sparkwright.project import ejection, playbook, shipped_files, starter
 from sparkwright.project.folder import Project
 from sparkwright.protocol import expressions
+from sparkwright.version import __version__
 
 PART = "playbooks/parts/prove.yml"
 #: the name of the first task of PART
@@ -104,7 +105,7 @@ def test_note_in_an_ejected_template_is_not_rendered(name: str, project: Path) -
 def test_changes_in_different_places_are_merged(project: Path, newer: Path) -> None:
     ejection.eject(project, PART)
     replace_text(project / PART, CHECK, "- name: Request a token\n")
-    changed = ejection.FileState(PART, "changed", ejection.__version__, is_outdated=False)
+    changed = ejection.FileState(PART, "changed", __version__, is_outdated=False)
     assert ejection.file_state(project, PART) == changed
     append_text(newer / PART, "\n- name: New in this version\n  facts:\n")
     assert ejection.file_state(project, PART).is_outdated

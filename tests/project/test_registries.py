@@ -24,7 +24,7 @@ GIT_OPTIONS = (
 
 
 def git(folder: Path, *words: str, stdin: str | None = None) -> str:
-    command = ["git", "-C", folder, *GIT_OPTIONS, *words]
+    command = ["git", "-C", str(folder), *GIT_OPTIONS, *words]
     result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, input=stdin)
     return result.stdout.strip()
 

@@ -19,7 +19,7 @@ from sparkwright.trust.bounds import MAX_NUMBER, LimitExceeded, parse_bounded_js
 )
 def test_json_above_a_limit_is_refused(raw: bytes | str, limits: dict[str, int], message: str) -> None:
     with pytest.raises(LimitExceeded, match=message):
-        parse_json(raw, **limits)  # type: ignore[arg-type]
+        parse_json(raw, **limits)
 
 
 def test_json_within_the_limits_is_parsed() -> None:

@@ -1,5 +1,7 @@
 """`recipe.import --from-host`: a running container becomes a recipe, and a plan with it has no changes."""
 
+from typing import Any
+
 import yaml
 
 from tests.e2e.conftest import SandboxProject
@@ -8,7 +10,7 @@ from tests.project.importing.forms import format_rows, import_running
 
 ADOPT = ("recipe.import", "--from-host", "sandbox", "--name", "adopted", "--answer", "model=Qwen/Qwen3.5-35B-A3B-FP8")
 #: as the module returns them
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "name": "My_LLM",
     "image": "vllm/vllm-openai:v0.32.0@sha256:" + "b" * 64,
     "entrypoint": None,

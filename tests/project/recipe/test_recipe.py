@@ -144,7 +144,13 @@ def test_description_of_several_lines_adds_none_to_the_script(tmp_path: Path) ->
 def test_served_name_is_escaped_in_client_settings() -> None:
     odd = 'm", apiKey: "stolen\n'
     thinking = {"default": None, "switch": "", "sentence": ""}
-    names = {"host": "spark1", "url": "http://spark1:8000", "model": odd, "adapters": [], "max_model_len": None}
+    names: dict[str, Any] = {
+        "host": "spark1",
+        "url": "http://spark1:8000",
+        "model": odd,
+        "adapters": [],
+        "max_model_len": None,
+    }
     names |= {"key": "", "reach": "", "task": "generate", "thinking": thinking}
     text = str(expressions.render((TOP / "templates/client.j2").read_text(), names))
     assert json.dumps(odd) in text and json.dumps(f"spark1/{odd}") in text
