@@ -41,6 +41,7 @@ EXAMPLES = {
     "systemd": f"Environment=VLLM_API_KEY={KEY}\nExecStart=/usr/bin/vllm serve a/b --port 8000\n",
     "systemd quoted": f'Environment="OPENAI_API_KEY={KEY}" "A=b"\n',
     "curl bearer": f'curl -fsS -H "Authorization: Bearer {KEY}" http://127.0.0.1:8000/v1/models || exit 1',
+    "bearer in a log": f"request with Bearer {KEY} was rejected",
     "curl key": f"curl -H 'x-api-key: {KEY}' http://localhost:8000/health",
     "curl login": f"curl -u admin:{KEY} http://localhost:9090/-/healthy",
     "curl login with spaces": f"curl -u 'admin of all:{KEY} {KEY}' http://localhost:9090/",
