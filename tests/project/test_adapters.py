@@ -14,7 +14,7 @@ from tests.project.recipe.test_engine_settings import (
     load_gguf_recipe,
     load_recipe,
     lock_entries,
-    resolve_names,
+    resolve_recipe,
     value_after,
 )
 
@@ -47,44 +47,44 @@ def list_findings(folder: Path, text: str, entries: dict[str, Any]) -> list[tupl
 
 
 def test_arguments_and_mounts_of_vllm(tmp_path: Path) -> None:
-    names = resolve_names(tmp_path, VLLM + ADAPTERS, lock_entries())
+    names = resolve_recipe(tmp_path, VLLM + ADAPTERS, lock_entries())
     words = list(names["container"]["command"])
     index = words.index("--lora-modules")
     assert words[index + 1 : index + 3] == ["sql=/adapters/sql", "law=/adapters/law"] and "--enable-lora" in words
     volumes = names["container"]["volumes"]
-    assert "/home/me/models/adapters/sql:/adapters/sql:ro" in volumes and "/data/law:/adapters/law:ro" in volumes
+    assert "/home/ops/models/adapters/sql:/adapters/sql:ro" in volumes and "/data/law:/adapters/law:ro" in volumes
     assert [model["role"] for model in names["pinned_model"]["models"]] == ["adapter sql", "adapter law"]
     assert names["serve"]["adapters"] == ["sql", "law"]
     assert load_recipe(tmp_path, VLLM + ADAPTERS).served_names == ("qwen", "sql", "law")
 
 
-def test_names_of_sglang(tmp_path: Path) -> None:
-    names = resolve_names(tmp_path, SGLANG + ADAPTERS, lock_entries())
+def test_sglang_prefixes_adapters_with_the_served_name(tmp_path: Path) -> None:
+    names = resolve_recipe(tmp_path, SGLANG + ADAPTERS, lock_entries())
     assert value_after(names["container"]["command"], "--lora-paths") == "sql=/adapters/sql"
     assert names["serve"]["adapters"] == ["qwen:sql", "qwen:law"]
 
 
 def test_pinned_file_and_memory_of_llama_cpp(tmp_path: Path) -> None:
-    value = load_gguf_recipe(tmp_path, LLAMA + GGUF)
+    loaded_recipe = load_gguf_recipe(tmp_path, LLAMA + GGUF)
     adapter = {"adapter sql": [file_row("sql-lora-f16.gguf", GIB)]}
     entries = lock_entries(model=[file_row("m-Q4_K_M.gguf", 4 * GIB)], **adapter)
-    assert resolve_settings(value, entries).flags["lora"] == ["/adapters/sql/sql-lora-f16.gguf"]
-    assert (value.adapter_names, value.served_names) == ((), ("sql",))
-    alone = compute_memory(value, {**entries, "models": {}})
-    assert compute_memory(value, entries).bytes - alone.bytes == GIB
+    assert resolve_settings(loaded_recipe, entries).flags["lora"] == ["/adapters/sql/sql-lora-f16.gguf"]
+    assert (loaded_recipe.adapter_names, loaded_recipe.served_names) == ((), ("sql",))
+    alone = compute_memory(loaded_recipe, {**entries, "models": {}})
+    assert compute_memory(loaded_recipe, entries).bytes - alone.bytes == GIB
 
 
 def test_weights_count_within_the_share_of_memory(tmp_path: Path) -> None:
-    value = load_recipe(tmp_path, VLLM + ONE)
+    loaded_recipe = load_recipe(tmp_path, VLLM + ONE)
     adapter = {"adapter sql": [file_row("adapter_model.safetensors", GIB)]}
     entries = lock_entries(model=[file_row("a.safetensors", 4 * GIB)], **adapter)
-    assert compute_memory(value, entries).weights_bytes == 5 * GIB
+    assert compute_memory(loaded_recipe, entries).weights_bytes == 5 * GIB
 
 
 def test_new_commit_changes_the_baseline_but_not_the_command(tmp_path: Path) -> None:
-    value, other = adapter_lock(), adapter_lock()
-    other["models"]["adapter sql"]["commit"] = "e" * 40
-    first, second = (resolve_names(tmp_path, VLLM + ONE, entries) for entries in (value, other))
+    locked, other_locked = adapter_lock(), adapter_lock()
+    other_locked["models"]["adapter sql"]["commit"] = "e" * 40
+    first, second = (resolve_recipe(tmp_path, VLLM + ONE, entries) for entries in (locked, other_locked))
     assert first["serve"]["baseline_key"] != second["serve"]["baseline_key"]
     assert first["container"]["command"] == second["container"]["command"]
 
@@ -135,7 +135,7 @@ BASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "other size": ({"base": "Qwen/Qwen3-14B", "sizes": {}}, "error", "a model of another size"),
     "quantised copy": ({"base": "unsloth/Qwen3-8B-unsloth-bnb-4bit"}, "", ""),
     "same model": ({"base": "Qwen/Qwen3-8B"}, "", ""),
-    "local folder": ({"base": "/home/me/out/Qwen3-8B"}, "", ""),
+    "local folder": ({"base": "/home/ops/out/Qwen3-8B"}, "", ""),
     "no base": ({"base": ""}, "", ""),
     "other name, same sizes": ({"base": "Qwen/Qwen3-8B-Base"}, "warning", "its matrices have the right sizes"),
     "other name, unknown sizes": ({"base": "me/mine", "sizes": {}}, "warning", "the sizes of its matrices are unknown"),
@@ -146,10 +146,12 @@ BASES: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_adapter_is_compared_with_the_pinned_model(
     tmp_path: Path, details: dict[str, Any], severity: str, message: str
 ) -> None:
-    value = load_recipe(tmp_path, VLLM + ONE)
-    model = value.file.model.model_copy(update={"id": "Qwen/Qwen3-8B-FP8"})
-    value = recipe.Recipe(value.name, value.file.model_copy(update={"model": model}), value.source)
-    findings = resolve_settings(value, adapter_lock(**details)).findings
+    loaded_recipe = load_recipe(tmp_path, VLLM + ONE)
+    model = loaded_recipe.file.model.model_copy(update={"id": "Qwen/Qwen3-8B-FP8"})
+    loaded_recipe = recipe.Recipe(
+        loaded_recipe.name, loaded_recipe.file.model_copy(update={"model": model}), loaded_recipe.source
+    )
+    findings = resolve_settings(loaded_recipe, adapter_lock(**details)).findings
     actual = [(finding.severity, message in finding.sentence) for finding in findings if finding.rule == "adapter-base"]
     assert actual == ([(severity, True)] if severity else [])
 
@@ -176,7 +178,9 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(("text", "details", "severity", "message"), LIMITS.values(), ids=LIMITS)
-def test_limits_of_the_engine(tmp_path: Path, text: str, details: dict[str, Any], severity: str, message: str) -> None:
+def test_adapter_beyond_a_limit_of_the_engine_is_reported(
+    tmp_path: Path, text: str, details: dict[str, Any], severity: str, message: str
+) -> None:
     findings = list_findings(tmp_path, text + ONE, adapter_lock(**details))
     assert [(level, message in sentence) for level, _, sentence in findings] == ([(severity, True)] if severity else [])
 

@@ -139,7 +139,7 @@ def test_changes_of_the_same_line_conflict(project: Path, newer: Path) -> None:
         ("a\nb\nc\n", "a\nB\nc\n", "a\nb\nC\n", None),
     ],
 )
-def test_merging(before: str, own: str, shipped: str, merged: str | None) -> None:
+def test_merge_of_two_changes(before: str, own: str, shipped: str, merged: str | None) -> None:
     texts = ejection.Comparison("a", "1", before, own, shipped)
     assert (None if texts.conflicts else texts.merge()) == merged
 

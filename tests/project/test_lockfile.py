@@ -41,7 +41,7 @@ def test_revision_with_an_at_sign(tmp_path: Path) -> None:
     assert lockfile.load(tmp_path).model("a/b", "v1@2")
 
 
-def test_format_of_the_file(tmp_path: Path) -> None:
+def test_lock_has_a_line_for_each_file(tmp_path: Path) -> None:
     digest = "sha256:" + "d" * 64
     manifest = {"platform": "linux/arm64", "digest": digest, "config": digest, "size_bytes": 1}
     image = {"digest": digest, "platforms": ["linux/arm64"], "manifests": [manifest]}

@@ -149,7 +149,7 @@ def test_unreachable_registry_is_reported(images: Images) -> None:
         ("localhost:5000/a/b:c@sha256:0", "localhost:5000", "a/b", "localhost:5000/a/b@sha256:0"),
     ],
 )
-def test_parts_of_a_reference(ref: str, registry: str, path: str, pulled: str) -> None:
+def test_reference_is_split(ref: str, registry: str, path: str, pulled: str) -> None:
     name = ImageReference.parse(ref)
     assert (name.registry, name.path, name.pull_reference) == (registry, path, pulled)
     assert name.at_mirror("mirror.lan:5000").repository == f"mirror.lan:5000/{path}"

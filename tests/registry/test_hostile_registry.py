@@ -283,7 +283,7 @@ def test_realm_of_the_registry_receives_the_login(server: ScriptedServer, tmp_pa
         ("127.0.0.1", "localhost", False),
     ],
 )
-def test_owner_of_a_realm(registry: str, realm: str, is_same: bool) -> None:
+def test_realm_of_the_same_owner_is_recognized(registry: str, realm: str, is_same: bool) -> None:
     assert registry_client.is_same_owner(registry, realm) is is_same
 
 

@@ -22,7 +22,7 @@ def parametrize_texts(valid: list[str], invalid: list[str]) -> pytest.MarkDecora
     ["a", ".gitattributes", ".cache/x", ".beforehand", "a" * 246, "ü #1.txt", "'q': x"],
     ["../a", ".before", ".before/a", ".cache/huggingface", ".cache/sparkwright/a", "a" * 247, "a\\b"],
 )
-def test_name_of_a_file(text: str, is_valid: bool) -> None:
+def test_file_name_is_checked(text: str, is_valid: bool) -> None:
     assert (check_model_file(text) == "") is is_valid
 
 
@@ -30,7 +30,7 @@ def test_name_of_a_file(text: str, is_valid: bool) -> None:
     ["Qwen/Qwen3.5-35B-A3B-FP8", "gpt2", "01-ai/Yi-6B", "a_b/c.d"],
     ["../x/y", "a/b/c", "a/../b", "/a/b", "a/", "", "a b/c", "a/b\n", "-a/b", "a/b--c", "ü/b"],
 )
-def test_model_id(text: str, is_valid: bool) -> None:
+def test_model_id_is_checked(text: str, is_valid: bool) -> None:
     assert (check_model_id(text) == "") is is_valid
 
 
@@ -38,7 +38,7 @@ def test_model_id(text: str, is_valid: bool) -> None:
     ["main", "refs/pr/1", "v1.0", "v1@2", "a" * 40, "grün", "feature/x-y"],
     ["", "a b", "../x", "a..b", "-x", "/x", "x/", "a\x1b", "a:b", "a\\b", "a" * 256, "a//b"],
 )
-def test_revision(text: str, is_valid: bool) -> None:
+def test_revision_is_checked(text: str, is_valid: bool) -> None:
     assert (check_revision(text) == "") is is_valid
 
 

@@ -12,7 +12,7 @@ from sparkwright.trust.secret_names import is_secret, is_secret_name, url_passwo
         "apiKey", "BECOME_PASSWORD", "TOKEN", "GH_PAT", "TLS_PASSPHRASE",
     ],
 )  # fmt: skip
-def test_name_of_a_secret(name: str) -> None:
+def test_name_of_a_secret_is_recognized(name: str) -> None:
     assert is_secret_name(name)
     assert is_secret(name, "correct horse")
 
@@ -25,7 +25,7 @@ def test_name_of_a_secret(name: str) -> None:
         "COMPATIBLE",
     ],
 )  # fmt: skip
-def test_name_of_no_secret(name: str) -> None:
+def test_similar_name_is_no_secret(name: str) -> None:
     assert not is_secret_name(name)
     assert not is_secret(name, "correct horse")
 
@@ -55,7 +55,7 @@ def test_text_between_references_is_a_secret() -> None:
         ("10.0.0.1:3128", ""),
     ],
 )
-def test_password_in_a_url(url: str, password: str) -> None:
+def test_password_in_a_url_is_found(url: str, password: str) -> None:
     assert url_password(url) == password
     assert is_secret("ANY_NAME", url) == bool(password)
 

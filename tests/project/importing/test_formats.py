@@ -222,7 +222,7 @@ services:
     assert "deploy: devices" in format_rows(imported, "translated")
 
 
-def test_docker_run() -> None:
+def test_docker_run_command() -> None:
     digest = "sha256:" + "a" * 64
     imported = import_recipe(f"""docker run -d --rm --runtime nvidia --gpus all --ipc=host --network host --privileged \\
   --ulimit memlock=-1 -e HF_TOKEN=hf_0123456789abcdefghij -e VLLM_X=1 --name mine \\

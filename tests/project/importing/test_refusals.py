@@ -74,7 +74,7 @@ BASE = "docker run -v /srv:/m vllm/vllm-openai:v0.32.0 --model acme/Tiny"
         ("a: &a [1]\nb: [*a, *a]\n", "this is not a recipe of"),
     ],
 )  # fmt: skip
-def test_refused_source(text: str, reason: str) -> None:
+def test_invalid_source_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(Refused) as excinfo:
         import_recipe(text)
     assert reason in str(excinfo.value)

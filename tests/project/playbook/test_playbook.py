@@ -58,7 +58,9 @@ def test_nested_include_inherits_tags_condition_and_variables(tmp_path: Path) ->
     ],
     ids=["task", "missing file", "key", "cycle", "not a list", "condition with facts", "value with facts"],
 )  # fmt: skip
-def test_mistake_is_refused_in_its_file(tmp_path: Path, include: str, part: str, message: str, where: str) -> None:
+def test_mistake_is_refused_with_its_file_and_line(
+    tmp_path: Path, include: str, part: str, message: str, where: str
+) -> None:
     with pytest.raises(Refused) as excinfo:
         compile_play(tmp_path, f"    - {include}\n", {"inner.yml": part})
     assert message in excinfo.value.message

@@ -19,7 +19,7 @@ from sparkwright.project.recipe.engine_settings import compute_memory, resolve_s
 from sparkwright.units import GIB
 from tests.project.recipes import TOP, load_text, resolve_variables
 
-TODAY = TOP / "tests/data/today"
+BEFORE_ENGINES = TOP / "tests/data/today"
 #: the eight lines of a recipe before its engine and flags
 HEAD = """\
 image: ghcr.io/some/image:tag
@@ -40,31 +40,31 @@ def load_recipe(folder: Path, text: str) -> recipe.Recipe:
 @pytest.mark.parametrize("label", ["bare", "pinned"])
 def test_recipe_without_an_engine_resolves_as_before_engines(label: str) -> None:
     """The release before `engine:` wrote names.json from the same recipe."""
-    expected: dict[str, Any] = json.loads((TODAY / "names.json").read_text())[label]
+    expected: dict[str, Any] = json.loads((BEFORE_ENGINES / "names.json").read_text())[label]
     config = json.loads((TOP / "tests/data/configs/qwen3.5-35b-a3b.json").read_text())
     pinned = {"image": None, "model": None} if label == "bare" else {
         "image": expected["lock"]["image"],
         "model": {"commit": "c" * 40, "config": config, "files": []},
     }  # fmt: skip
     assert label == "bare" or expected["container"]["image"].endswith("a" * 64)
-    loaded_recipe = recipe.load(TODAY, "qwen3.5-35b")
-    now = json.loads(json.dumps(recipe.scope(Host("s", "s", recipe=loaded_recipe.name), "ops", loaded_recipe, pinned)))
-    assert now["serve"].pop("engine_memory")["share"] == 0.85
-    now["recipe"].pop("container")
-    assert now["recipe"]["model"].pop("page_cache") is None
-    assert bool(now["container"].pop("caches", "")) == (label == "pinned")
+    loaded_recipe = recipe.load(BEFORE_ENGINES, "qwen3.5-35b")
+    actual = json.loads(
+        json.dumps(recipe.scope(Host("s", "s", recipe=loaded_recipe.name), "ops", loaded_recipe, pinned))
+    )
+    assert actual["serve"].pop("engine_memory")["share"] == 0.85
+    actual["recipe"].pop("container")
+    assert actual["recipe"]["model"].pop("page_cache") is None
+    assert bool(actual["container"].pop("caches", "")) == (label == "pinned")
     count = len(expected["docker_options"])
-    now["docker_options"], caches = now["docker_options"][:count], now["docker_options"][count:]
+    actual["docker_options"], caches = actual["docker_options"][:count], actual["docker_options"][count:]
     assert bool(caches) == (label == "pinned")
     assert all("caches" in json.dumps(cache) or cache[0] == "-e" for cache in caches), caches
-    (model,) = now["container"]["volumes"]
+    (model,) = actual["container"]["volumes"]
     assert model.endswith(":ro"), "later releases mount the model read-only (docs/decisions/0035)"
-    now["container"]["volumes"] = [model.removesuffix(":ro")]
-    now["docker_options"] = [[word.removesuffix(":ro") for word in words] for words in now["docker_options"]]
-    assert {name: now[name] for name in expected} == expected
-    assert list(now["recipe"]) == list(expected["recipe"]), (
-        "the order of the keys is the same for templates that list them"
-    )
+    actual["container"]["volumes"] = [model.removesuffix(":ro")]
+    actual["docker_options"] = [[word.removesuffix(":ro") for word in words] for words in actual["docker_options"]]
+    assert {name: actual[name] for name in expected} == expected
+    assert list(actual["recipe"]) == list(expected["recipe"]), "templates may list the keys"
 
 
 def test_vllm_is_the_default_engine(tmp_path: Path) -> None:
@@ -74,39 +74,6 @@ def test_vllm_is_the_default_engine(tmp_path: Path) -> None:
     assert plain.to_json() == written.to_json()
     assert load_recipe(tmp_path, "engine: vllm\nvllm: {}\n").file.flags == {}
     assert load_recipe(tmp_path, "").file.engine == "vllm"
-
-
-ENGINES = "Engines: llama_cpp, openai, sglang, vllm."
-MISTAKES = {
-    "engine: vlm\nvllm: {}\n": "9: `engine`: 'vlm' is not an engine. Did you mean `vllm`? " + ENGINES,
-    "engine: ollama\n": "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`? " + ENGINES,
-    "engine: 7\n": "9: `engine` must be a string, got 7",
-    "engine: vllm\n": "9: `engine: vllm` needs its section `vllm`. Add the flags of vLLM under `vllm:`, or `vllm: {}`.",
-    "engine: vllm\nllama_cpp: {}\n": "10: `llama_cpp` sets flags of llama.cpp, but `engine` is vllm. "
-    "Write them under `vllm:`, or `engine: llama_cpp`.",
-    "sglang: {}\n": "9: `sglang` sets flags of SGLang, but `engine` is missing. Add `engine: sglang`.",
-    "vllm: {}\nsglang: {}\n": "10: `vllm` and `sglang` are both set, but a recipe has only one engine. Remove `sglang:`.",
-    "engine: openai\nvllm: {}\nopenai: {}\n": "10: `vllm` and `openai` are both set, but a recipe has only one engine. Remove `vllm:`.",
-    "vllm:\n  max-num-seqs: 1\n  max_num_seqs: 2\n": "11: `vllm.max-num-seqs` and `vllm.max_num_seqs` are the same flag, max-num-seqs.",
-    "vllm:\n  model: /x\n": "10: `vllm.model` is set by `model.mount`. Remove it.",
-    "vllm:\n  api-key: spk-1234\n": "10: `vllm.api-key`: a key in the flags is not secret",
-    "engine: openai\nopenai: {}\n": "10: `openai` needs `served_name`. Add it.",
-    "engine: openai\nopenai:\n  served_name: m\n  max-model-len: 4\n": "12: `openai.max-model-len` is unknown; known keys: command",
-    "engine: openai\nopenai:\n  served_name: m\n  health: health\n": "12: `openai.health` must be a path, such as /health, got 'health'.",
-    "engine: openai\nopenai:\n  served_name: m\n  health: //other.host/x\n": "12: `openai.health` must be a path",
-    "engine: openai\nopenai:\n  served_name: m\n  port: 0\n": "12: `openai.port` must be at least 1, got 0.",
-    "engine: openai\nopenai:\n  served_name: m\n  memory_gib: much\n": "12: `openai.memory_gib` must be a number, got 'much'.",
-    "engine: openai\nopenai:\n  served_name: m\n  command:\n    - a\n    - 7\n": "14: `openai.command.1` must be text (quote a number), got 7.",
-    "engine: openai\nopenai:\n  served_name: m\n  command: serve it\n": "12: `openai.command` must be a list of words, got 'serve it'.",
-    "engine: openai\nopenai:\n  served_name: m\n  metrics: {path: /m, tokens: t}\n": "12: `openai.metrics.tokens` is unknown; known keys:",
-    "engine: openai\nopenai:\n  served_name: m\n  metrics: {running: t}\n": "12: `openai.metrics` needs `path`.",
-    "engine: openai\nopenai:\n  served_name: m\n  key: {}\n": "12: `openai.key` must have exactly one of env and file_flag.",
-    "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n": "10: `server_key` cannot be used with OpenAI-compatible server: "
-    "there is no way to pass the key secretly. Describe one in `openai.key`, or use `publish: loopback`.",
-    "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n  key: {env: K}\n": "13: `openai.key.env` needs `container.entrypoint`",
-    "server_key: {env: K}\nvllm:\n  config: x.yaml\n": "11: `vllm.config` cannot be used with `server_key`: "
-    "vLLM reads one configuration file, which holds the key.",
-}
 
 
 LLAMA = HEAD.replace("8000:8000", "8000:8080") + "engine: llama_cpp\n"
@@ -146,28 +113,56 @@ def test_command_and_memory_before_the_model_is_pinned(tmp_path: Path) -> None:
     assert "needs_bytes" not in names["serve"]
 
 
-LLAMA_MISTAKES = {
-    LLAMA + "llama_cpp: {}\n": "2: `model.file` is missing: llama.cpp serves one GGUF file, or its shards. "
-    "Name it, or a pattern that matches all its parts. `file: '*.gguf'` lists the files of the repository.",
-    FILE.replace(".gguf", "") + "llama_cpp: {}\n": "4: `model.file` must end in .gguf, got '*Q4_K_M*'.",
-    FILE
-    + "llama_cpp:\n  max-model-len: 8192\n": "12: max-model-len is vLLM's; llama.cpp has ctx-size for the longest context.",
-    FILE + "llama_cpp:\n  gpu-memory-utilization: 0.8\n": "12: gpu-memory-utilization is vLLM's; "
-    "llama.cpp has no flag for the share of memory. Remove it.",
-    FILE + "llama_cpp:\n  m: x.gguf\n": "12: `llama_cpp.model` is set by `model.file`. Remove it.",
-    FILE
-    + "llama_cpp:\n  c: 1\n  ctx-size: 2\n": "13: `llama_cpp.c` and `llama_cpp.ctx-size` are the same flag, ctx-size.",
-    FILE + "llama_cpp:\n  api-key: spk-1234\n": "12: `llama_cpp.api-key`: a key in the flags is not secret",
-    HEAD + "vllm:\n  ctx-size: 8192\n": "10: ctx-size is llama.cpp's; vLLM has max-model-len for the longest context.",
-    FILE + "platform: ascend\nllama_cpp: {}\n": "11: `platform: ascend` requires `engine: vllm`.",
-    FILE.replace("8080", "8000").replace(
-        "engine: llama_cpp\n", "vllm: {}\n"
-    ): "4: `model.file` cannot be used with vLLM",
-}
-ALL_MISTAKES = {**{HEAD + text: message for text, message in MISTAKES.items()}, **LLAMA_MISTAKES}
+ENGINES = "Engines: llama_cpp, openai, sglang, vllm."
+OPENAI = "engine: openai\nopenai:\n  served_name: m\n"
+MISTAKES = [
+    (HEAD + "engine: vlm\nvllm: {}\n", "9: `engine`: 'vlm' is not an engine. Did you mean `vllm`? " + ENGINES),
+    (HEAD + "engine: ollama\n", "9: `engine`: 'ollama' is not an engine. Did you mean `llama_cpp`? " + ENGINES),
+    (HEAD + "engine: 7\n", "9: `engine` must be a string, got 7"),
+    (HEAD + "engine: vllm\n", "9: `engine: vllm` needs its section `vllm`. Add the flags of vLLM under `vllm:`, or `vllm: {}`."),
+    (HEAD + "engine: vllm\nllama_cpp: {}\n",
+     "10: `llama_cpp` sets flags of llama.cpp, but `engine` is vllm. Write them under `vllm:`, or `engine: llama_cpp`."),
+    (HEAD + "sglang: {}\n", "9: `sglang` sets flags of SGLang, but `engine` is missing. Add `engine: sglang`."),
+    (HEAD + "vllm: {}\nsglang: {}\n", "10: `vllm` and `sglang` are both set, but a recipe has only one engine. Remove `sglang:`."),
+    (HEAD + "engine: openai\nvllm: {}\nopenai: {}\n",
+     "10: `vllm` and `openai` are both set, but a recipe has only one engine. Remove `vllm:`."),
+    (HEAD + "vllm:\n  max-num-seqs: 1\n  max_num_seqs: 2\n",
+     "11: `vllm.max-num-seqs` and `vllm.max_num_seqs` are the same flag, max-num-seqs."),
+    (HEAD + "vllm:\n  model: /x\n", "10: `vllm.model` is set by `model.mount`. Remove it."),
+    (HEAD + "vllm:\n  api-key: spk-1234\n", "10: `vllm.api-key`: a key in the flags is not secret"),
+    (HEAD + "engine: openai\nopenai: {}\n", "10: `openai` needs `served_name`. Add it."),
+    (HEAD + OPENAI + "  max-model-len: 4\n", "12: `openai.max-model-len` is unknown; known keys: command"),
+    (HEAD + OPENAI + "  health: health\n", "12: `openai.health` must be a path, such as /health, got 'health'."),
+    (HEAD + OPENAI + "  health: //other.host/x\n", "12: `openai.health` must be a path"),
+    (HEAD + OPENAI + "  port: 0\n", "12: `openai.port` must be at least 1, got 0."),
+    (HEAD + OPENAI + "  memory_gib: much\n", "12: `openai.memory_gib` must be a number, got 'much'."),
+    (HEAD + OPENAI + "  command:\n    - a\n    - 7\n", "14: `openai.command.1` must be text (quote a number), got 7."),
+    (HEAD + OPENAI + "  command: serve it\n", "12: `openai.command` must be a list of words, got 'serve it'."),
+    (HEAD + OPENAI + "  metrics: {path: /m, tokens: t}\n", "12: `openai.metrics.tokens` is unknown; known keys:"),
+    (HEAD + OPENAI + "  metrics: {running: t}\n", "12: `openai.metrics` needs `path`."),
+    (HEAD + OPENAI + "  key: {}\n", "12: `openai.key` must have exactly one of env and file_flag."),
+    (HEAD + "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n",
+     "10: `server_key` cannot be used with OpenAI-compatible server: there is no way to pass the key secretly. Describe one in `openai.key`, or use `publish: loopback`."),
+    (HEAD + "engine: openai\nserver_key: {env: K}\nopenai:\n  served_name: m\n  key: {env: K}\n",
+     "13: `openai.key.env` needs `container.entrypoint`"),
+    (HEAD + "server_key: {env: K}\nvllm:\n  config: x.yaml\n",
+     "11: `vllm.config` cannot be used with `server_key`: vLLM reads one configuration file, which holds the key."),
+    (LLAMA + "llama_cpp: {}\n",
+     "2: `model.file` is missing: llama.cpp serves one GGUF file, or its shards. Name it, or a pattern that matches all its parts."),
+    (FILE.replace(".gguf", "") + "llama_cpp: {}\n", "4: `model.file` must end in .gguf, got '*Q4_K_M*'."),
+    (FILE.replace("8080", "8000").replace("engine: llama_cpp\n", "vllm: {}\n"), "4: `model.file` cannot be used with vLLM"),
+    (FILE + "llama_cpp:\n  max-model-len: 8192\n", "12: max-model-len is vLLM's; llama.cpp has ctx-size for the longest context."),
+    (FILE + "llama_cpp:\n  gpu-memory-utilization: 0.8\n",
+     "12: gpu-memory-utilization is vLLM's; llama.cpp has no flag for the share of memory. Remove it."),
+    (FILE + "llama_cpp:\n  m: x.gguf\n", "12: `llama_cpp.model` is set by `model.file`. Remove it."),
+    (FILE + "llama_cpp:\n  c: 1\n  ctx-size: 2\n", "13: `llama_cpp.c` and `llama_cpp.ctx-size` are the same flag, ctx-size."),
+    (FILE + "llama_cpp:\n  api-key: spk-1234\n", "12: `llama_cpp.api-key`: a key in the flags is not secret"),
+    (HEAD + "vllm:\n  ctx-size: 8192\n", "10: ctx-size is llama.cpp's; vLLM has max-model-len for the longest context."),
+    (FILE + "platform: ascend\nllama_cpp: {}\n", "11: `platform: ascend` requires `engine: vllm`."),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message"), ALL_MISTAKES.items(), ids=range(len(ALL_MISTAKES)))
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=range(len(MISTAKES)))
 def test_mistake_is_refused_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
@@ -286,8 +281,8 @@ def lock_entries(**files: list[dict[str, Any]]) -> dict[str, Any]:
     return {"image": None, "model": model, "models": entries}
 
 
-def resolve_names(folder: Path, text: str, locked: dict[str, Any]) -> dict[str, Any]:
-    return recipe.scope(Host("spark1", "spark1", home="/home/me"), "me", load_recipe(folder, text), locked)
+def resolve_recipe(folder: Path, text: str, locked: dict[str, Any]) -> dict[str, Any]:
+    return resolve_variables(load_recipe(folder, text), locked)
 
 
 def value_after(words: list[str], flag: str) -> str:
@@ -295,10 +290,10 @@ def value_after(words: list[str], flag: str) -> str:
 
 
 def test_draft_model_of_vllm(tmp_path: Path) -> None:
-    names = resolve_names(tmp_path, VLLM + DRAFT, lock_entries(draft=[file_row("w.safetensors", 1)]))
+    names = resolve_recipe(tmp_path, VLLM + DRAFT, lock_entries(draft=[file_row("w.safetensors", 1)]))
     config = json.loads(value_after(names["container"]["command"], "--speculative-config"))
     assert config == {"method": "dflash", "num_speculative_tokens": 8, "model": "/models/draft"}
-    assert "/home/me/models/draft:/models/draft:ro" in names["container"]["volumes"]
+    assert "/home/ops/models/draft:/models/draft:ro" in names["container"]["volumes"]
     assert [(model["role"], model["commit"]) for model in names["pinned_model"]["models"]] == [("draft", "d" * 40)]
     assert ["draft", "d" * 40] in names["serve"]["baseline_key"]["models"]
 
@@ -313,17 +308,17 @@ def test_draft_model_of_vllm(tmp_path: Path) -> None:
     ],
 )
 def test_engine_flag_of_a_second_model(tmp_path: Path, text: str, flag: str, path: str) -> None:
-    assert value_after(resolve_names(tmp_path, text, lock_entries())["container"]["command"], flag) == path
+    assert value_after(resolve_recipe(tmp_path, text, lock_entries())["container"]["command"], flag) == path
 
 
 def test_draft_model_of_llama_cpp(tmp_path: Path) -> None:
-    value = load_gguf_recipe(tmp_path, LLAMA_TWO + GGUF)
+    loaded_recipe = load_gguf_recipe(tmp_path, LLAMA_TWO + GGUF)
     model = [file_row("m-Q4_K_M.gguf", 4 * GIB)]
-    alone = compute_memory(value, {**lock_entries(model=model), "models": {}})
-    both = compute_memory(value, lock_entries(model=model, draft=[file_row("d-Q8_0.gguf", GIB)]))
+    alone = compute_memory(loaded_recipe, {**lock_entries(model=model), "models": {}})
+    both = compute_memory(loaded_recipe, lock_entries(model=model, draft=[file_row("d-Q8_0.gguf", GIB)]))
     assert both.bytes - alone.bytes == both.weights_bytes - alone.weights_bytes == GIB
     assert "draft model" in [part.name for part in both.parts]
-    flags = resolve_settings(value, lock_entries(model=model, draft=[file_row("d-Q8_0.gguf", GIB)])).flags
+    flags = resolve_settings(loaded_recipe, lock_entries(model=model, draft=[file_row("d-Q8_0.gguf", GIB)])).flags
     assert flags["model-draft"] == "/models/draft/d-Q8_0.gguf"
 
 
@@ -334,22 +329,22 @@ def load_gguf_recipe(folder: Path, text: str) -> recipe.Recipe:
 
 
 def test_draft_weights_do_not_raise_the_share_of_memory(tmp_path: Path) -> None:
-    value = load_recipe(tmp_path, VLLM + DRAFT)
+    loaded_recipe = load_recipe(tmp_path, VLLM + DRAFT)
     files = {"model": [file_row("a.safetensors", 4 * GIB)], "draft": [file_row("b.safetensors", GIB)]}
-    memory = compute_memory(value, lock_entries(**files))
+    memory = compute_memory(loaded_recipe, lock_entries(**files))
     assert (memory.weights_bytes, memory.bytes) == (5 * GIB, 0)
 
 
 def test_tokenizer_without_weights_provides_the_chat_template(tmp_path: Path) -> None:
-    value = load_recipe(tmp_path, VLLM + TOKENIZER)
-    assert "*.safetensors" in value.file.models["tokenizer"].patterns("tokenizer")["ignore"]
-    assert value.file.models["tokenizer"].lock_suffix("tokenizer") == "tokenizer"
+    loaded_recipe = load_recipe(tmp_path, VLLM + TOKENIZER)
+    assert "*.safetensors" in loaded_recipe.file.models["tokenizer"].patterns("tokenizer")["ignore"]
+    assert loaded_recipe.file.models["tokenizer"].lock_suffix("tokenizer") == "tokenizer"
     template = {"fields": ["enable_thinking"], "tools": True, "switch": "enable_thinking", "thinking": "off"}
     template |= {"system_prompt": "", "dated": False, "keeps_thinking": None}
     locked = lock_entries(tokenizer=[])
     locked["models"]["tokenizer"]["chat"] = {"template": template, "sampling": None}
-    flags = {**value.file.flags, "default-chat-template-kwargs": {"reasoning_effort": "low"}}
-    all_findings = resolve_settings(with_flags(value, flags), locked).findings
+    flags = {**loaded_recipe.file.flags, "default-chat-template-kwargs": {"reasoning_effort": "low"}}
+    all_findings = resolve_settings(with_flags(loaded_recipe, flags), locked).findings
     (finding,) = (finding for finding in all_findings if finding.rule == "template-field-unread")
     assert "it reads enable_thinking" in finding.sentence
 
@@ -385,16 +380,16 @@ def test_llama_cpp_needs_the_file_of_a_draft_model(tmp_path: Path) -> None:
 
 
 def test_new_commit_of_a_draft_model_changes_baseline_and_cache(tmp_path: Path) -> None:
-    value, other = lock_entries(draft=[]), lock_entries(draft=[])
-    other["models"]["draft"]["commit"] = "e" * 40
-    first, second = (resolve_names(tmp_path, VLLM + DRAFT, locked) for locked in (value, other))
+    locked, other_locked = lock_entries(draft=[]), lock_entries(draft=[])
+    other_locked["models"]["draft"]["commit"] = "e" * 40
+    first, second = (resolve_recipe(tmp_path, VLLM + DRAFT, entries) for entries in (locked, other_locked))
     assert first["serve"]["baseline_key"] != second["serve"]["baseline_key"]
     assert first["engine_memory"]["start"] != second["engine_memory"]["start"]
     assert first["container"]["command"] == second["container"]["command"]
 
 
 def test_recipe_without_second_models_has_no_keys_for_them(tmp_path: Path) -> None:
-    names = resolve_names(tmp_path, "vllm: {}\n", {"image": None, "model": None})
+    names = resolve_recipe(tmp_path, "vllm: {}\n", {"image": None, "model": None})
     assert "models" not in names["recipe"] and "models" not in names["pinned_model"] and "models" not in names["lock"]
     assert "models" not in names["serve"]["baseline_key"]
 
@@ -410,10 +405,12 @@ def test_recipe_without_second_models_has_no_keys_for_them(tmp_path: Path) -> No
     ],
 )  # fmt: skip
 def test_parser_plugin_must_be_pinned(tmp_path: Path, path: str, volumes: list[str], message: str) -> None:
-    value = load_recipe(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
-    box = value.file.container.model_copy(update={"volumes": volumes})
-    value = recipe.Recipe(value.name, value.file.model_copy(update={"container": box}), value.source)
-    settings = resolve_settings(value, lock_entries(model=[file_row("parser.py", 100)]))
+    loaded_recipe = load_recipe(tmp_path, f"vllm: {{tool-parser-plugin: {path}}}\n")
+    container = loaded_recipe.file.container.model_copy(update={"volumes": volumes})
+    loaded_recipe = recipe.Recipe(
+        loaded_recipe.name, loaded_recipe.file.model_copy(update={"container": container}), loaded_recipe.source
+    )
+    settings = resolve_settings(loaded_recipe, lock_entries(model=[file_row("parser.py", 100)]))
     sentences = [finding.sentence for finding in settings.errors if finding.rule == "plugin-unpinned"]
     assert [message in sentence for sentence in sentences] == ([True] if message else [])
 

@@ -68,7 +68,7 @@ def test_invalid_image_is_refused_with_its_line(image: str, message: str, tmp_pa
         "mirror.lan:5000/a:b",
     ],
 )  # fmt: skip
-def test_valid_image(image: str, tmp_path: Path) -> None:
+def test_valid_image_is_accepted(image: str, tmp_path: Path) -> None:
     assert load_recipe(tmp_path, image=image).image == image
 
 
@@ -77,7 +77,7 @@ def test_valid_image(image: str, tmp_path: Path) -> None:
     ["shm_size: 1.5 GiB", 'gpus: ""', "gpus: device=0,GPU-1a", 'ports: ["[::1]:80:80/udp"]', "entrypoint: []", 'ipc: ""',
      "ulimits: {nofile: 1024:-1}", 'env: {EMPTY: "", ODD NAME: "a=b"}', "labels: {sparkwrightly: x}"],
 )  # fmt: skip
-def test_valid_field(field: str, tmp_path: Path) -> None:
+def test_valid_field_is_accepted(field: str, tmp_path: Path) -> None:
     assert "docker run" in render_script(resolve_variables(load_recipe(tmp_path, field)))
 
 
