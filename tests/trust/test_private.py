@@ -50,7 +50,7 @@ def test_stored_files_are_private(tmp_path: Path) -> None:
 
 
 def test_hard_links_are_not_changed_by_root(tmp_path: Path) -> None:
-    """A hard link to /etc/passwd in a folder that root tightens must not close /etc/passwd."""
+    """A hard link to /etc/passwd in a folder of root must not make /etc/passwd private."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     system, folder = tmp_path / "passwd", tmp_path / "state"
