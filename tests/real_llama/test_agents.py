@@ -28,10 +28,7 @@ from tests.real_llama import server as servers
 from tests.real_llama.test_gateway import wait_for_count
 from tests.remote.sshd import free_port
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy"), pytest.mark.slow]
 CONTEXT, SLOTS, ANSWER = 131_072, 2, 2048
 #: the whole answer of one agent; two busy cores read 26,000 tokens of instructions in 100 s
 ANSWER_S = 400

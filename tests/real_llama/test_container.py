@@ -243,10 +243,7 @@ def test_a_container_of_a_person_keeps_its_name_and_its_life(project: Project) -
         assert (
             message.code,
             f"container {project.name}-moved is the server {project.name}, renamed" in message.out,
-        ) == (
-            5,
-            True,
-        )
+        ) == (5, True)
         run_docker("rename", f"{project.name}-moved", project.name)
         cleaned = project.run("host.clean", "--host", "here", "--server", "--yes")
         assert cleaned.code == 0, cleaned.out + cleaned.err

@@ -13,14 +13,7 @@ from tests.real_llama import server as servers
 from tests.real_llama import tiny_gguf
 
 #: with and without a context, slots of their own or a shared one, longer than trained, quantised
-WORDS = (
-    "",
-    "-np 2",
-    "-c 5000 -np 3",
-    "-c 5000 -np 3 -kvu",
-    "-c 20000 -np 2",
-    "-c 4096 -np 2 -ctk q8_0 -ctv q4_0",
-)
+WORDS = ("", "-np 2", "-c 5000 -np 3", "-c 5000 -np 3 -kvu", "-c 20000 -np 2", "-c 4096 -np 2 -ctk q8_0 -ctv q4_0")
 
 
 def test_the_header_says_what_was_written(tiny: Path) -> None:
@@ -30,11 +23,7 @@ def test_the_header_says_what_was_written(tiny: Path) -> None:
         header.architecture,
         header.architecture_value("block_count"),
         header.architecture_value("context_length"),
-    ) == (
-        "llama",
-        shape.layers,
-        tiny_gguf.TRAINED_CONTEXT,
-    )
+    ) == ("llama", shape.layers, tiny_gguf.TRAINED_CONTEXT)
     assert (
         header.architecture_value("attention.head_count"),
         header.architecture_value("attention.head_count_kv"),

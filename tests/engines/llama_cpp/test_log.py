@@ -67,13 +67,7 @@ def test_asked_to_stop_is_a_stop_and_killed_is_none(case: str) -> None:
 
 def test_the_slots_are_read_at_any_verbosity() -> None:
     state = read_state("ready")
-    wanted = {
-        "slots": 2,
-        "max_model_len": 2048,
-        "kv_unified": False,
-        "version": None,
-        "kv_cache_dtype": None,
-    }
+    wanted = {"slots": 2, "max_model_len": 2048, "kv_unified": False, "version": None, "kv_cache_dtype": None}
     assert {name: state.value(name) for name in wanted} == wanted
     assert state.value("ready_s") > 0
     assert ["CORS" in warning for warning in state.warnings] == [True]

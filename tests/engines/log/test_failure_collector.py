@@ -61,8 +61,7 @@ def test_it_is_told_without_the_beginning_of_the_log_too(name: str, case: dict[s
 
 
 @pytest.mark.parametrize(
-    "wrapper",
-    ["vllm-1  | ", "2026-11-20T08:00:40.123456789Z ", "Aug  9 18:34:27 spark1 docker[87]: ", "[rank0]: "],
+    "wrapper", ["vllm-1  | ", "2026-11-20T08:00:40.123456789Z ", "Aug  9 18:34:27 spark1 docker[87]: ", "[rank0]: "]
 )
 def test_what_others_write_before_each_line_changes_nothing(wrapper: str) -> None:
     for case in (case.values[1] for case in CASES if case.values[0] == "vllm"):

@@ -161,10 +161,10 @@ def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
 def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
     (probe,) = (variant for variant in table.variants(fields.TOOL_CALL_PROBE) if variant.name.endswith("required"))
     assert probe.evaluate(tool_call_reply('{"city": "Paris"}')).note == ""
-    assert (
-        probe.evaluate(reply(content="Hello!")).verdict,
-        probe.evaluate(reply(content="Hello!")).note,
-    ) == ("proved", "`tool_choice: required` is ignored")
+    assert (probe.evaluate(reply(content="Hello!")).verdict, probe.evaluate(reply(content="Hello!")).note) == (
+        "proved",
+        "`tool_choice: required` is ignored",
+    )
 
 
 def test_forty_tools_are_forty() -> None:

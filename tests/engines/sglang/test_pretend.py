@@ -129,12 +129,7 @@ def test_any_name_is_served(tmp_path: Path) -> None:
     ],
 )
 def test_its_prefix_cache_is_tried_with_the_page_that_it_tells(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flags: tuple[str, ...],
-    kind: str,
-    block: int | None,
-    verdict: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], kind: str, block: int | None, verdict: str
 ) -> None:
     monkeypatch.setattr(container_labels, "engine_at", lambda context, url: SGLANG)
     layers = {"layer_types": ["linear_attention", "full_attention"]} if kind != "llama" else {}
