@@ -30,7 +30,7 @@ def find_unknown_flags(name: str, flags: dict[str, Any], release: str | None) ->
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_the_history_is_what_the_kept_releases_make(name: str) -> None:
+def test_the_history_matches_the_stored_releases(name: str) -> None:
     path = table.ENGINES / name / "option_history.json"
     assert path.read_text() == table.render_table(name), "stale: python -m tests.engine_options.table"
 
@@ -43,7 +43,7 @@ def test_a_host_gets_the_tables_that_its_code_reads() -> None:
 
 
 @pytest.mark.parametrize(("name", "release"), RELEASES)
-def test_every_option_of_a_release_is_taken_and_no_other(name: str, release: str) -> None:
+def test_every_option_of_a_release_is_accepted_and_no_other(name: str, release: str) -> None:
     has = {word for option in kept.load(name, release) for word in option.names}
     ever = {word for each in kept.releases(name) for option in kept.load(name, each) for word in option.names}
     history = HISTORIES[name]
@@ -78,7 +78,7 @@ def test_every_option_of_a_release_is_taken_and_no_other(name: str, release: str
         ("llama_cpp", None, {"no-mmap": True}, "warning", "write load-mode: none"),
     ],
 )  # fmt: skip
-def test_a_flag_is_judged_by_the_release_and_its_successor_is_advised(
+def test_a_flag_is_judged_by_the_release_and_its_successor_is_offered(
     name: str, release: str | None, flags: dict[str, Any], severity: str, way: str
 ) -> None:
     findings = find_unknown_flags(name, flags, release)
@@ -88,7 +88,7 @@ def test_a_flag_is_judged_by_the_release_and_its_successor_is_advised(
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
+def test_an_option_with_a_successor_is_not_just_removed(name: str) -> None:
     history = HISTORIES[name]
     newest = history.releases[-1]
     for option, span in history.spans.items():
@@ -112,14 +112,14 @@ def test_nobody_is_told_to_remove_what_has_a_successor(name: str) -> None:
         ("0.33.0", {"nonsense-of-nobody": 1}, "error", "remove it"),
     ],
 )
-def test_a_switch_of_vllm_and_its_pair(version: str, flags: dict[str, Any], severity: str, way: str) -> None:
+def test_negated_switches_of_vllm(version: str, flags: dict[str, Any], severity: str, way: str) -> None:
     findings = find_unknown_flags("vllm", flags, version)
     assert [(finding.severity, finding.ways_out[0].text) for finding in findings] == (
         [(severity, way)] if severity else []
     )
 
 
-def test_an_unknown_version_is_not_called_by_a_number() -> None:
+def test_an_unknown_version_is_not_named() -> None:
     (finding,) = find_unknown_flags("sglang", STRATEGY, None)
     assert finding.sentence == ("mamba-scheduler-strategy: it was removed in 0.5.20; SGLang may refuse to start.")
 
@@ -128,6 +128,6 @@ def test_an_unknown_version_is_not_called_by_a_number() -> None:
     ("name", "near"),
     [("max-num-seq", "max-num-seqs"), ("enable-sliding-window", ""), ("no-mmap", ""), ("enable-lorra", "enable-lora")],
 )
-def test_a_name_that_means_the_opposite_is_never_near(name: str, near: str) -> None:
+def test_the_opposite_of_a_name_is_not_similar(name: str, near: str) -> None:
     known = ["max-num-seqs", "disable-sliding-window", "mmap", "enable-lora"]
     assert options.find_similar(name, known) == near

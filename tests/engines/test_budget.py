@@ -25,7 +25,7 @@ def sizes(memory_budget: Budget) -> dict[str, float]:
     return {row.name: round(row.size_bytes / GIB, 1) for row in memory_budget.rows}
 
 
-def test_vllm_fills_its_share_and_takes_its_host_side_on_top() -> None:
+def test_vllm_fills_its_share_and_host_memory_is_added() -> None:
     memory = build_budget(get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, WEIGHTS))
     assert sizes(memory) == {
         "weights": 35.0,
@@ -40,7 +40,7 @@ def test_vllm_fills_its_share_and_takes_its_host_side_on_top() -> None:
     assert assumed == ["host's side", "compile peak"], "what was never measured is marked"
 
 
-def test_the_start_that_hung_a_host_would_not_have_been_let_through() -> None:
+def test_a_cold_start_that_hung_a_host_does_not_fit() -> None:
     """vllm #56824: 0.70, 77 GiB of weights, cold: 119.2 of 121.7 GiB were taken before any request."""
     locked = {"files": [{"path": "a.safetensors", "size_bytes": 77 * GIB}]}
     memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.70}, locked)
@@ -50,7 +50,7 @@ def test_the_start_that_hung_a_host_would_not_have_been_let_through() -> None:
     assert build_budget(memory, StartFacts(warm=True)).fits, "what was compiled is there: no peak"
 
 
-def test_a_cache_in_bytes_does_not_start_without_the_share_that_its_check_wants() -> None:
+def test_a_cache_in_bytes_needs_the_share_of_the_startup_check() -> None:
     flags = {"kv-cache-memory-bytes": 10 * GIB}
     memory = get_engine("vllm").advice.memory(flags, WEIGHTS)
     memory_budget = build_budget(memory, total=TOTAL)
@@ -62,19 +62,19 @@ def test_a_cache_in_bytes_does_not_start_without_the_share_that_its_check_wants(
     assert "start-up check" not in sizes(low) and low.fits
 
 
-def test_sglang_computes_beside_its_share() -> None:
+def test_sglang_computes_outside_its_share() -> None:
     memory = build_budget(get_engine("sglang").advice.memory({"mem-fraction-static": 0.75}, {}))
     assert sizes(memory)["computation"] == 13.0, "8192 tokens of a chunk, 256 requests of graphs"
     assert not build_budget(get_engine("sglang").advice.memory({"mem-fraction-static": 0.8}, {})).fits
     assert build_budget(get_engine("sglang").advice.memory({"mem-fraction-static": 0.7}, {})).fits, "0.70 held"
 
 
-def test_a_described_server_takes_what_its_recipe_says_and_no_host_side_on_top() -> None:
+def test_a_described_server_takes_the_memory_of_its_recipe() -> None:
     memory = build_budget(get_engine("openai").advice.memory({"served_name": "m", "memory_gib": 90}, {}))
     assert sizes(memory) == {"the server": 90.0, "the host itself": 6.0, "reserve": 4.0}
 
 
-def test_what_was_measured_takes_the_place_of_what_is_assumed() -> None:
+def test_measured_sizes_replace_assumptions() -> None:
     memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {})
     learned = MeasuredStart(
         host_bytes=5 * GIB, gpu_bytes=memory.gpu_bytes(TOTAL) + GIB, kv_tokens=900_000, full_requests=6.9
@@ -88,14 +88,14 @@ def test_what_was_measured_takes_the_place_of_what_is_assumed() -> None:
     assert "other arguments of this image" in "\n".join(other.lines())
 
 
-def test_a_cold_start_is_given_the_peak_of_the_last_cold_one() -> None:
+def test_a_cold_start_reserves_the_peak_of_the_last_cold_start() -> None:
     memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.6}, {})
     cold = MeasuredStart(host_bytes=5 * GIB, peak_bytes=20 * GIB)
     assert sizes(build_budget(memory, StartFacts(learned=cold, learned_cold=cold)))["compile peak"] == 20.0
     assert sizes(build_budget(memory, StartFacts(learned=cold, learned_cold=cold, warm=True)))["compile peak"] == 0.0
 
 
-def test_dev_shm_is_shown_as_a_limit_and_not_added() -> None:
+def test_dev_shm_is_a_limit_and_not_added() -> None:
     memory = get_engine("openai").advice.memory({"served_name": "m", "memory_gib": 90}, {})
     memory_budget = build_budget(memory, StartFacts(shm_bytes=64 * GIB, shm_source="shm_size"))
     assert memory_budget.fits and memory_budget.limits_bytes == 64 * GIB
@@ -111,7 +111,7 @@ def test_dev_shm_is_shown_as_a_limit_and_not_added() -> None:
         ("openai", {"served_name": "m", "memory_gib": 130}, {}, ""),
     ],
 )
-def test_what_does_not_fit_names_the_largest_that_does(name: str, flags: Any, locked: Any, fits: str) -> None:
+def test_the_largest_setting_that_fits_is_named(name: str, flags: Any, locked: Any, fits: str) -> None:
     memory = get_engine(name).advice.memory(flags, locked)
     memory_budget = build_budget(memory, StartFacts(warm=True))
     assert not memory_budget.fits and budget.format_largest_fit(memory, memory_budget) == fits
@@ -122,7 +122,7 @@ def test_what_does_not_fit_names_the_largest_that_does(name: str, flags: Any, lo
         assert build_budget(lower, StartFacts(warm=True)).fits and not build_budget(higher, StartFacts(warm=True)).fits
 
 
-def test_llama_cpp_counts_its_context_by_the_header_and_names_the_longest_that_fits() -> None:
+def test_llama_cpp_counts_its_context_by_the_header() -> None:
     header = {
         "general.architecture": "llama",
         "llama.block_count": 32,
@@ -142,7 +142,7 @@ def test_llama_cpp_counts_its_context_by_the_header_and_names_the_longest_that_f
     assert build_budget(get_engine("llama_cpp").advice.memory({**flags, "ctx-size": int(tokens)}, locked)).fits
 
 
-def test_a_budget_comes_back_from_json_and_what_is_none_is_refused() -> None:
+def test_a_budget_survives_json_and_invalid_json_is_refused() -> None:
     memory = build_budget(get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, WEIGHTS))
     data = json.loads(json.dumps(memory.to_json()))
     assert Budget.of_json(data) == memory
@@ -161,7 +161,7 @@ def test_a_budget_comes_back_from_json_and_what_is_none_is_refused() -> None:
         ("openai", {"served_name": "m", "memory_gib": 118}, {}, "serve a smaller model"),
     ],
 )
-def test_lint_warns_of_what_leaves_a_gb10_too_little(name: str, flags: Any, container: Any, way: str) -> None:
+def test_lint_warns_if_a_gb10_has_too_little_left(name: str, flags: Any, container: Any, way: str) -> None:
     case = budget.BudgetCase(get_engine(name).advice.memory(flags, {}), container)
     (finding,) = budget.RULES.check(case)
     assert finding.severity == "warning" and "leaves too little" in finding.sentence
@@ -169,7 +169,7 @@ def test_lint_warns_of_what_leaves_a_gb10_too_little(name: str, flags: Any, cont
     assert budget.RULES.check(dataclasses.replace(case, platform="ascend")) == []
 
 
-def test_lint_has_nothing_against_what_fits() -> None:
+def test_lint_accepts_settings_that_fit() -> None:
     for name, flags in (("vllm", {"gpu-memory-utilization": 0.85}), ("sglang", {"mem-fraction-static": 0.7})):
         case = budget.BudgetCase(get_engine(name).advice.memory(flags, {}), {"shm_size": "1gb"})
         assert budget.RULES.check(case) == []

@@ -64,7 +64,7 @@ def load_recipe(folder: Path, container: str, rest: str = "", head: str = HEAD) 
         ("cap_add: ALL", 5, "must be a list"),
     ],
 )
-def test_what_is_refused_with_its_line(box: str, line: int, result: str, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_with_their_line(box: str, line: int, result: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
         load_recipe(tmp_path, box)
     assert result in f"{error.value.message} {error.value.fix}"
@@ -103,7 +103,7 @@ def test_what_is_refused_with_its_line(box: str, line: int, result: str, tmp_pat
         ("log_driver: none", "", {"log-not-kept": 5}),
     ],
 )
-def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
+def test_unsafe_options_are_warnings(box: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
     loaded_recipe = load_recipe(tmp_path, box, rest)
     served = resolve_settings(loaded_recipe, NOTHING)
     warned = [finding for finding in served.findings if finding.flag.startswith("container.")]
@@ -126,7 +126,7 @@ def test_what_is_taken_and_warned_of(box: str, rest: str, rules: dict[str, int],
         ("allowed-local-media-path: /", {"allowed-local-media-path": "data-of-the-host"}),
     ],
 )
-def test_flags_that_run_code_of_others_are_warned_of(flags: str, rules: dict[str, str], tmp_path: Path) -> None:
+def test_flags_that_run_foreign_code_are_warnings(flags: str, rules: dict[str, str], tmp_path: Path) -> None:
     loaded_recipe = load_recipe(tmp_path, "ipc: host", f"vllm: {{{flags}}}\n")
     rules_by_flag = {
         finding.flag: finding.rule
@@ -137,7 +137,7 @@ def test_flags_that_run_code_of_others_are_warned_of(flags: str, rules: dict[str
 
 
 @pytest.mark.parametrize("engine", OTHERS)
-def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str, tmp_path: Path) -> None:
+def test_unsafe_options_are_warnings_for_every_engine(engine: str, tmp_path: Path) -> None:
     box = "privileged: true\npid: host\nnetwork: host\nsecurity_opt: ['seccomp=unconfined']\nlog_driver: none"
     loaded_recipe = load_recipe(tmp_path, box, head=OTHERS[engine])
     rules_by_flag = {
@@ -167,7 +167,7 @@ def test_options_that_are_not_safe_are_warned_of_whatever_the_engine(engine: str
         ("vllm: {host: 0.0.0.0}\n", ("0.0.0.0:8000:8000",), "http://127.0.0.1:8000", True),
     ],
 )
-def test_on_the_hosts_network_the_server_is_asked_at_its_engines_port(
+def test_a_server_on_the_host_network_is_reached_at_its_engine_port(
     rest: str, ports: tuple[str, ...], url: str, open_to_network: bool, tmp_path: Path
 ) -> None:
     loaded_recipe = load_recipe(tmp_path, "network: host", rest)
@@ -181,7 +181,7 @@ def test_on_the_hosts_network_the_server_is_asked_at_its_engines_port(
     ] == []
 
 
-def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refused(tmp_path: Path) -> None:
+def test_on_the_host_network_another_port_or_loopback_is_refused(tmp_path: Path) -> None:
     host = Host("spark1", "spark1", serve_port=9000, where="hosts/spark1.yml")
     with pytest.raises(Refused, match=r"`serve_port: 9000` has no effect with the recipe's `network: host`") as error:
         recipe.scope(host, "ops", load_recipe(tmp_path, "network: host"), NOTHING)
@@ -201,7 +201,7 @@ def test_on_the_hosts_network_another_port_of_the_host_or_the_loopback_is_refuse
         ("0", ("CAP_DAC_OVERRIDE",), None),
     ],
 )
-def test_who_reads_the_file_of_the_servers_key(user: str, dropped: tuple[str, ...], own_file: bool | None) -> None:
+def test_which_users_can_read_the_key_file(user: str, dropped: tuple[str, ...], own_file: bool | None) -> None:
     """Root in a container that may not override permissions reads only what is root's."""
     expected = os.getuid() == 0 if own_file is None else own_file
     assert server_key.can_read_private_file(user, (), dropped) is expected

@@ -33,7 +33,7 @@ def read_recorded(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("api", ["m", "r"])
 @pytest.mark.parametrize("stream", ["", "-stream"])
-def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) -> None:
+def test_real_answers_are_converted_to_chat_answers(api: str, stream: str) -> None:
     call, thought, cut = (
         Reply(200, "", read_recorded(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length")
     )
@@ -46,12 +46,12 @@ def test_what_a_real_server_answered_is_read_as_a_chat(api: str, stream: str) ->
     assert read_recorded(f"{api}-tool{stream}")["usage"] == {"prompt_tokens": 10, "completion_tokens": 4}
 
 
-def test_tokens_of_a_prompt_in_a_cache_count() -> None:
+def test_cached_prompt_tokens_count() -> None:
     row = {"input_tokens": 3, "cache_read_input_tokens": 7, "cache_creation_input_tokens": None, "output_tokens": 2}
     assert messages_api.convert_usage({"usage": row}) == {"prompt_tokens": 10, "completion_tokens": 2}
 
 
-def test_turns_with_tools_take_the_form_of_the_messages_api() -> None:
+def test_tool_turns_are_converted_to_the_messages_api() -> None:
     body = MESSAGES.convert_request(CHAT)
     assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user"]
     assert [block["type"] for block in body["messages"][2]["content"]] == ["tool_result", "text"]
@@ -59,13 +59,13 @@ def test_turns_with_tools_take_the_form_of_the_messages_api() -> None:
     assert "max_tokens" not in messages_api.build_count_request(CHAT)
 
 
-def test_turns_with_tools_take_the_form_of_the_responses_api() -> None:
+def test_tool_turns_are_converted_to_the_responses_api() -> None:
     body = RESPONSES.convert_request(CHAT)
     assert [item.get("type") for item in body["input"]] == [None, "function_call", "function_call_output", None]
     assert (body["max_output_tokens"], body["tools"][0]["name"]) == (9, "get_weather")
 
 
-def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
+def test_a_stream_without_its_beginning_is_disproved() -> None:
     text = RECORDED["m-tool-stream"]["text"]
     events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
     disorder = MESSAGES.find_disorder(events)
@@ -84,7 +84,7 @@ def test_a_stream_that_begins_in_the_middle_is_disproved() -> None:
         {"content": [{"type": ["x"]}], "stop_reason": ["x"], "output": [{"type": "message", "content": [{"text": 3}]}]},
     ],
 )
-def test_what_is_no_answer_proves_nothing_and_breaks_nothing(dialect: Dialect, given: Any) -> None:
+def test_malformed_answers_prove_nothing(dialect: Dialect, given: Any) -> None:
     for body in (dialect.convert_answer(given), dialect.assemble_answer([given])):
         assert fields.evaluate_tool_call(Reply(200, "", body)).verdict != "proved"
 

@@ -23,13 +23,13 @@ PARTS = [
 ]
 
 
-def test_each_protocol_is_one_of_a_part() -> None:
+def test_every_protocol_has_a_part() -> None:
     assert {protocol for _, protocol in PARTS} == set(PROTOCOLS.values())
 
 
 @pytest.mark.parametrize(("part", "protocol"), PARTS)
 @pytest.mark.parametrize("name", sorted(served.name for served in engine.list_served()))
-def test_a_part_has_every_name_of_its_protocol(name: str, part: str, protocol: type) -> None:
+def test_every_part_implements_its_protocol(name: str, part: str, protocol: type) -> None:
     implementation = getattr(engine.get_engine(name), part)
     if implementation is not None:
         assert [item for item in dir(protocol) if not item.startswith("_") and not hasattr(implementation, item)] == []

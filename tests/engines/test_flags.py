@@ -18,11 +18,11 @@ from sparkwright.engines.vllm.flags import parse_command
         ([], "", {}),
     ],
 )
-def test_words_are_flags_again(words: list[str], model: str, found: dict[str, object] | None) -> None:
+def test_command_words_are_parsed_as_flags(words: list[str], model: str, found: dict[str, object] | None) -> None:
     expected = {"enable-prefix-caching": False, "lora-modules": ["a", "b"]} if found is None else found
     assert parse_command(words) == Command(model, expected)
 
 
-def test_it_is_the_other_direction_of_what_a_recipe_becomes() -> None:
+def test_parsing_reverses_rendering() -> None:
     flag_values = {"max-num-seqs": 8, "enable-chunked-prefill": False, "enforce-eager": True, "middleware": ["a", "b"]}
     assert parse_command(flags.command("/models/m", flag_values)) == Command("/models/m", flag_values)

@@ -26,7 +26,7 @@ from sparkwright.engines.vllm.http import PATHS as VLLM
         (["--api-key"], [], ""),
     ],
 )
-def test_the_key_is_the_one_that_the_server_was_started_with(command: list[str], env: list[str], key: str) -> None:
+def test_the_key_is_read_from_the_command_or_environment(command: list[str], env: list[str], key: str) -> None:
     assert HTTP.api_key(command, env) == key
 
 
@@ -34,7 +34,7 @@ def test_the_key_is_the_one_that_the_server_was_started_with(command: list[str],
     ("command", "priority"),
     [([], False), (["--scheduling-policy", "fcfs"], False), (["--scheduling-policy=priority"], True)],
 )
-def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[str], priority: bool) -> None:
+def test_priority_is_sent_only_to_engines_that_schedule_by_it(command: list[str], priority: bool) -> None:
     body = openai_api.build_request(HTTP, "m", "hello", 1, priority=HTTP.low_priority(command))
     assert ("priority" in body) == priority
 
@@ -50,7 +50,7 @@ def test_only_an_engine_that_schedules_by_priority_is_given_one(command: list[st
         ([], 0),
     ],
 )
-def test_a_token_counts_whether_it_has_a_text_or_not(answer: Any, tokens: int) -> None:
+def test_tokens_are_counted_with_and_without_text(answer: Any, tokens: int) -> None:
     assert openai_api.count_tokens(answer) == tokens
 
 
@@ -72,7 +72,7 @@ OF_POOLING = {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/scor
 NO_CLIENTS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|slots|props|metrics|load|stop|pause")
 
 
-def test_a_generating_server_of_vllm_lists_every_path_that_is_not_for_pooling() -> None:
+def test_vllm_lists_every_path_that_is_not_for_pooling() -> None:
     paths = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
     named = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model != "form"}
     assert named - OF_POOLING <= paths
@@ -82,12 +82,12 @@ def test_a_generating_server_of_vllm_lists_every_path_that_is_not_for_pooling() 
 @pytest.mark.parametrize(
     "paths", [VLLM, SGLANG, LLAMA, api_paths.OPENAI_PATHS], ids=["vllm", "sglang", "llama_cpp", "openai"]
 )
-def test_no_path_is_routed_that_is_no_clients(paths: tuple[api_paths.ApiPath, ...]) -> None:
+def test_only_client_paths_are_routed(paths: tuple[api_paths.ApiPath, ...]) -> None:
     assert [served.path for served in paths if NO_CLIENTS.search(served.path)] == []
     assert len({served.path for served in paths}) == len(paths)
 
 
-def test_a_recipe_adds_paths_of_a_server_that_no_release_knows() -> None:
+def test_a_recipe_adds_paths() -> None:
     added = ["/v1/audio/speech", {"path": "/v1/audio/transcriptions", "model": "form"}]
     section = {"served_name": "m", "paths": added}
     assert not list(description.find_mistakes(section))
@@ -102,5 +102,5 @@ def test_a_recipe_adds_paths_of_a_server_that_no_release_knows() -> None:
 @pytest.mark.parametrize(
     "added", ["/v1/models", "/health", "v1/x", "/a b", 3, {"model": "form"}, {"path": "/x", "model": "url"}]
 )
-def test_a_path_that_cannot_be_one_is_refused(added: object) -> None:
+def test_invalid_paths_are_refused(added: object) -> None:
     assert list(description.find_mistakes({"served_name": "m", "paths": [added]}))

@@ -37,7 +37,7 @@ from sparkwright.engines.vllm import options
         ("llama_cpp", "nonsense", ""),
     ],
 )
-def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
+def test_the_owner_of_a_flag_is_described(engine: str, name: str, sentence: str) -> None:
     assert describe_owner(engine, name) == sentence
 
 
@@ -54,11 +54,11 @@ def test_whose_flag_it_is(engine: str, name: str, sentence: str) -> None:
         ("vllm", "nonsense", ""),
     ],
 )
-def test_a_value_is_taken_over_only_where_it_means_the_same(engine: str, name: str, own: str) -> None:
+def test_only_flags_with_the_same_meaning_are_translated(engine: str, name: str, own: str) -> None:
     assert translate_flag(engine, name) == own
 
 
-def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
+def test_lint_names_the_owner_of_a_foreign_flag() -> None:
     findings = get_engine("vllm").advice.check(ServerRequest({"ctx-size": 8192}), {}, Version("0.32.0"))
     value = next(item for item in findings if item.rule == "unknown-flag")
     assert value.sentence.startswith(
@@ -67,7 +67,7 @@ def test_lint_tells_vllms_recipe_of_another_engines_flag() -> None:
     assert [(way.text, way.changes) for way in value.ways_out] == [("use max-model-len instead", {"ctx-size": None})]
 
 
-def test_every_name_is_one_of_its_engine() -> None:
+def test_every_translation_names_a_known_flag() -> None:
     rows = load_concepts().values()
     assert {item for row in rows for item in row["vllm"]} - {"model"} <= options.all_options()
     assert {item for row in rows for item in row["llama_cpp"]} <= set(flags.TABLE.known)

@@ -33,12 +33,12 @@ def member_arguments(member: ClusterMember, **recipe: object) -> tuple[str, ...]
     return own.argv({**recipe, **parallel.member_settings(member).flags})
 
 
-def test_the_part_is_found_by_its_engine() -> None:
+def test_the_part_belongs_to_its_engine() -> None:
     assert engine.get_engine("vllm").parallel is parallel
     assert parallel.MASTER_PORT == 29501
 
 
-def test_a_workers_words_are_those_of_a_real_one() -> None:
+def test_member_arguments_match_a_real_group() -> None:
     """tests/data/vllm-0.32.0-members was started so, with another port, and a time limit."""
     line = (
         "--tensor-parallel-size 2 --pipeline-parallel-size 1 --nnodes 2 --node-rank 1 --master-addr 192.168.100.10 "
@@ -48,7 +48,7 @@ def test_a_workers_words_are_those_of_a_real_one() -> None:
     assert " ".join(member_arguments(HEAD)) == line.replace("--node-rank 1", "--node-rank 0").replace(" --headless", "")
 
 
-def test_members_differ_in_rank_address_and_head_only() -> None:
+def test_members_differ_in_rank_address_and_head() -> None:
     head, worker = parallel.member_settings(HEAD), parallel.member_settings(WORKER)
     differ = {name for name in {**head.flags, **worker.flags} if head.flags.get(name) != worker.flags.get(name)}
     assert differ == {"node-rank", "headless"}
@@ -57,20 +57,20 @@ def test_members_differ_in_rank_address_and_head_only() -> None:
     assert head.options == worker.options
 
 
-def test_a_worker_is_not_asked_for_api_servers_which_headless_refuses() -> None:
+def test_a_headless_worker_has_no_api_servers() -> None:
     recipe = {"api-server-count": 4}
     assert "--api-server-count" in member_arguments(HEAD, **recipe)
     assert "--api-server-count" not in member_arguments(WORKER, **recipe)
 
 
-def test_every_flag_exists_where_it_is_given() -> None:
+def test_every_flag_exists_in_the_release() -> None:
     flags = parallel.member_settings(WORKER).flags
     for name in (*flags, *parallel.SET_BY):
         assert find_existence(name, Version("0.32.0")).exists
     assert {name for name, given in flags.items() if given is not None} == set(parallel.SET_BY)
 
 
-def test_each_member_has_its_own_interfaces_and_both_adapters() -> None:
+def test_each_member_has_its_interfaces_and_both_adapters() -> None:
     env = parallel.member_settings(WORKER).env
     assert env == {
         "VLLM_HOST_IP": "192.168.100.11",
@@ -82,12 +82,12 @@ def test_each_member_has_its_own_interfaces_and_both_adapters() -> None:
     assert set(parallel.VARIABLES) == set(env)
 
 
-def test_the_head_ends_a_hung_group_before_vllms_five_minutes() -> None:
+def test_the_head_times_out_before_vllm_does() -> None:
     limit = parallel.member_settings(HEAD).env["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"]
     assert 60 <= int(limit) < 300
 
 
-def test_no_index_of_an_address_is_pinned_and_nothing_is_empty() -> None:
+def test_no_gid_index_and_no_empty_variable_is_set() -> None:
     """An empty NCCL_IB_GID_INDEX would mean 0, an empty interface none."""
     bare = dataclasses.replace(HEAD, interfaces=(), adapters=(), traced=True)
     for member in (HEAD, WORKER, bare):
@@ -96,7 +96,7 @@ def test_no_index_of_an_address_is_pinned_and_nothing_is_empty() -> None:
     assert not {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"} & set(parallel.member_settings(bare).env)
 
 
-def test_nccl_tells_of_its_network_when_it_is_asked_to() -> None:
+def test_nccl_logs_its_network_only_if_traced() -> None:
     assert not [name for name in parallel.member_settings(HEAD).env if name.startswith("NCCL_DEBUG")]
     env = parallel.member_settings(dataclasses.replace(HEAD, traced=True)).env
     assert (env["NCCL_DEBUG"], env["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET")
@@ -114,17 +114,17 @@ def test_the_container_has_rdma_without_privileges() -> None:
     assert share.stop_timeout_s >= 20, "a worker takes 11 to 12.4 s"
 
 
-def test_a_host_without_adapters_gets_no_device_that_it_lacks() -> None:
+def test_a_host_without_adapters_gets_no_device() -> None:
     options = parallel.member_settings(dataclasses.replace(HEAD, adapters=())).options
     assert options == {"network": "host", "ulimits": {"nofile": "1048576"}}
 
 
-def test_a_members_command_is_read_back() -> None:
+def test_a_member_command_is_parsed() -> None:
     read: Command = engine.get_engine("vllm").command(("/model", *member_arguments(WORKER)))
     assert read.flags["node-rank"] == 1 and read.flags["headless"] is True
 
 
-def test_yaml_of_the_options_is_what_a_recipe_holds() -> None:
+def test_container_options_are_plain_yaml() -> None:
     """Options are written into scripts and recipes: plain values only."""
     options = parallel.member_settings(HEAD).options
     assert yaml.safe_load(yaml.safe_dump(options)) == options
@@ -141,7 +141,7 @@ def test_yaml_of_the_options_is_what_a_recipe_holds() -> None:
         (16.3, 88, 23.0),  # Nemotron-3-Super-120B NVFP4, one that it was not
     ],
 )
-def test_two_hosts_of_tensor_parallelism(alone: float, layers: int, measured: float) -> None:
+def test_predicted_rate_of_two_hosts_with_tensor_parallelism(alone: float, layers: int, measured: float) -> None:
     assert roofline.split_rate(alone, Split(tensor=2), layers) == pytest.approx(measured, rel=0.1)
 
 
@@ -150,16 +150,16 @@ def test_pipeline_parallelism_does_not_speed_up_one_stream() -> None:
     assert roofline.split_rate(57.5, Split(2, 2), 36) == roofline.split_rate(57.5, Split(2), 36)
 
 
-def test_it_never_reaches_the_number_of_hosts() -> None:
+def test_the_speedup_stays_below_the_number_of_hosts() -> None:
     for hosts in (2, 4, 8):
         rate = roofline.split_rate(57.5, Split(tensor=hosts), 36)
         assert rate is not None and rate < 57.5 * hosts
 
 
 @pytest.mark.parametrize(("alone", "layers"), [(None, 36), (57.5, None), (0.0, 36)])
-def test_what_is_not_known_stays_unknown(alone: float | None, layers: int | None) -> None:
+def test_an_unknown_input_gives_an_unknown_rate(alone: float | None, layers: int | None) -> None:
     assert roofline.split_rate(alone, Split(tensor=2), layers) is None
 
 
-def test_its_source_is_said() -> None:
+def test_the_source_of_the_prediction_is_a_rule_of_thumb() -> None:
     assert "rule of thumb" in roofline.SPLIT_SOURCE

@@ -26,18 +26,18 @@ from sparkwright.engines.vllm.http import HTTP
         ({}, [CACHE_MOUNT], True),
     ],
 )
-def test_a_recipe_that_sets_a_variable_or_mounts_their_place_keeps_them_itself(
+def test_a_recipe_with_a_cache_variable_or_mount_keeps_its_caches(
     env: dict[str, str], mounted: list[str], theirs: bool
 ) -> None:
     assert CACHES.is_kept_by_recipe(env, mounted) is theirs
 
 
-def test_flags_about_answers_do_not_matter_and_an_unknown_one_does() -> None:
+def test_only_flags_that_may_change_compilation_are_relevant() -> None:
     flags = {"port": 8001, "tool-call-parser": "hermes", "max-num-seqs": 8, "a-flag-of-tomorrow": True}
     assert CACHES.relevant_flags(flags) == {"max-num-seqs": 8, "a-flag-of-tomorrow": True}
 
 
-def test_every_variable_points_below_the_mount_and_is_known_as_ours_again() -> None:
+def test_cache_variables_are_distinct_and_recognized() -> None:
     assert find_cache_variables({**CACHES.environment, "HF_HOME": "/hf"}) == set(CACHES.variables)
     assert len(set(CACHES.environment.values())) == len(CACHES.variables)
 
@@ -64,7 +64,7 @@ def test_hits_are_counted_in_whole_blocks() -> None:
     assert "500 ms cold, 50 ms warm" in verdict.sentence
 
 
-def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
+def test_a_cache_that_hits_at_the_third_request_hits() -> None:
     assert (
         evaluate_prefix_cache(
             "vllm", VLLM.prefix_cache, make_measurements(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")
@@ -82,7 +82,7 @@ def test_a_cache_that_needs_two_sightings_hits_at_the_third() -> None:
         ("0.32.0", "issue 36493", "prefix-match-unit allows"),
     ],
 )
-def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str, says: str, fix: str) -> None:
+def test_missing_hits_on_a_recurrent_hybrid_are_explained_by_release(version: str, says: str, fix: str) -> None:
     verdict = evaluate_prefix_cache(
         "vllm", VLLM.prefix_cache, make_measurements(0, 0, 0), 4800, 2096, ALIGN, Version(version)
     )
@@ -91,7 +91,7 @@ def test_no_hits_on_a_recurrent_hybrid_are_known_for_what_they_are(version: str,
     assert fix in verdict.fix
 
 
-def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
+def test_missing_hits_on_a_dense_model_are_not_blamed_on_recurrence() -> None:
     cache = {"block_size": "16", "enable_prefix_caching": "True", "mamba_cache_mode": "none"}
     assert (
         "36493"
@@ -101,14 +101,14 @@ def test_no_hits_on_a_dense_model_are_not_put_down_to_recurrence() -> None:
     )
 
 
-def test_without_counters_nothing_is_known() -> None:
+def test_missing_counters_give_an_unknown_verdict() -> None:
     assert (
         evaluate_prefix_cache("vllm", VLLM.prefix_cache, make_measurements(None, None, None), 100, 16, {}, None).verdict
         == "unknown"
     )
 
 
-def test_turned_off_is_what_the_engine_says_itself() -> None:
+def test_a_disabled_cache_is_off() -> None:
     assert (
         evaluate_prefix_cache("vllm", VLLM.prefix_cache, [], 0, 16, {"enable_prefix_caching": "False"}, None).verdict
         == "off"
@@ -120,7 +120,7 @@ def test_the_prefix_is_longer_than_two_blocks() -> None:
         assert prefix_cache.prefix_length_tokens(block) > 2 * block
 
 
-def test_the_log_knows_the_block_better_than_old_metrics() -> None:
+def test_the_effective_block_size_outranks_the_configured_one() -> None:
     message = VLLM.prefix_cache.block_tokens
     assert message({"block_size": "256", "effective_attention_block_size": "None"}) == 256
     assert message({"block_size": "16", "effective_attention_block_size": "2096"}) == 2096
@@ -128,7 +128,7 @@ def test_the_log_knows_the_block_better_than_old_metrics() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
-def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
+def test_vllm_reasons_are_not_given_for_other_engines(name: str) -> None:
     verdict = evaluate_prefix_cache(
         name,
         engines.get_engine(name).prefix_cache,
@@ -152,17 +152,17 @@ def test_what_only_vllm_does_is_not_said_of_another_engine(name: str) -> None:
         ("openai", ""),
     ],
 )
-def test_how_it_is_turned_on_is_said_in_the_engines_own_flag(name: str, line: str) -> None:
+def test_the_recipe_line_uses_the_flag_of_the_engine(name: str, line: str) -> None:
     assert prefix_cache.recipe_line(name) == line
 
 
-def test_the_cache_config_of_metrics() -> None:
+def test_the_cache_config_is_read_from_metrics() -> None:
     line = 'vllm:cache_config_info{block_size="256",enable_prefix_caching="True",engine="0"} 1.0\n'
     assert HTTP.cache_of("# HELP x\n" + line)["block_size"] == "256"
     assert HTTP.cache_of("") == {}
 
 
-def test_a_prefix_of_more_tokens_than_words_is_never_more_than_wholly_cached() -> None:
+def test_tokens_of_a_byte_tokenizer_are_never_over_counted() -> None:
     """llama.cpp, a tokenizer of bytes: 35 words are 280 tokens, and its cache hits to the token."""
     measurements = [
         PrefixMeasurement(0.05, 310, 310, 0),

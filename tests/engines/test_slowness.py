@@ -41,30 +41,30 @@ def verdicts(**fields: Any) -> dict[str, str]:
         ({"kv_used": 0.99}, "the KV cache is full"),
     ],
 )  # fmt: skip
-def test_a_cause_that_is_seen_is_found_with_its_evidence(seen: dict[str, Any], name: str) -> None:
+def test_an_observed_cause_is_found_with_its_evidence(seen: dict[str, Any], name: str) -> None:
     first = find_causes(SlownessEvidence(**seen))[0]
     assert (first.name, first.verdict) == (name, "found")
     assert first.evidence
     assert first.fix
 
 
-def test_what_nobody_looked_at_is_unknown_not_excluded() -> None:
+def test_missing_evidence_is_unknown_and_not_excluded() -> None:
     assert "excluded" not in verdicts().values()
     assert "found" not in verdicts().values()
 
 
-def test_chunked_prefill_is_never_blamed() -> None:
+def test_chunked_prefill_is_excluded() -> None:
     causes = verdicts(log={"chunked_prefill": True, "evidence": {"chunked_prefill": "enable_chunked_prefill=True"}})
     assert causes["chunked prefill"] == "excluded"
 
 
-def test_a_very_slow_server_has_more_possible_causes_than_a_fast_one() -> None:
+def test_a_very_slow_server_has_more_possible_causes() -> None:
     slow, fast = verdicts(share=0.12), verdicts(share=0.98)
     assert slow["a stale compile cache"] == "possible"
     assert "a stale compile cache" not in fast
 
 
-def test_what_makes_answers_late_does_not_come_before_what_makes_tokens_slow() -> None:
+def test_slow_tokens_outrank_late_answers() -> None:
     names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, thinking_tokens=30, answer_tokens=32))]
     assert names.index("a stale compile cache") < names.index("reasoning tokens precede the answer")
     assert (
@@ -73,7 +73,7 @@ def test_what_makes_answers_late_does_not_come_before_what_makes_tokens_slow() -
     )
 
 
-def test_the_ladder_leaves_out_what_is_excluded() -> None:
+def test_excluded_causes_are_not_listed() -> None:
     assert not any(item.verdict == "excluded" for item in list_likely_causes(SlownessEvidence(busy=0.0, ollama=[])))
 
 
@@ -88,14 +88,14 @@ def test_the_ladder_leaves_out_what_is_excluded() -> None:
         ("sglang", {"thinking_tokens": 30, "answer_tokens": 32}, "in each request"),
     ],
 )
-def test_a_fix_names_the_flags_of_the_engine_that_serves(name: str, seen: dict[str, Any], fix: str) -> None:
+def test_a_fix_names_the_flags_of_the_engine(name: str, seen: dict[str, Any], fix: str) -> None:
     first = find_causes(SlownessEvidence(engine=engines.get_engine(name), **seen))[0]
     assert fix in first.fix
     assert "gpu-memory-utilization" not in first.fix
 
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
-def test_what_only_vllm_prints_says_nothing_of_another_engine(name: str) -> None:
+def test_vllm_causes_are_not_reported_for_other_engines(name: str) -> None:
     causes = verdicts(engine=engines.get_engine(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
     assert not {"eager mode: no CUDA graphs", "a stale compile cache"} & set(causes)
 
@@ -106,7 +106,7 @@ FP4 = (
 )
 
 
-def test_weight_only_kernels_are_named_and_no_image_is_advised_that_runs_already() -> None:
+def test_weight_only_kernels_are_named_without_advising_an_older_image() -> None:
     log = {"warnings": [FP4], "version": "0.32.0"}
     causes = {cause.name: cause for cause in find_causes(SlownessEvidence(share=0.35, slow=True, log=log))}
     marlin = next(cause for name, cause in causes.items() if "weight-only kernel (Marlin)" in name)
@@ -118,7 +118,7 @@ def test_weight_only_kernels_are_named_and_no_image_is_advised_that_runs_already
     ("busy", "preempted", "verdict"),
     [(0.0, 0.0, "excluded"), (0.0, 3.0, "found"), (4.0, 0.0, "found"), (None, None, "found")],
 )
-def test_a_cache_full_of_kept_prefixes_is_no_full_cache(
+def test_a_cache_full_of_reusable_prefixes_is_not_full(
     busy: float | None, preempted: float | None, verdict: str
 ) -> None:
     causes = verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
@@ -136,7 +136,7 @@ LLAMA_LOG = """
 """
 
 
-def test_what_the_log_of_llama_cpp_tells_of_its_slowness_is_found() -> None:
+def test_causes_are_found_in_the_log_of_llama_cpp() -> None:
     engine = engines.get_engine("llama_cpp")
     log = read_log(LLAMA_LOG, engine.log).to_json()
     causes = [
@@ -152,7 +152,7 @@ def test_what_the_log_of_llama_cpp_tells_of_its_slowness_is_found() -> None:
 
 
 @pytest.mark.parametrize("offloaded", ["49/49", "50/49"])
-def test_a_log_with_all_layers_on_the_gpu_excludes_layers_on_the_cpu(offloaded: str) -> None:
+def test_all_layers_on_the_gpu_exclude_layers_on_the_cpu(offloaded: str) -> None:
     engine = engines.get_engine("llama_cpp")
     log = read_log(LLAMA_LOG.replace("20/49", offloaded), engine.log).to_json()
     causes = find_causes(SlownessEvidence(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))

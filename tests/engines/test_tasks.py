@@ -30,7 +30,7 @@ def embedding_reply(vector: Any) -> dict[str, Any]:
         (None, "", "without a vector"),
     ],
 )
-def test_a_vector_is_numbers_of_which_one_is_not_zero(answer: Any, holds: str, why_not: str) -> None:
+def test_a_valid_embedding_has_finite_nonzero_numbers(answer: Any, holds: str, why_not: str) -> None:
     assert EMBED.evaluate(answer) == tasks.ProofResult(holds, why_not)
 
 
@@ -39,7 +39,7 @@ def rerank_reply(first: Any, second: Any) -> dict[str, Any]:
     return {"object": "list", "results": rows}
 
 
-def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
+def test_scores_are_compared_regardless_of_row_order() -> None:
     assert RERANK.evaluate(rerank_reply(0.93, 0.02)).problem == ""
     wrong = RERANK.evaluate(rerank_reply(-0.14, 0.29))
     assert wrong.content
@@ -49,20 +49,20 @@ def test_scores_are_in_the_right_order_whatever_the_order_of_the_rows() -> None:
 @pytest.mark.parametrize(
     "answer", [rerank_reply(None, 0.1), rerank_reply("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None]
 )
-def test_without_a_score_for_each_text_nothing_is_proved(answer: Any) -> None:
+def test_missing_scores_prove_nothing(answer: Any) -> None:
     assert RERANK.evaluate(answer) == tasks.ProofResult("", "without a score for each text")
 
 
 @pytest.mark.parametrize("name", list(engines.TITLES))
 @pytest.mark.parametrize("task", ["embed", "rerank"])
-def test_the_task_travels_with_the_container(name: str, task: str) -> None:
+def test_the_task_is_stored_in_the_container_labels(name: str, task: str) -> None:
     labelled = engines.from_labels({**engines.get_engine(name).labels, TASK_LABEL: task})
     assert (labelled.name, labelled.task) == (name, task)
     assert engines.from_labels(labelled.labels) == labelled
     assert engines.from_labels({TASK_LABEL: "rm -rf"}).task == "generate"
 
 
-def test_what_moves_while_it_works_is_another_counter() -> None:
+def test_the_heartbeat_of_an_embedding_server_counts_prompt_tokens() -> None:
     vllm = engines.from_labels({TASK_LABEL: "embed"}).http
     assert vllm.task == "embed"
     text = 'vllm:prompt_tokens_total{engine="0"} 28.0\nvllm:generation_tokens_total{engine="0"} 0.0\n'

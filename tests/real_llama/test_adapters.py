@@ -27,7 +27,7 @@ def ask_model(server: servers.Server, model: str) -> str:
     return str(answer.body["choices"][0]["message"]["content"])
 
 
-def test_it_is_applied_to_every_request_under_any_name(tiny: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_applied_to_every_request(tiny: Path, tmp_path: Path) -> None:
     adapter = tiny_gguf.write_adapter(tmp_path / "sql-lora.gguf")
     assert files.adapter_of(adapter.read_bytes()) == {
         "architecture": "llama",
@@ -49,7 +49,7 @@ def test_it_is_applied_to_every_request_under_any_name(tiny: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("shape", "architecture"), [(tiny_gguf.Shape(heads=2), "llama"), (tiny_gguf.Shape(), "qwen2")])
-def test_one_of_another_model_is_not_loaded(
+def test_an_adapter_of_another_model_is_not_loaded(
     tiny: Path, tmp_path: Path, shape: tiny_gguf.Shape, architecture: str
 ) -> None:
     """As the lint of a recipe says before it starts."""

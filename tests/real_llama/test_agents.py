@@ -79,7 +79,7 @@ def environment(home: Path, client: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
+def test_an_agent_gets_an_answer_with_the_written_settings(
     agent: str, gateway_server: RunningGateway, tmp_path: Path
 ) -> None:
     program = AGENTS[agent][0]
@@ -112,9 +112,7 @@ def test_an_agent_gets_its_answer_with_the_settings_that_were_written(
         assert json.loads(result.stdout)["modelUsage"]["tiny"]["contextWindow"] == CONTEXT
 
 
-def test_litellm_passes_a_request_on_with_the_settings_that_were_written(
-    gateway_server: RunningGateway, tmp_path: Path
-) -> None:
+def test_litellm_forwards_a_request_with_the_written_settings(gateway_server: RunningGateway, tmp_path: Path) -> None:
     if not shutil.which("litellm"):
         pytest.skip("litellm is not installed")
     usage = usage_of_litellm(endpoint_of(gateway_server), tmp_path)

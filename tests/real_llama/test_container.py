@@ -64,7 +64,7 @@ def container_state(desk: Project) -> tuple[str, bool, str]:
     return attrs["Id"], attrs["State"]["Running"], attrs["HostConfig"]["RestartPolicy"]["Name"]
 
 
-def test_a_deploy_is_proved_and_a_second_one_changes_nothing(project: Project) -> None:
+def test_a_deploy_is_verified_and_a_second_deploy_changes_nothing(project: Project) -> None:
     project.llama()
     first = deploy_proved(project)
     read = first.task("Check the engine log")["data"]["state"]
@@ -77,7 +77,7 @@ def test_a_deploy_is_proved_and_a_second_one_changes_nothing(project: Project) -
     assert container_state(project) == before
 
 
-def test_status_verify_and_diagnose_say_what_is(project: Project) -> None:
+def test_status_verify_and_diagnose_report_a_healthy_server(project: Project) -> None:
     project.llama()
     deploy_proved(project)
     row = json.loads(project.run("status", "--host", "here", "--json").out)
@@ -91,7 +91,7 @@ def test_status_verify_and_diagnose_say_what_is(project: Project) -> None:
     assert "no server answers" not in diagnosed.out
 
 
-def test_a_killed_server_is_told_and_a_deploy_brings_it_back(project: Project) -> None:
+def test_a_killed_server_is_reported_and_restored_by_a_deploy(project: Project) -> None:
     project.llama()
     deploy_proved(project)
     before = container_state(project)
@@ -112,9 +112,7 @@ def test_a_killed_server_is_told_and_a_deploy_brings_it_back(project: Project) -
         ({"device": "CUDA0"}, "invalid device: CUDA0"),
     ],
 )
-def test_a_start_that_fails_is_rolled_back_with_the_models_file(
-    project: Project, flags: dict[str, str], why: str
-) -> None:
+def test_a_failed_start_is_rolled_back_with_the_model_file(project: Project, flags: dict[str, str], why: str) -> None:
     """Another quantisation of the same commit takes the file's place: the server that is restored needs its own."""
     project.llama()
     deploy_proved(project)
@@ -129,7 +127,7 @@ def test_a_start_that_fails_is_rolled_back_with_the_models_file(
     assert project.deploy().recap["changed"] == 0
 
 
-def test_a_long_stream_is_no_stall(project: Project) -> None:
+def test_a_long_stream_is_not_a_stall(project: Project) -> None:
     """llama-server counts generated tokens when a request ends: until then its heartbeat alone moves."""
     project.llama(parallel=1)
     deploy_proved(project)
@@ -147,7 +145,7 @@ def test_a_long_stream_is_no_stall(project: Project) -> None:
         assert "it generates" in while_it_runs.out, "the one slot is taken: the heartbeat tells"
 
 
-def test_engines_take_each_others_place_on_one_port(project: Project) -> None:
+def test_engines_replace_each_other_on_one_port(project: Project) -> None:
     project.vllm()
     deploy_proved(project)
     vllm = container_state(project)
@@ -167,7 +165,7 @@ def test_engines_take_each_others_place_on_one_port(project: Project) -> None:
     assert is_generating(project)
 
 
-def test_a_server_of_another_name_is_replaced_when_it_was_verified_here(project: Project) -> None:
+def test_a_verified_server_of_another_name_is_replaced(project: Project) -> None:
     project.vllm()
     deploy_proved(project)
     before, first = container_state(project), project.name
@@ -187,7 +185,7 @@ def test_a_server_of_another_name_is_replaced_when_it_was_verified_here(project:
         run_docker("rm", "-fv", f"{first}-b", check=False)
 
 
-def test_one_that_nobody_verified_is_named_and_left_alone(project: Project) -> None:
+def test_an_unverified_server_of_another_name_is_named_and_kept(project: Project) -> None:
     """Whether it is to go is not known: the sentence says how it is replaced, and that is a swap with all of its safety."""
     project.vllm()
     deploy_proved(project)
@@ -208,7 +206,7 @@ def test_one_that_nobody_verified_is_named_and_left_alone(project: Project) -> N
     assert server_owner(project) == "llamacpp"
 
 
-def test_a_container_of_a_person_keeps_its_name_and_its_life(project: Project) -> None:
+def test_a_foreign_container_keeps_its_name_and_keeps_running(project: Project) -> None:
     """Issue 30: a deploy removed whatever was called NAME-previous, and `host.clean` too."""
     project.llama()
     deploy_proved(project)
@@ -259,7 +257,7 @@ def server_owner(desk: Project) -> str:
         return str(json.load(answer)["data"][0]["owned_by"])
 
 
-def test_two_engines_serve_beside_each_other_and_none_touches_the_other(project: Project) -> None:
+def test_two_engines_serve_on_one_host_without_affecting_each_other(project: Project) -> None:
     """The vLLM that was deployed alone stays as it runs while a llama-server comes beside it, fails, and is healed."""
     project.vllm()
     first = deploy_proved(project)

@@ -39,7 +39,7 @@ def half_model(tiny: Path, folder: Path) -> Path:
         ("-c 512", lambda tiny, folder: folder, "exiting due to model loading error", ""),
     ],
 )
-def test_a_start_that_fails_ends_with_1_and_says_why(
+def test_a_failed_start_exits_with_1_and_logs_the_cause(
     tiny: Path, tmp_path: Path, words: str, make: Make, line: str, rule: str
 ) -> None:
     with servers.running_server(tmp_path, "-m", str(make(tiny, tmp_path)), *words.split()) as server:

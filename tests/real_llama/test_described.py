@@ -13,7 +13,7 @@ __all__ = ["hub_url", "images", "project"]
 KEY = "spk-0123456789abcdef"
 
 
-def test_a_deploy_is_proved_and_a_second_one_changes_nothing(project: Project) -> None:
+def test_a_deploy_is_verified_and_a_second_deploy_changes_nothing(project: Project) -> None:
     project.described()
     first = deploy_proved(project)
     read = first.task("Check the engine log")["data"]["state"]
@@ -30,7 +30,7 @@ def test_a_deploy_is_proved_and_a_second_one_changes_nothing(project: Project) -
     assert container_state(project) == before
 
 
-def test_the_host_checks_it_without_the_recipe(project: Project) -> None:
+def test_the_host_checks_the_server_without_the_recipe(project: Project) -> None:
     """The description travels with the container: what checks, heals and rolls back reads it there."""
     project.described()
     deploy_proved(project)
@@ -43,7 +43,7 @@ def test_the_host_checks_it_without_the_recipe(project: Project) -> None:
     assert result.code != 1, result.out
 
 
-def test_a_killed_server_is_told_and_a_deploy_brings_it_back(project: Project) -> None:
+def test_a_killed_server_is_reported_and_restored_by_a_deploy(project: Project) -> None:
     project.described()
     deploy_proved(project)
     before = container_state(project)
@@ -78,7 +78,7 @@ def test_a_failure_is_rolled_back_to_a_described_server(
     assert is_generating(project), "nothing differs from what was verified"
 
 
-def test_a_change_of_the_description_is_shown_key_by_key_and_can_be_rolled_back(project: Project) -> None:
+def test_a_changed_description_is_shown_by_key_and_can_be_rolled_back(project: Project) -> None:
     project.described()
     deploy_proved(project)
     project.described(loading=[502, 503])
@@ -95,7 +95,7 @@ def test_a_change_of_the_description_is_shown_key_by_key_and_can_be_rolled_back(
 
 
 @pytest.mark.parametrize("key", [{"env": "LLAMA_API_KEY"}, {"file_flag": "api-key-file"}], ids=["variable", "file"])
-def test_the_servers_key_is_asked_for_and_stands_nowhere(project: Project, key: dict[str, str]) -> None:
+def test_the_server_key_is_required_and_appears_nowhere(project: Project, key: dict[str, str]) -> None:
     project.env["SPARK_KEY"] = KEY
     project.described(key=key, more={"server_key": {"env": "SPARK_KEY"}})
     deploy_proved(project)
@@ -106,7 +106,7 @@ def test_the_servers_key_is_asked_for_and_stands_nowhere(project: Project, key: 
     assert is_generating(project), "the check knows the key"
 
 
-def test_engines_take_each_others_place_on_one_port(project: Project) -> None:
+def test_engines_replace_each_other_on_one_port(project: Project) -> None:
     project.llama()
     deploy_proved(project)
     project.described()
@@ -130,7 +130,7 @@ def serve_with_files(desk: Project, *, chat: str, greeting: str) -> None:
     desk.described("--jinja", "--chat-template-file", AT, more={"files": files})
 
 
-def test_a_recipes_files_are_placed_by_content_and_another_content_is_a_swap(project: Project) -> None:
+def test_recipe_files_are_placed_by_content_and_changed_content_is_a_swap(project: Project) -> None:
     serve_with_files(project, chat=TEMPLATE, greeting="one")
     planned = project.run("deploy", "--host", "here", "--check", "--json")
     assert planned.code == 2, planned.out
@@ -155,7 +155,7 @@ def test_a_recipes_files_are_placed_by_content_and_another_content_is_a_swap(pro
     assert "type=bind,source=" in script and f"target={AT},readonly" in script
 
 
-def test_a_rollback_gives_the_server_before_its_own_files(project: Project) -> None:
+def test_a_rollback_restores_the_files_of_the_previous_server(project: Project) -> None:
     serve_with_files(project, chat=TEMPLATE, greeting="one")
     deploy_proved(project)
     serve_with_files(project, chat=TEMPLATE, greeting="two")
@@ -172,7 +172,7 @@ def test_a_rollback_gives_the_server_before_its_own_files(project: Project) -> N
     deploy_proved(project)
 
 
-def test_a_file_with_which_the_server_does_not_start_is_rolled_back(project: Project) -> None:
+def test_a_file_that_prevents_the_start_is_rolled_back(project: Project) -> None:
     serve_with_files(project, chat=TEMPLATE, greeting="one")
     deploy_proved(project)
     before = container_state(project)

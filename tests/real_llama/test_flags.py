@@ -22,14 +22,14 @@ def checked_options() -> list[Option]:
     return [option for name, option in flags.TABLE.newest.items() if name not in skipped]
 
 
-def test_the_newer_builds_help_is_the_one_that_is_kept() -> None:
+def test_the_stored_help_matches_the_newer_build() -> None:
     command = [sys.executable, "-m", "tests.real_llama.llama_server", "--help"]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT).stdout
     kept = (ROOT / f"tests/data/llama.cpp/help-b{flags.NEWEST_BUILD}.txt").read_text()
     assert image.parse_help(printed) == image.parse_help(kept) != {}
 
 
-def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> None:
+def test_values_are_refused_if_the_parser_refuses_them() -> None:
     """Beyond that, a number must be one: the parser takes 1.5 for 1 and 12k for 12."""
     cases = [
         (item, text)
@@ -57,21 +57,21 @@ def test_a_value_that_the_parser_refuses_is_refused_before_and_no_other() -> Non
     assert ("ctx-size", "12k") in numbers
 
 
-def test_every_option_is_written_as_the_parser_takes_it() -> None:
+def test_every_switch_is_rendered_as_the_parser_accepts_it() -> None:
     switches = [item for item in checked_options() if item.kind in ("switch", "bare")]
     cases = [{switch.name: value} for switch in switches for value in (True, False)]
     answers = query_parser([flags.argv(case) for case in cases])
     assert [case for case, answer in zip(cases, answers, strict=True) if answer is None] == []
 
 
-def test_every_word_of_an_option_is_one() -> None:
+def test_every_word_of_a_switch_is_accepted() -> None:
     words = [word for item in checked_options() if item.kind in ("switch", "bare") for word in (*item.words, *item.off)]
     assert [
         word for word, answer in zip(words, query_parser([[word] for word in words]), strict=True) if answer is None
     ] == []
 
 
-def test_a_command_says_what_a_recipe_does_and_what_must_be_said() -> None:
+def test_a_command_has_the_settings_of_the_recipe_and_the_required_ones() -> None:
     flag_values: dict[str, Any] = {"ctx_size": 8192, "np": 2, "fit": False, "no-warmup": True}
     first, second = query_parser(
         [flags.command("x.gguf", flag_values), flags.command("x.gguf", {"port": 9000, "metrics": False, "lv": 3})]

@@ -52,7 +52,7 @@ def post_message(behind: RunningGateway, path: str, body: dict[str, Any]) -> Any
     return behind.ask("POST", path, body, key=None, **{"x-api-key": KEY, "anthropic-version": "2023-06-01"})
 
 
-def test_a_message_is_streamed_in_anthropics_events(gateway_server: RunningGateway) -> None:
+def test_a_message_is_streamed_in_anthropic_events(gateway_server: RunningGateway) -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 8, "messages": HI, "stream": True}
     answer = post_message(gateway_server, api_paths.MESSAGES, body)
     assert answer.status == 200, answer.body
@@ -63,7 +63,7 @@ def test_a_message_is_streamed_in_anthropics_events(gateway_server: RunningGatew
     assert "content_block_delta" in kinds and kinds[-1] == "message_stop"
 
 
-def test_counted_tokens_are_those_of_the_usage(gateway_server: RunningGateway) -> None:
+def test_counted_tokens_match_the_usage(gateway_server: RunningGateway) -> None:
     body = {"model": "tiny", "messages": HI}
     counted = post_message(gateway_server, api_paths.COUNT_TOKENS, body).json["input_tokens"]
     usage = post_message(gateway_server, api_paths.MESSAGES, {**body, "max_tokens": 1}).json["usage"]
@@ -71,7 +71,7 @@ def test_counted_tokens_are_those_of_the_usage(gateway_server: RunningGateway) -
 
 
 @pytest.mark.parametrize("path", [served.path for served in PATHS if served.path not in OF_OTHERS])
-def test_every_path_is_one_of_the_server(gateway_server: RunningGateway, path: str) -> None:
+def test_the_server_has_every_routed_path(gateway_server: RunningGateway, path: str) -> None:
     body = {
         "model": "tiny",
         "messages": HI,
@@ -84,7 +84,7 @@ def test_every_path_is_one_of_the_server(gateway_server: RunningGateway, path: s
     assert post_message(gateway_server, path, body).status == 200
 
 
-def test_anthropics_own_client_asks_and_streams_through_it(gateway_server: RunningGateway) -> None:
+def test_the_anthropic_client_sends_and_streams(gateway_server: RunningGateway) -> None:
     client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
     hi: list[MessageParam] = [{"role": "user", "content": "hi"}]
     message = client.messages.create(model="tiny", max_tokens=8, messages=hi)
@@ -94,7 +94,7 @@ def test_anthropics_own_client_asks_and_streams_through_it(gateway_server: Runni
     assert client.messages.count_tokens(model="tiny", messages=hi).input_tokens > 0
 
 
-def test_anthropics_own_client_reads_a_refusal_as_its_own_error(gateway_server: RunningGateway) -> None:
+def test_the_anthropic_client_reads_a_refusal_as_its_own_error(gateway_server: RunningGateway) -> None:
     client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
     with pytest.raises(anthropic.NotFoundError, match="serves no model of this name"):
         client.messages.create(model="nothing", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
@@ -103,7 +103,7 @@ def test_anthropics_own_client_reads_a_refusal_as_its_own_error(gateway_server: 
         stranger.messages.create(model="tiny", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
 
 
-def test_openais_own_client_uses_both_of_its_apis(gateway_server: RunningGateway) -> None:
+def test_the_openai_client_uses_both_apis(gateway_server: RunningGateway) -> None:
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}/v1", api_key=KEY, max_retries=0)
     assert {model.id for model in client.models.list()} == {"tiny", "claude-sonnet-4-5"}
     chunks = client.chat.completions.create(
@@ -138,7 +138,7 @@ def read_usage(body: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_the_tokens_of_a_client_are_the_engines_own_usage(
+def test_the_counted_tokens_of_a_client_match_the_usage(
     gateway_server: RunningGateway, llama: servers.Server, case: int
 ) -> None:
     path, body = CASES[case]
@@ -164,7 +164,7 @@ def wait_for_count(behind: RunningGateway, client: str, requests: int) -> dict[s
         time.sleep(0.02)
 
 
-def test_a_request_that_only_counts_tokens_uses_none(gateway_server: RunningGateway) -> None:
+def test_counting_tokens_uses_none(gateway_server: RunningGateway) -> None:
     for n, path in enumerate((api_paths.COUNT_TOKENS, "/tokenize"), 1):
         body = {"model": "tiny", "messages": HI, "content": "hi"}
         assert gateway_server.ask("POST", path, body, key=client_key("counted")).status == 200

@@ -21,7 +21,7 @@ def read_counters(server: servers.Server, key: str = "") -> dict[str, float]:
     return HTTP.counters(server.ask(HTTP.metrics, key=key).body)
 
 
-def test_while_it_loads_every_path_says_so(tiny: Path, tmp_path: Path) -> None:
+def test_every_path_reports_loading(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1") as server:
         assert server.wait_until_served()
         assert server.loading
@@ -29,11 +29,11 @@ def test_while_it_loads_every_path_says_so(tiny: Path, tmp_path: Path) -> None:
         assert server.loading[0].body["error"]["message"] == "Loading model"
 
 
-def test_every_metric_is_there(llama: servers.Server) -> None:
+def test_every_metric_exists(llama: servers.Server) -> None:
     assert set(read_counters(llama)) == set(HTTP.roles)
 
 
-def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(llama: servers.Server) -> None:
+def test_the_heartbeat_moves_during_a_stream(llama: servers.Server) -> None:
     before, seen = read_counters(llama), []
     chunks = llama.stream({**BODY, "max_tokens": 3000})
     next(chunks)
@@ -51,7 +51,7 @@ def test_the_heartbeat_moves_in_mid_stream_and_the_generated_tokens_stand_still(
     assert after[engine_http.GENERATED] - before[engine_http.GENERATED] == 3000
 
 
-def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers.Server) -> None:
+def test_a_cached_prompt_counts_as_query_and_hit(llama: servers.Server) -> None:
     body = openai_api.build_request(HTTP, "tiny", "the same words again", 2)
     llama.ask(openai_api.CHAT_PATH, body)
     before = read_counters(llama)
@@ -63,7 +63,7 @@ def test_a_prompt_that_is_cached_counts_as_asked_for_and_as_found(llama: servers
     assert after[engine_http.PREFIX_HITS] - before[engine_http.PREFIX_HITS] == cached
 
 
-def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
+def test_requests_beyond_the_slots_wait(llama: servers.Server) -> None:
     open_streams = [llama.stream({**BODY, "max_tokens": tokens}) for tokens in (*[6000] * SLOTS, 40)]
     for open_stream in open_streams[:SLOTS]:
         next(open_stream)
@@ -79,7 +79,7 @@ def test_requests_beyond_its_slots_wait(llama: servers.Server) -> None:
     assert waiting == 1
 
 
-def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> None:
+def test_a_stream_has_the_token_count_of_the_server(llama: servers.Server) -> None:
     chunks = list(llama.stream(BODY))
     assert chunks[-1]["usage"]["completion_tokens"] == chunks[-1]["timings"]["predicted_n"] == 40
     cumulative = [chunk["timings"]["predicted_n"] for chunk in chunks if chunk["choices"] and "timings" in chunk]
@@ -90,7 +90,7 @@ def test_a_stream_is_counted_as_the_server_counts_it(llama: servers.Server) -> N
     assert len(measured.points) > 1
 
 
-def test_its_context_and_slots_are_told_as_they_are(llama: servers.Server, tiny: Path) -> None:
+def test_context_and_slots_are_read(llama: servers.Server, tiny: Path) -> None:
     settings = HTTP.settings_of(llama.ask(HTTP.settings).body)
     assert settings["max_model_len"] == CONTEXT // SLOTS
     assert settings["max_concurrency"] == SLOTS
@@ -100,7 +100,7 @@ def test_its_context_and_slots_are_told_as_they_are(llama: servers.Server, tiny:
     assert openai_api.parse_models(HTTP, llama.ask(HTTP.models).body) == {"tiny": CONTEXT // SLOTS}
 
 
-def test_a_context_beyond_the_trained_one_is_capped_and_told(tiny: Path, tmp_path: Path) -> None:
+def test_a_context_longer_than_the_trained_one_is_capped_and_logged(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "20000", "-np", "2") as server:
         assert server.wait_until_served()
         assert HTTP.settings_of(server.ask(HTTP.settings).body)["max_model_len"] == 8192
@@ -123,7 +123,7 @@ def test_a_prompt_longer_than_a_slot_is_refused_with_both_lengths(llama: servers
 
 
 @pytest.mark.parametrize("by", ["file", "variable"])
-def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path: Path, by: str) -> None:
+def test_with_a_key_only_public_paths_answer_without_it(tiny: Path, tmp_path: Path, by: str) -> None:
     held = tmp_path / "key"
     held.write_text(f"{KEY}\n")
     words = ("--api-key-file", str(held)) if by == "file" else ()
@@ -137,13 +137,13 @@ def test_with_a_key_only_the_public_paths_answer_without_it(tiny: Path, tmp_path
         assert KEY not in server.log
 
 
-def test_without_their_flag_there_are_no_metrics(tiny: Path, tmp_path: Path) -> None:
+def test_without_their_flag_metrics_are_missing(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512") as server:
         assert server.wait_until_served()
         assert server.ask(HTTP.metrics).status == 501
 
 
-def test_sigterm_ends_it_with_0(tiny: Path, tmp_path: Path) -> None:
+def test_sigterm_exits_with_0(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-lv", "4") as server:
         # /health answers 200 before its main loop runs, and a SIGTERM that comes first is lost: Docker kills it after the grace period
         assert server.wait_for_log("all slots are idle")

@@ -53,7 +53,7 @@ def project(tmp_path: Path, images: Images, tiny: Path) -> Iterator[Project]:
                 run_docker("rm", "-fv", name, check=False)
 
 
-def test_a_deploy_and_a_restart_of_the_only_server_fail_no_request(project: Project) -> None:
+def test_replacing_and_restarting_the_only_server_fails_no_request(project: Project) -> None:
     port = free_port()
     gateway = {
         "host": "here",

@@ -16,7 +16,7 @@ from tests.real_llama import tiny_gguf
 WORDS = ("", "-np 2", "-c 5000 -np 3", "-c 5000 -np 3 -kvu", "-c 20000 -np 2", "-c 4096 -np 2 -ctk q8_0 -ctv q4_0")
 
 
-def test_the_header_says_what_was_written(tiny: Path) -> None:
+def test_the_header_has_the_written_values(tiny: Path) -> None:
     header = gguf.parse_header(tiny.read_bytes())
     shape = tiny_gguf.Shape()
     assert (
@@ -34,7 +34,7 @@ def test_the_header_says_what_was_written(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Path, words: str) -> None:
+def test_the_estimated_cache_and_context_match_the_server(tiny: Path, tmp_path: Path, words: str) -> None:
     flag_values = flags.parse_command(words.split()).flags
     header = gguf.parse_header(tiny.read_bytes())
     with servers.running_server(tmp_path, "-m", str(tiny), "-lv", "4", "--no-warmup", *words.split()) as server:
@@ -49,7 +49,7 @@ def test_the_cache_and_the_context_are_as_large_as_said(tiny: Path, tmp_path: Pa
     assert min(flags.context(flag_values) or tiny_gguf.TRAINED_CONTEXT, tiny_gguf.TRAINED_CONTEXT) == slot
 
 
-def test_a_model_with_windows_has_two_caches_and_both_are_read(tmp_path: Path) -> None:
+def test_both_caches_of_a_model_with_windows_are_read(tmp_path: Path) -> None:
     model = tiny_gguf.write_model(tmp_path / "windows.gguf", tiny_gguf.Shape(layers=4, window=256))
     with servers.running_server(
         tmp_path, "-m", str(model), "-lv", "4", "--no-warmup", "-c", "8192", "-np", "1"

@@ -34,7 +34,7 @@ def verdicts(result: Result) -> dict[str, str]:
     return {check["check"]: check["verdict"] for check in result.data["checks"]}
 
 
-def test_json_of_a_schema_is_proved_and_a_picture_refused_by_name(tiny: Path, tmp_path: Path) -> None:
+def test_a_json_schema_is_proved_and_a_picture_is_refused(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL) as server:
         assert server.wait_until_served(), server.log
         schema = run_probes(server, tmp_path / "host", "json_schema")
@@ -44,14 +44,14 @@ def test_json_of_a_schema_is_proved_and_a_picture_refused_by_name(tiny: Path, tm
         assert picture.failed and "--mmproj is missing" in picture.fix, picture.msg
 
 
-def test_a_vectors_dimension_is_proved_or_disproved(tiny: Path, tmp_path: Path) -> None:
+def test_an_embedding_dimension_is_proved_or_disproved(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
         assert server.wait_until_served(), server.log
         assert not (result := run_probes(server, tmp_path / "host", {"embedding_dimension": 128})).failed, result.msg
         assert run_probes(server, tmp_path / "host", {"embedding_dimension": 64}).failed
 
 
-def test_tools_are_refused_by_name_where_they_are_off(tiny: Path, tmp_path: Path) -> None:
+def test_tools_are_refused_if_they_are_off(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--no-jinja") as server:
         assert server.wait_until_served(), server.log
         result = run_probes(server, tmp_path / "host", "tool_call")
@@ -68,7 +68,7 @@ PECULIAR = (
 )
 
 
-def test_the_prompts_that_it_makes_tell_what_its_template_does(tiny: Path, tmp_path: Path) -> None:
+def test_rendered_prompts_reveal_the_template_behaviour(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "chat.jinja").write_text(PECULIAR)
     words = ("-m", str(tiny), *SMALL, "--jinja", "--chat-template-file", str(tmp_path / "chat.jinja"))
     with servers.running_server(tmp_path, *words) as server:
@@ -80,9 +80,7 @@ def test_the_prompts_that_it_makes_tell_what_its_template_does(tiny: Path, tmp_p
     assert "earlier thinking reaches the model only under `reasoning_content`" in result
 
 
-def test_the_other_apis_say_the_same_with_and_without_a_stream_and_count_as_the_usage_does(
-    tiny: Path, tmp_path: Path
-) -> None:
+def test_all_apis_give_the_same_text_and_token_count(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL) as server:
         assert server.wait_until_served(), server.log
         found = {}

@@ -22,7 +22,7 @@ def request_tokens(server: servers.Server, http: Http) -> http_probe.Response:
     return http_probe.request_tokens(http, server.base_url, "tiny", timeout_s=20)
 
 
-def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
+def test_an_embedding_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
         assert server.wait_until_served(), server.log
         before = server_counters.read_counters(EMBED, server.base_url, "")[0]
@@ -37,7 +37,7 @@ def test_a_vector_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> N
         assert result.msg.startswith("answers: a vector of 128 numbers in ")
 
 
-def test_scores_come_for_each_text(tiny: Path, tmp_path: Path) -> None:
+def test_each_text_gets_a_score(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--reranking") as server:
         assert server.wait_until_served(), server.log
         answer = request_tokens(server, RERANK)
@@ -48,7 +48,7 @@ def test_scores_come_for_each_text(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("http", "words", "status"), [(EMBED, (), 501), (RERANK, ("--embedding",), 501), (EMBED, ("--embedding",), 400)]
 )
-def test_without_its_flag_it_says_so(
+def test_a_missing_flag_is_reported(
     tiny: Path, tmp_path: Path, http: Http, words: tuple[str, ...], status: int
 ) -> None:
     """The tiny model has no pooling of its own: with --embedding alone it is none, which OpenAI's form can't have."""

@@ -58,7 +58,7 @@ def project(tmp_path: Path, images: Images, hub_url: str) -> Iterator[OnDemandPr
         value.close()
 
 
-def test_they_take_turns_in_the_same_containers(project: OnDemandProject) -> None:
+def test_servers_take_turns_in_the_same_containers(project: OnDemandProject) -> None:
     for recipe in (LLAMA, VLLM):
         result = project.run("deploy", "--host", "here", "--recipe", recipe, "--json")
         assert result.proved, result.out[-3000:] + result.err
@@ -80,7 +80,7 @@ def test_they_take_turns_in_the_same_containers(project: OnDemandProject) -> Non
     assert project.states() == {LLAMA: "up", VLLM: "asleep"}
 
 
-def test_one_that_does_not_start_leaves_the_other_awake(project: OnDemandProject) -> None:
+def test_a_server_that_does_not_start_leaves_the_other_awake(project: OnDemandProject) -> None:
     assert project.run("deploy", "--host", "here", "--recipe", LLAMA, "--json").proved
     before = json.loads(run_docker("inspect", project.names[LLAMA]))[0]["Id"]
     path = project.root / f"recipes/{VLLM}.yml"

@@ -29,7 +29,7 @@ def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+def test_each_rule_reports_its_example_and_each_remedy_resolves_it(name: str) -> None:
     rule = rules.RULES[name]
     findings = list(rule.findings(rule.example))
     assert [finding.rule for finding in findings] == [name] * len(findings) != []
@@ -40,7 +40,7 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
                 assert not list(rule.findings(apply_way_out(rule.example, way))), way.text
 
 
-def test_a_good_recipe_has_no_findings() -> None:
+def test_a_valid_recipe_has_no_findings() -> None:
     assert check_flags(GOOD) == {}
 
 
@@ -67,7 +67,7 @@ def test_a_good_recipe_has_no_findings() -> None:
         ({"ssl-cert-file": "/c.pem"}, "out-of-reach", "error"),
     ],
 )
-def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
+def test_each_mistake_has_exactly_one_finding(more: dict[str, Any], rule: str, severity: str) -> None:
     assert check_flags(flags.normalize(GOOD | more)) == {rule: severity}
 
 
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str
         {"parallel": 4, "kvu": True},
     ],
 )
-def test_what_is_right_is_not_found(more: dict[str, Any]) -> None:
+def test_valid_settings_have_no_findings(more: dict[str, Any]) -> None:
     assert check_flags(flags.normalize(GOOD | more)) == {}
 
 
@@ -92,7 +92,7 @@ def test_fit_off_needs_no_sizes() -> None:
 @pytest.mark.parametrize(
     ("version", "severity"), [("b10434", None), ("b11549", "error"), ("b11000", "warning"), (None, "warning")]
 )
-def test_an_option_that_was_removed_is_found_by_build(version: str | None, severity: str | None) -> None:
+def test_a_removed_option_is_found_by_build(version: str | None, severity: str | None) -> None:
     assert check_flags(flags.normalize(GOOD | {"no-mmap": True}), version).get("unknown-flag") == severity
 
 
@@ -107,22 +107,22 @@ def test_an_option_that_was_removed_is_found_by_build(version: str | None, sever
         ("ghcr.io/ggml-org/llama.cpp:server-cuda", "ascend", False),
     ],
 )
-def test_the_image_for_a_gb10_is_the_one_with_cuda_13(image: str, platform: str, rule: bool) -> None:
+def test_the_image_for_a_gb10_has_cuda_13(image: str, platform: str, rule: bool) -> None:
     assert ("cuda12-image" in check_flags(GOOD, image=image, platform=platform)) is rule
 
 
-def test_a_build_newer_than_the_tables_and_a_tag_without_a_build_say_so() -> None:
+def test_unknown_builds_are_reported() -> None:
     assert check_flags(GOOD, "b99999") == {"newer-release": "info"}
     assert check_flags(GOOD, image="ghcr.io/ggml-org/llama.cpp:server-cuda13") == {"moving-tag": "info"}
 
 
-def test_the_first_published_port_is_the_servers() -> None:
+def test_the_first_published_port_is_the_port_of_the_server() -> None:
     assert check_flags(GOOD, published=8080) == {}
     assert check_flags(GOOD, published=8000) == {"out-of-reach": "error"}
     assert check_flags(GOOD | {"port": 8000}, published=8000) == {}
 
 
-def test_chunked_prefill_cannot_be_asked_for() -> None:
+def test_chunked_prefill_cannot_be_disabled() -> None:
     assert advice.decide(ServerRequest(GOOD), {}, None, "any", "refuse").finding is None
     refused = advice.decide(ServerRequest(GOOD), {}, None, "disabled", "refuse").finding
     assert refused is not None and refused.severity == "error"
@@ -135,12 +135,12 @@ def test_chunked_prefill_cannot_be_asked_for() -> None:
     ("text", "build"),
     [("b11549-7e4c0a9", "11549"), ("version: 0.1.0-dev (build 11549, commit 7e4c0a9)", "11549"), ("b0-unknown", None)],
 )
-def test_a_build_is_a_version(text: str, build: str | None) -> None:
+def test_a_build_is_parsed_as_a_version(text: str, build: str | None) -> None:
     version = advice.version(text)
     assert (str(version) if version else None) == build
 
 
-def test_memory_is_that_of_the_locked_files() -> None:
+def test_memory_is_the_size_of_the_locked_files() -> None:
     files = [
         {"path": "a-Q4.gguf", "size_bytes": 60 * GIB},
         {"path": "mmproj.gguf", "size_bytes": GIB},
@@ -162,7 +162,7 @@ def test_settings_follow_from_flags() -> None:
     assert (other.max_num_seqs, other.max_model_len, other.budget, other.prefix_caching) == (2, 16384, 512, False)
 
 
-def test_the_key_is_in_a_file_that_the_server_reads() -> None:
+def test_the_key_is_read_from_a_file() -> None:
     key = "0123456789abcdef"
     assert is_valid_key(key)
     server_key = http.SERVER_KEY

@@ -17,22 +17,22 @@ def refusal(*arguments: object, **more: str) -> str:
     return str(excinfo.value)
 
 
-def test_the_only_model_needs_no_pattern() -> None:
+def test_a_single_model_needs_no_pattern() -> None:
     assert resolve_files({"a-Q8_0.gguf": GIB, "imatrix.gguf": MIB, "README.md": 1}) == SelectedFiles(("a-Q8_0.gguf",))
 
 
-def test_one_of_many_is_chosen_by_pattern() -> None:
+def test_a_model_is_selected_by_pattern() -> None:
     assert resolve_files(TWELVE | OTHER_FILES, ["*-Q4_K_M.gguf"]).all == ("Coder-30B-Q4_K_M.gguf",)
 
 
-def test_all_shards_belong_to_a_model_and_the_first_is_served() -> None:
+def test_all_shards_of_a_model_are_selected_and_the_first_is_served() -> None:
     selection = resolve_files(SHARDS | TWELVE, ["*UD-Q4*"])
     assert selection.model == tuple(SHARDS)
     assert selection.served == "UD-Q4/Big-UD-Q4-00001-of-00003.gguf"
     assert resolve_files(SHARDS | TWELVE, ["UD-Q4/*"]) == resolve_files(SHARDS | TWELVE, ["*-00001-of-*"]) == selection
 
 
-def test_a_projector_and_a_draft_model_come_by_pattern() -> None:
+def test_a_projector_and_a_draft_model_are_selected_by_pattern() -> None:
     files = TWELVE | OTHER_FILES | {"Coder-30B-draft-Q8_0.gguf": GIB}
     assert resolve_files(files, ["*-Q4_K_M.gguf", "mmproj-F16.gguf"]).mmproj == "mmproj-F16.gguf"
     selection = resolve_files(files, ["*-Q6_K.gguf"], mmproj="mmproj-F32*", draft="*draft*")
@@ -40,7 +40,7 @@ def test_a_projector_and_a_draft_model_come_by_pattern() -> None:
     assert resolve_files({"a.gguf": GIB, "mmproj-a.gguf": MIB}).mmproj == ""
 
 
-def test_twelve_quantisations_and_none_chosen_are_listed_with_sizes() -> None:
+def test_models_are_listed_with_sizes_if_none_is_selected() -> None:
     message = refusal(TWELVE | OTHER_FILES, repository="o/Coder-30B-GGUF")
     assert message.startswith(
         "o/Coder-30B-GGUF has 12 models: name one of Coder-30B-IQ2_M.gguf (8.0 GiB), Coder-30B-Q2_K.gguf"
@@ -49,13 +49,13 @@ def test_twelve_quantisations_and_none_chosen_are_listed_with_sizes() -> None:
     assert message.endswith("Coder-30B-BF16.gguf (19.0 GiB) as `model.file`.")
 
 
-def test_a_pattern_for_several_says_which() -> None:
+def test_several_matching_models_are_named() -> None:
     message = refusal(TWELVE | SHARDS, ["*Q8_0*", "*UD-Q4*"])
     assert "has 2 models that match *Q8_0*, *UD-Q4*" in message
     assert "Coder-30B-Q8_0.gguf (18.0 GiB), Big-UD-Q4-*.gguf (60.0 GiB, 3 files)" in message
 
 
-def test_a_pattern_for_none_says_what_there_is() -> None:
+def test_a_pattern_without_a_match_lists_the_models() -> None:
     message = refusal({"a-Q8_0.gguf": GIB} | OTHER_FILES, ["*Q4_0*"], repository="o/a")
     assert message == "*Q4_0* matches no model of o/a, which has a-Q8_0.gguf (1.0 GiB)."
 
@@ -66,7 +66,7 @@ def test_a_missing_shard_is_refused(gone: int, number: int) -> None:
     assert refusal(left) == f"UD-Q4/Big-UD-Q4 in the repository lacks shard {number} of 3: it cannot be loaded."
 
 
-def test_a_folder_of_another_format_is_told_as_such() -> None:
+def test_a_repository_without_gguf_files_is_refused() -> None:
     message = refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
     assert message.startswith(
         "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files, which llama.cpp cannot read."
@@ -74,12 +74,12 @@ def test_a_folder_of_another_format_is_told_as_such() -> None:
     assert "it has 1 other file." in refusal({"README.md": 1})
 
 
-def test_a_projector_that_is_not_there_or_not_one_is_refused() -> None:
+def test_an_ambiguous_or_missing_projector_is_refused() -> None:
     assert "*mmproj* matches 2 files (mmproj-F16.gguf, mmproj-F32.gguf) for the mmproj in the repository" in refusal(
         {"a.gguf": GIB} | OTHER_FILES, [], mmproj="*mmproj*"
     )
     assert "nothere* matches no file for the draft model" in refusal({"a.gguf": GIB}, [], draft="nothere*")
 
 
-def test_a_repository_of_projectors_alone_is_refused() -> None:
+def test_a_repository_with_projectors_only_is_refused() -> None:
     assert refusal({"mmproj-F16.gguf": GIB}) == "the repository has no model among its .gguf files: mmproj-F16.gguf."

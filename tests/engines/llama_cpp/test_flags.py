@@ -39,11 +39,11 @@ def test_the_table_has_every_option_of_the_help(build: int) -> None:
         ("max_model_len", "max-model-len"),
     ],
 )
-def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> None:
+def test_every_spelling_of_a_flag_has_the_same_name(written: str, name: str) -> None:
     assert flags.canonical(written) == name
 
 
-def test_two_spellings_of_one_flag_are_seen() -> None:
+def test_two_spellings_of_a_flag_are_duplicates() -> None:
     assert find_duplicate(flags, ["c", "port", "ctx_size"]) == ("c", "ctx_size")
     assert find_duplicate(flags, ["mmap", "no-mmap"]) == ("mmap", "no-mmap")
     assert find_duplicate(flags, ["c", "C"]) is None
@@ -67,14 +67,14 @@ def test_two_spellings_of_one_flag_are_seen() -> None:
         ({"c": None}, ""),
     ],
 )
-def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
+def test_flags_are_rendered_as_words_and_parsed_back(given: dict[str, Any], words: str) -> None:
     assert " ".join(flags.argv(given)) == words
     again = flags.parse_command(["-m", "/models/a.gguf", *flags.argv(given)])
     assert again.model == "/models/a.gguf"
     assert flags.argv(again.flags) == flags.argv(given)
 
 
-def test_short_words_of_a_running_command_are_read() -> None:
+def test_short_options_are_parsed() -> None:
     words = ["/app/llama-server", "-m", "/models/a.gguf", "-c", "4096", "-ngl", "all", "-fa", "on", "-nkvo"]
     arguments = flags.parse_command(words)
     assert arguments == flags.Command(
@@ -82,7 +82,7 @@ def test_short_words_of_a_running_command_are_read() -> None:
     )
 
 
-def test_a_command_names_host_and_port_whatever_the_default_is() -> None:
+def test_a_command_always_sets_host_and_port() -> None:
     words = " ".join(flags.command("/models/a", {"model": "x-00001-of-00003.gguf", "mmproj": "m.gguf"}))
     assert (
         words
@@ -109,7 +109,7 @@ def test_a_command_names_host_and_port_whatever_the_default_is() -> None:
         ("control-vector-layer-range", 4, "takes two values, got 4"),
     ],
 )
-def test_a_value_that_would_be_refused_or_misread_is_told(name: str, given: Any, why: str) -> None:
+def test_invalid_values_are_described(name: str, given: Any, why: str) -> None:
     assert flags.find_value_problem({name: given}, name) == why
 
 
@@ -124,11 +124,11 @@ def test_a_value_that_would_be_refused_or_misread_is_told(name: str, given: Any,
         ("alias", ["a"]),
     ],
 )
-def test_a_good_value_is_taken(name: str, given: Any) -> None:
+def test_valid_values_are_accepted(name: str, given: Any) -> None:
     assert flags.find_value_problem({name: given}, name) == ""
 
 
-def test_an_option_is_known_by_build() -> None:
+def test_options_are_known_by_build() -> None:
     assert flags.exists("mmap", flags.OLDEST_BUILD) is True
     assert flags.exists("mmap", flags.NEWEST_BUILD) is False
     assert flags.exists("mmap", 11000) is None
@@ -141,5 +141,5 @@ def test_an_option_is_known_by_build() -> None:
     ("given", "name"),
     [({}, "a-Q4.gguf"), ({"alias": "qwen"}, "qwen"), ({"alias": "qwen, coder"}, "coder"), ({"alias": ["b", "a"]}, "a")],
 )
-def test_the_name_that_is_told(given: dict[str, Any], name: str) -> None:
+def test_the_served_name_is_the_alias_or_the_file(given: dict[str, Any], name: str) -> None:
     assert flags.served_name(given, "/models/a-Q4.gguf") == name

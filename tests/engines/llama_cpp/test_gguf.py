@@ -43,14 +43,14 @@ MODEL: dict[str, tuple[int, bytes]] = {
 }
 
 
-def test_values_of_every_plain_type_are_read() -> None:
+def test_values_of_every_scalar_type_are_read() -> None:
     kinds = {str(kind): (kind, struct.pack(form, 1)) for kind, form in gguf.SCALAR_FORMATS.items()}
     header = gguf.parse_header(build_header(kinds, version=2))
     assert header.values == {str(kind): 1 for kind in gguf.SCALAR_FORMATS}
     assert header.architecture == "" and header.architecture_value("block_count") is None
 
 
-def test_a_vocabulary_is_passed_over_and_what_follows_is_read() -> None:
+def test_a_vocabulary_is_skipped() -> None:
     words = b"".join(encode_text(f"w{at}") for at in range(gguf.MAX_KEPT_ARRAY_ITEMS + 1))
     header = gguf.parse_header(
         build_header({"v": encode_array(gguf.TEXT_TYPE, gguf.MAX_KEPT_ARRAY_ITEMS + 1, words), "n": encode_number(7)})
@@ -58,7 +58,7 @@ def test_a_vocabulary_is_passed_over_and_what_follows_is_read() -> None:
     assert header.values == {"v": None, "n": 7}
 
 
-def test_a_cache_is_computed_from_the_header() -> None:
+def test_the_kv_cache_is_computed_from_the_header() -> None:
     header = gguf.parse_header(build_header(MODEL))
     # 131072 tokens x 36 layers x 8 heads x 64 x (K + V) x 2 bytes
     assert advice.kv_bytes(header, {}) == 131072 * 36 * 8 * 64 * 2 * 2 == 9 * GIB
@@ -67,19 +67,19 @@ def test_a_cache_is_computed_from_the_header() -> None:
     assert advice.kv_bytes(header, quantised) == 9 * GIB // 4 * 34 // 64
 
 
-def test_layers_may_have_heads_of_their_own() -> None:
+def test_layers_may_have_different_numbers_of_heads() -> None:
     each = encode_array(5, 36, struct.pack("<36i", *([0, 8] * 18)))
     header = gguf.parse_header(build_header({**MODEL, "gpt-oss.attention.head_count_kv": each}))
     assert advice.kv_bytes(header, {}) == 9 * GIB // 2
 
 
 @pytest.mark.parametrize("missing", ["gpt-oss.block_count", "general.architecture", "gpt-oss.context_length"])
-def test_what_the_header_does_not_tell_is_unknown(missing: str) -> None:
+def test_a_header_without_a_dimension_gives_an_unknown_size(missing: str) -> None:
     header = gguf.parse_header(build_header({key: value for key, value in MODEL.items() if key != missing}))
     assert advice.kv_bytes(header, {}) is None
 
 
-def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() -> None:
+def test_memory_is_files_cache_prompts_and_overhead() -> None:
     sizes = {"a-00001-of-00002.gguf": 30 * GIB, "a-00002-of-00002.gguf": 30 * GIB, "mmproj.gguf": GIB}
     header = advice.estimate_memory(
         sizes, {"ctx-size": 131072, "parallel": 1, "cache-ram": 2048}, gguf.parse_header(build_header(MODEL))
@@ -116,12 +116,12 @@ def test_a_server_needs_its_files_its_cache_kept_prompts_and_something_more() ->
         (build_header(MODEL)[:-3], "ends within its header, or is damaged"),
     ],
 )  # fmt: skip
-def test_what_is_no_header_is_refused_in_a_sentence(data: bytes, why: str) -> None:
+def test_an_invalid_header_is_refused_with_a_sentence(data: bytes, why: str) -> None:
     with pytest.raises(gguf.NotGguf, match=f"^{why}$"):
         gguf.parse_header(data)
 
 
-def test_so_many_items_are_kept_and_no_more() -> None:
+def test_the_number_of_kept_items_is_limited() -> None:
     lists = {str(number): encode_array(0, 1000, bytes(1000)) for number in range(100)}
     header = gguf.parse_header(build_header(lists))
     assert sum(len(value) for value in header.values.values() if value is not None) <= gguf.MAX_KEPT_ITEMS
@@ -129,7 +129,7 @@ def test_so_many_items_are_kept_and_no_more() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 150))
-def test_damage_is_refused_and_nothing_else_happens(noise: bytes, at: int) -> None:
+def test_a_damaged_header_is_refused(noise: bytes, at: int) -> None:
     complete = build_header(MODEL)
     for data in (noise, b"GGUF" + noise, complete[:at] + noise + complete[at + len(noise) :]):
         found: Any = None

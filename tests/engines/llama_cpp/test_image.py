@@ -24,13 +24,13 @@ EXITING_OPTIONS = {"usage", "version", "cache-list", "list-devices", "completion
         ("exec format error", None),
     ],
 )  # fmt: skip
-def test_the_build_is_what_the_program_printed(text: str, build: str | None) -> None:
+def test_the_build_is_parsed_from_the_printed_version(text: str, build: str | None) -> None:
     assert engine.get_engine("llama_cpp").image is image
     assert image.parse_version(text) == build
 
 
 @pytest.mark.parametrize("text", [OLD, NEW])
-def test_options_are_kept_as_a_difference(text: str) -> None:
+def test_options_are_stored_as_a_difference(text: str) -> None:
     difference = image.difference(image.parse_options(text))
     assert image.restore_options(difference) == image.parse_options(text)
     assert len(difference["differ"]) < 30
@@ -39,7 +39,7 @@ def test_options_are_kept_as_a_difference(text: str) -> None:
     assert image.parse_options("nothing of the kind") == {}
 
 
-def test_the_images_own_list_decides() -> None:
+def test_the_options_of_the_image_outrank_the_table() -> None:
     flag_values = {"model": "a.gguf", "ctx-size": 4096, "n-gpu-layers": "all", "mmap": False}
     severities = {
         build: [
@@ -56,5 +56,5 @@ def test_the_images_own_list_decides() -> None:
     ("entry", "takes"),
     [("--switch \n    turns it on", 0), ("--switch", 0), ("--pair A B", 2), ("--choice <a b>   one of them", 1)],
 )
-def test_the_values_of_an_option_are_its_placeholders(entry: str, takes: int) -> None:
+def test_the_number_of_values_is_the_number_of_placeholders(entry: str, takes: int) -> None:
     assert [option.takes for option in image.parse_help(entry).values()] == [takes]

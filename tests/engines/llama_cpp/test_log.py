@@ -49,7 +49,7 @@ def read_state(case: str, version: str = "b10068") -> EngineState:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_start_is_ready_or_its_failure_is_one_sentence_that_names_the_cause(name: str) -> None:
+def test_a_start_is_ready_or_its_failure_is_explained(name: str) -> None:
     folder = CASES[name]
     state = read_log((folder / "server.log").read_bytes(), LOG)
     expected = FAILURES.get(folder.name)
@@ -60,12 +60,12 @@ def test_a_start_is_ready_or_its_failure_is_one_sentence_that_names_the_cause(na
 
 
 @pytest.mark.parametrize("case", READY)
-def test_asked_to_stop_is_a_stop_and_killed_is_none(case: str) -> None:
+def test_sigterm_is_a_stop_and_sigkill_is_not(case: str) -> None:
     folder = DATA / "llama-b10068" / case
     assert read_state(case).value("stopped") is (True if (folder / "exit").read_text() == "0\n" else None)
 
 
-def test_the_slots_are_read_at_any_verbosity() -> None:
+def test_slots_are_read_at_any_verbosity() -> None:
     state = read_state("ready")
     wanted = {"slots": 2, "max_model_len": 2048, "kv_unified": False, "version": None, "kv_cache_dtype": None}
     assert {name: state.value(name) for name in wanted} == wanted
@@ -73,7 +73,7 @@ def test_the_slots_are_read_at_any_verbosity() -> None:
     assert ["CORS" in warning for warning in state.warnings] == [True]
 
 
-def test_with_more_words_its_settings_are_read_too() -> None:
+def test_a_verbose_log_has_all_settings() -> None:
     state = read_state("ready-lv4")
     wanted: dict[str, Any] = {"version": "b1-571d0d5", "architecture": "llama", "quantization": "F16", "slots": 2}
     wanted |= {"kv_cache_tokens": 4096, "kv_cache_mib": 4.25, "kv_cache_dtype": "q8_0", "flash_attention": "enabled"}
@@ -83,7 +83,7 @@ def test_with_more_words_its_settings_are_read_too() -> None:
     assert all(state.reading(name).evidence for name in wanted)
 
 
-def test_another_build_tells_the_same_in_other_words() -> None:
+def test_another_build_logs_the_same_settings() -> None:
     for case in ("ready-lv4", "fa-off-lv4", "capped"):
         older, newer = (read_state(case, version) for version in ("b10068", "b11549"))
         shown = ("slots", "max_model_len", "kv_unified", "kv_cache_dtype", "kv_cache_mib", "flash_attention", "stopped")
@@ -91,24 +91,24 @@ def test_another_build_tells_the_same_in_other_words() -> None:
         assert newer.value("version") == "b0-unknown", "what a build without git calls itself"
 
 
-def test_flash_attention_that_is_left_to_it_is_what_it_decided() -> None:
+def test_automatic_flash_attention_is_resolved() -> None:
     assert read_state("defaults-lv4").value("flash_attention") == "enabled"
     assert read_state("fa-off-lv4").value("flash_attention") == "disabled"
     assert read_state("defaults-lv4").value("kv_unified") is True
 
 
-def test_two_types_of_the_cache_are_both_named() -> None:
+def test_different_types_of_k_and_v_caches_are_named() -> None:
     line = "0.00.1 I llama_kv_cache: size =    3.06 MiB (  2048 cells,   4 layers,  2/2 seqs), K (f16):    2.00 MiB, V (q8_0):    1.06 MiB"
     assert read_log(line, LOG).value("kv_cache_dtype") == "K f16, V q8_0"
 
 
-def test_chunked_prefill_is_on_and_says_where_that_is_known_from() -> None:
+def test_chunked_prefill_is_always_on() -> None:
     reading = read_state("ready").reading("chunked_prefill")
     assert (reading.value, "no flag turns that off" in reading.evidence) == (True, True)
     assert read_log("nothing of an engine\n", LOG).value("chunked_prefill") is None
 
 
-def test_a_context_that_was_cut_to_the_models_is_not_what_was_asked() -> None:
+def test_a_capped_context_is_a_warning() -> None:
     state = read_state("capped")
     (line,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unmet)]
     assert strip_prefix(line, LOG) == (
@@ -126,7 +126,7 @@ def test_only_the_last_start_counts() -> None:
     assert (state.value("slots"), state.failure.value) == (None, "unknown argument: --no-such-flag.")
 
 
-def test_what_a_model_answers_and_a_request_that_is_refused_are_no_failure() -> None:
+def test_answers_and_refused_requests_are_not_failures() -> None:
     log = (DATA / "llama-b10068" / "ready" / "server.log").read_text(errors="replace")
     assert "exceeds the available context size" in log and "unparsed" in log
     result = "0.09.000.000 W common_chat_peg_parse: unparsed peg-native output: error loading model: CUDA error: no\n"
@@ -134,14 +134,14 @@ def test_what_a_model_answers_and_a_request_that_is_refused_are_no_failure() -> 
     assert read_log(f"{before}\n{result}{stop}", LOG).failure.value is None
 
 
-def test_an_engine_that_fails_in_the_middle_of_its_service_is_a_failure() -> None:
+def test_a_cuda_error_while_serving_is_a_failure() -> None:
     log = (DATA / "llama-b10068" / "killed" / "server.log").read_text()
     assert read_log(f"{log}CUDA error: an illegal memory access was encountered\n", LOG).failure.value == (
         "CUDA failed: an illegal memory access was encountered."
     )
 
 
-def test_the_device_is_named_by_its_buffers_and_not_by_the_layers_that_were_to_be_offloaded() -> None:
+def test_the_device_is_read_from_buffers_and_not_from_offloaded_layers() -> None:
     log = (DATA / "llama-b10068" / "ready-lv4" / "server.log").read_text()
     assert "offloaded 5/5 layers to GPU" in log
     assert [row.match(log) is None for row in LOG.on_gpu] == [True]
@@ -150,7 +150,7 @@ def test_the_device_is_named_by_its_buffers_and_not_by_the_layers_that_were_to_b
     assert all(row.match(gpu) for row in LOG.on_gpu)
 
 
-def test_a_cache_in_parts_and_the_buffers_of_all_devices_are_added_up() -> None:
+def test_caches_and_buffers_of_all_devices_are_added() -> None:
     """Lines of gpt-oss and Gemma (windows), of Qwen (recurrent layers) and of a draft model, as GB10 users posted them."""
     log = """\
 0.27.1 I load_tensors:        CUDA0 model buffer size =  1242.03 MiB

@@ -14,7 +14,7 @@ FILES = [
 ]
 
 
-def test_the_lock_gets_the_files_that_are_needed_and_the_command_their_paths() -> None:
+def test_the_lock_gets_the_needed_files_and_the_command_their_paths() -> None:
     assert LLAMA.files
     selection = LLAMA.files.select_files(FILES, "*Q4_K_M*", mmproj="mmproj*")
     assert [row["path"] for row in selection.rows] == [FILES[0]["path"], FILES[1]["path"], "mmproj-F16.gguf"]
@@ -23,7 +23,7 @@ def test_the_lock_gets_the_files_that_are_needed_and_the_command_their_paths() -
     assert again == selection, "from the lock, which holds no other file"
 
 
-def test_of_several_quantisations_none_is_guessed() -> None:
+def test_several_quantisations_are_refused() -> None:
     assert LLAMA.files
     with pytest.raises(
         Refused, match=r"m-Q4_K_M-\*.gguf \(20.0 GiB, 2 files\), m-Q8_0.gguf \(30.0 GiB\) as `model.file`"
@@ -31,13 +31,13 @@ def test_of_several_quantisations_none_is_guessed() -> None:
         LLAMA.files.select_files(FILES, "*.gguf")
 
 
-def test_a_folder_of_another_format_is_said_to_be_one() -> None:
+def test_a_repository_of_another_format_is_refused() -> None:
     assert LLAMA.files
     with pytest.raises(Refused, match="no .gguf file: its weights are .safetensors files, which llama.cpp cannot read"):
         LLAMA.files.select_files([{"path": "model.safetensors", "size_bytes": 1}], "*.gguf")
 
 
-def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
+def test_the_key_is_stored_in_a_file_with_its_own_suffix() -> None:
     key, defaults = LLAMA.key, engine.get_engine("vllm").key
     assert key and defaults
     assert key.words == ("--api-key-file", "/run/sparkwright/engine.key")
@@ -45,7 +45,7 @@ def test_the_key_stands_in_a_file_of_its_own_kind() -> None:
     assert key.suffix != defaults.suffix, "the file of the server before, which a container has mounted, stays as it is"
 
 
-def test_the_build_is_read_from_what_it_prints_of_itself() -> None:
+def test_the_build_is_parsed_from_the_image() -> None:
     assert LLAMA.image
     assert LLAMA.image.parse_version("version: 11434 (7e4c0a9)\nbuilt with GNU 11.4.0 for Linux aarch64\n") == "b11434"
     assert LLAMA.image.parse_version("no version here: 7 (x)") is None

@@ -45,25 +45,25 @@ def read_failure(name: str, words: str, *, served: bool) -> str | None:
     return state.failure.value
 
 
-def test_there_are_reports_of_each_engine() -> None:
+def test_every_engine_has_reports() -> None:
     assert len(CASES) >= 60
     assert all(sum(case.values[0] == name for case in CASES) >= 15 for name in STARTS)
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_the_end_of_a_public_report_is_told_as_what_it_is(name: str, case: dict[str, Any]) -> None:
+def test_reported_failures_are_explained(name: str, case: dict[str, Any]) -> None:
     assert read_failure(name, case["words"], served=bool(case.get("served"))) == case["says"]
 
 
 @pytest.mark.parametrize(("name", "case"), [case for case in CASES if not case.values[1].get("served")])
-def test_it_is_told_without_the_beginning_of_the_log_too(name: str, case: dict[str, Any]) -> None:
+def test_reported_failures_are_explained_without_the_start_of_the_log(name: str, case: dict[str, Any]) -> None:
     assert read_log(case["words"], engine.get_engine(name).log).failure.value == case["says"]
 
 
 @pytest.mark.parametrize(
     "wrapper", ["vllm-1  | ", "2026-11-20T08:00:40.123456789Z ", "Aug  9 18:34:27 spark1 docker[87]: ", "[rank0]: "]
 )
-def test_what_others_write_before_each_line_changes_nothing(wrapper: str) -> None:
+def test_line_prefixes_of_other_programs_change_nothing(wrapper: str) -> None:
     for case in (case.values[1] for case in CASES if case.values[0] == "vllm"):
         bare = "".join(f"{strip_wrapper(line)}\n" for line in case["words"].splitlines())
         wrapped = "".join(f"{wrapper}{line}\n" for line in bare.splitlines())
@@ -87,7 +87,7 @@ def test_what_others_write_before_each_line_changes_nothing(wrapper: str) -> Non
         ),
     ],
 )
-def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, alone: str, several: str) -> None:
+def test_advice_for_a_cluster_is_not_given_to_a_single_host(words: str, alone: str, several: str) -> None:
     pending, ready = STARTS["vllm"]
     dead = "(APIServer pid=1) ERROR 01-20 10:05:00 [async_llm.py:9] EngineDeadError: EngineCore encountered an issue.\n"
     for size, sentence in ((1, alone), (2, several)):
@@ -106,14 +106,14 @@ def test_a_server_on_one_host_is_not_given_the_advice_for_a_cluster(words: str, 
         ),
     ],
 )
-def test_processes_of_one_host_that_cannot_meet_are_no_matter_of_a_head(size: int, says: str) -> None:
+def test_processes_of_one_host_that_cannot_connect_are_not_blamed_on_a_head(size: int, says: str) -> None:
     intent = f"(Worker pid=7) INFO 01-20 10:00:00 [p.py:1] world_size={size} rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:29501 backend=gloo\n"
     words = "(Worker pid=7) ERROR 01-20 10:00:00 [a.py:9] torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29501).\nRuntimeError: Engine core initialization failed.\n"
     pending, _ = STARTS["vllm"]
     assert read_log(pending + intent + words, VLLM).failure.value == says
 
 
-def test_a_worker_whose_log_ends_with_its_traceback_has_failed_and_one_that_goes_on_has_not() -> None:
+def test_a_worker_traceback_is_a_failure_only_at_the_end_of_the_log() -> None:
     prefix = "(Worker_TP1 pid=8) ERROR 01-20 10:00:00 [w.py:9] "
     words = f"{prefix}Traceback (most recent call last):\n{prefix}  File \"/x/moe.py\", line 1, in forward\n{prefix}KeyError: 'w2_scale'\n"
     more = "(Worker_TP1 pid=8) INFO 01-20 10:00:01 [w.py:9] something else\n" * 3
@@ -125,7 +125,7 @@ def test_a_worker_whose_log_ends_with_its_traceback_has_failed_and_one_that_goes
     assert read_log(pending + front, VLLM).failure.value is None
 
 
-def test_the_code_that_a_traceback_quotes_is_not_what_the_engine_said() -> None:
+def test_source_lines_in_a_traceback_are_not_messages() -> None:
     words = (
         "Traceback (most recent call last):\n"
         '  File "/x/kv.py", line 9, in check\n'

@@ -28,7 +28,7 @@ def split_randomly(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
 
 
 @CASES
-def test_where_chunks_end_changes_nothing(case: str) -> None:
+def test_chunk_boundaries_change_nothing(case: str) -> None:
     raw = LOGS["llama-chunked-off"] + LOGS[case]
     complete = read_log(raw, LOG).to_json()
     for seed, longest in enumerate((3, 50, 700, 9000, 40000)):
@@ -36,7 +36,7 @@ def test_where_chunks_end_changes_nothing(case: str) -> None:
 
 
 @CASES
-def test_text_file_and_lines_tell_the_same(case: str) -> None:
+def test_bytes_lines_text_and_files_give_the_same_state(case: str) -> None:
     raw = LOGS[case]
     complete = read_log(raw, LOG).to_json()
     reader = LogReader(LOG)
@@ -49,7 +49,7 @@ def test_text_file_and_lines_tell_the_same(case: str) -> None:
 
 
 @CASES
-def test_colour_and_line_ends_change_nothing(case: str) -> None:
+def test_colour_and_carriage_returns_change_nothing(case: str) -> None:
     raw = LOGS[case]
     complete = {name: reading.value for name, reading in read_log(raw, LOG).readings.items()}
     coloured = (
@@ -68,7 +68,7 @@ def test_a_progress_bar_is_read_between_carriage_returns() -> None:
 
 
 @pytest.mark.parametrize("case", ["hybrid-chunked-on", "err-kv-too-big", "jamba-eager", "err-unknown-arg"])
-def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) -> None:
+def test_a_truncated_log_gives_no_partial_values(case: str) -> None:
     raw = LOGS[case]
     complete = read_log(raw, LOG)
     for end in range(0, len(raw), max(1, len(raw) // 400)):
@@ -86,7 +86,7 @@ def test_a_log_cut_anywhere_does_not_raise_and_tells_no_half_value(case: str) ->
         read_log(raw[begin:], LOG)
 
 
-def test_noise_of_any_kind_does_not_raise() -> None:
+def test_random_bytes_do_not_raise() -> None:
     rng = random.Random(7)
     words = [
         needle.encode() for needle in ("KV cache size: ,,, tokens", "Loading weights took 1.2.3 s", "[\x1b[", "\x00")
@@ -120,7 +120,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
     assert peak(3) < peak(1) * 1.2 + 100_000
 
 
-def test_one_line_without_an_end_is_cut() -> None:
+def test_an_endless_line_is_cut() -> None:
     reader = LogReader(LOG)
     for _ in range(64):
         reader.push(b"x" * (1 << 20))
@@ -132,14 +132,14 @@ def test_one_line_without_an_end_is_cut() -> None:
 @pytest.mark.parametrize(
     "filling", ["] ", "Using ", "a.", "Error: ", "CUDAGraphMode.a is not supported ", "error: argument x"]
 )
-def test_a_long_line_takes_no_long_time(filling: str) -> None:
+def test_a_long_line_does_not_backtrack(filling: str) -> None:
     line = "(x) ERROR 11-21 00:00:00 [a] Error: " + filling * (log_text.LINE_BYTES // len(filling)) + "\n"
     began_s = time.process_time()
     read_log(line * 3, LOG)
     assert time.process_time() - began_s < 3, "backtracking"
 
 
-def test_the_quick_way_finds_what_a_look_at_every_line_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_filter_drops_no_relevant_line(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = {case: read_log(raw, LOG).to_json() for case, raw in LOGS.items()}
 
     class Everything(type(LOG.line_filter)):  # type: ignore[misc]

@@ -47,14 +47,14 @@ def has_settings_dump(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("folder", real_log_folders(), ids=lambda folder: folder.name)
-def test_real_starts_do_as_their_command_line_says(folder: Path) -> None:
+def test_real_starts_match_their_command_lines(folder: Path) -> None:
     words = shlex.split((folder / "command.txt").read_text())
     flags = VLLM.command(words[words.index("serve") + 1 :]).flags
     assert find_mismatches(flags, (folder / "server.log").read_text()) == []
 
 
 @pytest.mark.parametrize("folder", list(filter(has_settings_dump, real_log_folders())), ids=lambda folder: folder.name)
-def test_a_switch_that_a_real_start_resolved_otherwise_is_named(folder: Path) -> None:
+def test_a_flag_that_a_real_start_resolved_otherwise_is_named(folder: Path) -> None:
     text = (folder / "server.log").read_text()
     state, settings = read_start(text)
     flags = {
@@ -67,7 +67,7 @@ def test_a_switch_that_a_real_start_resolved_otherwise_is_named(folder: Path) ->
     assert names == list(flags)
 
 
-def test_a_real_start_that_resolved_two_of_its_settings_otherwise() -> None:
+def test_a_real_start_that_resolved_two_settings_otherwise() -> None:
     folder = DATA / "vllm-0.32.0-resolved"
     words = shlex.split((folder / "command.txt").read_text())
     flags = VLLM.command(words[words.index("serve") + 1 :]).flags
@@ -94,7 +94,7 @@ def test_a_real_start_that_resolved_two_of_its_settings_otherwise() -> None:
         ),
     ],
 )  # fmt: skip
-def test_settings_of_the_dump_are_compared_by_meaning(flags: dict[str, Any], config: str, sentences: list[str]) -> None:
+def test_settings_are_compared_by_meaning(flags: dict[str, Any], config: str, sentences: list[str]) -> None:
     assert find_mismatches(flags, HEAD + config) == sentences
 
 
@@ -120,7 +120,7 @@ def test_a_line_after_the_dump_outranks_it() -> None:
         ("Using Triton/FLA GDN prefill kernel", {"GDN prefill": ["Triton/FLA"]}),
     ],
 )  # fmt: skip
-def test_kernels_are_read_in_the_words_of_each_release(line: str, kinds: dict[str, list[str]]) -> None:
+def test_kernels_are_read_from_the_log_lines_of_each_release(line: str, kinds: dict[str, list[str]]) -> None:
     assert find_kernel_path(WORKER + line) == kinds
 
 
@@ -145,11 +145,11 @@ def test_the_kernel_path_of_a_real_hybrid() -> None:
         ("auto", "Using 'MARLIN' NvFp4 MoE backend out of potential backends: [].", True),
     ],
 )
-def test_a_backend_that_was_requested_and_is_not_used_is_named(requested: str, line: str, named: bool) -> None:
+def test_a_requested_backend_that_is_not_used_is_named(requested: str, line: str, named: bool) -> None:
     assert (find_mismatches({"moe-backend": requested}, WORKER + line) == []) is named
 
 
-def test_a_weight_only_kernel_in_place_of_another_is_told_with_its_cost() -> None:
+def test_a_weight_only_kernel_instead_of_another_is_reported_with_its_cost() -> None:
     before, now = (
         {"MoE": ["FLASHINFER_CUTLASS"], "attention": ["FLASHINFER"]},
         {"MoE": ["MARLIN"], "attention": ["FLASHINFER"]},
@@ -161,12 +161,12 @@ def test_a_weight_only_kernel_in_place_of_another_is_told_with_its_cost() -> Non
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "{'a': " * 4000, "a=" * 5000, "X(a=1", "{'a': 'b"])
-def test_a_dump_that_nobody_printed_is_read_in_bounds(text: str) -> None:
+def test_a_hostile_dump_is_parsed_within_bounds(text: str) -> None:
     resolution.parse_nested(text)
     list(resolution.parse_pairs(text))
 
 
-def test_sglang_is_compared_with_the_arguments_that_it_resolved() -> None:
+def test_sglang_flags_are_compared_with_its_resolved_arguments() -> None:
     text = (
         "[2026-11-21 00:07:43] server_args={'model_path': '/m', 'api_key': 'hunter2', 'disable_radix_cache': True,"
         " 'attention_backend': 'triton', 'quantization': None, 'random_seed': 918273, 'moe_runner_backend': 'auto'}\n"
@@ -179,7 +179,7 @@ def test_sglang_is_compared_with_the_arguments_that_it_resolved() -> None:
     ]
 
 
-def test_llama_cpp_tells_flash_attention_that_it_turned_off() -> None:
+def test_llama_cpp_reports_disabled_flash_attention() -> None:
     text = "0.00.100.000 I resolve_fused_ops: Flash Attention was auto, set to disabled\n"
     assert find_mismatches({"flash-attn": "on"}, text, LLAMA) == [
         "flash-attn enabled was requested, the engine resolved it to disabled"
@@ -202,14 +202,14 @@ def read_settings(case: str) -> dict[str, str]:
     return next(settings for line in lines if (settings := dump.parse_settings_line(line)))
 
 
-def test_a_dump_is_taken_apart_at_its_own_commas() -> None:
+def test_a_dump_is_split_at_top_level_commas() -> None:
     settings = read_settings("hybrid-defaults")
     assert (settings["enable_chunked_prefill"], settings["max_seq_len"], settings["seed"]) == ("True", "4096", "0")
     assert settings["structured_outputs_config"].startswith("StructuredOutputsConfig(backend='auto', ")
     assert "inductor_passes" in settings["compilation_config"]
 
 
-def test_saying_enable_chunked_prefill_does_nothing_to_a_hybrid() -> None:
+def test_enabling_chunked_prefill_explicitly_changes_nothing_on_a_hybrid() -> None:
     assert log_dump.find_differences(read_settings("hybrid-defaults"), read_settings("hybrid-chunked-on")) == {}
     assert (
         log_dump.evaluate_settings(
@@ -222,7 +222,7 @@ def test_saying_enable_chunked_prefill_does_nothing_to_a_hybrid() -> None:
     )
 
 
-def test_turning_it_off_shows() -> None:
+def test_disabling_chunked_prefill_shows_in_the_dump() -> None:
     on, off = read_settings("hybrid-prefix-off"), read_settings("hybrid-chunked-off-prefix-off")
     differs = log_dump.find_differences(on, off)
     assert differs["enable_chunked_prefill"] == ("True", "False")
@@ -237,16 +237,16 @@ def test_turning_it_off_shows() -> None:
         (["enable-chunked-prefill", "max-num-seqs"], "not shown"),
     ],
 )
-def test_equal_dumps_prove_nothing_of_a_flag_that_they_do_not_show(changed: list[str], verdict: str) -> None:
+def test_equal_dumps_prove_nothing_about_flags_that_they_lack(changed: list[str], verdict: str) -> None:
     value = read_settings("hybrid-defaults")
     assert log_dump.evaluate_settings(value, dict(value), changed, VLLM_ENGINE) == verdict
 
 
-def test_places_are_no_settings() -> None:
+def test_paths_are_not_compared() -> None:
     line = "INFO Initializing a V1 LLM engine (v0.32.0) with config: seed=0, compilation_config={'cache_dir': '/a', 'mode': 3}"
     assert dump.parse_settings_line(line) == dump.parse_settings_line(line.replace("/a", "/b"))
     assert dump.parse_settings_line("nothing of that") is None
 
 
-def test_nothing_known_is_never_the_same() -> None:
+def test_empty_dumps_are_not_equal() -> None:
     assert log_dump.evaluate_settings({}, {}, [], VLLM_ENGINE) == "not shown"

@@ -25,7 +25,7 @@ def parse_entry(header: Any = None, **config: Any) -> dict[str, Any]:
     return entry
 
 
-def test_base_rank_layers_and_sizes_come_from_its_files() -> None:
+def test_base_rank_layers_and_sizes_are_read_from_the_files() -> None:
     lora = Lora("Qwen/Qwen3-8B", 4096, (0, 35), rank=8, outputs=2048)
     header = adapter.parse_header(safetensors(lora.shapes, "x"))
     entry = adapter.parse_adapter(lora.config, header if isinstance(header, dict) else None)
@@ -42,7 +42,7 @@ def test_the_rank_is_the_largest_of_all_modules() -> None:
     assert parse_entry(rank_pattern={"layers.0.q_proj": 64, "v_proj": "x"})["rank"] == 64
 
 
-def test_what_is_more_than_a_plain_lora_is_named() -> None:
+def test_features_beyond_a_plain_lora_are_named() -> None:
     assert parse_entry(use_dora=True, bias="lora_only", modules_to_save=["lm_head"])["extras"] == [
         "use_dora",
         "bias",
@@ -51,7 +51,7 @@ def test_what_is_more_than_a_plain_lora_is_named() -> None:
     assert parse_entry(use_dora=False, bias="none", modules_to_save=None, layer_replication=[])["extras"] == []
 
 
-def test_sizes_that_differ_among_layers_and_other_parts_say_nothing() -> None:
+def test_sizes_that_differ_among_layers_and_other_parts_are_unknown() -> None:
     header = build_header(
         layers__0__mlp__down_proj__lora_A=[8, 512],
         layers__1__mlp__experts__3__down_proj__lora_A=[8, 128],
@@ -75,16 +75,16 @@ def test_sizes_that_differ_among_layers_and_other_parts_say_nothing() -> None:
         struct.pack("<Q", 200_000) + b"[" * 200_000,
     ],
 )
-def test_what_is_no_header_is_none(data: bytes) -> None:
+def test_an_invalid_header_is_none(data: bytes) -> None:
     assert adapter.parse_header(data) is None
 
 
-def test_a_header_that_goes_on_says_how_much_of_the_file_it_needs() -> None:
+def test_a_header_that_continues_returns_its_length() -> None:
     assert adapter.parse_header(struct.pack("<Q", 500) + b"{") == 508
 
 
 @pytest.mark.parametrize("config", [None, [], {}, {"r": 0}, {"r": "8"}, {"r": True}, {"r": 10**9}])
-def test_what_is_no_lora_s_config_is_none(config: Any) -> None:
+def test_an_invalid_config_is_none(config: Any) -> None:
     assert adapter.parse_adapter(config, None) is None
 
 
@@ -97,7 +97,7 @@ HOSTILE: list[Any] = [
 
 
 @pytest.mark.parametrize("found", HOSTILE)
-def test_an_entry_from_outside_is_bounded_and_printable(found: Any) -> None:
+def test_a_hostile_entry_is_bounded_and_printable(found: Any) -> None:
     held = adapter.validate_entry(found)
     assert held is not None and len(json.dumps(held)) < 8000
     assert held["base"].isprintable() and "\x1b" not in held["base"]
@@ -105,5 +105,5 @@ def test_an_entry_from_outside_is_bounded_and_printable(found: Any) -> None:
     assert all(name.isidentifier() for name in held["sizes"]) and adapter.validate_entry(held) == held
 
 
-def test_an_entry_that_is_none_is_none() -> None:
+def test_an_entry_of_another_type_is_none() -> None:
     assert adapter.validate_entry(None) is adapter.validate_entry("x") is adapter.validate_entry([1]) is None

@@ -29,7 +29,7 @@ DRAFTS = ("draft-dflash-qwen3.5-35b-a3b", "draft-dspark-kimi-k3", "draft-eagle3-
 
 
 @pytest.mark.parametrize(("name", "kind", "mechanism", "recurrent", "layers"), EXPECTED_ARCHITECTURES, ids=NAMES)
-def test_a_config_is_what_it_is(
+def test_configs_are_classified(
     name: str, kind: str, mechanism: str, recurrent: int | None, layers: int | None
 ) -> None:
     architecture = classify(load_config(name))
@@ -42,7 +42,7 @@ def test_a_config_is_what_it_is(
     assert architecture.evidence
 
 
-def test_every_file_has_a_row_and_a_source() -> None:
+def test_every_config_has_an_expectation_and_a_source() -> None:
     files = {path.stem for path in DATA.glob("*.json")}
     assert files == set(NAMES)
     sources = (DATA / "SOURCES.md").read_text()
@@ -50,18 +50,18 @@ def test_every_file_has_a_row_and_a_source() -> None:
 
 
 @pytest.mark.parametrize("name", RECURRENT_UNNAMED)
-def test_the_substring_rule_takes_a_recurrent_model_for_dense(name: str) -> None:
+def test_the_substring_rule_misses_recurrent_models(name: str) -> None:
     assert has_recurrent_substring(load_config(name)) is False
     assert classify(load_config(name)).kind in ("recurrent", "attention_free")
 
 
 @pytest.mark.parametrize("name", DENSE_BUT_NAMED)
-def test_the_substring_rule_takes_a_dense_model_for_recurrent(name: str) -> None:
+def test_the_substring_rule_mistakes_dense_models(name: str) -> None:
     assert has_recurrent_substring(load_config(name)) is True
     assert classify(load_config(name)).kind == "dense"
 
 
-def test_the_substring_rule_is_right_about_the_rest() -> None:
+def test_the_substring_rule_is_right_about_all_other_models() -> None:
     misled = {
         name
         for name, kind, *_ in EXPECTED_ARCHITECTURES
@@ -87,18 +87,18 @@ def test_the_substring_rule_is_right_about_the_rest() -> None:
         ("llama-3.1-8b-instruct", "architectures"),
     ],
 )
-def test_the_evidence_that_decided_comes_first_with_its_path(name: str, path: str) -> None:
+def test_the_decisive_evidence_comes_first(name: str, path: str) -> None:
     assert classify(load_config(name)).evidence[0].path == path
 
 
-def test_the_text_config_of_a_wrapper_is_its_language_model() -> None:
+def test_a_wrapper_is_classified_by_its_text_config() -> None:
     architecture = classify(load_config("qwen3.5-35b-a3b"))
     assert architecture.text["model_type"] == "qwen3_5_moe_text"
     assert architecture.max_position_embeddings == 262144
     assert (architecture.name, architecture.model_type) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
 
 
-def test_a_language_model_two_levels_down_is_found() -> None:
+def test_a_nested_language_model_is_found() -> None:
     inner = {"num_hidden_layers": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
     architecture = classify(
         {"architectures": ["NewOmni"], "thinker_config": {"text_config": inner, "audio_config": {}}}
@@ -108,27 +108,27 @@ def test_a_language_model_two_levels_down_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", DRAFTS)
-def test_a_draft_is_unknown_and_says_that_it_is_a_draft(name: str) -> None:
+def test_a_draft_model_is_unknown(name: str) -> None:
     architecture = classify(load_config(name))
     assert architecture.kind == "unknown"
     assert "a draft" in architecture.evidence[0].seen
 
 
 @pytest.mark.parametrize("name", ["Qwen3_5MoeMTP", "DeepSeekMTPModel", "EagleLlamaForCausalLM", "MedusaModel"])
-def test_a_draft_that_repeats_its_targets_keys_is_still_a_draft(name: str) -> None:
+def test_a_draft_model_with_the_keys_of_its_target_is_unknown(name: str) -> None:
     assert classify({**load_config("qwen3.5-35b-a3b"), "architectures": [name]}).kind == "unknown"
 
 
-def test_a_speculator_without_a_known_name_is_a_draft() -> None:
+def test_a_speculator_without_a_known_name_is_a_draft_model() -> None:
     architecture = classify({"speculators_model_type": "dspark", "transformer_layer_config": {"num_hidden_layers": 5}})
     assert (architecture.kind, architecture.evidence[0].path) == ("unknown", "speculators_model_type")
 
 
-def test_a_vision_model_named_eagle_is_no_draft() -> None:
+def test_a_vision_model_named_eagle_is_not_a_draft_model() -> None:
     assert tables.DRAFT_NAMES.search("Eagle2_5_VLForConditionalGeneration") is None
 
 
-def test_own_code_under_an_unknown_name_is_unknown_not_dense() -> None:
+def test_custom_code_under_an_unknown_name_is_unknown() -> None:
     architecture = classify(load_config("made-unknown-auto-map"))
     assert (architecture.kind, architecture.recurrent_layers, architecture.evidence[0].path) == (
         "unknown",
@@ -137,23 +137,23 @@ def test_own_code_under_an_unknown_name_is_unknown_not_dense() -> None:
     )
 
 
-def test_own_code_of_a_known_model_hides_nothing() -> None:
+def test_custom_code_of_a_known_model_is_classified() -> None:
     assert "auto_map" in load_config("kimi-linear-48b-a3b-instruct")
     assert classify(load_config("kimi-linear-48b-a3b-instruct")).kind == "recurrent"
 
 
-def test_a_list_of_attention_beats_name_type_and_keys() -> None:
+def test_layer_types_outrank_name_type_and_keys() -> None:
     model_config = {**load_config("granite-4.0-h-1b"), "layer_types": ["attention"] * 40}
     assert classify(model_config).kind == "dense"
     assert classify({**model_config, "layer_types": ["attention"] * 39 + ["mamba"]}).recurrent_layers == 1
 
 
-def test_a_word_of_a_list_that_nobody_knows_decides_nothing() -> None:
+def test_an_unknown_layer_type_decides_nothing() -> None:
     model_config = {"architectures": ["LlamaForCausalLM"], "layer_types": ["full_attention", "hyper_attention"]}
     assert classify(model_config).evidence[0].path == "architectures"
 
 
-def test_the_state_dtype_alone_is_a_hint_and_no_proof() -> None:
+def test_a_state_dtype_alone_does_not_make_a_model_recurrent() -> None:
     assert classify({"architectures": ["LlamaForCausalLM"], "mamba_ssm_dtype": "float32"}).kind == "dense"
 
 
@@ -167,12 +167,12 @@ def test_the_state_dtype_alone_is_a_hint_and_no_proof() -> None:
         ({}, None),
     ],
 )
-def test_the_longest_sequence_is_derived_as_the_engine_does_it(held: dict[str, Any], length: int | None) -> None:
+def test_the_longest_sequence_is_derived_like_the_engine_does(held: dict[str, Any], length: int | None) -> None:
     assert classify(held).max_position_embeddings == length
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_essence_of_a_config_says_the_same_as_the_whole(name: str) -> None:
+def test_the_relevant_config_gives_the_same_result_as_the_complete_config(name: str) -> None:
     complete = load_config(name)
     small = json.loads(json.dumps(relevant_config(complete)))
     assert _without_text(classify(small)) == _without_text(classify(complete))
@@ -181,7 +181,7 @@ def test_the_essence_of_a_config_says_the_same_as_the_whole(name: str) -> None:
     assert relevant_config(small) == small
 
 
-def test_the_essence_leaves_out_what_does_not_matter() -> None:
+def test_the_relevant_config_leaves_out_the_rest() -> None:
     small = relevant_config(load_config("qwen3.6-27b-nvfp4"))
     assert set(small) == {"architectures", "model_type", "quantization_config", "text_config"}
     assert set(small["quantization_config"]) == {"quant_method", "kv_cache_scheme", "ignore"}
@@ -201,7 +201,7 @@ READ_KEYS = st.sampled_from(tuple(KEPT_KEYS))
 @example({"auto_map": None})
 @example({"architectures": ["BambaForCausalLM"], "layer_types": [["attention"]]})
 @given(st.dictionaries(READ_KEYS | st.just("text_config"), ANYTHING, max_size=8))
-def test_a_config_of_wrong_types_is_classified_all_the_same(held: dict[str, Any]) -> None:
+def test_configs_with_wrong_types_are_classified(held: dict[str, Any]) -> None:
     assert classify(held).kind in ("recurrent", "attention_free", "dense", "unknown")
     block_size(held, "auto")
     assert _without_text(classify(relevant_config(held))) == _without_text(classify(held))
@@ -215,7 +215,7 @@ def classify_layers(name: str, words: list[str], **more: Any) -> Architecture:
     return classify({"architectures": [name], "num_hidden_layers": len(words), "layer_types": words, **more})
 
 
-def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
+def test_the_registry_of_vllm_outranks_hybrid_layer_types() -> None:
     architecture = classify_layers("InklingForCausalLM", ["hybrid", "hybrid_sliding"] * 4)
     assert (architecture.kind, architecture.mechanism, architecture.recurrent_layers) == ("dense", "", 0)
     wrapped = {
@@ -231,7 +231,7 @@ def test_vllms_registry_outranks_layers_that_are_called_hybrid() -> None:
     )
 
 
-def test_a_hybrid_of_the_registry_is_one_though_its_list_holds_recurrent_layers_alone() -> None:
+def test_a_registered_hybrid_with_recurrent_layers_only_is_recurrent() -> None:
     architecture = classify_layers("GraniteMoeHybridForCausalLM", ["mamba"] * 8, mamba_n_heads=4)
     assert (architecture.kind, architecture.recurrent_layers, architecture.layers) == ("recurrent", 8, 8)
     assert "a hybrid in vLLM's registry" in architecture.evidence[0].seen
@@ -239,12 +239,12 @@ def test_a_hybrid_of_the_registry_is_one_though_its_list_holds_recurrent_layers_
     assert sliding.kind == "recurrent", "vLLM excepts attention and full_attention only"
 
 
-def test_layers_called_hybrid_prove_nothing_of_an_architecture_that_nobody_knows() -> None:
+def test_hybrid_layer_types_of_an_unknown_architecture_prove_nothing() -> None:
     assert classify_layers("NobodysModel", ["hybrid", "full_attention"] * 4).kind == "unknown"
     assert classify_layers("NobodysModel", ["hybrid", "full_attention"] * 4, mamba_d_state=16).kind == "recurrent"
 
 
-def test_every_architecture_is_what_vllms_own_registry_says() -> None:
+def test_every_architecture_matches_the_registry_of_vllm() -> None:
     kinds = {"hybrid": "recurrent", "attention_free": "attention_free", "attention": "dense"}
     registry = json.loads((DATA.parent / "vllm-0.32.0/registry.json").read_text())
     served = [

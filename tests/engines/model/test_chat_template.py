@@ -58,14 +58,14 @@ def parse_template(text: str) -> ChatTemplate:
          None, "enable_thinking", ("documents", "enable_thinking")),
     ],
 )  # fmt: skip
-def test_thinking_by_default_and_the_fields_of_a_request(
+def test_thinking_and_request_fields_are_read_from_the_template(
     text: str, thinking: str | None, switch: str, fields: tuple[str, ...]
 ) -> None:
     template = parse_template(text)
     assert (template.thinking, template.switch, template.fields) == (thinking, switch, fields)
 
 
-def test_earlier_thinking_a_system_prompt_the_date_and_tools_are_told() -> None:
+def test_earlier_thinking_system_prompt_date_and_tools_are_read() -> None:
     assert (
         parse_template(ON).keeps_thinking,
         parse_template(OFF).keeps_thinking,
@@ -77,7 +77,7 @@ def test_earlier_thinking_a_system_prompt_the_date_and_tools_are_told() -> None:
     assert parse_template(PLAIN).system_prompt == "" and not parse_template(PLAIN).dated
 
 
-def test_what_is_kept_in_the_lock_comes_back() -> None:
+def test_the_lock_entry_is_read_back() -> None:
     for text in (ON, OFF, EFFORT, PLAIN):
         assert ChatTemplate.from_json(parse_template(text).to_json()) == parse_template(text)
     assert ChatTemplate.from_json({"fields": 3}) is None
@@ -86,7 +86,7 @@ def test_what_is_kept_in_the_lock_comes_back() -> None:
 @pytest.mark.parametrize(
     "text", ["{% if %}", "{{" * 9000, "{% if a %}" * 3000, "(" * 300_000, "{{ " + "(" * 20_000, "{% for a in b %}"]
 )
-def test_what_is_no_template_is_unknown(text: str) -> None:
+def test_an_invalid_template_is_unknown(text: str) -> None:
     assert chat_template_tree.parse_template(text) is None
 
 
@@ -103,7 +103,7 @@ FILES = {
 }  # fmt: skip
 
 
-def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
+def test_sampling_defaults_are_read_from_the_model_files() -> None:
     chat = chat_template_tree.read_chat_files(FILES.get)
     assert (chat["template"]["thinking"], chat["sampling"]) == ("on", {"temperature": 0.6, "top_p": 0.95})
     result = dict(chat_template.fact_lines(chat))
@@ -116,19 +116,19 @@ def test_the_files_of_a_model_say_whose_sampling_is_in_force() -> None:
     }
 
 
-def test_a_template_whose_name_is_no_text_is_passed_over() -> None:
+def test_a_template_whose_name_is_not_text_is_skipped() -> None:
     rows = [{"name": "default", "template": ON}, {"name": ["default"], "template": PLAIN}, {"name": {}}, 3]
     assert chat_template_tree.find_tokenizer_template({"chat_template": rows}) == ON
     assert chat_template_tree.find_tokenizer_template({"chat_template": rows[1:]}) == ""
 
 
-def test_a_model_whose_prompts_are_made_by_code_is_told_as_such() -> None:
+def test_a_model_without_a_template_file_is_reported() -> None:
     assert dict(chat_template.fact_lines({"template": None, "sampling": {}}))["template"].startswith(
         "not in the model's files: code or a flag builds its prompts"
     )
 
 
-def test_what_a_stranger_put_into_a_lock_is_shaped() -> None:
+def test_hostile_lock_entries_are_sanitized() -> None:
     hostile = {
         "fields": ["a b", "x" * 900, 3, "ok"],
         "switch": "rm -rf",
@@ -164,7 +164,7 @@ def test_a_field_that_the_template_does_not_read_is_named() -> None:
     )  # what was not read proves nothing
 
 
-def test_a_model_without_sampling_defaults_is_told() -> None:
+def test_a_model_without_sampling_defaults_is_reported() -> None:
     chat = chat_template_tree.read_chat_files({"chat_template.jinja": PLAIN}.get)
     (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({}, chat))
     assert (finding.severity, "no generation_config.json" in finding.sentence) == ("info", True)
@@ -172,7 +172,7 @@ def test_a_model_without_sampling_defaults_is_told() -> None:
     assert recipe_rules.TEMPLATE_RULES.check(own) == []
 
 
-def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
+def test_a_revision_that_changes_the_template_behaviour_is_shown() -> None:
     def entry(commit: str, text: str) -> dict[str, Any]:
         return {
             "commit": commit * 40,
@@ -197,7 +197,7 @@ def test_a_revision_that_changes_what_the_template_does_is_shown() -> None:
         ("", "thinking   unknown: spark.lock has no record", ""),
     ],
 )  # fmt: skip
-def test_client_says_of_thinking_what_the_template_does(text: str, line: str, switch: str) -> None:
+def test_client_describes_thinking_as_the_template_does(text: str, line: str, switch: str) -> None:
     chat = chat_template_tree.read_chat_files({"chat_template.jinja": text}.get) if text else {}
     value = ServerSummary("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
     output = client_settings.render_text(Project(Path(__file__).parents[3]), value)

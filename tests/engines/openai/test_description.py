@@ -20,11 +20,11 @@ def parse_label(**changes: Any) -> engine.Engine:
     )
 
 
-def test_the_schema_for_editors_has_every_key_of_a_section() -> None:
+def test_the_schema_has_every_key_of_a_section() -> None:
     assert set(DESCRIBED.flags.properties()) == set(SECTION_CHECKS)
 
 
-def test_the_labels_of_a_container_tell_the_engine_that_the_recipe_described() -> None:
+def test_container_labels_describe_the_engine_of_the_recipe() -> None:
     labelled = engine.from_labels(DESCRIBED.labels)
     assert labelled == DESCRIBED
     assert (labelled.http.port, labelled.http.health, labelled.http.loading) == (9000, "/v1/health/ready", (502, 503))
@@ -56,7 +56,7 @@ def test_the_labels_of_a_container_tell_the_engine_that_the_recipe_described() -
     ],
     ids=str,
 )
-def test_a_label_that_a_recipe_could_not_have_is_taken_for_none(changes: dict[str, Any]) -> None:
+def test_a_label_that_no_recipe_could_have_is_ignored(changes: dict[str, Any]) -> None:
     labelled = parse_label(**changes)
     assert labelled.description == {}
     assert (labelled.http.health, labelled.http.port, labelled.http.metrics) == (
@@ -68,18 +68,18 @@ def test_a_label_that_a_recipe_could_not_have_is_taken_for_none(changes: dict[st
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"port": 1' + " " * 9000 + "}", "[" * 8000], ids=len)
-def test_a_label_that_is_no_description_is_taken_for_none(text: str) -> None:
+def test_a_malformed_label_is_ignored(text: str) -> None:
     labelled = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: text})
     assert (labelled.name, labelled.description, labelled.http.health) == ("openai", {}, "/health")
 
 
-def test_a_description_on_another_engines_container_means_nothing() -> None:
+def test_a_description_on_a_container_of_another_engine_is_ignored() -> None:
     labelled = engine.from_labels({ENGINE_LABEL: "llama_cpp", DESCRIPTION_LABEL: DESCRIBED.described})
     assert labelled == engine.get_engine("llama_cpp")
     assert engine.from_labels({DESCRIPTION_LABEL: DESCRIBED.described}) == engine.get_engine("vllm")
 
 
-def test_what_is_not_described_is_unknown() -> None:
+def test_missing_keys_are_unknown() -> None:
     assert (DEFAULT_HTTP.metrics, DEFAULT_HTTP.version, DEFAULT_HTTP.settings, dict(DEFAULT_HTTP.roles)) == (
         "",
         "",
@@ -90,7 +90,7 @@ def test_what_is_not_described_is_unknown() -> None:
     assert engine.get_engine("openai").advice.memory({"memory_gib": 2}, {}).bytes == 2 * 2**30
 
 
-def test_a_setting_is_read_where_the_description_says_and_nowhere_else() -> None:
+def test_a_setting_is_read_only_from_its_described_path() -> None:
     info = {"limits": {"max_seq_len": 4096}, "kv": {"a": 1}, "max_model_len": 7}
     assert DESCRIBED.http.settings_of(info) == {"max_model_len": 4096}
     assert DESCRIBED.http.settings_of([1]) == {}
@@ -98,7 +98,7 @@ def test_a_setting_is_read_where_the_description_says_and_nowhere_else() -> None
         assert DESCRIBED.http.settings_of({"limits": {"max_seq_len": none}}) == {}
 
 
-def test_the_key_comes_from_a_file_by_flag_or_by_variable() -> None:
+def test_the_key_comes_from_a_file_flag_or_variable() -> None:
     by_flag = engine.get_engine("openai").with_section({**SECTION, "key": {"file_flag": "api-key-file"}}).key
     by_variable = engine.get_engine("openai").with_section({**SECTION, "key": {"env": "SERVER_KEY"}}).key
     assert by_flag and by_variable

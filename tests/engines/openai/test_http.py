@@ -21,7 +21,7 @@ def check_health(tmp_path: Path, server: FakeServer, key: str = "") -> Result:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_server_is_asked_at_its_own_paths(tmp_path: Path, strict: bool) -> None:
+def test_a_server_is_queried_at_its_described_paths(tmp_path: Path, strict: bool) -> None:
     with serving(FakeServer(strict=strict)) as server:
         result = check_health(tmp_path, server)
     assert (result.failed, result.data["verdict"], result.data["version"]) == (False, "ready", "2.1.0"), result.msg
@@ -29,14 +29,14 @@ def test_a_server_is_asked_at_its_own_paths(tmp_path: Path, strict: bool) -> Non
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(502, "loading"), (503, "loading"), (500, "dying")])
-def test_the_described_statuses_mean_loading_and_no_other(tmp_path: Path, status: int, verdict: str) -> None:
+def test_only_described_statuses_mean_loading(tmp_path: Path, status: int, verdict: str) -> None:
     with serving(FakeServer(status)) as server:
         result = check_health(tmp_path, server)
     assert (result.failed, result.data["verdict"]) == (True, verdict)
     assert result.msg.startswith(f"/v1/health/ready answers {status}")
 
 
-def test_a_key_is_asked_for_and_used(tmp_path: Path) -> None:
+def test_a_key_is_required_and_used(tmp_path: Path) -> None:
     with serving(FakeServer(key="0123456789abcdef")) as server:
         assert check_health(tmp_path, server, "0123456789abcdef").data["verdict"] == "ready"
         assert check_health(tmp_path, server).failed
@@ -54,7 +54,7 @@ def test_counters_are_read_by_role() -> None:
     assert cache == {}
 
 
-def test_a_version_path_that_is_not_described_is_not_asked() -> None:
+def test_a_version_path_that_is_not_described_is_not_queried() -> None:
     with serving(FakeServer()) as server:
         plain = DESCRIBED.with_section({"served_name": "m"}).http
         assert http_probe.query_version(plain, server.url) is None

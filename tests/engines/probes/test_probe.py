@@ -66,7 +66,7 @@ def tool_call_reply(arguments: Any, name: str = "get_weather") -> Reply:
         ({"embedding_dimension": 4}, Reply(200, "", {"data": [{"embedding": [0.1, 0.2, 0.3]}]}), "disproved", "another dimension"),
     ],
 )  # fmt: skip
-def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, fault: str | None) -> None:
+def test_answers_are_judged_by_rules(probe: Any, answer: Reply, verdict: str, fault: str | None) -> None:
     (value,) = table.parse_probes([probe])
     outcome = value.evaluate(answer)
     assert (outcome.verdict, outcome.fault) == (verdict, fault)
@@ -76,12 +76,12 @@ def test_an_answer_is_judged_by_rules(probe: Any, answer: Reply, verdict: str, f
 @pytest.mark.parametrize(
     "body", [None, [], {"choices": []}, {"choices": [3]}, {"choices": [{"message": {"content": 7}}]}, {"data": 4}]
 )
-def test_an_answer_of_another_shape_is_never_taken_for_a_good_one(body: Any) -> None:
+def test_malformed_answers_are_disproved(body: Any) -> None:
     for item in table.parse_probes([*table.PLAIN_PROBES, {"language": "fr"}, {"embedding_dimension": 3}]):
         assert item.evaluate(Reply(200, "", body)).verdict == "disproved"
 
 
-def test_each_language_is_told_from_every_other_by_its_own_question() -> None:
+def test_each_language_is_distinguished_by_its_question() -> None:
     for name in content.LANGUAGES:
         spoken = [other for other, value in content.LANGUAGES.items() if content.is_in_language(name, value.prompt)]
         assert name in spoken or name == "en", name
@@ -94,13 +94,13 @@ def test_every_engine_names_a_flag_for_every_fault() -> None:
     assert all("--" in cause for cause in engine.get_engine("vllm").probe_flags.causes.values())
 
 
-def test_the_picture_is_a_whole_png_that_other_programs_read(tmp_path: Any) -> None:
+def test_the_picture_is_a_complete_png(tmp_path: Any) -> None:
     data = content.build_png(2, b"\x01\x02\x03")
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     assert data.endswith(b"IEND\xaeB`\x82")  # its checksum is the same in every PNG
 
 
-def test_a_recipe_may_ask_for_nothing_else() -> None:
+def test_invalid_probes_are_refused() -> None:
     for wrong in (
         "tools",
         {"language": "xx"},
@@ -124,12 +124,12 @@ def test_a_recipe_may_ask_for_nothing_else() -> None:
         (reply(content="It rains in Rome."), "disproved"),
     ],
 )
-def test_a_second_turn_is_judged_by_its_own_question(answer: Reply, verdict: str) -> None:
+def test_a_second_turn_is_judged_by_its_question(answer: Reply, verdict: str) -> None:
     second = next(probe for probe in fields.TOOL_CALL_VARIANTS if probe.name == "tool_call, second turn")
     assert second.evaluate(answer).verdict == verdict
 
 
-def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
+def test_a_call_despite_tool_choice_none_is_a_fault() -> None:
     none = next(probe for probe in fields.TOOL_CALL_VARIANTS if probe.name == "tool_call, tool_choice none")
     assert none.evaluate(reply("tool_calls", tool_calls=[CALL])).fault == "tool choice ignored"
     assert none.evaluate(reply(content="It is sunny in Paris.")).verdict == "proved"
@@ -149,7 +149,7 @@ def test_a_call_in_spite_of_tool_choice_none_is_a_finding() -> None:
         ("reasoning, off, with reasoning_effort", reply(content="9.9", reasoning="so"), "proved", "`reasoning_effort` turns thinking on"),
     ],
 )  # fmt: skip
-def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
+def test_an_answer_is_required_with_thinking_off_or_not_mentioned(
     name: str, answer: Reply, verdict: str, note: str
 ) -> None:
     (probe,) = (variant for variant in table.variants(fields.REASONING_PROBE) if variant.name == name)
@@ -158,7 +158,7 @@ def test_an_answer_is_there_with_thinking_off_and_where_nothing_is_said_of_it(
     assert note in outcome.note and bool(note) == bool(outcome.note)
 
 
-def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
+def test_text_despite_tool_choice_required_is_a_note() -> None:
     (probe,) = (variant for variant in table.variants(fields.TOOL_CALL_PROBE) if variant.name.endswith("required"))
     assert probe.evaluate(tool_call_reply('{"city": "Paris"}')).note == ""
     assert (probe.evaluate(reply(content="Hello!")).verdict, probe.evaluate(reply(content="Hello!")).note) == (
@@ -167,7 +167,7 @@ def test_words_in_spite_of_tool_choice_required_are_a_note() -> None:
     )
 
 
-def test_forty_tools_are_forty() -> None:
+def test_the_request_with_many_tools_has_distinct_names() -> None:
     many = next(probe for probe in fields.TOOL_CALL_VARIANTS if "40 tools" in probe.name)
     names = [tool["function"]["name"] for tool in many.body["tools"]]
     assert len(set(names)) == len(names) == fields.MANY_TOOLS
@@ -187,13 +187,13 @@ def test_forty_tools_are_forty() -> None:
         ),
     ],
 )
-def test_a_flag_is_blamed_only_where_the_servers_words_support_it(name: str, words: str, cause: str) -> None:
+def test_a_flag_is_blamed_only_if_the_error_text_supports_it(name: str, words: str, cause: str) -> None:
     flags = engine.get_engine(name).probe_flags
     assert cause in flags.cause("tools refused", words)
     assert "--no-jinja" not in flags.cause("tools refused", "Value is not callable: null at row 62, column 114")
 
 
-def test_a_streamed_answer_is_put_together_as_it_would_be_without_stream() -> None:
+def test_a_streamed_answer_is_assembled_like_a_complete_one() -> None:
     deltas: list[dict[str, Any]] = [
         {"role": "assistant", "content": ""},
         {"reasoning": "Hm"},

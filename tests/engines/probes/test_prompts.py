@@ -77,12 +77,12 @@ SWITCHED = "{% if '/no_think' in text(messages[-1].content) %}<think></think>{% 
         (template(turn=TURN % ("{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}", CALLS)), "an answer to continue begins with different marks"),
     ],
 )  # fmt: skip
-def test_what_clients_would_not_expect_of_a_template_is_a_note(source: str, note: str) -> None:
+def test_unexpected_template_behaviour_is_a_note(source: str, note: str) -> None:
     notes = prompts.notes(render_prompts(source), thinks=True)
     assert any(note in item for item in notes), notes
 
 
-def test_a_template_without_peculiarities_gets_no_note() -> None:
+def test_an_ordinary_template_has_no_notes() -> None:
     both = "{% for t in [m.reasoning, m.reasoning_content] if t %}<think>{{ t }}</think>{% endfor %}"
     assert prompts.notes(render_prompts(template(turn=TURN % (both, CALLS))), thinks=True) == []
 
@@ -96,12 +96,12 @@ def test_a_template_without_peculiarities_gets_no_note() -> None:
         ("{{ p.text or '<image>' }} ", []),
     ],
 )  # fmt: skip
-def test_parts_of_a_message_stay_apart_and_where_they_are(part: str, notes: list[str]) -> None:
+def test_parts_of_a_message_stay_separate_and_in_place(part: str, notes: list[str]) -> None:
     source = template(PARTS % part, turn=TURN % ("", CALLS))
     assert prompts.notes(render_prompts(source), thinks=False) == notes
 
 
-def test_a_server_that_shows_no_prompt_gets_no_note_and_a_refusal_is_its_last_line() -> None:
+def test_a_server_without_prompts_has_no_notes_and_a_refusal_is_its_last_line() -> None:
     assert prompts.notes({}, thinks=True) == []
     assert prompts.parse_prompt(200, {"tokens": [1]}, "") == Prompt()
     words = "\n----\nWhile executing\n   ^\nError: Jinja Exception: System first."

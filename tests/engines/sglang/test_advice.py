@@ -36,7 +36,7 @@ def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+def test_each_rule_reports_its_example_and_each_remedy_resolves_it(name: str) -> None:
     rule = rules.RULES[name]
     findings = list(rule.findings(rule.example))
     assert [finding.rule for finding in findings] == [name] * len(findings) != []
@@ -47,7 +47,7 @@ def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str)
                 assert not list(rule.findings(apply_way_out(rule.example, way))), way.text
 
 
-def test_a_good_recipe_has_no_findings() -> None:
+def test_a_valid_recipe_has_no_findings() -> None:
     assert check_flags(GOOD) == {}
 
 
@@ -70,11 +70,11 @@ def test_a_good_recipe_has_no_findings() -> None:
         ({"ssl-certfile": "/c.pem"}, "out-of-reach", "error"),
     ],
 )
-def test_what_is_wrong_is_found_and_nothing_else(more: dict[str, Any], rule: str, severity: str) -> None:
+def test_each_mistake_has_exactly_one_finding(more: dict[str, Any], rule: str, severity: str) -> None:
     assert check_flags(flags.normalize(GOOD | more)) == {rule: severity}
 
 
-def test_what_depends_on_more_than_flags() -> None:
+def test_findings_depend_on_image_port_and_platform() -> None:
     assert check_flags(GOOD, published=30000) == {}
     assert check_flags(GOOD, published=8000) == {"out-of-reach": "error"}
     assert check_flags(GOOD, open_to_network=True) == {"open-to-network": "warning"}
@@ -86,7 +86,7 @@ def test_what_depends_on_more_than_flags() -> None:
     assert check_flags(GOOD | {"lora-paths": ["sql=/adapters/sql"]}) == {}
 
 
-def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:
+def test_a_context_longer_than_the_model_allows_is_refused() -> None:
     def check_context(model: dict[str, Any], **more: Any) -> dict[str, str]:
         options = ServerRequest(GOOD | {"context-length": 200000}, image=IMAGE, **more)
         return {item.rule: item.severity for item in advice.check(options, model, advice.version("0.5.23"))}
@@ -97,18 +97,18 @@ def test_a_context_beyond_the_models_is_refused_as_sglang_does() -> None:
     assert check_context({"max_position_embeddings": 131072}, env=anyway) == {"model-length": "warning"}
 
 
-def test_a_release_newer_than_the_tables_says_so_once() -> None:
+def test_a_release_newer_than_the_tables_is_reported() -> None:
     assert check_flags(GOOD, "0.6.0") == {"newer-release": "info"}
     assert check_flags(GOOD, None) == {}
 
 
 @pytest.mark.parametrize(("version", "severity"), [("0.5.23", "error"), ("0.5.24", "warning"), (None, "warning")])
-def test_a_flag_that_nobody_knows_is_an_error_in_the_release_that_was_read(version: str | None, severity: str) -> None:
+def test_an_unknown_flag_is_an_error_only_in_a_known_release(version: str | None, severity: str) -> None:
     newer = {"newer-release": "info"} if version == "0.5.24" else {}
     assert check_flags(GOOD | {"of-tomorrow": 1}, version) == {"unknown-flag": severity, **newer}
 
 
-def test_the_images_own_list_decides() -> None:
+def test_the_options_of_the_image_outrank_the_table() -> None:
     options = ServerRequest(GOOD | {"of-tomorrow": 1}, image=IMAGE)
     listed = {*GOOD, "of-tomorrow"}
     assert advice.check(options, {}, None, listed) == []
@@ -116,7 +116,7 @@ def test_the_images_own_list_decides() -> None:
     assert (gone.rule, gone.severity, gone.flag) == ("unknown-flag", "error", "sleep-on-idle")
 
 
-def test_chunked_prefill_is_switched_off_by_its_size() -> None:
+def test_chunked_prefill_is_disabled_by_its_size() -> None:
     decided = advice.decide(ServerRequest(GOOD | {"chunked-prefill-size": 2048}), {}, None, "disabled", "refuse")
     assert (decided.expected, decided.finding) == ("disabled", None)
     assert flags.argv(decided.flags)[-2:] == ("--chunked-prefill-size", "-1")
@@ -152,7 +152,7 @@ COMPUTES = [
 
 
 @pytest.mark.parametrize(("flags", "gib"), COMPUTES, ids=[str(row[0]) for row in COMPUTES])
-def test_what_it_computes_with_lies_outside_of_its_share(flags: dict[str, Any], gib: float) -> None:
+def test_memory_for_computation_is_outside_its_share(flags: dict[str, Any], gib: float) -> None:
     """0.5.23, arg_groups/memory_hook.py: 512 MiB, 1.5 MiB a token computed at once, 2 MiB a request of the largest graph."""
     memory = advice.memory({"mem-fraction-static": 0.5, **flags}, {})
     assert memory.bytes / 2**30 == gib and memory.engine_bytes(100 * 2**30) == (50 + gib) * 2**30
@@ -166,7 +166,7 @@ def test_what_it_computes_with_lies_outside_of_its_share(flags: dict[str, Any], 
         ({"ple-offload-backend": "file"}, 135.0),
     ],
 )
-def test_a_table_of_embeddings_that_stays_in_a_file_is_not_held(flags: dict[str, Any], held_gb: float) -> None:
+def test_an_embedding_table_that_stays_in_a_file_is_not_counted(flags: dict[str, Any], held_gb: float) -> None:
     """48 GiB of Qwen3.8-Flash-Next: sgl-project/sglang #37995."""
     config = json.loads((CONFIGS / "qwen3.8-flash-next.json").read_text())
     files = [{"path": "model-1-of-1.safetensors", "size_bytes": 135_000_000_000}]
@@ -180,11 +180,11 @@ def test_a_table_of_embeddings_that_stays_in_a_file_is_not_held(flags: dict[str,
     ("text", "release"),
     [("0.5.23", "0.5.23"), ("v0.5.23-cu130", "0.5.23"), ("0.5.10.post1", "0.5.10.post1"), ("latest-cu130", None), (None, None)],
 )  # fmt: skip
-def test_a_release_is_a_version(text: str | None, release: str | None) -> None:
+def test_a_tag_is_parsed_as_a_version(text: str | None, release: str | None) -> None:
     assert (str(advice.version(text)) if advice.version(text) else None) == release
 
 
-def test_the_example_recipe_passes_lint_and_asks_for_its_server() -> None:
+def test_the_example_recipe_passes_lint_and_renders_its_server() -> None:
     loaded_recipe = recipe.load(TOP, EXAMPLE)
     for version in (None, advice.version(loaded_recipe.image)):
         assert resolve_settings(loaded_recipe, {}, model={}, version=version).findings == ()
@@ -199,7 +199,7 @@ def test_the_example_recipe_passes_lint_and_asks_for_its_server() -> None:
     assert names["served_name"] == "qwen3.8-27b"
 
 
-def test_a_key_is_refused_for_it_would_stand_in_the_log(tmp_path: Path) -> None:
+def test_a_server_key_is_refused_because_it_would_be_logged(tmp_path: Path) -> None:
     text = (TOP / f"recipes/{EXAMPLE}.yml").read_text().replace("publish: loopback", "server_key: {env: K}")
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/one.yml").write_text(text)

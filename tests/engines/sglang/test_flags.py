@@ -22,11 +22,11 @@ from sparkwright.engines.sglang import flags, image
         ("max_model_len", "max-model-len"),
     ],
 )
-def test_a_flag_has_one_name_however_it_is_written(written: str, name: str) -> None:
+def test_every_spelling_of_a_flag_has_the_same_name(written: str, name: str) -> None:
     assert flags.canonical(written) == name
 
 
-def test_the_aliases_are_of_flags_that_are_known() -> None:
+def test_aliases_and_constants_are_known_flags() -> None:
     aliases = {word.removeprefix("--") for option in flags.TABLE.newest.values() for word in option.words[1:]}
     assert not aliases & set(flags.TABLE.newest)
     for name in (
@@ -58,7 +58,7 @@ def test_the_aliases_are_of_flags_that_are_known() -> None:
         ({"port": None}, ""),
     ],
 )  # fmt: skip
-def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -> None:
+def test_flags_are_rendered_as_words_and_parsed_back(given: dict[str, Any], words: str) -> None:
     assert " ".join(flags.argv(given)) == words
     again = flags.parse_command(["sglang", "serve", "--model-path", "/models/a", *flags.argv(given)])
     assert again.model == "/models/a"
@@ -73,11 +73,11 @@ def test_flags_become_words_and_words_flags(given: dict[str, Any], words: str) -
         "/usr/local/bin/sglang serve --port 30001 --sleep-on-idle --model-path=/m",
     ],
 )
-def test_a_command_of_somebody_else_is_read(words: str) -> None:
+def test_foreign_commands_are_parsed(words: str) -> None:
     assert flags.parse_command(words.split()) == flags.Command("/m", {"port": 30001, "sleep-on-idle": True})
 
 
-def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> None:
+def test_a_command_listens_on_all_addresses_and_has_metrics() -> None:
     server_engine = engine.get_engine("sglang").flags
     assert server_engine.ENTRYPOINT == ("sglang", "serve")
     words = " ".join(server_engine.command("/models/a", {"served-model-name": "a"}))
@@ -103,7 +103,7 @@ def test_a_command_listens_beyond_the_containers_loopback_and_has_metrics() -> N
         ("default-chat-template-kwargs", "a=1", "must be a mapping, as YAML or as JSON, got 'a=1'"),
     ],
 )  # fmt: skip
-def test_a_value_that_would_be_refused_is_told(name: str, given: Any, why: str) -> None:
+def test_invalid_values_are_described(name: str, given: Any, why: str) -> None:
     assert flags.find_value_problem({name: given}, name) == why
 
 
@@ -119,11 +119,11 @@ def test_a_value_that_would_be_refused_is_told(name: str, given: Any, why: str) 
         ("a-new-flag", object()),
     ],
 )
-def test_a_good_value_is_taken(name: str, given: Any) -> None:
+def test_valid_values_are_accepted(name: str, given: Any) -> None:
     assert flags.find_value_problem({name: given}, name) == ""
 
 
-def test_what_the_flags_say_of_name_port_and_context() -> None:
+def test_name_port_context_and_chunk_size_are_read_from_flags() -> None:
     assert flags.served_name({}, "/models/a") == "/models/a"
     assert flags.served_name({"served-model-name": "a"}, "/models/a") == "a"
     assert (flags.port({}), flags.port({"port": "30001"})) == (30000, 30001)
@@ -145,7 +145,7 @@ def format_help(options: Iterable[Option]) -> str:
     return parser.format_help()
 
 
-def test_an_images_own_help_lists_its_options() -> None:
+def test_the_help_of_an_image_lists_its_options() -> None:
     options = flags.TABLE.newest
     language = [option for name, option in options.items() if name != "model-type"]
     around = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
@@ -162,7 +162,7 @@ def test_an_images_own_help_lists_its_options() -> None:
     assert image.parse_options("usage: other\n  --help  show\n") == {}
 
 
-def test_a_version_is_read_from_what_it_prints_of_itself() -> None:
+def test_the_version_is_parsed_from_the_printed_text() -> None:
     text = "warning: no GPU\nsglang version: 0.5.23\ngit revision: abcdef1\n"
     assert image.parse_version(text) == "0.5.23"
     assert image.parse_version("sglang: 0.5.23") is None

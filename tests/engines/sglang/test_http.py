@@ -27,7 +27,7 @@ INFO: dict[str, Any] = {
 }
 
 
-def test_settings_are_those_that_it_tells() -> None:
+def test_settings_are_read_from_server_info() -> None:
     settings = HTTP.settings_of(INFO)
     assert settings == {
         "version": "0.5.23",
@@ -48,14 +48,14 @@ def test_settings_are_those_that_it_tells() -> None:
 
 
 @pytest.mark.parametrize(("size", "on"), [(-1, False), (0, False), (8192, True), (None, None), ("8192", None)])
-def test_chunked_prefill_is_on_for_a_size_above_nothing(size: Any, on: bool | None) -> None:
+def test_chunked_prefill_is_on_if_its_size_is_positive(size: Any, on: bool | None) -> None:
     assert HTTP.settings_of({**INFO, "chunked_prefill_size": size}).get("chunked_prefill") is on
 
 
 @pytest.mark.parametrize(
     "answer", [None, [], "text", {}, {"version": {}, "disable_radix_cache": "no"}, {"version": "9" * 9999}]
 )
-def test_an_answer_that_is_none_tells_nothing(answer: Any) -> None:
+def test_a_malformed_answer_gives_no_settings(answer: Any) -> None:
     assert HTTP.settings_of(answer) == {}
     assert HTTP.version_of(answer) == ""
 
@@ -74,7 +74,7 @@ sglang:realtime_tokens_total{mode="decode",model_name="a"} 160.0
 """
 
 
-def test_the_heartbeat_moves_while_no_request_has_ended() -> None:
+def test_the_heartbeat_counts_tokens_of_running_requests() -> None:
     assert HTTP.has_separate_heartbeat
     assert HTTP.counters(METRICS) == {
         http.RUNNING: 2,
@@ -87,7 +87,7 @@ def test_the_heartbeat_moves_while_no_request_has_ended() -> None:
     }
 
 
-def test_what_is_asked_of_it_and_what_needs_no_key() -> None:
+def test_paths_keys_and_public_paths() -> None:
     assert (HTTP.port, HTTP.health, HTTP.loading, HTTP.health_s) == (30000, "/health", (503,), 20)
     assert {"/health", "/metrics"} <= HTTP.public
     assert not {"/server_info", "/v1/models"} & HTTP.public

@@ -19,7 +19,7 @@ START = """\
 
 
 @pytest.mark.parametrize(("size", "on"), [(8192, True), (-1, False)])
-def test_the_schedulers_line_tells_what_it_runs_with(size: int, on: bool) -> None:
+def test_the_scheduler_line_has_the_settings(size: int, on: bool) -> None:
     state = read_log(START.format(size=size), LOG)
     wanted = {
         "chunked_prefill": on,
@@ -61,12 +61,12 @@ def test_the_schedulers_line_tells_what_it_runs_with(size: int, on: bool) -> Non
         ),
     ],
 )
-def test_the_cause_comes_before_what_follows_from_it(words: str, sentence: str) -> None:
+def test_the_cause_outranks_its_consequences(words: str, sentence: str) -> None:
     start = START.partition("[2026-11-21 00:08:00]")[0]
     assert read_log(f"{start}{words}\n", LOG).failure.value == sentence
 
 
-def test_asked_to_stop_is_no_failure() -> None:
+def test_a_requested_stop_is_not_a_failure() -> None:
     stop = "[2026-11-21 00:10:00] SIGTERM received. signum=15. Draining requests and shutting down...\n"
     state = read_log(f"{START.format(size=8192)}{stop}[2026-11-21 00:10:01] SIGQUIT received. It usually\n", LOG)
     assert (state.value("stopped"), state.failure.value) == (True, None)
@@ -82,7 +82,7 @@ def test_the_newer_release_prints_its_arguments_as_a_mapping() -> None:
     assert (state.value("prefix_caching"), state.value("quantization"), state.stage) == (False, "modelopt_fp4", "ready")
 
 
-def test_the_backend_that_was_chosen_before_the_arguments_are_printed_is_known() -> None:
+def test_a_backend_chosen_before_the_arguments_is_read() -> None:
     """0.5.23 resolves its arguments first, then prints them: the line with them begins a start."""
     selection, message = "Attention backend not specified. Use triton backend by default.", "[2026-11-21 00:07:42] "
     lines = [line for line in START.format(size=8192).splitlines() if "Attention backend" not in line]
@@ -90,7 +90,7 @@ def test_the_backend_that_was_chosen_before_the_arguments_are_printed_is_known()
     assert read_log("\n".join([message + selection, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
 
 
-def test_a_size_that_is_given_up_for_the_model_is_off() -> None:
+def test_chunked_prefill_disabled_for_the_model_is_off() -> None:
     message = "Chunked prefill is disabled for multimodal models with the Transformers backend to avoid partial multimodal chunk mismatches."
     lines = START.format(size=8192).splitlines()
     state = read_log("\n".join([*lines[:-1], f"[2026-11-21 00:09:31] {message}", lines[-1]]), LOG)
@@ -98,7 +98,7 @@ def test_a_size_that_is_given_up_for_the_model_is_off() -> None:
     assert message in state.reading("chunked_prefill").evidence
 
 
-def test_a_cache_that_is_sized_after_the_graphs_is_read_too() -> None:
+def test_a_cache_sized_after_the_graphs_is_read() -> None:
     lines = START.format(size=8192).splitlines()
     lines[4] = lines[4].replace("is allocated", "VA upper bound")
     sized = "Post-capture KV sizing: KV cache allocated. dtype: torch.bfloat16, #tokens: 400000, KV size: 20.00 GB, avail mem=9.00 GB"

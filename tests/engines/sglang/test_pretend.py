@@ -51,7 +51,7 @@ def open_stream(server: FakeSglang) -> Iterator[HTTPResponse]:
     line.close()
 
 
-def test_a_server_that_generates_is_ready_and_tells_its_version_and_context(tmp_path: Path) -> None:
+def test_a_generating_server_is_ready_with_version_and_context(tmp_path: Path) -> None:
     with serving(server := FakeSglang(), tmp_path):
         result = check_health(tmp_path, server)
     assert (result.failed, result.data["verdict"]) == (False, "ready"), result.msg
@@ -60,7 +60,7 @@ def test_a_server_that_generates_is_ready_and_tells_its_version_and_context(tmp_
 
 
 @pytest.mark.parametrize("why", ["starting", "wedged"])
-def test_a_health_of_503_is_no_server_that_generates(tmp_path: Path, why: str) -> None:
+def test_a_health_answer_of_503_means_loading(tmp_path: Path, why: str) -> None:
     with serving(server := FakeSglang(), tmp_path) as process:
         if why == "starting":
             process.status = "starting"  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def test_a_health_of_503_is_no_server_that_generates(tmp_path: Path, why: str) -
     assert server.paths == ["/health"], "nothing more is asked of it"
 
 
-def test_a_key_that_is_not_known_is_told_and_a_known_one_is_used(tmp_path: Path) -> None:
+def test_a_server_key_is_required_and_used(tmp_path: Path) -> None:
     with serving(server := FakeSglang(), tmp_path, "--enable-metrics", "--api-key", KEY):
         assert check_health(tmp_path, server, KEY).data["verdict"] == "ready"
         assert check_health(tmp_path, server).failed
@@ -81,7 +81,7 @@ def test_a_key_that_is_not_known_is_told_and_a_known_one_is_used(tmp_path: Path)
         assert http_probe.send_request(server.url, "/server_info").status == 401
 
 
-def test_the_heartbeat_moves_in_mid_request_and_the_generated_tokens_stand_still(tmp_path: Path) -> None:
+def test_the_heartbeat_moves_during_a_request(tmp_path: Path) -> None:
     with serving(server := FakeSglang(), tmp_path), open_stream(server) as answer:
         before = read_counters(server)
         for _ in range(20):
@@ -98,7 +98,7 @@ def test_without_metrics_the_heartbeat_is_unknown(tmp_path: Path) -> None:
         assert http.HEARTBEAT not in read_counters(server)
 
 
-def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_path: Path) -> None:
+def test_models_settings_and_log_agree(tmp_path: Path) -> None:
     flags = (
         "--enable-metrics", "--chunked-prefill-size", "-1", "--disable-radix-cache", "--mem-fraction-static", "0.6",
     )  # fmt: skip
@@ -112,7 +112,7 @@ def test_its_models_tell_who_serves_them_and_its_settings_what_it_runs_with(tmp_
     assert state.value("kv_cache_tokens") == message["kv_cache_tokens"]
 
 
-def test_any_name_is_served(tmp_path: Path) -> None:
+def test_any_model_name_is_served(tmp_path: Path) -> None:
     with serving(server := FakeSglang(), tmp_path):
         body = {"model": "other", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
         assert http_probe.send_request(server.url, "/v1/chat/completions", body=body).status == 200
@@ -128,7 +128,7 @@ def test_any_name_is_served(tmp_path: Path) -> None:
         (("--disable-radix-cache",), "llama", None, "off"),
     ],
 )
-def test_its_prefix_cache_is_tried_with_the_page_that_it_tells(
+def test_the_prefix_cache_is_tested_with_the_page_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], kind: str, block: int | None, verdict: str
 ) -> None:
     monkeypatch.setattr(container_labels, "engine_at", lambda context, url: SGLANG)

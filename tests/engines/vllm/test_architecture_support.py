@@ -38,7 +38,7 @@ from sparkwright.engines.vllm.architecture_support import SUPPORT, describe_supp
         ("Qwen3NextForCausalLM", "of today", None),
     ],
 )
-def test_a_release_loads_what_its_registry_holds(name: str, version: str, answer: bool | None) -> None:
+def test_a_release_supports_the_architectures_of_its_registry(name: str, version: str, answer: bool | None) -> None:
     assert is_supported(name, version) is answer
 
 
@@ -52,7 +52,7 @@ def test_releases_are_in_order() -> None:
         assert held == sorted(held)
 
 
-def test_no_name_is_both_dense_and_recurrent() -> None:
+def test_no_architecture_is_both_dense_and_recurrent() -> None:
     recurrent = set(tables.RECURRENT_ARCHITECTURES)
     assert (
         recurrent & {*dense.GENERATING_ARCHITECTURES, *dense.POOLING_ARCHITECTURES, *dense.DROPPED_ARCHITECTURES}
@@ -65,7 +65,7 @@ def test_no_name_is_both_dense_and_recurrent() -> None:
     ] == []
 
 
-def test_releases_in_words() -> None:
+def test_supported_releases_are_described() -> None:
     assert describe_support("Qwen3_5ForConditionalGeneration") == "0.17.0 and newer; none up to 0.16.0"
     assert describe_support("BambaForCausalLM") == "0.10.2 to 0.23.0, not since"
     assert describe_support("ZambaForCausalLM") == "none up to 0.33.0"

@@ -17,9 +17,7 @@ from sparkwright.engines.vllm.rules.rule import Example
         ("VLLM_ATTENTION_BACKEND", None, "vLLM does not read it from 0.15.0 on", "attention-backend"),
     ],
 )
-def test_a_variable_that_is_not_read_is_named_with_what_took_over(
-    name: str, version: str | None, why: str, instead: str
-) -> None:
+def test_an_unread_variable_is_named_with_its_successor(name: str, version: str | None, why: str, instead: str) -> None:
     unread = environment.find_unread(name, Version(version) if version else None)
     assert unread is not None
     assert (unread.why, unread.instead, unread.certain) == (why, instead, version is not None)
@@ -34,22 +32,22 @@ def test_a_variable_that_is_not_read_is_named_with_what_took_over(
         ("VLLM_PORT", None),
     ],
 )
-def test_a_variable_that_is_read_or_another_programs_is_no_finding(name: str, version: str | None) -> None:
+def test_a_variable_that_is_read_or_foreign_is_not_a_finding(name: str, version: str | None) -> None:
     assert environment.find_unread(name, Version(version) if version else None) is None
 
 
-def test_a_release_newer_than_the_table_may_read_what_the_table_lacks() -> None:
+def test_a_release_newer_than_the_table_is_uncertain() -> None:
     unread = environment.find_unread("VLLM_NEW_THING", Version("0.40.0"))
     assert unread is not None
     assert not unread.certain
 
 
-def test_every_flag_that_took_over_is_a_flag() -> None:
+def test_every_successor_is_a_known_flag() -> None:
     known = options.anchor_options(options.MIDDLE_ANCHOR)
     assert {flag for flag in environment.SUCCESSOR_FLAGS.values() if flag not in known} == set()
 
 
-def test_lint_says_where_to_write_it() -> None:
+def test_lint_names_the_successor_flag() -> None:
     example = Example(env={"VLLM_ATTENTION_BACKEND": "FLASHINFER"}, version="0.26.0")
     (finding,) = unread_variable(example.case())
     assert finding.severity == "warning"

@@ -21,7 +21,7 @@ def case_id(case: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_last_words_of_a_start_are_one_sentence(case: dict[str, Any]) -> None:
+def test_the_failure_of_a_start_is_explained(case: dict[str, Any]) -> None:
     state = read_log(BEGUN + case["words"], LOG)
     assert state.failure.value == case["failure"]
     if case["failure"]:
@@ -30,12 +30,12 @@ def test_last_words_of_a_start_are_one_sentence(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", [item for item in CASES if "usage" not in item["words"]], ids=case_id)
-def test_words_alone_are_enough(case: dict[str, Any]) -> None:
+def test_the_failure_is_explained_without_the_start_of_the_log(case: dict[str, Any]) -> None:
     assert read_log(case["words"], LOG).failure.value == case["failure"]
 
 
 @pytest.mark.parametrize("case", [item for item in CASES if " error: " not in item["words"]], ids=case_id)
-def test_a_server_that_serves_dies_of_few_things(case: dict[str, Any]) -> None:
+def test_few_errors_end_a_serving_server(case: dict[str, Any]) -> None:
     failure = read_log(READY + case["words"], LOG).failure.value
     if case.get("serving"):
         assert failure == case["failure"]
@@ -43,31 +43,31 @@ def test_a_server_that_serves_dies_of_few_things(case: dict[str, Any]) -> None:
         assert failure is None
 
 
-def test_refused_arguments_are_a_start_of_their_own() -> None:
+def test_refused_arguments_begin_a_new_start() -> None:
     state = read_log(READY + "vllm serve: error: unrecognized arguments: --x\n", LOG)
     assert (state.failure.value, state.ready) == ("unknown argument: --x.", False)
 
 
-def test_what_happened_long_before_does_not_explain_an_end() -> None:
+def test_an_old_error_does_not_explain_a_later_end() -> None:
     old = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
     between = "(APIServer pid=1) DEBUG 10-20 10:00:00 [a.py:1] all is well\n" * 2000
     end = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
     assert read_log(READY + old + between + end, LOG).failure.value == "its engine failed while it served a request."
 
 
-def test_an_error_after_which_the_start_goes_on_was_not_its_end() -> None:
+def test_an_error_is_not_a_failure_if_the_start_continues() -> None:
     goes_on = "(EngineCore pid=7) INFO 10-20 10:00:05 [a.py:1] Starting to load model /m...\n"
     assert read_log(BEGUN + "RuntimeError: odd\n" + goes_on, LOG).failure.value is None
 
 
-def test_errors_while_it_stops_are_part_of_stopping() -> None:
+def test_errors_during_a_shutdown_are_not_failures() -> None:
     stop = "(APIServer pid=1) INFO 10-20 10:00:09 [launcher.py:254] [shutdown] API server: shutdown triggered\n"
     end = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
     state = read_log(READY + stop + end, LOG)
     assert (state.failure.value, state.value("stopped")) == (None, True)
 
 
-def test_a_failure_without_a_known_cause_names_the_speculation_that_may_be_it() -> None:
+def test_a_failure_without_a_known_cause_mentions_speculation() -> None:
     arguments = BEGUN.replace("'/m'}", "'/m', 'speculative_config': {'method': 'mtp', 'num_speculative_tokens': 3}}")
     ready = arguments + "INFO:     Application startup complete.\n"
     end = "(EngineCore pid=1) ERROR 08-20 11:03:00 [core.py:1] EngineCore encountered a fatal error.\n"
@@ -82,14 +82,14 @@ def test_a_failure_without_a_known_cause_names_the_speculation_that_may_be_it() 
     assert failure == "its kernels were not built for this GPU."
 
 
-def test_an_exception_is_read_whole_wherever_the_log_is_cut() -> None:
+def test_an_exception_is_read_across_chunk_boundaries() -> None:
     case = next(case for case in CASES if "nvcc" in case["words"])
     log = (BEGUN + case["words"]).encode()
     for at in range(len(BEGUN), len(log), 7):
         assert read_log(iter((log[:at], log[at:])), LOG).failure.value == case["failure"]
 
 
-def test_an_exception_of_a_request_is_not_the_reason_of_an_end_of_the_engine() -> None:
+def test_an_exception_of_a_request_does_not_explain_the_end_of_the_engine() -> None:
     request = "(APIServer pid=1) ERROR 08-20 11:02:59 [serving.py:1] ValueError: prompt too long\n"
     end = (
         "(EngineCore pid=9) ERROR 08-20 11:03:00 [core.py:1] EngineCore encountered a fatal error.\n"
@@ -99,7 +99,7 @@ def test_an_exception_of_a_request_is_not_the_reason_of_an_end_of_the_engine() -
     assert failed == "its engine failed while it served a request: IndexError: list index out of range."
 
 
-def test_exceptions_without_end_take_bounded_memory() -> None:
+def test_collected_exceptions_take_bounded_memory() -> None:
     reader = ExceptionCollector(LOG.prefix)
     for at in range(5000):
         reader.feed(f"(Worker_{at} pid={at}) KeyError: {at}", at)
@@ -108,7 +108,7 @@ def test_exceptions_without_end_take_bounded_memory() -> None:
 
 
 @pytest.mark.parametrize("variable", ["VLLM_ATTENTION_BACKEND", "VLLM_NO_SUCH_THING"])
-def test_variables_that_the_engine_does_not_read_are_warnings_each(variable: str) -> None:
+def test_each_unread_variable_is_a_warning(variable: str) -> None:
     unread = "(APIServer pid=1) WARNING 11-20 08:00:00 [envs.py:2096] Unknown vLLM environment variable detected: "
     state = read_log(f"{BEGUN}{unread}VLLM_OTHER\n{unread}{variable}\n{unread}{variable}\n", LOG)
     assert [line.rpartition(" ")[2] for line in state.warnings] == ["VLLM_OTHER", variable]

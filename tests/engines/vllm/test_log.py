@@ -49,7 +49,7 @@ def read_state(case: str) -> EngineState:
         ("llama-chunked-off", False, True),
     ],
 )
-def test_effective_settings_come_from_the_engines_own_dump(case: str, chunked: bool, prefix: bool) -> None:
+def test_effective_settings_are_read_from_the_dump(case: str, chunked: bool, prefix: bool) -> None:
     state = read_state(case)
     assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (chunked, prefix)
     assert state.value("version") == "0.32.0"
@@ -57,7 +57,7 @@ def test_effective_settings_come_from_the_engines_own_dump(case: str, chunked: b
     assert state.ready
 
 
-def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
+def test_block_size_cache_mode_and_capacity_of_a_hybrid_are_read() -> None:
     state = read_state("hybrid-chunked-on")
     assert state.value("block_size") == 256
     assert state.value("mamba_cache_mode") == "align"
@@ -81,13 +81,13 @@ def test_a_hybrid_tells_its_block_size_cache_mode_and_capacity() -> None:
         ),
     ],
 )
-def test_the_reason_of_a_death_is_one_sentence(case: str, sentence: str) -> None:
+def test_the_failure_of_a_real_start_is_explained(case: str, sentence: str) -> None:
     state = read_state(case)
     assert state.failure.value == sentence
     assert state.failure.evidence
 
 
-def test_a_server_that_was_stopped_has_not_died() -> None:
+def test_a_stopped_server_has_not_failed() -> None:
     assert "EngineDeadError" in (DATA / "llama-eager" / "server.log").read_text()
     assert read_state("llama-eager").failure.value is None
 
@@ -99,7 +99,7 @@ def test_only_the_last_start_counts() -> None:
     assert not any("disabling chunked prefill" in warning for warning in state.warnings)
 
 
-def test_a_last_start_that_was_cut_leaves_the_rest_unknown() -> None:
+def test_a_truncated_last_start_leaves_settings_unknown() -> None:
     log = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
     banner_only = log[: log.index(b"non-default args")]
     state = read_log(log + banner_only, LOG)
@@ -110,7 +110,7 @@ def test_a_last_start_that_was_cut_leaves_the_rest_unknown() -> None:
     assert read_log(log + arguments_only, LOG).value("version") is None
 
 
-def test_arguments_that_are_refused_are_a_start_too() -> None:
+def test_refused_arguments_begin_a_new_start() -> None:
     good, refused = (DATA / case / "server.log" for case in ("llama-eager", "err-unknown-arg"))
     state = read_log(good.read_bytes() + refused.read_bytes(), LOG)
     assert state.value("version") is None
@@ -135,7 +135,7 @@ def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_dump_of_every_version_is_known(line: str, version: str, chunked: bool) -> None:
+def test_the_dump_of_every_version_is_read(line: str, version: str, chunked: bool) -> None:
     state = read_log(line, LOG)
     assert (state.value("version"), state.value("chunked_prefill")) == (version, chunked)
 
@@ -154,13 +154,13 @@ def test_every_banner_begins_a_start_and_names_the_version(banner: str) -> None:
     assert {name: reading.value for name, reading in state.readings.items()} == {"version": "0.11.0"}
 
 
-def test_what_users_wrote_is_no_log_line() -> None:
+def test_a_logged_prompt_is_not_a_log_line() -> None:
     log = (DATA / "llama-eager" / "server.log").read_text()
     options = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
     assert read_log(log + options * 3, LOG).to_json() == read_log(log, LOG).to_json()
 
 
-def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
+def test_settings_and_durations_of_a_gpu_start_are_read() -> None:
     state = read_log(GPU_START, LOG)
     wanted = {
         "attention_backend": "FLASHINFER",
@@ -191,19 +191,19 @@ def test_a_gpu_start_tells_its_backend_graphs_and_seconds() -> None:
     assert state.warnings == []
 
 
-def test_each_warning_is_told_once() -> None:
+def test_repeated_warnings_are_reported_once() -> None:
     warning = "(Worker pid=9) WARNING 11-21 10:00:0%d [jit.py:9] Triton kernel JIT compilation during inference: %s. This causes\n"
     state = read_log("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)), LOG)
     assert [warning[-20:] for warning in state.warnings] == [" kernel_0. This causes"[-20:]]
 
 
-def test_nothing_is_unknown_rather_than_off() -> None:
+def test_a_missing_setting_is_unknown_and_not_off() -> None:
     state = read_log("INFO: Started server process [1]\n", LOG)
     assert state.value("chunked_prefill") is None
     assert not state.ready
 
 
-def test_a_later_line_wins_over_the_dump() -> None:
+def test_a_later_line_outranks_the_dump() -> None:
     text = (
         DATA / "llama-eager" / "server.log"
     ).read_text() + "\nINFO Disabling chunked prefill for model without KVCache\n"
@@ -216,7 +216,7 @@ def test_a_later_line_wins_over_the_dump() -> None:
     )
 
 
-def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
+def test_an_unknown_error_is_quoted() -> None:
     worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
     last = "RuntimeError: Engine core initialization failed. See root cause above."
     message = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
@@ -224,7 +224,7 @@ def test_an_error_that_nobody_foresaw_is_told_in_its_own_words() -> None:
     assert read_log(f"{last}\n", LOG).failure.value == "its engine failed to start."
 
 
-def test_colour_broken_bytes_and_a_cut_log_do_not_hurt() -> None:
+def test_colours_invalid_bytes_and_truncation_are_tolerated() -> None:
     raw = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
     coloured = b"\xff\xfe\n" + raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
     assert read_log(coloured, LOG).value("chunked_prefill") is True
@@ -237,27 +237,27 @@ def test_colour_broken_bytes_and_a_cut_log_do_not_hurt() -> None:
 COMPILED = Path(__file__).parents[2] / "data/vllm-0.32.0-compiled"
 
 
-def test_a_start_on_a_gpu_tells_all_stages_in_their_order() -> None:
+def test_stages_of_a_gpu_start_are_formatted_in_order() -> None:
     stages = log_state.stage_durations(read_log(GPU_START.encode(), LOG))
     assert log_state.format_stages(stages) == "weights 214 s, compile 52 s, autotune 37 s, graphs 14 s"
 
 
-def test_an_eager_start_compiled_and_captured_nothing() -> None:
+def test_an_eager_start_has_no_compile_or_graph_stage() -> None:
     assert set(log_state.stage_durations(read_state("llama-eager"))) == {"weights"}
 
 
-def test_what_a_host_sends_instead_of_seconds_is_not_shown() -> None:
+def test_invalid_durations_from_a_host_are_not_shown() -> None:
     assert (
         log_state.format_stages({"weights": "[red]1[/]", "compile": True, "graphs": 2.5, "other": 1}) == "graphs 2.5 s"
     )
 
 
-def test_a_compiled_start_on_a_cpu_tells_how_long_it_compiled() -> None:
+def test_the_compile_time_of_a_compiled_start_is_read() -> None:
     state = read_log((COMPILED / "cold.log").read_bytes(), LOG)
     assert log_state.format_stages(log_state.stage_durations(state)) == "weights 0.1 s, compile 175 s"
     assert not [warning for warning in state.warnings if "load failure" in warning]
 
 
-def test_an_artefact_that_could_not_be_loaded_is_a_warning() -> None:
+def test_an_artifact_that_fails_to_load_is_a_warning() -> None:
     state = read_log((COMPILED / "warm.log").read_bytes(), LOG)
     assert [warning for warning in state.warnings if "Compiling model again due to a load failure" in warning]

@@ -25,18 +25,18 @@ SPARK = "(Worker pid=7) spark2:91:113 [0] NCCL INFO "
         "DP rank 0, PP rank 1, PCP rank 0, TP rank 0, ETP rank 1, EP rank N/A, EPLB rank N/A",  # 0.32.0
     ],
 )
-def test_a_rank_is_read_in_every_releases_spelling(fields: str) -> None:
+def test_a_rank_is_read_from_the_log_of_each_release(fields: str) -> None:
     line = f"(Worker pid=7) INFO 10-20 10:00:09 [parallel_state.py:1] rank 1 in world size 2 is assigned as {fields}\n"
     message = member(LAUNCHED + INTENT + line)
     assert (message.rank, message.world_size, message.evidence["rank"]) == (1, 2, line.strip())
 
 
-def test_what_is_said_before_the_ranks_meet_proves_nothing() -> None:
+def test_an_intended_rank_is_not_an_assigned_rank() -> None:
     message = member(LAUNCHED + INTENT)
     assert (message.rank, message.world_size, message.intended_rank, message.version) == (None, None, 1, "0.32.0")
 
 
-def test_a_restart_forgets_the_rank_of_the_start_before() -> None:
+def test_a_restart_discards_the_previous_rank() -> None:
     """`docker logs` strings restarts together; a worker prints no arguments, so its own first line begins a start."""
     ended = "(MainProcess pid=1) ERROR 10-20 10:00:30 [m.py:3] Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.\n"
     before = member(LAUNCHED + INTENT + ASSIGNED + ended)
@@ -57,13 +57,13 @@ def test_a_restart_forgets_the_rank_of_the_start_before() -> None:
         ((), "unknown"),
     ],
 )  # fmt: skip
-def test_what_carries_the_channels(lines: tuple[str, ...], transport: str) -> None:
+def test_the_transport_is_read_from_the_channels(lines: tuple[str, ...], transport: str) -> None:
     message = member(LAUNCHED + INTENT + ASSIGNED + "".join(f"{SPARK}{line}\n" for line in lines))
     assert message.transport == transport
     assert bool(message.evidence.get("transport")) == (transport != "unknown")
 
 
-def test_nccls_network_version_and_adapters() -> None:
+def test_network_nccl_version_and_adapters_are_read() -> None:
     result = f"{SPARK}NET/IB : No device found.\n{SPARK}Using network Socket\n"
     version = "(Worker pid=7) INFO 10-20 10:00:05 [pynccl.py:111] vLLM is using nccl==2.28.9\n"
     message = member(LAUNCHED + result + version)
@@ -71,7 +71,7 @@ def test_nccls_network_version_and_adapters() -> None:
     assert "No device found" in message.evidence["adapters_found"]
 
 
-def test_sockets_instead_of_rdma_are_a_warning_of_any_log() -> None:
+def test_sockets_instead_of_rdma_are_a_warning() -> None:
     state = read_log(
         LAUNCHED + f"{SPARK}NET/IB : No device found.\n{SPARK}Channel 00/0 : 1[0] -> 0[0] via NET/Socket/0\n" * 9, LOG
     )
@@ -107,7 +107,7 @@ def test_real_members(log: str, rank: int | None, failure: str) -> None:
     assert message.transport == ("unknown" if rank is None else "gloo")
 
 
-def test_a_workers_stages_are_read_like_a_heads() -> None:
+def test_the_stages_of_a_worker_are_read() -> None:
     assert member((CASES / "tp2-ok/head.log").read_bytes()).stage == "ready"
     assert member((CASES / "tp2-ok/worker.log").read_bytes()).stage == "compile"
 
@@ -123,7 +123,7 @@ def read_member_logs(case: str, **other: bytes | None) -> dict[str, bytes | None
     return {**{host: path.read_bytes() if path.exists() else None for host, path in files.items()}, **other}
 
 
-def test_the_ranks_of_a_real_group_prove_it() -> None:
+def test_a_real_group_is_proved_by_its_ranks() -> None:
     proof = evaluate_group(read_member_logs("tp2-ok"), HOSTS)
     assert proof.complete and dict(proof.ranks) == {"spark1": 0, "spark2": 1}
     assert (proof.missing, proof.unread, proof.transport) == ((), (), "gloo")
@@ -142,21 +142,21 @@ def test_the_ranks_of_a_real_group_prove_it() -> None:
         ("worker-killed-under-load", "failed", "rank 0 (spark1): the connection to the member"),
     ],
 )
-def test_real_groups_that_are_none(case: str, verdict: str, sentence: str) -> None:
+def test_real_groups_that_are_incomplete_or_failed(case: str, verdict: str, sentence: str) -> None:
     """The member that ended by itself is named, not the one that lost it."""
     proof = evaluate_group(read_member_logs(case), HOSTS)
     assert (proof.verdict, proof.sentence[: len(sentence)]) == (verdict, sentence)
     assert not proof.complete
 
 
-def test_a_log_that_is_absent_is_unknown_and_no_proof() -> None:
+def test_a_missing_log_is_unknown() -> None:
     for absent in (read_member_logs("tp2-ok", spark2=None), {"spark1": read_member_logs("tp2-ok")["spark1"]}):
         proof = evaluate_group(absent, HOSTS)
         assert (proof.verdict, proof.unread, proof.missing) == ("unknown", ("spark2",), (1,))
         assert proof.transport == "gloo", "of those that were read"
 
 
-def test_an_intent_is_no_rank_and_an_empty_log_is_a_member_that_has_not_joined() -> None:
+def test_an_intended_rank_or_an_empty_log_is_incomplete() -> None:
     hanging = (CASES / "worker-restarted-alone/worker.log").read_bytes()
     for text in (hanging, b""):
         proof = evaluate_group(read_member_logs("tp2-ok", spark2=text), HOSTS)
@@ -172,7 +172,7 @@ def test_an_intent_is_no_rank_and_an_empty_log_is_a_member_that_has_not_joined()
         (MemberLog(rank=1, world_size=3), "spark2 is in a group of 3, not 2."),
     ],
 )
-def test_ranks_of_another_group_are_no_proof(second: MemberLog, sentence: str) -> None:
+def test_ranks_of_another_group_are_contradictory(second: MemberLog, sentence: str) -> None:
     proof = evaluate_members({"spark1": MemberLog(rank=0, world_size=2), "spark2": second}, HOSTS)
     assert (proof.verdict, proof.sentence) == ("contradictory", sentence)
 
@@ -186,12 +186,12 @@ def test_ranks_of_another_group_are_no_proof(second: MemberLog, sentence: str) -
         ("rdma", "unknown", "unknown"),
     ],
 )
-def test_a_group_is_as_fast_as_its_slowest_member(one: str, other: str, transport: str) -> None:
+def test_a_group_has_the_transport_of_its_slowest_member(one: str, other: str, transport: str) -> None:
     first, second = MemberLog(0, 2, transport=one), MemberLog(1, 2, transport=other)  # type: ignore[arg-type]
     assert evaluate_members({"spark1": first, "spark2": second}, HOSTS).transport == transport
 
 
-def test_four_hosts() -> None:
+def test_a_group_of_four_hosts() -> None:
     hosts = ("a", "b", "c", "d")
     members = {host: MemberLog(rank, 4) for rank, host in enumerate(hosts)}
     assert evaluate_members(members, hosts).complete
@@ -199,7 +199,7 @@ def test_four_hosts() -> None:
     assert evaluate_members(members, hosts).sentence == "no log of rank 2 (c)."
 
 
-def test_a_member_that_is_warned_of_its_command_line_has_not_failed() -> None:
+def test_a_warning_about_the_command_line_is_not_a_failure() -> None:
     """`--model` is warned of in the first lines, in the words with which an older release refused it."""
     complete = (CASES.parent / "vllm-0.32.0/hybrid-mamba-align/server.log").read_bytes()
     pending = b"".join(complete.splitlines(keepends=True)[:2])

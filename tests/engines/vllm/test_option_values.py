@@ -27,7 +27,7 @@ def is_refused(name: str, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(PARSER_VERDICTS["letters"]))
-def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
+def test_a_value_is_refused_if_the_real_parser_refuses_it(name: str) -> None:
     option = option_values.known_options()[name]
     message = {
         repr(value): letter
@@ -40,7 +40,7 @@ def test_a_value_is_refused_when_the_real_parser_refuses_it(name: str) -> None:
     assert differ == {}
 
 
-def test_every_choice_is_taken_and_its_other_spellings_as_the_parser_takes_them() -> None:
+def test_choices_and_their_spellings_match_the_real_parser() -> None:
     rows = [
         (name, word, letter) for name, words in PARSER_VERDICTS["choices"].items() for word, letter in words.items()
     ]
@@ -48,7 +48,7 @@ def test_every_choice_is_taken_and_its_other_spellings_as_the_parser_takes_them(
     assert [(name, word) for name, word, letter in rows if is_refused(name, word) != (letter != "y")] == []
 
 
-def test_the_tables_are_the_real_parsers() -> None:
+def test_the_tables_match_the_real_parser() -> None:
     options = option_values.known_options()
     assert set(PARSER) - set(options) == {"help"}
     listed = {name: row["choices"] for name, row in PARSER.items() if row["choices"]}
@@ -63,12 +63,12 @@ def test_the_tables_are_the_real_parsers() -> None:
     assert fields == set(PARSER_VERDICTS["ranges"])
 
 
-def test_an_image_like_the_known_release_differs_in_nothing() -> None:
+def test_an_image_of_the_known_release_has_no_difference() -> None:
     assert option_values.STORED_OPTIONS.difference(HELP) == {"like": "0.32.0", "differ": {}}
     assert option_values.STORED_OPTIONS.restore_options(option_values.STORED_OPTIONS.difference(HELP)) == HELP
 
 
-def test_the_options_of_another_image_come_back_from_what_differs() -> None:
+def test_the_options_of_another_image_are_restored_from_the_difference() -> None:
     shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
     difference = option_values.STORED_OPTIONS.difference(shapes)
@@ -97,7 +97,7 @@ def check_values(flags: dict[str, Any], version: str | None, image_options: Any 
         ({"served-model-name": "-x"}, "served-model-name can't begin with a dash"),
     ],
 )  # fmt: skip
-def test_a_value_that_the_engine_refuses_is_an_error(given: dict[str, Any], result: str) -> None:
+def test_an_invalid_value_is_an_error(given: dict[str, Any], result: str) -> None:
     ((severity, sentence),) = check_values(given, "0.32.0")
     assert severity == "error" and sentence.startswith(result)
 
@@ -116,7 +116,7 @@ def test_the_nearest_choice_is_offered() -> None:
         ("nemotron_json", "correct or remove it"),  # another model's parser, with the same ending as qwen3_json
     ],
 )
-def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, way: str) -> None:
+def test_a_parser_is_offered_for_a_typo_and_not_for_another_model(written: str, way: str) -> None:
     options = rules.VllmRequest({"tool-call-parser": written, "enable-auto-tool-choice": True})
     message = rules.check(options, classify(DENSE_MODEL), versions.parse("0.32.0"))
     (value,) = (item for item in message if item.rule == "flag-value")
@@ -137,7 +137,7 @@ def test_a_parser_is_offered_for_a_slip_and_not_for_another_model(written: str, 
         {"moe-backend": "Flashinfer-CUTLASS", "max-lora-rank": 64},
     ],
 )
-def test_what_the_engine_takes_is_not_refused(given: dict[str, Any]) -> None:
+def test_valid_values_are_accepted(given: dict[str, Any]) -> None:
     assert check_values(given, "0.32.0") == []
 
 
@@ -155,13 +155,13 @@ def test_what_the_engine_takes_is_not_refused(given: dict[str, Any]) -> None:
         ({"max-num-queued-reqs": "lots"}, "0.20.0", "warning"),
     ],
 )
-def test_what_may_be_otherwise_in_another_release_is_no_refusal(
+def test_a_value_that_another_release_may_accept_is_a_warning(
     given: dict[str, Any], version: str | None, severity: str | None
 ) -> None:
     assert [value for value, _ in check_values(given, version)] == ([severity] if severity else [])
 
 
-def test_the_images_own_choices_decide() -> None:
+def test_the_choices_of_the_image_outrank_the_table() -> None:
     shapes = {**HELP, "kv-cache-dtype": "{auto,fp7}", "tool-call-parser": "{mine}*"}
     assert check_values({"kv-cache-dtype": "fp7"}, "0.29.0", shapes) == []
     ((severity, _),) = check_values({"kv-cache-dtype": "fp8"}, "0.29.0", shapes)
@@ -206,11 +206,11 @@ def test_a_flag_is_found_under_any_spelling(written: dict[str, Any], name: str, 
         ({"tp": 2}, ("--tensor-parallel-size", "2")),
     ],
 )
-def test_values_become_words_that_the_real_parser_takes(given: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_values_are_rendered_for_the_real_parser(given: dict[str, Any], words: tuple[str, ...]) -> None:
     assert flags.argv(given) == words
 
 
-def test_a_list_of_one_value_is_that_value() -> None:
+def test_a_list_with_one_value_is_that_value() -> None:
     written = {"gpu-memory-utilization": [0.5], "max_model_len": ["32k"], "served-model-name": ["a"], "port": [[1]]}
     normalized = flags.normalize(written)
     assert normalized == {
@@ -223,7 +223,7 @@ def test_a_list_of_one_value_is_that_value() -> None:
 
 
 @pytest.mark.parametrize("given", [[], [[1]], ["a", "b"], {}, {"a": 1}])
-def test_a_value_of_any_shape_is_judged(given: Any) -> None:
+def test_values_of_any_type_are_checked(given: Any) -> None:
     for name in option_values.known_options():
         written = flags.normalize({name: given})
         rules.check(rules.VllmRequest(written), classify(DENSE_MODEL), versions.parse("0.32.0"))
@@ -236,5 +236,5 @@ def test_an_empty_list_sets_nothing() -> None:
 
 
 @pytest.mark.parametrize(("given", "port"), [([8001], 8001), ([], 8000), ([[1]], 8000), ({"a": 1}, 8000), (None, 8000)])
-def test_a_port_of_any_shape_is_read_or_left_to_its_refusal(given: Any, port: int) -> None:
+def test_a_port_of_any_type_is_read_or_ignored(given: Any, port: int) -> None:
     assert flags.port({"port": given}) == port

@@ -56,21 +56,21 @@ TINY_JAMBA: dict[str, Any] = {
         ("granite-4.0-h-1b", "auto", 400),
     ],
 )
-def test_the_prediction_is_what_engines_have_logged(name: str, dtype: str, tokens: int) -> None:
+def test_predicted_block_sizes_match_logged_ones(name: str, dtype: str, tokens: int) -> None:
     assert block_size(load_config(name), dtype) == tokens
 
 
 @pytest.mark.parametrize(
     ("case", "model", "logged"), [("qwen3next-eager", TINY_QWEN3_NEXT, 256), ("jamba-eager", TINY_JAMBA, None)]
 )
-def test_the_recorded_logs_agree(case: str, model: dict[str, Any], logged: int | None) -> None:
+def test_predicted_block_sizes_match_recorded_logs(case: str, model: dict[str, Any], logged: int | None) -> None:
     state = read_log((LOGS / case / "server.log").read_bytes(), LOG)
     assert state.value("block_size") == logged  # no line where the usual 128 is enough
     assert block_size(model, "auto", ssm_dtype="float32", alignment=128) == (logged or 128)
 
 
 @pytest.mark.parametrize(("case", "model"), [("qwen3next-eager", TINY_QWEN3_NEXT), ("jamba-eager", TINY_JAMBA)])
-def test_the_padding_in_the_recorded_logs_gives_the_same_state(case: str, model: dict[str, Any]) -> None:
+def test_predicted_padding_matches_recorded_logs(case: str, model: dict[str, Any]) -> None:
     text = (LOGS / case / "server.log").read_text()
     block = block_size(model, "auto", ssm_dtype="float32", alignment=128)
     state = block_size(model, "auto", ssm_dtype="float32", alignment=1)  # in tokens, rounded up
@@ -79,7 +79,7 @@ def test_the_padding_in_the_recorded_logs_gives_the_same_state(case: str, model:
     assert 100 * (block - state) / state == pytest.approx(padding, abs=3)
 
 
-def test_a_checkpoint_with_a_quantized_kv_cache_makes_auto_mean_fp8() -> None:
+def test_a_checkpoint_with_a_quantized_kv_cache_makes_auto_fp8() -> None:
     model_config = load_config("qwen3.5-122b-a10b-nvfp4")
     assert block_size(model_config, "auto") == block_size(model_config, "fp8") == 4176
     assert block_size({**model_config, "quantization_config": {"quant_method": "fp8"}}, "auto") == 2096
@@ -99,22 +99,22 @@ def test_a_checkpoint_with_a_quantized_kv_cache_makes_auto_mean_fp8() -> None:
         "made-unknown-auto-map",
     ],
 )
-def test_where_the_formula_is_not_known_there_is_no_guess(name: str) -> None:
+def test_an_unknown_layout_gives_no_block_size(name: str) -> None:
     assert block_size(load_config(name), "auto") is None
 
 
-def test_an_unknown_dtype_gives_no_guess() -> None:
+def test_an_unknown_dtype_gives_no_block_size() -> None:
     assert block_size(load_config("qwen3.5-35b-a3b"), "turboquant_k8v4") is None
 
 
-def test_a_drafts_tokens_and_the_states_dtype_change_it() -> None:
+def test_draft_tokens_and_state_dtype_change_the_block_size() -> None:
     model_config = load_config("qwen3.5-35b-a3b")
     assert block_size(model_config, "fp8", speculative_tokens=1) == 2112
     assert block_size(model_config, "fp8", ssm_dtype="bfloat16") == 1072
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(8, "fp8"), (4, "nvfp4"), (16, ""), ({"8": 1}, ""), ([8], ""), (None, "")])
-def test_the_scheme_of_a_quantized_checkpoint_is_read_whatever_stands_in_it(bits: Any, dtype: str) -> None:
+def test_the_kv_cache_scheme_of_a_checkpoint_is_read_from_any_value(bits: Any, dtype: str) -> None:
     scheme = {"type": "float", "dynamic": False, "num_bits": bits}
     model_config = {"quantization_config": {"quant_method": "modelopt", "kv_cache_scheme": scheme}}
     assert checkpoint_kv_dtype(model_config) == dtype

@@ -26,7 +26,7 @@ def apply_way_out(case: Case, way: rules.Way) -> Case:
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+def test_each_rule_reports_its_example_and_each_remedy_resolves_it(name: str) -> None:
     rule = rules.RULES[name]
     case = rule.example.case()
     findings = list(rule.findings(case))
@@ -61,7 +61,7 @@ def test_prefix_caching_on_a_hybrid_needs_chunked_prefill(
     assert "prefix-caching-needs-chunked-prefill" not in check_flags(flags, DENSE_MODEL, version)
 
 
-def test_a_cache_mode_all_family_may_have_both_until_027() -> None:
+def test_families_with_cache_mode_all_may_have_both_before_0_28() -> None:
     bamba = {
         "architectures": ["BambaForCausalLM"],
         "model_type": "bamba",
@@ -88,7 +88,7 @@ def test_a_cache_mode_all_family_may_have_both_until_027() -> None:
         ("fp8", None, None, "warning"),
     ],
 )
-def test_a_block_of_2096_tokens_and_a_budget_of_2048(
+def test_a_block_of_2096_tokens_exceeds_a_budget_of_2048(
     dtype: str, budget: int | None, version: str | None, severity: str | None
 ) -> None:
     flags = {"enable-prefix-caching": True, "kv-cache-dtype": dtype}
@@ -97,7 +97,7 @@ def test_a_block_of_2096_tokens_and_a_budget_of_2048(
     assert (None if value == "info" else value) == severity
 
 
-def test_the_budget_for_a_large_block_is_the_one_that_the_change_sets() -> None:
+def test_the_suggested_budget_is_the_value_of_the_change() -> None:
     model = {**HYBRID_MODEL, "text_config": {**HYBRID_MODEL["text_config"], "head_dim": 64}}
     findings = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp8"}), classify(model), versions.parse("0.32.0"))
     (way,) = next(finding.ways_out for finding in findings if finding.rule == "block-over-budget")
@@ -124,12 +124,12 @@ def test_the_budget_for_a_large_block_is_the_one_that_the_change_sets() -> None:
         ("structured-outputs-config.backend", "auto", "0.32.0", None),
     ],
 )
-def test_flags_come_and_go(flag: str, value: Any, version: str | None, severity: str | None) -> None:
+def test_flags_exist_in_some_releases(flag: str, value: Any, version: str | None, severity: str | None) -> None:
     assert check_flags({flag: value}, DENSE_MODEL, version).get("unknown-flag") == severity
 
 
 @pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
-def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[str, ...]) -> None:
+def test_a_misspelt_flag_gets_the_intended_name(listed: tuple[str, ...]) -> None:
     options = rules.VllmRequest({"max-num-seqss": 8})
     result = rules.check(options, classify(DENSE_MODEL), versions.parse("0.32.0"), listed)
     (value,) = (finding for finding in result if finding.rule == "unknown-flag")
@@ -138,7 +138,7 @@ def test_a_misspelt_flag_is_answered_with_the_one_that_was_meant(listed: tuple[s
     ]
 
 
-def test_the_engines_own_list_decides_and_the_table_explains() -> None:
+def test_the_options_of_the_image_outrank_the_table() -> None:
     options = rules.VllmRequest({"calculate-kv-scales": True, "brand-new": 1})
     listed = {"brand-new", "max-num-seqs"}
     (message,) = [
@@ -164,9 +164,7 @@ def test_the_engines_own_list_decides_and_the_table_explains() -> None:
         ("never-heard-of", "0.40.0", "warning", ""),
     ],
 )
-def test_the_options_of_every_release_that_was_read_are_known(
-    flag: str, version: str, severity: str | None, why: str
-) -> None:
+def test_the_options_of_every_known_release(flag: str, version: str, severity: str | None, why: str) -> None:
     options = rules.VllmRequest({flag: True if flag == "disable-chunked-prefill" else 1})
     message = {item.rule: item for item in rules.check(options, classify(DENSE_MODEL), versions.parse(version))}.get(
         "unknown-flag"
@@ -184,7 +182,7 @@ def test_the_options_of_every_release_that_was_read_are_known(
         (DENSE_MODEL, "0.11.0", False),
     ],
 )
-def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, refused: bool) -> None:
+def test_an_engine_older_than_its_model_is_refused(model: dict[str, Any], version: str, refused: bool) -> None:
     assert (check_flags({}, model, version).get("architecture-support") == "error") is refused
 
 
@@ -200,14 +198,14 @@ def test_an_engine_older_than_its_model(model: dict[str, Any], version: str, ref
         ("nightly", "moving-tag"),
     ],
 )
-def test_images_for_a_gb10(tag: str, rule: str | None) -> None:
+def test_image_tags_for_a_gb10(tag: str, rule: str | None) -> None:
     names = {"cuda13-image", "frozen-nightly", "moving-tag"}
     assert names & check_flags({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}").keys() == (
         {rule} if rule else set()
     )
 
 
-def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
+def test_a_thinking_model_gets_the_server_side_switch_from_0_14_on() -> None:
     options, kind = rules.VllmRequest({"reasoning-parser": "qwen3"}), classify(HYBRID_MODEL)
     ways = {
         version: [
@@ -222,14 +220,14 @@ def test_a_thinking_model_gets_the_server_side_switch_from_014_on() -> None:
     assert ways["0.14.0"][0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}
 
 
-def test_human_readable_lengths_are_numbers() -> None:
+def test_lengths_with_units_are_numbers() -> None:
     assert "unchunked-budget" in check_flags(
         {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}, DENSE_MODEL, "0.32.0"
     )
     assert "model-length" in check_flags({"max-model-len": "256K"}, DENSE_MODEL, "0.32.0")
 
 
-def test_chunked_prefill_off_is_ignored_before_0111() -> None:
+def test_chunked_prefill_off_is_ignored_before_0_11_1() -> None:
     flags = {**UNCHUNKED, "max-num-batched-tokens": 1024}
     message = check_flags(flags, DENSE_MODEL, "0.11.0")
     assert message["ignored-flag"] == "warning"
@@ -257,9 +255,7 @@ def test_chunked_prefill_off_is_ignored_before_0111() -> None:
         ({"ssl-keyfile": "/key.pem"}, 8000, True),
     ],
 )
-def test_a_server_that_nobody_could_reach_is_refused(
-    flags: dict[str, Any], published: int | None, speaks: bool
-) -> None:
+def test_an_unreachable_server_is_refused(flags: dict[str, Any], published: int | None, speaks: bool) -> None:
     assert check_flags(flags, DENSE_MODEL, "0.32.0", published=published).get("out-of-reach") == (
         "error" if speaks else None
     )
@@ -275,15 +271,13 @@ def test_a_server_that_nobody_could_reach_is_refused(
         ({"load-format": "dummy"}, ["random weights"]),
     ],
 )
-def test_how_weights_are_loaded_is_told_where_it_costs_memory_or_a_package(
-    flags: dict[str, Any], result: list[str]
-) -> None:
+def test_weight_loading_options_with_extra_costs_are_reported(flags: dict[str, Any], result: list[str]) -> None:
     case = Case(rules.VllmRequest(flags), classify(DENSE_MODEL), versions.parse("0.32.0"))
     message = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
     assert len(message) == len(result) and all(word in value for word, value in zip(result, message, strict=True))
 
 
-def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared() -> None:
+def test_experts_per_token_are_compared_with_the_model_config() -> None:
     model = {**DENSE_MODEL, "text_config": {"num_experts_per_tok": 8}}
     for given, message in (
         ({"text_config": {"num_experts_per_tok": 16}}, True),
@@ -295,7 +289,7 @@ def test_a_models_own_number_of_experts_and_one_in_its_text_config_are_compared(
         assert ("experts-per-token" in check_flags({"hf-overrides": given}, model, "0.32.0")) == message, given
 
 
-def test_a_parser_among_the_models_files_is_named_until_it_is_loaded() -> None:
+def test_a_parser_among_the_model_files_is_named_until_it_is_loaded() -> None:
     pinned = {"/models/m": ["config.json", "sub/super_v3_reasoning_parser.py", "parser.py", "reasoning.md"]}
     assert "parser-of-the-model" in check_flags({}, DENSE_MODEL, "0.32.0", pinned=pinned)
     loaded = {"reasoning-parser-plugin": "/models/m/sub/super_v3_reasoning_parser.py"}
@@ -315,7 +309,7 @@ def decide_chunked_prefill(
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])
-def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -> None:
+def test_disabled_chunked_prefill_gives_flags_that_the_rules_accept(version: str | None) -> None:
     for model in (DENSE_MODEL, HYBRID_MODEL):
         decided = decide_chunked_prefill({"max-model-len": 4096}, model, version)
         assert decided.flags["enable-chunked-prefill"] is False
@@ -327,23 +321,23 @@ def test_off_is_had_with_flags_that_the_rules_then_accept(version: str | None) -
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.33.0", None])
-def test_with_prefix_caching_wanted_on_a_hybrid_it_is_refused_with_both_ways_out(version: str | None) -> None:
+def test_prefix_caching_on_a_hybrid_is_refused_with_both_remedies(version: str | None) -> None:
     finding = decide_chunked_prefill(PREFIX, HYBRID_MODEL, version).finding
     assert finding is not None and finding.severity == "error"
     assert [bool(way.changes) for way in finding.ways_out] == [True, False]
 
 
-def test_or_reported_and_left_on() -> None:
+def test_a_conflict_can_be_reported_instead() -> None:
     decided = decide_chunked_prefill({**PREFIX, "enable-chunked-prefill": False}, HYBRID_MODEL, "0.32.0", "report")
     assert decided.note == "on, required by prefix caching"
     assert decided.expected == "any"
     assert decided.flags == PREFIX
 
 
-def test_a_dense_model_may_have_prefix_caching_without_it() -> None:
+def test_a_dense_model_may_have_prefix_caching_without_chunked_prefill() -> None:
     assert decide_chunked_prefill(PREFIX, DENSE_MODEL, "0.32.0").flags == {**PREFIX, "enable-chunked-prefill": False}
 
 
-def test_an_engine_that_ignores_the_flag_can_not_have_it_off() -> None:
+def test_an_engine_that_ignores_the_flag_cannot_disable_chunked_prefill() -> None:
     finding = decide_chunked_prefill({}, DENSE_MODEL, "0.11.0").finding
     assert finding is not None and "ignored" in finding.sentence

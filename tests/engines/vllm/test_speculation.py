@@ -53,25 +53,25 @@ def test_the_rule_refuses_what_a_real_engine_refuses(row: dict[str, Any]) -> Non
         ({f"{FLAG}": {"method": "mtp"}, f"{FLAG}.num_speculative_tokens": "many"}, "0.32.0", "error", "whole number"),
     ],
 )  # fmt: skip
-def test_methods_and_keys_have_their_releases(config: Any, version: str | None, severity: str, text: str) -> None:
+def test_methods_and_keys_exist_in_some_releases(config: Any, version: str | None, severity: str, text: str) -> None:
     (finding,) = find_speculation(config, version=version)
     assert (finding.severity, text in finding.sentence) == (severity, True), finding.sentence
 
 
-def test_the_current_names_of_methods_are_offered_instead_of_an_unknown_one() -> None:
+def test_current_method_names_are_offered_for_an_unknown_one() -> None:
     (finding,) = find_speculation({"method": "tomorrow", "num_speculative_tokens": 1})
     names = finding.ways_out[0].text.removeprefix("choose one of ").split(", ")
     assert "mtp" in names and "eagle3" in names and "deepseek_mtp" not in names
 
 
-def test_a_slip_gets_the_nearest_name() -> None:
+def test_a_typo_gets_the_nearest_name() -> None:
     (method,) = find_speculation({"method": "eagel3", "model": "/d", "num_speculative_tokens": 3})
     assert method.ways_out[0].text == "write method: eagle3"
     (key,) = find_speculation({"method": "ngram", "num_spec_tokens": 3})
     assert key.ways_out[0].changes == {FLAG: {"method": "ngram", "num_speculative_tokens": 3}}
 
 
-def test_tokens_are_a_multiple_of_the_models_prediction_layers() -> None:
+def test_tokens_are_a_multiple_of_the_prediction_layers() -> None:
     deep = {**MODEL_WITH_MTP, "text_config": {**MODEL_WITH_MTP["text_config"], "mtp_num_hidden_layers": 3}}
     assert [
         find_speculation({"method": "mtp", "num_speculative_tokens": n}, model=deep) != [] for n in (1, 3, 4, 6)
@@ -79,7 +79,7 @@ def test_tokens_are_a_multiple_of_the_models_prediction_layers() -> None:
     assert find_speculation({"method": "mtp", "num_speculative_tokens": 4}) == []
 
 
-def test_a_model_of_four_bits_that_excepts_its_drafter_is_fine() -> None:
+def test_a_four_bit_model_with_an_unquantised_drafter_is_accepted() -> None:
     wanted = {"method": "mtp", "num_speculative_tokens": 1}
     spared = relevant_config(config_of("qwen3.6-27b-nvfp4"))
     assert [finding.rule for finding in find_speculation(wanted, model=spared)] == []
@@ -112,7 +112,7 @@ def check_sglang(flags: dict[str, Any], version: str | None) -> list[str]:
         ({"speculative-num-steps": 3}, "0.5.23", "warning: speculative-num-steps has no effect"),
     ],
 )  # fmt: skip
-def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: str | None, text: str) -> None:
+def test_sglang_algorithms_exist_in_some_releases(flags: dict[str, Any], version: str | None, text: str) -> None:
     all_findings = check_sglang(flags, version)
     assert bool(all_findings) == bool(text), all_findings
     assert not text or re.match(text, all_findings[0]), all_findings
@@ -129,7 +129,7 @@ def test_sglangs_algorithms_have_their_releases(flags: dict[str, Any], version: 
         ({"spec-draft-n-min": 8, "spec-draft-n-max": 2}, "warning: spec-draft-n-min 8 is above"),
     ],
 )
-def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
+def test_llama_cpp_types_are_checked(flags: dict[str, Any], text: str) -> None:
     case = llama_rules.Case(ServerRequest(llama_flags.normalize(flags)), f"b{llama_flags.NEWEST_BUILD}")
     all_findings = [
         f"{finding.severity}: {finding.sentence}" for finding in llama_rules.RULES["speculation"].findings(case)
@@ -150,13 +150,13 @@ def test_llama_cpps_types_are_checked(flags: dict[str, Any], text: str) -> None:
         ({"lora-modules": '{"name": "sql", "path": "org/sql"}'}, ["org/sql"]),
     ],
 )
-def test_every_second_model_that_is_fetched_is_refused(flags: dict[str, Any], named: list[str]) -> None:
+def test_second_models_that_would_be_downloaded_are_refused(flags: dict[str, Any], named: list[str]) -> None:
     all_findings = rules.check(rules.VllmRequest(flags), classify(MODEL_WITH_MTP), versions.parse("0.32.0"))
     sentences = [item.sentence for item in all_findings if item.rule == "downloads"]
     assert len(sentences) == len(named) and all(name in text for name, text in zip(named, sentences, strict=True))
 
 
-def test_the_vocabulary_of_gpt_oss_is_named_on_a_host_that_is_kept_offline() -> None:
+def test_the_vocabulary_of_gpt_oss_is_reported_on_an_offline_host() -> None:
     def find_downloads(**env: str) -> list[str]:
         header = rules.check(
             rules.VllmRequest({}, env=env), classify(config_of("gpt-oss-20b")), versions.parse("0.32.0")

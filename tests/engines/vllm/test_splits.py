@@ -34,7 +34,7 @@ def check_split(split: Split, model: dict[str, Any], version: Version | None = R
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_an_example_makes_its_rule_speak_and_each_way_out_silences_it(name: str) -> None:
+def test_each_rule_reports_its_example_and_each_remedy_resolves_it(name: str) -> None:
     rule = SPLITS[name]
     case = rule.example.case()
     findings = list(rule.findings(case))
@@ -54,7 +54,7 @@ def test_every_rule_is_explained(name: str) -> None:
     assert text.startswith(f"{name}: ") and "Sources:" in text and "fix: " in text
 
 
-def test_what_parallel_is_explained_with() -> None:
+def test_the_explanation_of_parallel() -> None:
     message = rules.RULES.explain_rule("parallel")
     assert message is not None
     paragraphs = format_rule(message).split("\n\n")
@@ -78,20 +78,22 @@ def test_what_parallel_is_explained_with() -> None:
         (2, 9, 3, True),
     ],
 )
-def test_heads_divide_and_kv_heads_divide_or_are_copied(tensor: int, attention: int, kv: int, refused: bool) -> None:
+def test_heads_are_divided_and_kv_heads_are_divided_or_copied(
+    tensor: int, attention: int, kv: int, refused: bool
+) -> None:
     assert check_split(Split(tensor=tensor), model_with_heads(attention, kv)) == (
         {"parallel-heads": "error"} if refused else {}
     )
 
 
-def test_what_later_releases_do_about_kv_heads_is_not_known_but_attention_heads_always_divide() -> None:
+def test_kv_heads_in_later_releases_are_uncertain() -> None:
     """A development build served a model of 24 and 2 heads from three Sparks."""
     for version in (Version("0.33.0"), None):
         assert check_split(Split(tensor=3), model_with_heads(24, 2), version) == {"parallel-heads": "warning"}
         assert check_split(Split(tensor=3), model_with_heads(32, 8), version) == {"parallel-heads": "error"}
 
 
-def test_latent_attention_has_one_kv_head_which_all_hold() -> None:
+def test_latent_attention_has_one_kv_head_on_every_host() -> None:
     assert check_split(Split(tensor=3), model_with_heads(24, 2, kv_lora_rank=512)) == {}
 
 
@@ -114,7 +116,7 @@ def test_one_mamba_group_is_copied() -> None:
     assert check_split(Split(tensor=4), model_with_heads(32, 4, mamba_n_heads=32, mamba_n_groups=1)) == {}
 
 
-def test_the_other_split_is_the_way_out() -> None:
+def test_the_other_split_is_offered() -> None:
     (finding,) = parallel.check(Split(tensor=3), {}, model_with_heads(32, 8), RELEASE)
     assert [way.text for way in finding.ways_out] == ["write `parallel: {pipeline: 3}`"]
     (finding,) = parallel.check(Split(tensor=4), {}, model_with_heads(10, 10), RELEASE)
@@ -142,19 +144,19 @@ def test_releases(split: Split, version: str | None, rule: str | None) -> None:
     assert list(check_split(split, model_with_heads(32, 8), versions.parse(version))) == ([rule] if rule else [])
 
 
-def test_layers_are_enough_for_the_hosts() -> None:
+def test_each_host_needs_a_layer() -> None:
     assert check_split(Split(pipeline=4), model_with_heads(32, 8, layers=3)) == {"parallel-layers": "error"}
     assert check_split(Split(pipeline=3), model_with_heads(32, 8, layers=3)) == {}
 
 
-def test_a_model_without_pipeline_support_is_an_error_where_its_list_was_read() -> None:
+def test_a_model_without_pipeline_support_is_an_error_only_in_a_known_release() -> None:
     model = model_with_heads(32, 32, architectures=["Zamba2ForCausalLM"])
     assert check_split(Split(pipeline=2), model) == {"parallel-pipeline-model": "error"}
     assert check_split(Split(pipeline=2), model, Version("0.33.0")) == {"parallel-pipeline-model": "warning"}
     assert check_split(Split(tensor=2), model) == {}
 
 
-def test_ray_is_refused_with_the_reason_in_any_spelling() -> None:
+def test_ray_is_refused_in_any_spelling() -> None:
     (finding,) = parallel.check(
         Split(tensor=2), {"distributed_executor_backend": "ray"}, model_with_heads(32, 8), RELEASE
     )
@@ -165,18 +167,18 @@ def test_ray_is_refused_with_the_reason_in_any_spelling() -> None:
     )
 
 
-def test_experts_are_spread_over_the_hosts_of_tensor_parallelism_only() -> None:
+def test_experts_are_distributed_by_tensor_parallelism_only() -> None:
     assert check_split(Split(pipeline=2), model_with_heads(32, 8), ep=True) == {"parallel-experts": "warning"}
     assert check_split(Split(tensor=2), model_with_heads(32, 8), ep=True) == {}
 
 
-def test_what_multiplies_the_ranks_is_refused() -> None:
+def test_flags_that_multiply_the_ranks_are_refused() -> None:
     assert check_split(Split(tensor=2), model_with_heads(32, 8), dp=2) == {"parallel-multiplied": "error"}
     assert check_split(Split(tensor=2), model_with_heads(32, 8), dp=1) == {}
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
-def test_published_models_are_split_over_two_hosts_and_the_lock_keeps_what_decides(path: Path) -> None:
+def test_published_models_are_split_over_two_hosts_and_the_lock_keeps_the_decisive_keys(path: Path) -> None:
     complete = json.loads(path.read_text())
     small = json.loads(json.dumps(advice.relevant_config(complete)))
     assert check_split(Split(tensor=2), complete) == {}
@@ -192,7 +194,7 @@ def check_single_host(flags: dict[str, Any], **more: Any) -> dict[str, str]:
     return {item.rule: item.sentence for item in case}
 
 
-def test_two_gpus_of_a_host_that_has_one_are_a_cluster() -> None:
+def test_two_gpus_on_one_host_need_a_cluster() -> None:
     assert (
         check_single_host({"tp": 2})["parallel"]
         == "tensor-parallel-size: 2 needs 2 GPUs, and a GB10 has one: use a cluster."
@@ -201,10 +203,10 @@ def test_two_gpus_of_a_host_that_has_one_are_a_cluster() -> None:
     assert "parallel" not in check_single_host({"tp": 1, "pp": 1})
 
 
-def test_a_members_own_flags_and_other_machines_are_not_one_gb10() -> None:
+def test_members_and_other_platforms_are_not_limited_to_one_gpu() -> None:
     assert "parallel" not in check_single_host({"tp": 2, "nnodes": 2, "node-rank": 0})
     assert "parallel" not in check_single_host({"tp": 2}, platform="ascend")
 
 
-def test_a_pinned_address_index_is_a_warning() -> None:
+def test_a_fixed_gid_index_is_a_warning() -> None:
     assert "gid-index" in check_single_host({}, env={"NCCL_IB_GID_INDEX": ""})

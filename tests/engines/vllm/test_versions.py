@@ -30,7 +30,7 @@ def test_at_least(version: str | None, since: str, answer: bool | None) -> None:
     assert at_least(parse(version), since) is answer
 
 
-def test_within_is_unknown_only_where_the_version_decides() -> None:
+def test_within_is_unknown_only_if_the_version_decides() -> None:
     assert within(parse("0.20.0"), "0.17.0", "0.27.0") is True
     assert within(parse("0.27.0"), "0.17.0", "0.27.0") is False
     assert within(None, "0.17.0") is None
