@@ -1,51 +1,27 @@
-"""llama.cpp's rules: each one's example makes it speak, each way out silences it; and what they say of real recipes."""
+"""Findings about recipes for llama.cpp, and the settings and memory that follow from its flags."""
 
-import dataclasses
 from typing import Any
 
 import pytest
 
 from sparkwright.engines import engine
 from sparkwright.engines.advice import ServerRequest
-from sparkwright.engines.findings import Way
 from sparkwright.engines.http import is_valid_key
-from sparkwright.engines.llama_cpp import advice, flags, http, rules
+from sparkwright.engines.llama_cpp import advice, flags, http
 from sparkwright.units import GIB
 
 IMAGE = "ghcr.io/ggml-org/llama.cpp:server-cuda13-b11549"
 GOOD: dict[str, Any] = {"model": "a-Q4_K_M.gguf", "ctx-size": 32768, "n-gpu-layers": "all", "alias": "a"}
 
 
-def check_flags(flag_values: dict[str, Any], version: str | None = "b11549", **more: Any) -> dict[str, str]:
+def check_flags(flag_values: dict[str, Any], version: str | None = "b11549", **request: Any) -> dict[str, str]:
     """Return rule names with the severity of their findings."""
-    options = ServerRequest(flag_values, **{"image": IMAGE, **more})
-    return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
-
-
-def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
-    changed_flags = {name: given for name, given in case.request.flags.items() if name not in way.changes}
-    changed_flags |= {name: given for name, given in way.changes.items() if given is not None}
-    return dataclasses.replace(case, request=dataclasses.replace(case.request, flags=flags.normalize(changed_flags)))
-
-
-@pytest.mark.parametrize("name", rules.RULES)
-def test_each_rule_reports_its_example_and_each_remedy_resolves_it(name: str) -> None:
-    rule = rules.RULES[name]
-    findings = list(rule.findings(rule.example))
-    assert [finding.rule for finding in findings] == [name] * len(findings) != []
-    assert rule.title and rule.reason and rule.sources
-    for finding in findings:
-        for way in finding.ways_out:
-            if way.changes:
-                assert not list(rule.findings(apply_way_out(rule.example, way))), way.text
-
-
-def test_a_valid_recipe_has_no_findings() -> None:
-    assert check_flags(GOOD) == {}
+    checked_request = ServerRequest(flag_values, **{"image": IMAGE, **request})
+    return {item.rule: item.severity for item in advice.check(checked_request, {}, advice.version(version))}
 
 
 @pytest.mark.parametrize(
-    ("more", "rule", "severity"),
+    ("changes", "rule", "severity"),
     [
         ({"model": None}, "model-file", "error"),
         ({"model": "model.safetensors"}, "model-file", "error"),
@@ -67,26 +43,25 @@ def test_a_valid_recipe_has_no_findings() -> None:
         ({"ssl-cert-file": "/c.pem"}, "out-of-reach", "error"),
     ],
 )
-def test_each_mistake_has_exactly_one_finding(more: dict[str, Any], rule: str, severity: str) -> None:
-    assert check_flags(flags.normalize(GOOD | more)) == {rule: severity}
+def test_each_mistake_has_exactly_one_finding(changes: dict[str, Any], rule: str, severity: str) -> None:
+    assert check_flags(flags.normalize(GOOD | changes)) == {rule: severity}
 
 
 @pytest.mark.parametrize(
-    "more",
+    "changes",
     [
+        {},
         {"ctv": "q8_0"},
         {"ctv": "q8_0", "fa": "auto"},
         {"ctk": "q8_0", "fa": "off"},
         {"parallel": 1},
         {"parallel": 4, "kvu": True},
+        {"fit": False, "ctx-size": None, "n-gpu-layers": None},
     ],
 )
-def test_valid_settings_have_no_findings(more: dict[str, Any]) -> None:
-    assert check_flags(flags.normalize(GOOD | more)) == {}
-
-
-def test_fit_off_needs_no_sizes() -> None:
-    assert check_flags({"model": "a.gguf", "fit": False}) == {}
+def test_valid_settings_have_no_findings(changes: dict[str, Any]) -> None:
+    flag_values = {name: value for name, value in (GOOD | changes).items() if value is not None}
+    assert check_flags(flags.normalize(flag_values)) == {}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +72,7 @@ def test_a_removed_option_is_found_by_build(version: str | None, severity: str |
 
 
 @pytest.mark.parametrize(
-    ("image", "platform", "rule"),
+    ("image", "platform", "reported"),
     [
         ("ghcr.io/ggml-org/llama.cpp:server-cuda", "gb10", True),
         ("ghcr.io/ggml-org/llama.cpp:server-cuda-b11549", "gb10", True),
@@ -107,8 +82,8 @@ def test_a_removed_option_is_found_by_build(version: str | None, severity: str |
         ("ghcr.io/ggml-org/llama.cpp:server-cuda", "ascend", False),
     ],
 )
-def test_the_image_for_a_gb10_has_cuda_13(image: str, platform: str, rule: bool) -> None:
-    assert ("cuda12-image" in check_flags(GOOD, image=image, platform=platform)) is rule
+def test_the_image_for_a_gb10_has_cuda_13(image: str, platform: str, reported: bool) -> None:
+    assert ("cuda12-image" in check_flags(GOOD, image=image, platform=platform)) is reported
 
 
 def test_unknown_builds_are_reported() -> None:
@@ -150,22 +125,23 @@ def test_memory_is_the_size_of_the_locked_files() -> None:
     assert advice.memory({}, {}).bytes == 0
 
 
-def test_settings_follow_from_flags() -> None:
-    defaults = advice.effective(ServerRequest({"ctx-size": 32768}), {}, None)
-    assert (defaults.max_num_seqs, defaults.max_model_len, defaults.budget, defaults.prefix_caching) == (
-        4,
-        32768,
-        2048,
-        True,
-    )
-    other = advice.effective(ServerRequest({"c": 32768, "np": 2, "b": 512, "no-cache-prompt": True}), {}, None)
-    assert (other.max_num_seqs, other.max_model_len, other.budget, other.prefix_caching) == (2, 16384, 512, False)
+@pytest.mark.parametrize(
+    ("flag_values", "settings"),
+    [
+        ({"ctx-size": 32768}, (4, 32768, 2048, True)),
+        ({"c": 32768, "np": 2, "b": 512, "no-cache-prompt": True}, (2, 16384, 512, False)),
+    ],
+)
+def test_settings_follow_from_flags(flag_values: dict[str, Any], settings: tuple[int, int, int, bool]) -> None:
+    effective = advice.effective(ServerRequest(flag_values), {}, None)
+    assert (effective.max_num_seqs, effective.max_model_len, effective.budget, effective.prefix_caching) == settings
 
 
 def test_the_key_is_read_from_a_file() -> None:
-    key = "0123456789abcdef"
+    key, server_key, default_key = "0123456789abcdef", http.SERVER_KEY, engine.get_engine("vllm").key
     assert is_valid_key(key)
-    server_key = http.SERVER_KEY
+    assert server_key.words == ("--api-key-file", "/run/sparkwright/engine.key")
+    assert default_key and server_key.suffix != default_key.suffix, "a container of another engine has its file mounted"
     assert server_key.key_of("# keys\n\n" + server_key.text(key)) == key
     assert server_key.key_of("") == ""
     assert engine.get_engine("llama_cpp").key is server_key

@@ -2,7 +2,9 @@
 
 import pytest
 
+from sparkwright.engines import engine
 from sparkwright.engines.llama_cpp.files import NoSingleModel, SelectedFiles, resolve_files
+from sparkwright.errors import Refused
 from sparkwright.units import GIB, MIB
 
 QUANTS = ("IQ2_M", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0", "BF16")
@@ -11,9 +13,9 @@ OTHER_FILES = {"README.md": 9000, "imatrix.gguf": MIB, "mmproj-F16.gguf": GIB, "
 SHARDS = {f"UD-Q4/Big-UD-Q4-{at:05}-of-00003.gguf": 20 * GIB for at in (1, 2, 3)}
 
 
-def refusal(*arguments: object, **more: str) -> str:
+def refusal(*arguments: object, **options: str) -> str:
     with pytest.raises(NoSingleModel) as excinfo:
-        resolve_files(*arguments, **more)  # type: ignore[arg-type]
+        resolve_files(*arguments, **options)  # type: ignore[arg-type]
     return str(excinfo.value)
 
 
@@ -83,3 +85,26 @@ def test_an_ambiguous_or_missing_projector_is_refused() -> None:
 
 def test_a_repository_with_projectors_only_is_refused() -> None:
     assert refusal({"mmproj-F16.gguf": GIB}) == "the repository has no model among its .gguf files: mmproj-F16.gguf."
+
+
+FILES = engine.get_engine("llama_cpp").files
+LOCKED = [
+    *({"path": f"m-Q4_K_M-0000{number}-of-00002.gguf", "size_bytes": 10 * GIB} for number in (1, 2)),
+    {"path": "m-Q8_0.gguf", "size_bytes": 30 * GIB},
+    {"path": "mmproj-F16.gguf", "size_bytes": GIB},
+    {"path": "README.md", "size_bytes": 100},
+]
+
+
+def test_the_lock_gets_the_needed_files_and_the_command_their_paths() -> None:
+    assert FILES
+    selection = FILES.select_files(LOCKED, "*Q4_K_M*", mmproj="mmproj*")
+    assert list(selection.rows) == [*LOCKED[:2], LOCKED[3]]
+    assert selection.flags == {"model": "m-Q4_K_M-00001-of-00002.gguf", "mmproj": "mmproj-F16.gguf"}
+    assert FILES.select_files(selection.rows, "*Q4_K_M*", mmproj="mmproj*") == selection
+
+
+def test_several_models_are_refused() -> None:
+    assert FILES
+    with pytest.raises(Refused, match=r"\(20.0 GiB, 2 files\), m-Q8_0.gguf \(30.0 GiB\) as `model.file`"):
+        FILES.select_files(LOCKED, "*.gguf")

@@ -22,6 +22,7 @@ EXITING_OPTIONS = {"usage", "version", "cache-list", "list-devices", "completion
         ("ggml_cuda_init: found 1 CUDA devices\nversion: 0.1.0-dev (build 10434, commit 7e4c0a9)\nbuilt with GNU", "b10434"),
         ("version: 0.1.0-dev (build 1, commit 7e4c0a9)", None),
         ("exec format error", None),
+        ("no version here: 7 (x)", None),
     ],
 )  # fmt: skip
 def test_the_build_is_parsed_from_the_printed_version(text: str, build: str | None) -> None:

@@ -1,6 +1,5 @@
-"""SGLang's rules: each one's example makes it speak, each way out silences it; what is expected of chunked prefill; its memory."""
+"""Findings about recipes for SGLang, chunked prefill, and the settings and memory that follow from its flags."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,7 @@ import pytest
 
 from sparkwright.engines import engine
 from sparkwright.engines.advice import EXPECTED_RULE, ServerRequest
-from sparkwright.engines.findings import Way
-from sparkwright.engines.sglang import advice, flags, rules
+from sparkwright.engines.sglang import advice, flags
 from sparkwright.errors import Refused
 from sparkwright.project import recipe
 from sparkwright.project.inventory.host import Host
@@ -23,36 +21,14 @@ GOOD: dict[str, Any] = {"mem-fraction-static": 0.85, "sleep-on-idle": True}
 EXAMPLE = "examples/qwen3.8-27b-sglang"
 
 
-def check_flags(flag_values: dict[str, Any], version: str | None = "0.5.23", **more: Any) -> dict[str, str]:
+def check_flags(flag_values: dict[str, Any], version: str | None = "0.5.23", **request: Any) -> dict[str, str]:
     """Return rule names with the severity of their findings."""
-    options = ServerRequest(flag_values, **{"image": IMAGE, **more})
-    return {item.rule: item.severity for item in advice.check(options, {}, advice.version(version))}
-
-
-def apply_way_out(case: rules.Case, way: Way) -> rules.Case:
-    changed_flags = {name: given for name, given in case.request.flags.items() if name not in way.changes}
-    changed_flags |= {name: given for name, given in way.changes.items() if given is not None}
-    return dataclasses.replace(case, request=dataclasses.replace(case.request, flags=flags.normalize(changed_flags)))
-
-
-@pytest.mark.parametrize("name", rules.RULES)
-def test_each_rule_reports_its_example_and_each_remedy_resolves_it(name: str) -> None:
-    rule = rules.RULES[name]
-    findings = list(rule.findings(rule.example))
-    assert [finding.rule for finding in findings] == [name] * len(findings) != []
-    assert rule.title and rule.reason and rule.sources
-    for finding in findings:
-        for way in finding.ways_out:
-            if way.changes:
-                assert not list(rule.findings(apply_way_out(rule.example, way))), way.text
-
-
-def test_a_valid_recipe_has_no_findings() -> None:
-    assert check_flags(GOOD) == {}
+    checked_request = ServerRequest(flag_values, **{"image": IMAGE, **request})
+    return {item.rule: item.severity for item in advice.check(checked_request, {}, advice.version(version))}
 
 
 @pytest.mark.parametrize(
-    ("more", "rule", "severity"),
+    ("changes", "rule", "severity"),
     [
         ({"max-model-len": 8192}, "unknown-flag", "error"),
         ({"nonsense": 1}, "unknown-flag", "error"),
@@ -70,31 +46,41 @@ def test_a_valid_recipe_has_no_findings() -> None:
         ({"ssl-certfile": "/c.pem"}, "out-of-reach", "error"),
     ],
 )
-def test_each_mistake_has_exactly_one_finding(more: dict[str, Any], rule: str, severity: str) -> None:
-    assert check_flags(flags.normalize(GOOD | more)) == {rule: severity}
+def test_each_mistake_has_exactly_one_finding(changes: dict[str, Any], rule: str, severity: str) -> None:
+    assert check_flags(flags.normalize(GOOD | changes)) == {rule: severity}
 
 
-def test_findings_depend_on_image_port_and_platform() -> None:
-    assert check_flags(GOOD, published=30000) == {}
-    assert check_flags(GOOD, published=8000) == {"out-of-reach": "error"}
-    assert check_flags(GOOD, open_to_network=True) == {"open-to-network": "warning"}
-    assert check_flags(GOOD, image="lmsysorg/sglang:v0.5.19-cu129") == {"image-kernels": "warning"}
-    assert check_flags(GOOD, image="lmsysorg/sglang:latest-cu130") == {"moving-tag": "info"}
-    assert check_flags(GOOD, image="someone/sglang:latest") == {}
+@pytest.mark.parametrize(
+    ("request_fields", "findings"),
+    [
+        ({}, {}),
+        ({"published": 30000}, {}),
+        ({"published": 8000}, {"out-of-reach": "error"}),
+        ({"open_to_network": True}, {"open-to-network": "warning"}),
+        ({"image": "lmsysorg/sglang:v0.5.19-cu129"}, {"image-kernels": "warning"}),
+        ({"image": "lmsysorg/sglang:latest-cu130"}, {"moving-tag": "info"}),
+        ({"image": "someone/sglang:latest"}, {}),
+    ],
+)
+def test_findings_depend_on_port_and_image(request_fields: dict[str, Any], findings: dict[str, str]) -> None:
+    assert check_flags(GOOD, **request_fields) == findings
+
+
+def test_flags_without_findings() -> None:
     assert check_flags({"mem-fraction-static": 0.85}, platform="ascend") == {}
     assert check_flags(GOOD | {"speculative-draft-model-path": "/models/draft"}) == {}
     assert check_flags(GOOD | {"lora-paths": ["sql=/adapters/sql"]}) == {}
 
 
 def test_a_context_longer_than_the_model_allows_is_refused() -> None:
-    def check_context(model: dict[str, Any], **more: Any) -> dict[str, str]:
-        options = ServerRequest(GOOD | {"context-length": 200000}, image=IMAGE, **more)
+    def check_context(model: dict[str, Any], **request: Any) -> dict[str, str]:
+        options = ServerRequest(GOOD | {"context-length": 200000}, image=IMAGE, **request)
         return {item.rule: item.severity for item in advice.check(options, model, advice.version("0.5.23"))}
 
     assert check_context({"max_position_embeddings": 131072}) == {"model-length": "error"}
     assert check_context({"max_position_embeddings": 262144}) == check_context({}) == {}
-    anyway = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
-    assert check_context({"max_position_embeddings": 131072}, env=anyway) == {"model-length": "warning"}
+    overwrite = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    assert check_context({"max_position_embeddings": 131072}, env=overwrite) == {"model-length": "warning"}
 
 
 def test_a_release_newer_than_the_tables_is_reported() -> None:
@@ -141,39 +127,38 @@ def test_settings_and_memory_follow_from_flags() -> None:
     assert advice.memory({}, {}).share == 0
 
 
-#: flags, GiB that it computes with beyond its share
-COMPUTES = [
-    ({}, 13.0),
-    ({"chunked-prefill-size": 2048}, 4.0),
-    ({"chunked-prefill-size": 2048, "disable-cuda-graph": True}, 3.5),
-    ({"chunked-prefill-size": -1}, 25.0),
-    ({"chunked-prefill-size": -1, "max-prefill-tokens": 4096}, 7.0),
-]
-
-
-@pytest.mark.parametrize(("flags", "gib"), COMPUTES, ids=[str(row[0]) for row in COMPUTES])
+@pytest.mark.parametrize(
+    ("flags", "gib"),
+    [
+        ({}, 13.0),
+        ({"chunked-prefill-size": 2048}, 4.0),
+        ({"chunked-prefill-size": 2048, "disable-cuda-graph": True}, 3.5),
+        ({"chunked-prefill-size": -1}, 25.0),
+        ({"chunked-prefill-size": -1, "max-prefill-tokens": 4096}, 7.0),
+    ],
+)
 def test_memory_for_computation_is_outside_its_share(flags: dict[str, Any], gib: float) -> None:
-    """0.5.23, arg_groups/memory_hook.py: 512 MiB, 1.5 MiB a token computed at once, 2 MiB a request of the largest graph."""
+    """0.5.23, arg_groups/memory_hook.py: 512 MiB, 1.5 MiB per token computed at once, 2 MiB per request of the largest graph."""
     memory = advice.memory({"mem-fraction-static": 0.5, **flags}, {})
     assert memory.bytes / 2**30 == gib and memory.engine_bytes(100 * 2**30) == (50 + gib) * 2**30
 
 
 @pytest.mark.parametrize(
-    ("flags", "held_gb"),
+    ("flags", "weights_gb"),
     [
         ({"ple-offload-embedding": True, "ple-offload-backend": "file"}, 83.8),
-        ({"ple-offload-embedding": True, "ple-offload-backend": "cpu"}, 135.0),  # the same memory
+        ({"ple-offload-embedding": True, "ple-offload-backend": "cpu"}, 135.0),  # CPU and GPU share the memory
         ({"ple-offload-backend": "file"}, 135.0),
     ],
 )
-def test_an_embedding_table_that_stays_in_a_file_is_not_counted(flags: dict[str, Any], held_gb: float) -> None:
+def test_an_embedding_table_that_stays_in_a_file_is_not_counted(flags: dict[str, Any], weights_gb: float) -> None:
     """48 GiB of Qwen3.8-Flash-Next: sgl-project/sglang #37995."""
     config = json.loads((CONFIGS / "qwen3.8-flash-next.json").read_text())
     files = [{"path": "model-1-of-1.safetensors", "size_bytes": 135_000_000_000}]
     memory = advice.memory(
         {"mem-fraction-static": 0.8, **flags}, {"files": files, "config": advice.relevant_config(config)}
     )
-    assert memory.weights_bytes / 1e9 == pytest.approx(held_gb)
+    assert memory.weights_bytes / 1e9 == pytest.approx(weights_gb)
 
 
 @pytest.mark.parametrize(

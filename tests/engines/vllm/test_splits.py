@@ -1,6 +1,5 @@
-"""Valid splits: each rule finds its example, the alternative split is named, and every published model is checked."""
+"""Splits of models over several hosts: invalid ones with their alternatives, and all published models."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from sparkwright.app.findings import format_rule
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.parallel import Split
 from sparkwright.engines.vllm import advice, parallel, rules, versions
-from sparkwright.engines.vllm.splits import SPLITS
 
 CONFIGS = Path(__file__).parents[2] / "data/configs"
 RELEASE = Version("0.32.0")
@@ -31,27 +29,6 @@ def model_with_heads(attention: int, kv: int, layers: int = 32, **more: Any) -> 
 
 def check_split(split: Split, model: dict[str, Any], version: Version | None = RELEASE, **flags: Any) -> dict[str, str]:
     return {item.rule: item.severity for item in parallel.check(split, flags, model, version)}
-
-
-@pytest.mark.parametrize("name", SPLITS)
-def test_each_rule_reports_its_example_and_each_remedy_resolves_it(name: str) -> None:
-    rule = SPLITS[name]
-    case = rule.example.case()
-    findings = list(rule.findings(case))
-    assert [finding.rule for finding in findings] == [name]
-    assert rule.title and rule.reason and rule.sources and findings[0].ways_out
-    for way in findings[0].ways_out:
-        if way.changes:
-            flags = {flag: value for flag, value in case.flags.items() if flag not in way.changes}
-            assert not list(rule.findings(dataclasses.replace(case, flags=flags))), way.text
-
-
-@pytest.mark.parametrize("name", ["parallel", *SPLITS])
-def test_every_rule_is_explained(name: str) -> None:
-    message = next((rules.explain_rule(name) for rules in advice.RULES if name in rules), None)
-    assert message is not None
-    text = format_rule(message)
-    assert text.startswith(f"{name}: ") and "Sources:" in text and "fix: " in text
 
 
 def test_the_explanation_of_parallel() -> None:
