@@ -1,4 +1,4 @@
-"""Options of a recipe's container that can't be combined, and unsafe ones: each is refused with its line."""
+"""Options of a recipe's container: invalid ones are refused with their line, unsafe ones are warnings."""
 
 import os
 from pathlib import Path
@@ -14,23 +14,23 @@ from sparkwright.project.inventory.host import Host
 from sparkwright.project.recipe.engine_settings import resolve_settings
 
 HEAD = "image: vllm/vllm-openai:v0.32.0\nmodel: {id: a/b, dir: /b, mount: /model}\n"
-NOTHING = {"image": None, "model": None}
-#: what makes the same recipe one of another engine
-OTHERS = {
+NO_LOCK = {"image": None, "model": None}
+#: the beginning of a recipe for another engine
+ENGINE_HEADS = {
     "llama_cpp": "engine: llama_cpp\nimage: ghcr.io/ggml-org/llama.cpp:server-cuda13\nmodel: {id: a/b, dir: /b, mount: /model, file: x.gguf}\nllama_cpp: {}\n",
     "sglang": "engine: sglang\nimage: lmsysorg/sglang:v0.5.23\nmodel: {id: a/b, dir: /b, mount: /model}\nsglang: {}\n",
 }
 
 
-def load_recipe(folder: Path, container: str, rest: str = "", head: str = HEAD) -> recipe.Recipe:
+def load_recipe(folder: Path, options: str, rest: str = "", head: str = HEAD) -> recipe.Recipe:
     (folder / "recipes").mkdir(exist_ok=True)
-    lines = "".join(f"  {line}\n" for line in container.splitlines())
+    lines = "".join(f"  {line}\n" for line in options.splitlines())
     (folder / "recipes/one.yml").write_text(f"{head}container:\n  name: box\n{lines}{rest}")
     return recipe.load(folder, "one")
 
 
 @pytest.mark.parametrize(
-    ("box", "line", "result"),
+    ("options", "line", "sentence"),
     [
         ("network: host\nports: ['8000:8000']", 6, "`container.ports` has no effect with `network: host`"),
         ("network: none", 5, "nothing can reach the server"),
@@ -64,16 +64,16 @@ def load_recipe(folder: Path, container: str, rest: str = "", head: str = HEAD) 
         ("cap_add: ALL", 5, "must be a list"),
     ],
 )
-def test_invalid_options_are_refused_with_their_line(box: str, line: int, result: str, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_with_their_line(options: str, line: int, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(Refused) as error:
-        load_recipe(tmp_path, box)
-    assert result in f"{error.value.message} {error.value.fix}"
+        load_recipe(tmp_path, options)
+    assert sentence in f"{error.value.message} {error.value.fix}"
     assert error.value.where.endswith(f"recipes/one.yml:{line}")
     assert error.value.exit is Exit.REFUSED
 
 
 @pytest.mark.parametrize(
-    ("box", "rest", "rules"),
+    ("options", "rest", "rules"),
     [
         ("privileged: true", "", {"root-on-the-host": 5}),
         ("ipc: host\ncap_add: [NET_RAW, cap_sys_admin]", "", {"root-on-the-host": 6}),
@@ -103,16 +103,16 @@ def test_invalid_options_are_refused_with_their_line(box: str, line: int, result
         ("log_driver: none", "", {"log-not-kept": 5}),
     ],
 )
-def test_unsafe_options_are_warnings(box: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
-    loaded_recipe = load_recipe(tmp_path, box, rest)
-    served = resolve_settings(loaded_recipe, NOTHING)
-    warned = [finding for finding in served.findings if finding.flag.startswith("container.")]
-    assert {
-        item.rule: int(findings.finding_location(loaded_recipe, item).rpartition(":")[2]) for item in warned
-    } == rules
-    assert {item.severity for item in warned} <= {"warning"}
-    assert [line for line in findings.plan_warnings(loaded_recipe, served) if "recipes/one.yml" in line] == [
-        f"{findings.finding_location(loaded_recipe, item)}: {item.sentence}" for item in warned
+def test_unsafe_options_are_warnings(options: str, rest: str, rules: dict[str, int], tmp_path: Path) -> None:
+    loaded_recipe = load_recipe(tmp_path, options, rest)
+    settings = resolve_settings(loaded_recipe, NO_LOCK)
+    warnings = [finding for finding in settings.findings if finding.flag.startswith("container.")]
+    locations = [findings.finding_location(loaded_recipe, finding) for finding in warnings]
+    lines = [int(location.rpartition(":")[2]) for location in locations]
+    assert dict(zip((finding.rule for finding in warnings), lines, strict=True)) == rules
+    assert {finding.severity for finding in warnings} <= {"warning"}
+    assert [line for line in findings.plan_warnings(loaded_recipe, settings) if "recipes/one.yml" in line] == [
+        f"{location}: {finding.sentence}" for location, finding in zip(locations, warnings, strict=True)
     ]
 
 
@@ -128,34 +128,25 @@ def test_unsafe_options_are_warnings(box: str, rest: str, rules: dict[str, int],
 )
 def test_flags_that_run_foreign_code_are_warnings(flags: str, rules: dict[str, str], tmp_path: Path) -> None:
     loaded_recipe = load_recipe(tmp_path, "ipc: host", f"vllm: {{{flags}}}\n")
-    rules_by_flag = {
-        finding.flag: finding.rule
-        for finding in resolve_settings(loaded_recipe, NOTHING).findings
-        if finding.severity == "warning"
-    }
-    assert {flag: rule for flag, rule in rules_by_flag.items() if rule.endswith(("-others", "-host"))} == rules
+    findings = resolve_settings(loaded_recipe, NO_LOCK).findings
+    warnings = {finding.flag: finding.rule for finding in findings if finding.severity == "warning"}
+    assert {flag: rule for flag, rule in warnings.items() if rule.endswith(("-others", "-host"))} == rules
 
 
-@pytest.mark.parametrize("engine", OTHERS)
+@pytest.mark.parametrize("engine", ENGINE_HEADS)
 def test_unsafe_options_are_warnings_for_every_engine(engine: str, tmp_path: Path) -> None:
-    box = "privileged: true\npid: host\nnetwork: host\nsecurity_opt: ['seccomp=unconfined']\nlog_driver: none"
-    loaded_recipe = load_recipe(tmp_path, box, head=OTHERS[engine])
-    rules_by_flag = {
-        finding.flag: finding.rule
-        for finding in resolve_settings(loaded_recipe, NOTHING).findings
-        if finding.flag.startswith("container.")
-    }
-    assert rules_by_flag == {
+    options = "privileged: true\npid: host\nnetwork: host\nsecurity_opt: ['seccomp=unconfined']\nlog_driver: none"
+    loaded_recipe = load_recipe(tmp_path, options, head=ENGINE_HEADS[engine])
+    settings = resolve_settings(loaded_recipe, NO_LOCK)
+    assert {item.flag: item.rule for item in settings.findings if item.flag.startswith("container.")} == {
         "container.privileged": "root-on-the-host",
         "container.pid": "host-namespaces",
         "container.network": "host-namespaces",
         "container.security_opt": "unconfined",
         "container.log_driver": "log-not-kept",
     }
-    assert any(
-        f"port {loaded_recipe.engine.http.port} and" in line
-        for line in findings.plan_warnings(loaded_recipe, resolve_settings(loaded_recipe, NOTHING))
-    )
+    warnings = findings.plan_warnings(loaded_recipe, settings)
+    assert any(f"port {loaded_recipe.engine.http.port} and" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(
@@ -171,20 +162,16 @@ def test_a_server_on_the_host_network_is_reached_at_its_engine_port(
     rest: str, ports: tuple[str, ...], url: str, open_to_network: bool, tmp_path: Path
 ) -> None:
     loaded_recipe = load_recipe(tmp_path, "network: host", rest)
-    names: dict[str, Any] = recipe.scope(Host("spark1", "spark1"), "ops", loaded_recipe, NOTHING)
+    names: dict[str, Any] = recipe.scope(Host("spark1", "spark1"), "ops", loaded_recipe, NO_LOCK)
     assert (tuple(names["container"]["ports"]), names["base_url"]) == (ports, url)
     assert loaded_recipe.open_to_network is open_to_network
-    assert [
-        finding.sentence
-        for finding in resolve_settings(loaded_recipe, NOTHING).findings
-        if finding.rule == "out-of-reach"
-    ] == []
+    assert "out-of-reach" not in {finding.rule for finding in resolve_settings(loaded_recipe, NO_LOCK).findings}
 
 
 def test_on_the_host_network_another_port_or_loopback_is_refused(tmp_path: Path) -> None:
     host = Host("spark1", "spark1", serve_port=9000, where="hosts/spark1.yml")
     with pytest.raises(Refused, match=r"`serve_port: 9000` has no effect with the recipe's `network: host`") as error:
-        recipe.scope(host, "ops", load_recipe(tmp_path, "network: host"), NOTHING)
+        recipe.scope(host, "ops", load_recipe(tmp_path, "network: host"), NO_LOCK)
     assert error.value.where == "hosts/spark1.yml"
     with pytest.raises(Refused, match="`publish: loopback` has no effect") as error:
         load_recipe(tmp_path, "network: host", "publish: loopback\n")
@@ -202,6 +189,6 @@ def test_on_the_host_network_another_port_or_loopback_is_refused(tmp_path: Path)
     ],
 )
 def test_which_users_can_read_the_key_file(user: str, dropped: tuple[str, ...], own_file: bool | None) -> None:
-    """Root in a container that may not override permissions reads only what is root's."""
+    """Root in a container without CAP_DAC_OVERRIDE can read only files that root owns."""
     expected = os.getuid() == 0 if own_file is None else own_file
     assert server_key.can_read_private_file(user, (), dropped) is expected

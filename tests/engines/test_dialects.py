@@ -1,4 +1,4 @@
-"""A chat in the form of other APIs, and their answers, as real servers gave them, in the form of a chat."""
+"""Chat requests converted to other APIs, and recorded answers of real servers converted back."""
 
 import json
 from typing import Any
@@ -21,12 +21,17 @@ CHAT: dict[str, Any] = {
 }
 
 
-def read_recorded(name: str) -> dict[str, Any]:
-    """Return a recorded answer in a chat's form."""
-    dialect, text = BY_PREFIX[name[0]], RECORDED[name]["text"]
+def parse_events(name: str) -> list[dict[str, Any]]:
+    """Return the events of a recorded stream."""
+    return [json.loads(line[6:]) for line in RECORDED[name]["text"].splitlines() if line.startswith("data: ")]
+
+
+def convert_recorded(name: str) -> dict[str, Any]:
+    """Return a recorded answer as a chat answer."""
+    dialect = BY_PREFIX[name[0]]
     if not name.endswith("-stream"):
-        return dialect.convert_answer(json.loads(text))
-    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+        return dialect.convert_answer(json.loads(RECORDED[name]["text"]))
+    events = parse_events(name)
     assert not dialect.find_disorder(events) and events[-1]["type"] in dialect.last_events
     return dialect.assemble_answer(events)
 
@@ -34,16 +39,14 @@ def read_recorded(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("api", ["m", "r"])
 @pytest.mark.parametrize("stream", ["", "-stream"])
 def test_real_answers_are_converted_to_chat_answers(api: str, stream: str) -> None:
-    call, thought, cut = (
-        Reply(200, "", read_recorded(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length")
+    call, thinking, truncated = (
+        Reply(200, "", convert_recorded(f"{api}-{kind}{stream}")) for kind in ("tool", "think", "length")
     )
     assert fields.evaluate_tool_call(call).verdict == "proved"
-    assert (thought.content.strip(), thought.thinking.strip()) == (
-        "The larger number is 9.9.",
-        "9.90 is more than 9.11.",
-    )
-    assert cut.is_truncated and not thought.is_truncated
-    assert read_recorded(f"{api}-tool{stream}")["usage"] == {"prompt_tokens": 10, "completion_tokens": 4}
+    assert thinking.content.strip() == "The larger number is 9.9."
+    assert thinking.thinking.strip() == "9.90 is more than 9.11."
+    assert truncated.is_truncated and not thinking.is_truncated
+    assert convert_recorded(f"{api}-tool{stream}")["usage"] == {"prompt_tokens": 10, "completion_tokens": 4}
 
 
 def test_cached_prompt_tokens_count() -> None:
@@ -66,8 +69,7 @@ def test_tool_turns_are_converted_to_the_responses_api() -> None:
 
 
 def test_a_stream_without_its_beginning_is_disproved() -> None:
-    text = RECORDED["m-tool-stream"]["text"]
-    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")][1:]
+    events = parse_events("m-tool-stream")[1:]
     disorder = MESSAGES.find_disorder(events)
     assert "content_block_start" in disorder
     outcome = table.API_PROBES["messages"].evaluate(Reply(200, "", MESSAGES.assemble_answer(events), disorder))
@@ -76,7 +78,7 @@ def test_a_stream_without_its_beginning_is_disproved() -> None:
 
 @pytest.mark.parametrize("dialect", dialects.BY_PATH.values(), ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize(
-    "given",
+    "answer",
     [
         *(None, [], {}, {"content": [3], "output": [3]}, {"content": "x", "output": "x", "usage": 4}),
         {"type": "content_block_delta", "index": 10**9, "delta": {"text": 1}},
@@ -84,15 +86,19 @@ def test_a_stream_without_its_beginning_is_disproved() -> None:
         {"content": [{"type": ["x"]}], "stop_reason": ["x"], "output": [{"type": "message", "content": [{"text": 3}]}]},
     ],
 )
-def test_malformed_answers_prove_nothing(dialect: Dialect, given: Any) -> None:
-    for body in (dialect.convert_answer(given), dialect.assemble_answer([given])):
+def test_malformed_answers_prove_nothing(dialect: Dialect, answer: Any) -> None:
+    for body in (dialect.convert_answer(answer), dialect.assemble_answer([answer])):
         assert fields.evaluate_tool_call(Reply(200, "", body)).verdict != "proved"
 
 
-def test_a_count_that_differs_from_the_usage_is_disproved() -> None:
-    judged = [
-        table.evaluate_token_count(Reply(200, "", body))
-        for body in ({"counted": 9, "prompt": 10}, {}, {"counted": 3, "prompt": 3})
-    ]
-    assert [item.verdict for item in judged] == ["disproved", "disproved", "proved"]
-    assert "counts 9 tokens, but the answer's usage has 10" in judged[0].evidence
+@pytest.mark.parametrize(
+    ("counts", "verdict", "evidence"),
+    [
+        ({"counted": 9, "prompt": 10}, "disproved", "counts 9 tokens, but the answer's usage has 10"),
+        ({}, "disproved", ""),
+        ({"counted": 3, "prompt": 3}, "proved", ""),
+    ],
+)
+def test_a_count_that_differs_from_the_usage_is_disproved(counts: dict[str, int], verdict: str, evidence: str) -> None:
+    outcome = table.evaluate_token_count(Reply(200, "", counts))
+    assert outcome.verdict == verdict and evidence in outcome.evidence

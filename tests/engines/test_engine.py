@@ -1,4 +1,4 @@
-"""Every part of every engine has the names of its protocol, which a type checker cannot see: parts are found by name."""
+"""Every part of every engine implements its protocol. A type checker cannot see this, because parts are looked up by name."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The words of a running server are the flags that it was given."""
+"""The flags of a running server are parsed from the words of its command."""
 
 import pytest
 
@@ -8,19 +8,18 @@ from sparkwright.engines.vllm.flags import parse_command
 
 
 @pytest.mark.parametrize(
-    ("words", "model", "found"),
+    ("words", "model", "parsed_flags"),
     [
         (["--model", "/models/m", "--max-num-seqs", "8"], "/models/m", {"max-num-seqs": 8}),
         (["vllm", "serve", "/models/m", "--enforce-eager"], "/models/m", {"enforce-eager": True}),
         (["/usr/bin/vllm", "serve", "m", "--max_model_len=128k"], "m", {"max-model-len": "128k"}),
-        (["m", "--no-enable-prefix-caching", "--lora-modules", "a", "b"], "m", None),
+        (["m", "--no-enable-prefix-caching", "--lora-modules", "a", "b"], "m", {"enable-prefix-caching": False, "lora-modules": ["a", "b"]}),
         (["m", "--speculative-config", '{"method": "mtp"}'], "m", {"speculative-config": {"method": "mtp"}}),
         ([], "", {}),
     ],
-)
-def test_command_words_are_parsed_as_flags(words: list[str], model: str, found: dict[str, object] | None) -> None:
-    expected = {"enable-prefix-caching": False, "lora-modules": ["a", "b"]} if found is None else found
-    assert parse_command(words) == Command(model, expected)
+)  # fmt: skip
+def test_command_words_are_parsed_as_flags(words: list[str], model: str, parsed_flags: dict[str, object]) -> None:
+    assert parse_command(words) == Command(model, parsed_flags)
 
 
 def test_parsing_reverses_rendering() -> None:

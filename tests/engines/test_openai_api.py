@@ -1,4 +1,4 @@
-"""The port, key and speculation in a server's own command, and the token counts in its answers."""
+"""The key and priority in a server's command, the token counts in its answers, and the paths that a gateway routes."""
 
 import re
 from pathlib import Path
@@ -54,28 +54,31 @@ def test_tokens_are_counted_with_and_without_text(answer: Any, tokens: int) -> N
     assert openai_api.count_tokens(answer) == tokens
 
 
-# The limits for clients never exceed the server's.
-
-
 @pytest.mark.parametrize(("context", "answer"), [(None, None), (2, 1), (4096, 2048), (131072, 8192)])
 def test_prompt_and_answer_share_the_context(context: int | None, answer: int | None) -> None:
     assert openai_api.max_answer_tokens(context) == answer
 
 
-# Paths that a gateway routes, against the routes that real servers list at their start.
-
-
 LOG = Path(__file__).parent.parent / "data/vllm-0.32.0/llama-eager/server.log"
-#: vLLM lists them where it serves a pooling model (0.32.0, `--runner pooling`)
-OF_POOLING = {"/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score", "/pooling", "/classify"}
-#: that change or stop a server, or read what is not a client's
-NO_CLIENTS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|slots|props|metrics|load|stop|pause")
+#: listed by vLLM only for a pooling model (0.32.0, `--runner pooling`)
+POOLING_PATHS = {
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/pooling",
+    "/classify",
+}
+#: parts of paths that change or stop a server, or read data of its operator
+OPERATOR_PATHS = re.compile(r"lora|sleep|wake|profile|cache|weights|abort|scale|slots|props|metrics|load|stop|pause")
 
 
 def test_vllm_lists_every_path_that_is_not_for_pooling() -> None:
     paths = set(re.findall(r"Route: ([^,]+), Methods: [A-Z, ]*(?:POST|GET)", LOG.read_text()))
-    named = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model != "form"}
-    assert named - OF_POOLING <= paths
+    routed = {served.path.replace(api_paths.RESPONSE_ID, "{response_id}") for served in VLLM if served.model != "form"}
+    assert routed - POOLING_PATHS <= paths
     assert {api_paths.MESSAGES, api_paths.COUNT_TOKENS, api_paths.RESPONSES} <= paths
 
 
@@ -83,7 +86,7 @@ def test_vllm_lists_every_path_that_is_not_for_pooling() -> None:
     "paths", [VLLM, SGLANG, LLAMA, api_paths.OPENAI_PATHS], ids=["vllm", "sglang", "llama_cpp", "openai"]
 )
 def test_only_client_paths_are_routed(paths: tuple[api_paths.ApiPath, ...]) -> None:
-    assert [served.path for served in paths if NO_CLIENTS.search(served.path)] == []
+    assert [served.path for served in paths if OPERATOR_PATHS.search(served.path)] == []
     assert len({served.path for served in paths}) == len(paths)
 
 

@@ -1,6 +1,7 @@
-"""The settings with which a member of a cluster is started: the same on all, but for its rank, its addresses and the head's own."""
+"""The settings of a member of a cluster, and the predicted rate of a cluster."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -8,29 +9,27 @@ import yaml
 from packaging.version import Version
 
 from sparkwright.engines import engine
-from sparkwright.engines.flags import Command
 from sparkwright.engines.model import roofline
 from sparkwright.engines.parallel import ClusterMember, Split
-from sparkwright.engines.vllm import flags as own
+from sparkwright.engines.vllm import flags as vllm_flags
 from sparkwright.engines.vllm import parallel
 from sparkwright.engines.vllm.option_history import find_existence
 from sparkwright.protocol.container import ContainerSpec
 
-TWINS = (("enp1s0f1np1", "enP2p1s0f1np1"), ("rocep1s0f1", "roceP2p1s0f1"))
 HEAD = ClusterMember(
     rank=0,
     split=Split(tensor=2),
     head_address="192.168.100.10",
     master_port=29501,
     address="192.168.100.10",
-    interfaces=TWINS[0],
-    adapters=TWINS[1],
+    interfaces=("enp1s0f1np1", "enP2p1s0f1np1"),
+    adapters=("rocep1s0f1", "roceP2p1s0f1"),
 )
 WORKER = dataclasses.replace(HEAD, rank=1, address="192.168.100.11")
 
 
 def member_arguments(member: ClusterMember, **recipe: object) -> tuple[str, ...]:
-    return own.argv({**recipe, **parallel.member_settings(member).flags})
+    return vllm_flags.argv({**recipe, **parallel.member_settings(member).flags})
 
 
 def test_the_part_belongs_to_its_engine() -> None:
@@ -39,7 +38,7 @@ def test_the_part_belongs_to_its_engine() -> None:
 
 
 def test_member_arguments_match_a_real_group() -> None:
-    """tests/data/vllm-0.32.0-members was started so, with another port, and a time limit."""
+    """tests/data/vllm-0.32.0-members was recorded with these arguments, another port and a time limit."""
     line = (
         "--tensor-parallel-size 2 --pipeline-parallel-size 1 --nnodes 2 --node-rank 1 --master-addr 192.168.100.10 "
         "--master-port 29501 --headless"
@@ -50,10 +49,12 @@ def test_member_arguments_match_a_real_group() -> None:
 
 def test_members_differ_in_rank_address_and_head() -> None:
     head, worker = parallel.member_settings(HEAD), parallel.member_settings(WORKER)
-    differ = {name for name in {**head.flags, **worker.flags} if head.flags.get(name) != worker.flags.get(name)}
-    assert differ == {"node-rank", "headless"}
-    apart = {name for name in {**head.env, **worker.env} if head.env.get(name) != worker.env.get(name)}
-    assert apart == {"VLLM_HOST_IP", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"}
+
+    def different_names(first: Mapping[str, object], second: Mapping[str, object]) -> set[str]:
+        return {name for name in {**first, **second} if first.get(name) != second.get(name)}
+
+    assert different_names(head.flags, worker.flags) == {"node-rank", "headless"}
+    assert different_names(head.env, worker.env) == {"VLLM_HOST_IP", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"}
     assert head.options == worker.options
 
 
@@ -88,7 +89,7 @@ def test_the_head_times_out_before_vllm_does() -> None:
 
 
 def test_no_gid_index_and_no_empty_variable_is_set() -> None:
-    """An empty NCCL_IB_GID_INDEX would mean 0, an empty interface none."""
+    """An empty NCCL_IB_GID_INDEX would mean 0, an empty interface would mean none."""
     bare = dataclasses.replace(HEAD, interfaces=(), adapters=(), traced=True)
     for member in (HEAD, WORKER, bare):
         env = parallel.member_settings(member).env
@@ -103,15 +104,15 @@ def test_nccl_logs_its_network_only_if_traced() -> None:
 
 
 def test_the_container_has_rdma_without_privileges() -> None:
-    share = parallel.member_settings(WORKER)
-    assert share.options == {
+    settings = parallel.member_settings(WORKER)
+    assert settings.options == {
         "network": "host",
         "devices": ["/dev/infiniband"],
         "cap_add": ["IPC_LOCK"],
         "ulimits": {"memlock": "-1", "nofile": "1048576"},
     }
-    assert set(share.options) <= {field.name for field in dataclasses.fields(ContainerSpec)}
-    assert share.stop_timeout_s >= 20, "a worker takes 11 to 12.4 s"
+    assert set(settings.options) <= {field.name for field in dataclasses.fields(ContainerSpec)}
+    assert settings.stop_timeout_s >= 20, "a worker stops in 11 to 12.4 s"
 
 
 def test_a_host_without_adapters_gets_no_device() -> None:
@@ -120,25 +121,21 @@ def test_a_host_without_adapters_gets_no_device() -> None:
 
 
 def test_a_member_command_is_parsed() -> None:
-    read: Command = engine.get_engine("vllm").command(("/model", *member_arguments(WORKER)))
-    assert read.flags["node-rank"] == 1 and read.flags["headless"] is True
+    flags = engine.get_engine("vllm").command(("/model", *member_arguments(WORKER))).flags
+    assert flags["node-rank"] == 1 and flags["headless"] is True
 
 
 def test_container_options_are_plain_yaml() -> None:
-    """Options are written into scripts and recipes: plain values only."""
     options = parallel.member_settings(HEAD).options
     assert yaml.safe_load(yaml.safe_dump(options)) == options
     assert Path(options["devices"][0]).is_absolute()
 
 
-# The predicted rate of a cluster, compared with other people's measurements: advice, so near is enough.
-
-
 @pytest.mark.parametrize(
     ("alone", "layers", "measured"),
     [
-        (57.5, 36, 69.0),  # gpt-oss-120b, the report that the rule was fitted to
-        (16.3, 88, 23.0),  # Nemotron-3-Super-120B NVFP4, one that it was not
+        (57.5, 36, 69.0),  # gpt-oss-120b: the rule was fitted to this report
+        (16.3, 88, 23.0),  # Nemotron-3-Super-120B NVFP4: not used to fit the rule
     ],
 )
 def test_predicted_rate_of_two_hosts_with_tensor_parallelism(alone: float, layers: int, measured: float) -> None:
@@ -159,7 +156,3 @@ def test_the_speedup_stays_below_the_number_of_hosts() -> None:
 @pytest.mark.parametrize(("alone", "layers"), [(None, 36), (57.5, None), (0.0, 36)])
 def test_an_unknown_input_gives_an_unknown_rate(alone: float | None, layers: int | None) -> None:
     assert roofline.split_rate(alone, Split(tensor=2), layers) is None
-
-
-def test_the_source_of_the_prediction_is_a_rule_of_thumb() -> None:
-    assert "rule of thumb" in roofline.SPLIT_SOURCE

@@ -1,4 +1,4 @@
-"""The compile caches of a recipe's container: recipes that keep their own, and flags that make another folder."""
+"""The verdict on requests with the same prefix, and the compile caches of a recipe's container."""
 
 import pytest
 from packaging.version import Version
@@ -6,13 +6,13 @@ from packaging.version import Version
 from sparkwright.engines import engine as engines
 from sparkwright.engines import prefix_cache
 from sparkwright.engines.compile_caches import CACHE_MOUNT, find_cache_variables
-from sparkwright.engines.prefix_cache import PrefixMeasurement, evaluate_prefix_cache
+from sparkwright.engines.prefix_cache import PrefixCacheVerdict, PrefixMeasurement, evaluate_prefix_cache
 from sparkwright.engines.vllm.caches import CACHES
 from sparkwright.engines.vllm.http import HTTP
 
 
 @pytest.mark.parametrize(
-    ("env", "mounted", "theirs"),
+    ("env", "mounts", "kept"),
     [
         ({}, ["/models/qwen35", "/root/.cache/huggingface"], False),
         ({"HF_HOME": "/hf"}, [], False),
@@ -27,9 +27,9 @@ from sparkwright.engines.vllm.http import HTTP
     ],
 )
 def test_a_recipe_with_a_cache_variable_or_mount_keeps_its_caches(
-    env: dict[str, str], mounted: list[str], theirs: bool
+    env: dict[str, str], mounts: list[str], kept: bool
 ) -> None:
-    assert CACHES.is_kept_by_recipe(env, mounted) is theirs
+    assert CACHES.is_kept_by_recipe(env, mounts) is kept
 
 
 def test_only_flags_that_may_change_compilation_are_relevant() -> None:
@@ -42,39 +42,48 @@ def test_cache_variables_are_distinct_and_recognized() -> None:
     assert len(set(CACHES.environment.values())) == len(CACHES.variables)
 
 
-# The verdict on three requests with the same prefix, and reasons why it may never hit.
-
-
-VLLM = engines.get_engine("vllm")
 ALIGN = {"block_size": "2096", "enable_prefix_caching": "True", "mamba_cache_mode": "align"}
 
 
-def make_measurements(*hits: float | None) -> list[PrefixMeasurement]:
-    return [
-        PrefixMeasurement(0.5 if n == 0 else 0.05, 4800, None if hit is None else 4800, hit)
-        for n, hit in enumerate(hits)
+def evaluate(
+    *hits: float | None,
+    cache: dict[str, str] = ALIGN,
+    version: str = "0.32.0",
+    engine: str = "vllm",
+    hybrid: bool = False,
+) -> PrefixCacheVerdict:
+    """Return the verdict on requests with a prefix of 4800 tokens, the first of them cold."""
+    measurements = [
+        PrefixMeasurement(0.5 if number == 0 else 0.05, 4800, None if hit is None else 4800, hit)
+        for number, hit in enumerate(hits)
     ]
+    reports = engines.get_engine(engine).prefix_cache
+    return evaluate_prefix_cache(engine, reports, measurements, 4800, 2096, cache, Version(version), hybrid=hybrid)
 
 
 def test_hits_are_counted_in_whole_blocks() -> None:
-    verdict = evaluate_prefix_cache(
-        "vllm", VLLM.prefix_cache, make_measurements(0, 4192, 4192), 4800, 2096, ALIGN, Version("0.32.0")
-    )
+    verdict = evaluate(0, 4192, 4192)
     assert (verdict.verdict, verdict.share) == ("hits", 1.0)
     assert "500 ms cold, 50 ms warm" in verdict.sentence
 
 
-def test_a_cache_that_hits_at_the_third_request_hits() -> None:
-    assert (
-        evaluate_prefix_cache(
-            "vllm", VLLM.prefix_cache, make_measurements(0, 0, 4192), 4800, 2096, ALIGN, Version("0.32.0")
-        ).verdict
-        == "hits"
-    )
+@pytest.mark.parametrize(
+    ("hits", "cache", "verdict"),
+    [
+        ((0, 0, 4192), ALIGN, "hits"),
+        ((None, None, None), {}, "unknown"),
+        ((), {"enable_prefix_caching": "False"}, "off"),
+    ],
+    ids=["hit at the third request", "no counters", "disabled"],
+)
+def test_the_verdict_follows_from_hits_and_configuration(
+    hits: tuple[float | None, ...], cache: dict[str, str], verdict: str
+) -> None:
+    assert evaluate(*hits, cache=cache).verdict == verdict
 
 
 @pytest.mark.parametrize(
-    ("version", "says", "fix"),
+    ("version", "reason", "fix"),
     [
         ("0.11.0", "turns it off for recurrent models", "from 0.26"),
         ("0.14.0", "only for Mamba models", "from 0.15.0"),
@@ -82,63 +91,33 @@ def test_a_cache_that_hits_at_the_third_request_hits() -> None:
         ("0.32.0", "issue 36493", "prefix-match-unit allows"),
     ],
 )
-def test_missing_hits_on_a_recurrent_hybrid_are_explained_by_release(version: str, says: str, fix: str) -> None:
-    verdict = evaluate_prefix_cache(
-        "vllm", VLLM.prefix_cache, make_measurements(0, 0, 0), 4800, 2096, ALIGN, Version(version)
-    )
+def test_missing_hits_on_a_recurrent_hybrid_are_explained_by_release(version: str, reason: str, fix: str) -> None:
+    verdict = evaluate(0, 0, 0, version=version)
     assert verdict.verdict == "no hits"
-    assert says in verdict.sentence
+    assert reason in verdict.sentence
     assert fix in verdict.fix
 
 
 def test_missing_hits_on_a_dense_model_are_not_blamed_on_recurrence() -> None:
     cache = {"block_size": "16", "enable_prefix_caching": "True", "mamba_cache_mode": "none"}
-    assert (
-        "36493"
-        not in evaluate_prefix_cache(
-            "vllm", VLLM.prefix_cache, make_measurements(0, 0, 0), 100, 16, cache, Version("0.32.0")
-        ).sentence
-    )
+    assert "36493" not in evaluate(0, 0, 0, cache=cache).sentence
 
 
-def test_missing_counters_give_an_unknown_verdict() -> None:
-    assert (
-        evaluate_prefix_cache("vllm", VLLM.prefix_cache, make_measurements(None, None, None), 100, 16, {}, None).verdict
-        == "unknown"
-    )
-
-
-def test_a_disabled_cache_is_off() -> None:
-    assert (
-        evaluate_prefix_cache("vllm", VLLM.prefix_cache, [], 0, 16, {"enable_prefix_caching": "False"}, None).verdict
-        == "off"
-    )
-
-
-def test_the_prefix_is_longer_than_two_blocks() -> None:
-    for block in (16, 256, 1056, 2096):
-        assert prefix_cache.prefix_length_tokens(block) > 2 * block
+@pytest.mark.parametrize("block", [16, 256, 1056, 2096])
+def test_the_prefix_is_longer_than_two_blocks(block: int) -> None:
+    assert prefix_cache.prefix_length_tokens(block) > 2 * block
 
 
 def test_the_effective_block_size_outranks_the_configured_one() -> None:
-    message = VLLM.prefix_cache.block_tokens
-    assert message({"block_size": "256", "effective_attention_block_size": "None"}) == 256
-    assert message({"block_size": "16", "effective_attention_block_size": "2096"}) == 2096
-    assert message({}) == 0
+    block_tokens = engines.get_engine("vllm").prefix_cache.block_tokens
+    assert block_tokens({"block_size": "256", "effective_attention_block_size": "None"}) == 256
+    assert block_tokens({"block_size": "16", "effective_attention_block_size": "2096"}) == 2096
+    assert block_tokens({}) == 0
 
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
 def test_vllm_reasons_are_not_given_for_other_engines(name: str) -> None:
-    verdict = evaluate_prefix_cache(
-        name,
-        engines.get_engine(name).prefix_cache,
-        make_measurements(0, 0, 0),
-        4800,
-        2096,
-        ALIGN,
-        Version("0.32.0"),
-        hybrid=True,
-    )
+    verdict = evaluate(0, 0, 0, engine=name, hybrid=True)
     assert verdict.verdict == "no hits"
     assert "vllm" not in f"{verdict.sentence} {verdict.fix}".lower()
 
@@ -162,13 +141,11 @@ def test_the_cache_config_is_read_from_metrics() -> None:
     assert HTTP.cache_of("") == {}
 
 
-def test_tokens_of_a_byte_tokenizer_are_never_over_counted() -> None:
-    """llama.cpp, a tokenizer of bytes: 35 words are 280 tokens, and its cache hits to the token."""
+def test_a_cached_prefix_is_never_larger_than_the_prompt() -> None:
+    """llama.cpp with a byte tokenizer: 35 words are 280 tokens, and its cache hits single tokens."""
     measurements = [
-        PrefixMeasurement(0.05, 310, 310, 0),
-        PrefixMeasurement(0.01, 312, 312, 281),
-        PrefixMeasurement(0.01, 330, 330, 281),
+        PrefixMeasurement(0.01, prompt, prompt, hits) for prompt, hits in ((310, 0), (312, 281), (330, 281))
     ]
-    verdict = evaluate_prefix_cache("vllm", VLLM.prefix_cache, measurements, 35, 1, {}, None)
+    verdict = evaluate_prefix_cache("vllm", engines.get_engine("vllm").prefix_cache, measurements, 35, 1, {}, None)
     assert (verdict.verdict, verdict.share) == ("hits", 281 / 330)
     assert verdict.sentence.startswith("281 of 330 cached tokens; ")

@@ -6,71 +6,63 @@ import pytest
 
 from sparkwright.engines import engine as engines
 from sparkwright.engines.log.reader import read_log
-from sparkwright.engines.slowness import SlownessEvidence, find_causes, list_likely_causes
+from sparkwright.engines.slowness import Cause, SlownessEvidence, find_causes, list_likely_causes
 from sparkwright.units import GIB
 
-GRAPHS = {"cuda_graphs": "cudagraph_mode=NONE"}
+NO_GRAPHS = {"cuda_graphs": False, "evidence": {"cuda_graphs": "cudagraph_mode=NONE"}}
+UNQUANTIZED = {"quantization": "none", "evidence": {"quantization": "quantization=None"}}
+FULL_MEMORY = {"MemAvailable": GIB, "MemTotal": 120 * GIB}
+THINKING = {"thinking_tokens": 30, "answer_tokens": 32}
 
 
-def verdicts(**fields: Any) -> dict[str, str]:
+def find_verdicts(**fields: Any) -> dict[str, str]:
     return {cause.name: cause.verdict for cause in find_causes(SlownessEvidence(**fields))}
 
 
 @pytest.mark.parametrize(
-    ("seen", "name"),
+    ("evidence", "name"),
     [
         ({"gpu_degraded": True, "gpu": "SM clock 851 MHz"}, "the GPU is held at a low clock (power fault)"),
         ({"busy": 2.0}, "other requests share the engine"),
         ({"ollama": [("qwen3:32b", 20 * GIB)]}, "Ollama holds a model in the shared memory"),
-        ({"log": {"cuda_graphs": False, "evidence": GRAPHS}}, "eager mode: no CUDA graphs"),
-        (
-            {"log": {"warnings": ["Triton kernel JIT compilation during inference: chunk_fwd."]}},
-            "kernels compile while requests wait",
-        ),
-        (
-            {
-                "log": {"quantization": "none", "evidence": {"quantization": "quantization=None"}},
-                "model": "Qwen/Qwen3.5-35B-A3B-FP8",
-            },
-            "BF16 weights although the model's name says FP8",
-        ),
+        ({"log": NO_GRAPHS}, "eager mode: no CUDA graphs"),
+        ({"log": {"warnings": ["Triton kernel JIT compilation during inference: x"]}}, "kernels compile while requests wait"),
+        ({"log": UNQUANTIZED, "model": "Qwen/Qwen3.5-35B-A3B-FP8"}, "BF16 weights although the model's name says FP8"),
         ({"log": {"block_size": 2096}, "budget": 2048}, "a block of the KV cache is larger than max-num-batched-tokens"),
-        ({"thinking_tokens": 30, "answer_tokens": 32}, "reasoning tokens precede the answer"),
-        ({"memory": {"MemAvailable": 2 * GIB, "MemTotal": 120 * GIB}}, "the memory is full"),
+        (THINKING, "reasoning tokens precede the answer"),
+        ({"memory": FULL_MEMORY}, "the memory is full"),
         ({"acceptance": 0.2}, "few draft tokens are accepted"),
         ({"kv_used": 0.99}, "the KV cache is full"),
     ],
 )  # fmt: skip
-def test_an_observed_cause_is_found_with_its_evidence(seen: dict[str, Any], name: str) -> None:
-    first = find_causes(SlownessEvidence(**seen))[0]
+def test_an_observed_cause_is_found_with_its_evidence(evidence: dict[str, Any], name: str) -> None:
+    first = find_causes(SlownessEvidence(**evidence))[0]
     assert (first.name, first.verdict) == (name, "found")
-    assert first.evidence
-    assert first.fix
+    assert first.evidence and first.fix
 
 
 def test_missing_evidence_is_unknown_and_not_excluded() -> None:
-    assert "excluded" not in verdicts().values()
-    assert "found" not in verdicts().values()
+    assert not {"excluded", "found"} & set(find_verdicts().values())
 
 
 def test_chunked_prefill_is_excluded() -> None:
-    causes = verdicts(log={"chunked_prefill": True, "evidence": {"chunked_prefill": "enable_chunked_prefill=True"}})
+    causes = find_verdicts(
+        log={"chunked_prefill": True, "evidence": {"chunked_prefill": "enable_chunked_prefill=True"}}
+    )
     assert causes["chunked prefill"] == "excluded"
 
 
 def test_a_very_slow_server_has_more_possible_causes() -> None:
-    slow, fast = verdicts(share=0.12), verdicts(share=0.98)
+    slow, fast = find_verdicts(share=0.12), find_verdicts(share=0.98)
     assert slow["a stale compile cache"] == "possible"
     assert "a stale compile cache" not in fast
 
 
 def test_slow_tokens_outrank_late_answers() -> None:
-    names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, thinking_tokens=30, answer_tokens=32))]
-    assert names.index("a stale compile cache") < names.index("reasoning tokens precede the answer")
-    assert (
-        find_causes(SlownessEvidence(share=1.0, thinking_tokens=30, answer_tokens=32))[0].name
-        == "reasoning tokens precede the answer"
-    )
+    late = "reasoning tokens precede the answer"
+    names = [cause.name for cause in find_causes(SlownessEvidence(share=0.12, **THINKING))]
+    assert names.index("a stale compile cache") < names.index(late)
+    assert find_causes(SlownessEvidence(share=1.0, **THINKING))[0].name == late
 
 
 def test_excluded_causes_are_not_listed() -> None:
@@ -78,25 +70,25 @@ def test_excluded_causes_are_not_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seen", "fix"),
+    ("name", "evidence", "fix"),
     [
-        ("llama_cpp", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "lower ctx-size, or stop"),
-        ("sglang", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "lower mem-fraction-static, or stop"),
-        ("openai", {"memory": {"MemAvailable": GIB, "MemTotal": 120 * GIB}}, "stop other processes"),
+        ("llama_cpp", {"memory": FULL_MEMORY}, "lower ctx-size, or stop"),
+        ("sglang", {"memory": FULL_MEMORY}, "lower mem-fraction-static, or stop"),
+        ("openai", {"memory": FULL_MEMORY}, "stop other processes"),
         ("sglang", {"kv_used": 0.99}, "lower max-running-requests or context-length"),
-        ("llama_cpp", {"thinking_tokens": 30, "answer_tokens": 32}, 'chat-template-kwargs: {"enable_thinking": false}'),
-        ("sglang", {"thinking_tokens": 30, "answer_tokens": 32}, "in each request"),
+        ("llama_cpp", THINKING, 'chat-template-kwargs: {"enable_thinking": false}'),
+        ("sglang", THINKING, "in each request"),
     ],
 )
-def test_a_fix_names_the_flags_of_the_engine(name: str, seen: dict[str, Any], fix: str) -> None:
-    first = find_causes(SlownessEvidence(engine=engines.get_engine(name), **seen))[0]
+def test_a_fix_names_the_flags_of_the_engine(name: str, evidence: dict[str, Any], fix: str) -> None:
+    first = find_causes(SlownessEvidence(engine=engines.get_engine(name), **evidence))[0]
     assert fix in first.fix
     assert "gpu-memory-utilization" not in first.fix
 
 
 @pytest.mark.parametrize("name", ["llama_cpp", "sglang", "openai"])
 def test_vllm_causes_are_not_reported_for_other_engines(name: str) -> None:
-    causes = verdicts(engine=engines.get_engine(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
+    causes = find_verdicts(engine=engines.get_engine(name), share=0.1, log={"warnings": [], "cuda_graphs": None})
     assert not {"eager mode: no CUDA graphs", "a stale compile cache"} & set(causes)
 
 
@@ -121,10 +113,11 @@ def test_weight_only_kernels_are_named_without_advising_an_older_image() -> None
 def test_a_cache_full_of_reusable_prefixes_is_not_full(
     busy: float | None, preempted: float | None, verdict: str
 ) -> None:
-    causes = verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
+    causes = find_verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
     assert causes["the KV cache is full"] == verdict
 
 
+LLAMA = engines.get_engine("llama_cpp")
 LLAMA_LOG = """
 0.00.000.100 I init: build_info: b11549-7e4c0a9
 0.05.000.000 I load_tensors: offloaded 20/49 layers to GPU
@@ -136,15 +129,15 @@ LLAMA_LOG = """
 """
 
 
+def find_llama_causes(text: str) -> list[Cause]:
+    """Return the causes of a slow llama.cpp on a GPU with this log."""
+    log = read_log(text, LLAMA.log).to_json()
+    return find_causes(SlownessEvidence(share=0.05, slow=True, engine=LLAMA, log=log, on_gpu=True))
+
+
 def test_causes_are_found_in_the_log_of_llama_cpp() -> None:
-    engine = engines.get_engine("llama_cpp")
-    log = read_log(LLAMA_LOG, engine.log).to_json()
-    causes = [
-        (cause.name, cause.evidence.partition("; ")[2], cause.fix)
-        for cause in find_causes(SlownessEvidence(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))
-        if cause.verdict == "found"
-    ]
-    assert causes == [
+    causes = [cause for cause in find_llama_causes(LLAMA_LOG) if cause.verdict == "found"]
+    assert [(cause.name, cause.evidence.partition("; ")[2], cause.fix) for cause in causes] == [
         ("29 of 49 layers are on the CPU", "8.8 of 13.7 GiB of its weights", "n-gpu-layers: all"),
         ("its K and V caches have different types", "", "the same type for cache-type-k and cache-type-v"),
         ("flash attention is off", "", "flash-attn: true"),
@@ -153,8 +146,7 @@ def test_causes_are_found_in_the_log_of_llama_cpp() -> None:
 
 @pytest.mark.parametrize("offloaded", ["49/49", "50/49"])
 def test_all_layers_on_the_gpu_exclude_layers_on_the_cpu(offloaded: str) -> None:
-    engine = engines.get_engine("llama_cpp")
-    log = read_log(LLAMA_LOG.replace("20/49", offloaded), engine.log).to_json()
-    causes = find_causes(SlownessEvidence(share=0.05, slow=True, engine=engine, log=log, on_gpu=True))
-    layer_causes = [(cause.name, cause.verdict) for cause in causes if "layers" in cause.name]
-    assert layer_causes == [("layers on the CPU", "excluded")]
+    causes = find_llama_causes(LLAMA_LOG.replace("20/49", offloaded))
+    assert [(cause.name, cause.verdict) for cause in causes if "layers" in cause.name] == [
+        ("layers on the CPU", "excluded")
+    ]

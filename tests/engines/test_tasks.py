@@ -1,4 +1,4 @@
-"""The proof of a server that embeds or reranks, by answers of real ones (0.32.0, b11549)."""
+"""The proof of a server that embeds or reranks, with answers of real servers (0.32.0, b11549)."""
 
 from typing import Any
 
@@ -12,42 +12,41 @@ from sparkwright.engines.engine import TASK_LABEL
 EMBED, RERANK = tasks.PROOFS["embed"], tasks.PROOFS["rerank"]
 
 
-def embedding_reply(vector: Any) -> dict[str, Any]:
+def build_embedding(vector: Any) -> dict[str, Any]:
     return {"object": "list", "data": [{"index": 0, "object": "embedding", "embedding": vector}]}
 
 
 @pytest.mark.parametrize(
-    ("answer", "holds", "why_not"),
+    ("answer", "content", "problem"),
     [
-        (embedding_reply([0.047, -0.030, 0.1]), "a vector of 3 numbers", ""),
-        (embedding_reply([0.0, 0.0]), "", "with a vector of zeros"),
-        (embedding_reply([0.1, None]), "", "with a vector that contains invalid numbers"),
-        (embedding_reply([0.1, float("nan")]), "", "with a vector that contains invalid numbers"),
-        (embedding_reply("AACAPw=="), "", "without a vector"),
-        (embedding_reply([]), "", "without a vector"),
+        (build_embedding([0.047, -0.030, 0.1]), "a vector of 3 numbers", ""),
+        (build_embedding([0.0, 0.0]), "", "with a vector of zeros"),
+        (build_embedding([0.1, None]), "", "with a vector that contains invalid numbers"),
+        (build_embedding([0.1, float("nan")]), "", "with a vector that contains invalid numbers"),
+        (build_embedding("AACAPw=="), "", "without a vector"),
+        (build_embedding([]), "", "without a vector"),
         ({"data": []}, "", "without a vector"),
         ({"error": {"message": "x"}}, "", "without a vector"),
         (None, "", "without a vector"),
     ],
 )
-def test_a_valid_embedding_has_finite_nonzero_numbers(answer: Any, holds: str, why_not: str) -> None:
-    assert EMBED.evaluate(answer) == tasks.ProofResult(holds, why_not)
+def test_a_valid_embedding_has_finite_nonzero_numbers(answer: Any, content: str, problem: str) -> None:
+    assert EMBED.evaluate(answer) == tasks.ProofResult(content, problem)
 
 
-def rerank_reply(first: Any, second: Any) -> dict[str, Any]:
+def build_scores(first: Any, second: Any) -> dict[str, Any]:
     rows = [{"index": 1, "relevance_score": second}, {"index": 0, "relevance_score": first}]
     return {"object": "list", "results": rows}
 
 
 def test_scores_are_compared_regardless_of_row_order() -> None:
-    assert RERANK.evaluate(rerank_reply(0.93, 0.02)).problem == ""
-    wrong = RERANK.evaluate(rerank_reply(-0.14, 0.29))
-    assert wrong.content
-    assert "not a reranker" in wrong.problem
+    assert RERANK.evaluate(build_scores(0.93, 0.02)).problem == ""
+    reversed_result = RERANK.evaluate(build_scores(-0.14, 0.29))
+    assert reversed_result.content and "not a reranker" in reversed_result.problem
 
 
 @pytest.mark.parametrize(
-    "answer", [rerank_reply(None, 0.1), rerank_reply("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None]
+    "answer", [build_scores(None, 0.1), build_scores("0.9", 0.1), {"results": [1]}, {"results": {}}, [], None]
 )
 def test_missing_scores_prove_nothing(answer: Any) -> None:
     assert RERANK.evaluate(answer) == tasks.ProofResult("", "without a score for each text")
