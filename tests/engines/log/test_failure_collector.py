@@ -1,4 +1,4 @@
-"""Ends of servers as public reports show them (tests/data/last-words), and what a person is told of each."""
+"""Failures from public reports (tests/data/last-words), and the explanation of each."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.log.text import strip_wrapper
 
 DATA = Path(__file__).parents[2] / "data" / "last-words"
-#: a start of each engine, and the line that says that it is ready
+#: the first line of each engine's start, and the line when it is ready
 STARTS = {
     "vllm": (
         "(APIServer pid=1) INFO 01-20 10:00:00 [api_utils.py:286] non-default args: {'model': '/m'}\n",
@@ -32,15 +32,15 @@ CASES = [
     for case in yaml.safe_load((DATA / f"{name}.yml").read_text())
 ]
 VLLM = engine.get_engine("vllm").log
-WORLD = (
+ASSIGNED_RANK = (
     "(EngineCore pid=9) INFO 01-20 10:00:01 [parallel_state.py:1] rank 0 in world size {0} is assigned as "
     "DP rank 0, PP rank 0, PCP rank 0, TP rank 0, EP rank N/A, EPLB rank N/A\n"
 )
 
 
 def read_failure(name: str, words: str, *, served: bool) -> str | None:
-    pending, ready = STARTS[name]
-    state = read_log(pending + (ready if served else "") + words, engine.get_engine(name).log)
+    start, ready = STARTS[name]
+    state = read_log(start + (ready if served else "") + words, engine.get_engine(name).log)
     assert not state.failure.value or state.failure.evidence in "\n".join(map(strip_wrapper, words.splitlines()))
     return state.failure.value
 
@@ -72,7 +72,7 @@ def test_line_prefixes_of_other_programs_change_nothing(wrapper: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "alone", "several"),
+    ("words", "single_host", "cluster"),
     [
         (
             "(EngineCore pid=9) ERROR 01-20 10:05:00 [core.py:9] TimeoutError: RPC call to execute_model timed out.\n",
@@ -81,22 +81,22 @@ def test_line_prefixes_of_other_programs_change_nothing(wrapper: str) -> None:
             "see every member's log.",
         ),
         (
-            "(MainProcess pid=1) ERROR 01-20 10:05:00 [m.py:9] Worker proc VllmWorker-0 died unexpectedly\n",  # words: data
+            "(MainProcess pid=1) ERROR 01-20 10:05:00 [m.py:9] Worker proc VllmWorker-0 died unexpectedly\n",
             "its worker process was killed or crashed.",
             "the process of rank 0 was killed or crashed.",
         ),
     ],
 )
-def test_advice_for_a_cluster_is_not_given_to_a_single_host(words: str, alone: str, several: str) -> None:
-    pending, ready = STARTS["vllm"]
-    dead = "(APIServer pid=1) ERROR 01-20 10:05:00 [async_llm.py:9] EngineDeadError: EngineCore encountered an issue.\n"
-    for size, sentence in ((1, alone), (2, several)):
-        log = pending + WORLD.format(size) + ready + words + dead
+def test_advice_for_a_cluster_is_not_given_to_a_single_host(words: str, single_host: str, cluster: str) -> None:
+    start, ready = STARTS["vllm"]
+    end = "(APIServer pid=1) ERROR 01-20 10:05:00 [async_llm.py:9] EngineDeadError: EngineCore encountered an issue.\n"
+    for size, sentence in ((1, single_host), (2, cluster)):
+        log = start + ASSIGNED_RANK.format(size) + ready + words + end
         assert read_log(log, VLLM).failure.value == sentence
 
 
 @pytest.mark.parametrize(
-    ("size", "says"),
+    ("size", "explanation"),
     [
         (1, "its processes could not connect to each other at 127.0.0.1:29501 on this host."),
         (
@@ -106,23 +106,23 @@ def test_advice_for_a_cluster_is_not_given_to_a_single_host(words: str, alone: s
         ),
     ],
 )
-def test_processes_of_one_host_that_cannot_connect_are_not_blamed_on_a_head(size: int, says: str) -> None:
-    intent = f"(Worker pid=7) INFO 01-20 10:00:00 [p.py:1] world_size={size} rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:29501 backend=gloo\n"
+def test_processes_of_one_host_that_cannot_connect_are_not_blamed_on_a_head(size: int, explanation: str) -> None:
+    connecting = f"(Worker pid=7) INFO 01-20 10:00:00 [p.py:1] world_size={size} rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:29501 backend=gloo\n"
     words = "(Worker pid=7) ERROR 01-20 10:00:00 [a.py:9] torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (127.0.0.1, 29501).\nRuntimeError: Engine core initialization failed.\n"
-    pending, _ = STARTS["vllm"]
-    assert read_log(pending + intent + words, VLLM).failure.value == says
+    start, _ = STARTS["vllm"]
+    assert read_log(start + connecting + words, VLLM).failure.value == explanation
 
 
 def test_a_worker_traceback_is_a_failure_only_at_the_end_of_the_log() -> None:
     prefix = "(Worker_TP1 pid=8) ERROR 01-20 10:00:00 [w.py:9] "
     words = f"{prefix}Traceback (most recent call last):\n{prefix}  File \"/x/moe.py\", line 1, in forward\n{prefix}KeyError: 'w2_scale'\n"
-    more = "(Worker_TP1 pid=8) INFO 01-20 10:00:01 [w.py:9] something else\n" * 3
-    pending, ready = STARTS["vllm"]
-    assert read_log(pending + words, VLLM).failure.value == "KeyError: 'w2_scale'."
-    assert read_log(pending + words + more, VLLM).failure.value is None
-    assert read_log(pending + ready + words, VLLM).failure.value is None
-    front = words.replace("Worker_TP1 pid=8", "APIServer pid=1")
-    assert read_log(pending + front, VLLM).failure.value is None
+    later_lines = "(Worker_TP1 pid=8) INFO 01-20 10:00:01 [w.py:9] something else\n" * 3
+    start, ready = STARTS["vllm"]
+    assert read_log(start + words, VLLM).failure.value == "KeyError: 'w2_scale'."
+    assert read_log(start + words + later_lines, VLLM).failure.value is None
+    assert read_log(start + ready + words, VLLM).failure.value is None
+    other_process = words.replace("Worker_TP1 pid=8", "APIServer pid=1")
+    assert read_log(start + other_process, VLLM).failure.value is None
 
 
 def test_source_lines_in_a_traceback_are_not_messages() -> None:

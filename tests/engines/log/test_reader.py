@@ -1,4 +1,4 @@
-"""Reading a log that is cut, coloured, broken or long raises nothing, gives the same state, and takes bounded memory."""
+"""Truncated, coloured, damaged and long logs: reading them raises nothing, gives the same state, and takes bounded memory."""
 
 import io
 import random
@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,21 +19,21 @@ LOGS = {path.parent.name: path.read_bytes() for path in sorted(DATA.glob("*/serv
 CASES = pytest.mark.parametrize("case", LOGS)
 
 
-def split_randomly(raw: bytes, seed: int, longest: int) -> Iterator[bytes]:
+def split_randomly(raw: bytes, seed: int, max_bytes: int) -> Iterator[bytes]:
     rng = random.Random(seed)
-    at = 0
-    while at < len(raw):
-        size = rng.randint(1, longest)
-        yield raw[at : at + size]
-        at += size
+    offset = 0
+    while offset < len(raw):
+        size = rng.randint(1, max_bytes)
+        yield raw[offset : offset + size]
+        offset += size
 
 
 @CASES
 def test_chunk_boundaries_change_nothing(case: str) -> None:
     raw = LOGS["llama-chunked-off"] + LOGS[case]
     complete = read_log(raw, LOG).to_json()
-    for seed, longest in enumerate((3, 50, 700, 9000, 40000)):
-        assert read_log(split_randomly(raw, seed, longest), LOG).to_json() == complete
+    for seed, max_bytes in enumerate((3, 50, 700, 9000, 40000)):
+        assert read_log(split_randomly(raw, seed, max_bytes), LOG).to_json() == complete
 
 
 @CASES
@@ -48,18 +49,20 @@ def test_bytes_lines_text_and_files_give_the_same_state(case: str) -> None:
     assert read_log(raw.decode().splitlines(keepends=True), LOG).to_json() == complete
 
 
+def read_values(raw: bytes) -> dict[str, Any]:
+    return {name: reading.value for name, reading in read_log(raw, LOG).readings.items()}
+
+
 @CASES
 def test_colour_and_carriage_returns_change_nothing(case: str) -> None:
     raw = LOGS[case]
-    complete = {name: reading.value for name, reading in read_log(raw, LOG).readings.items()}
+    complete = read_values(raw)
     coloured = (
         raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
         .replace(b"pid=", b"pid\x1b[0m=")
         .replace(b"INFO", b"\x1b[32mINFO\x1b[0m")
     )
-    carriage = raw.replace(b"\n", b"\r\n")
-    for item in (coloured, carriage):
-        assert {name: reading.value for name, reading in read_log(item, LOG).readings.items()} == complete
+    assert read_values(coloured) == read_values(raw.replace(b"\n", b"\r\n")) == complete
 
 
 def test_a_progress_bar_is_read_between_carriage_returns() -> None:
@@ -71,16 +74,10 @@ def test_a_progress_bar_is_read_between_carriage_returns() -> None:
 def test_a_truncated_log_gives_no_partial_values(case: str) -> None:
     raw = LOGS[case]
     complete = read_log(raw, LOG)
+    names = ["version", "chunked_prefill", "kv_cache_tokens", "kv_cache_dtype", "block_size", "mamba_cache_mode"]
     for end in range(0, len(raw), max(1, len(raw) // 400)):
         state = read_log(raw[:end], LOG)
-        for name in (
-            "version",
-            "chunked_prefill",
-            "kv_cache_tokens",
-            "kv_cache_dtype",
-            "block_size",
-            "mamba_cache_mode",
-        ):
+        for name in names:
             assert state.value(name) in (None, complete.value(name))
     for begin in range(0, len(raw), max(1, len(raw) // 100)):
         read_log(raw[begin:], LOG)
@@ -88,16 +85,14 @@ def test_a_truncated_log_gives_no_partial_values(case: str) -> None:
 
 def test_random_bytes_do_not_raise() -> None:
     rng = random.Random(7)
-    words = [
-        needle.encode() for needle in ("KV cache size: ,,, tokens", "Loading weights took 1.2.3 s", "[\x1b[", "\x00")
-    ]
+    damaged_lines = (b"KV cache size: ,,, tokens", b"Loading weights took 1.2.3 s", b"[\x1b[", b"\x00")
     for _ in range(200):
         read_log(rng.randbytes(rng.randint(0, 3000)), LOG)
     for case in LOGS.values():
         raw = bytearray(case)
         for _ in range(200):
             raw[rng.randrange(len(raw))] = rng.randrange(256)
-        raw += b"\n".join(words)
+        raw += b"\n".join(damaged_lines)
         read_log(bytes(raw), LOG)
     assert read_log("KV cache size: , tokens", LOG).value("kv_cache_tokens") is None
 
@@ -116,7 +111,7 @@ def test_memory_does_not_grow_with_the_log() -> None:
         tracemalloc.stop()
         return peak_bytes
 
-    peak(1)  # what is built once
+    peak(1)  # builds tables that are kept
     assert peak(3) < peak(1) * 1.2 + 100_000
 
 
@@ -136,19 +131,19 @@ def test_a_long_line_does_not_backtrack(filling: str) -> None:
     line = "(x) ERROR 11-21 00:00:00 [a] Error: " + filling * (log_text.LINE_BYTES // len(filling)) + "\n"
     began_s = time.process_time()
     read_log(line * 3, LOG)
-    assert time.process_time() - began_s < 3, "backtracking"
+    assert time.process_time() - began_s < 3, "the CPU time points to backtracking"
 
 
 def test_the_line_filter_drops_no_relevant_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = {case: read_log(raw, LOG).to_json() for case, raw in LOGS.items()}
+    filtered = {case: read_log(raw, LOG).to_json() for case, raw in LOGS.items()}
 
-    class Everything(type(LOG.line_filter)):  # type: ignore[misc]
+    class UnfilteredLines(type(LOG.line_filter)):  # type: ignore[misc]
         def matches_line(self, line: bytes) -> bool:
             return True
 
-    monkeypatch.setitem(vars(LOG), "needles", Everything(["x"], LOG.noise))
+    monkeypatch.setitem(vars(LOG), "needles", UnfilteredLines(["x"], LOG.noise))
     for case, raw in LOGS.items():
         reader = LogReader(LOG)
         for line in log_text.iter_lines(raw):
             reader.feed(line)
-        assert reader.finish().to_json() == quick[case]
+        assert reader.finish().to_json() == filtered[case]

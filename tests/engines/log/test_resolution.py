@@ -1,4 +1,4 @@
-"""Flags against what the engine resolved them to, and the kernels that its log names."""
+"""Flags compared with the engine's resolved settings, and the kernels in its log."""
 
 import shlex
 from pathlib import Path
@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from sparkwright.engines import engine
-from sparkwright.engines import engine as engines
 from sparkwright.engines.log import resolution
-from sparkwright.engines.log import resolution as log_dump
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.log.state import EngineState
 from sparkwright.engines.log.text import iter_lines
-from sparkwright.engines.vllm import log as dump
+from sparkwright.engines.vllm.log import parse_settings_line
 
 DATA = Path(__file__).parents[2] / "data"
 VLLM, SGLANG, LLAMA = engine.get_engine("vllm"), engine.get_engine("sglang"), engine.get_engine("llama_cpp")
@@ -37,41 +35,33 @@ def find_kernel_path(text: str, target: engine.Engine = VLLM) -> dict[str, list[
     return resolution.kernel_path(read_start(text, target)[0], target.log)
 
 
-def real_log_folders() -> list[Path]:
-    folders = [path.parent for path in sorted(DATA.glob("vllm-0.32.0/*/server.log"))]
-    return [folder for folder in folders if (folder / "command.txt").is_file()]
-
-
-def has_settings_dump(folder: Path) -> bool:
-    return " with config: model=" in (folder / "server.log").read_text()
-
-
-@pytest.mark.parametrize("folder", real_log_folders(), ids=lambda folder: folder.name)
-def test_real_starts_match_their_command_lines(folder: Path) -> None:
+def find_recorded_mismatches(folder: Path) -> list[str]:
+    """Return the mismatches of a recorded start with its own command line."""
     words = shlex.split((folder / "command.txt").read_text())
     flags = VLLM.command(words[words.index("serve") + 1 :]).flags
-    assert find_mismatches(flags, (folder / "server.log").read_text()) == []
+    return find_mismatches(flags, (folder / "server.log").read_text())
 
 
-@pytest.mark.parametrize("folder", list(filter(has_settings_dump, real_log_folders())), ids=lambda folder: folder.name)
+RECORDED = [path.parent for path in sorted(DATA.glob("vllm-0.32.0/*/command.txt"))]
+DUMPED = [folder for folder in RECORDED if " with config: model=" in (folder / "server.log").read_text()]
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
+def test_real_starts_match_their_command_lines(folder: Path) -> None:
+    assert find_recorded_mismatches(folder) == []
+
+
+@pytest.mark.parametrize("folder", DUMPED, ids=lambda folder: folder.name)
 def test_a_flag_that_a_real_start_resolved_otherwise_is_named(folder: Path) -> None:
-    text = (folder / "server.log").read_text()
-    state, settings = read_start(text)
-    flags = {
-        "enable-prefix-caching": not state.value("prefix_caching"),
-        "dtype": "half",
-        "seed": 7,
-        "enforce-eager": False,
-    }
+    state, settings = read_start((folder / "server.log").read_text())
+    prefix_caching = not state.value("prefix_caching")
+    flags = {"enable-prefix-caching": prefix_caching, "dtype": "half", "seed": 7, "enforce-eager": False}
     names = [mismatch.flag for mismatch in resolution.find_mismatches(flags, state, settings, VLLM)]
     assert names == list(flags)
 
 
 def test_a_real_start_that_resolved_two_settings_otherwise() -> None:
-    folder = DATA / "vllm-0.32.0-resolved"
-    words = shlex.split((folder / "command.txt").read_text())
-    flags = VLLM.command(words[words.index("serve") + 1 :]).flags
-    assert find_mismatches(flags, (folder / "server.log").read_text()) == [
+    assert find_recorded_mismatches(DATA / "vllm-0.32.0-resolved") == [
         "compilation-config.mode 3 was requested, the engine resolved it to NONE",
         "compilation-config.cudagraph_mode FULL was requested, the engine resolved it to NONE",
     ]
@@ -126,16 +116,12 @@ def test_kernels_are_read_from_the_log_lines_of_each_release(line: str, kinds: d
 
 def test_the_kernel_path_of_a_real_hybrid() -> None:
     text = (DATA / "vllm-0.32.0" / "hybrid-chunked-on" / "server.log").read_text()
-    assert find_kernel_path(text) == {
-        "GDN prefill": ["CPU"],
-        "MoE": ["CPU"],
-        "CUDA graphs": ["NONE"],
-        "compile": ["NONE"],
-    }
+    expected = {"GDN prefill": ["CPU"], "MoE": ["CPU"], "CUDA graphs": ["NONE"], "compile": ["NONE"]}
+    assert find_kernel_path(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("requested", "line", "named"),
+    ("requested", "line", "used"),
     [
         ("flashinfer_cutlass", "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: [].", True),
         ("flashinfer_cutlass", "Using 'FLASHINFER_CUTLASS_MXFP4_BF16' Mxfp4 MoE backend.", True),
@@ -145,19 +131,17 @@ def test_the_kernel_path_of_a_real_hybrid() -> None:
         ("auto", "Using 'MARLIN' NvFp4 MoE backend out of potential backends: [].", True),
     ],
 )
-def test_a_requested_backend_that_is_not_used_is_named(requested: str, line: str, named: bool) -> None:
-    assert (find_mismatches({"moe-backend": requested}, WORKER + line) == []) is named
+def test_a_requested_backend_that_is_not_used_is_named(requested: str, line: str, used: bool) -> None:
+    assert (find_mismatches({"moe-backend": requested}, WORKER + line) == []) is used
 
 
 def test_a_weight_only_kernel_instead_of_another_is_reported_with_its_cost() -> None:
-    before, now = (
-        {"MoE": ["FLASHINFER_CUTLASS"], "attention": ["FLASHINFER"]},
-        {"MoE": ["MARLIN"], "attention": ["FLASHINFER"]},
-    )
+    before = {"MoE": ["FLASHINFER_CUTLASS"], "attention": ["FLASHINFER"]}
+    now = {"MoE": ["MARLIN"], "attention": ["FLASHINFER"]}
     (change,) = resolution.describe_kernel_changes(before, now, VLLM.log)
     assert change.startswith("MoE MARLIN instead of FLASHINFER_CUTLASS (weight-only: decoding is nearly as fast")
     assert resolution.describe_kernel_changes(now, before, VLLM.log) == ["MoE FLASHINFER_CUTLASS instead of MARLIN"]
-    assert resolution.describe_kernel_changes({}, now, VLLM.log) == []  # nothing was known then
+    assert resolution.describe_kernel_changes({}, now, VLLM.log) == []  # the earlier kernels are unknown
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "{'a': " * 4000, "a=" * 5000, "X(a=1", "{'a': 'b"])
@@ -188,18 +172,14 @@ def test_llama_cpp_reports_disabled_flash_attention() -> None:
     assert find_kernel_path(text, LLAMA) == {"flash attention": ["disabled"]}
 
 
-# Two starts compared with each other, by the config dumps of real logs of vLLM 0.32.0.
-
-
-VLLM_ENGINE = engines.get_engine("vllm")
-LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
-
-
 def read_settings(case: str) -> dict[str, str]:
-    """Return the settings of a kept start; one model has two names in these logs."""
-    text = (LOGS / case / "server.log").read_text(errors="replace").replace("tiny-qwen3next", "gated_delta")
-    lines = text.splitlines()
-    return next(settings for line in lines if (settings := dump.parse_settings_line(line)))
+    """Return the settings of a recorded start; one model has two names in these logs."""
+    text = (
+        (DATA / "vllm-0.32.0" / case / "server.log")
+        .read_text(errors="replace")
+        .replace("tiny-qwen3next", "gated_delta")
+    )
+    return next(settings for line in text.splitlines() if (settings := parse_settings_line(line)))
 
 
 def test_a_dump_is_split_at_top_level_commas() -> None:
@@ -210,23 +190,15 @@ def test_a_dump_is_split_at_top_level_commas() -> None:
 
 
 def test_enabling_chunked_prefill_explicitly_changes_nothing_on_a_hybrid() -> None:
-    assert log_dump.find_differences(read_settings("hybrid-defaults"), read_settings("hybrid-chunked-on")) == {}
-    assert (
-        log_dump.evaluate_settings(
-            read_settings("hybrid-defaults"),
-            read_settings("hybrid-chunked-on"),
-            ["enable-chunked-prefill"],
-            VLLM_ENGINE,
-        )
-        == "same"
-    )
+    default, enabled = read_settings("hybrid-defaults"), read_settings("hybrid-chunked-on")
+    assert resolution.find_differences(default, enabled) == {}
+    assert resolution.evaluate_settings(default, enabled, ["enable-chunked-prefill"], VLLM) == "same"
 
 
 def test_disabling_chunked_prefill_shows_in_the_dump() -> None:
     on, off = read_settings("hybrid-prefix-off"), read_settings("hybrid-chunked-off-prefix-off")
-    differs = log_dump.find_differences(on, off)
-    assert differs["enable_chunked_prefill"] == ("True", "False")
-    assert log_dump.evaluate_settings(on, off, ["enable-chunked-prefill"], VLLM_ENGINE) == "differs"
+    assert resolution.find_differences(on, off)["enable_chunked_prefill"] == ("True", "False")
+    assert resolution.evaluate_settings(on, off, ["enable-chunked-prefill"], VLLM) == "differs"
 
 
 @pytest.mark.parametrize(
@@ -238,15 +210,15 @@ def test_disabling_chunked_prefill_shows_in_the_dump() -> None:
     ],
 )
 def test_equal_dumps_prove_nothing_about_flags_that_they_lack(changed: list[str], verdict: str) -> None:
-    value = read_settings("hybrid-defaults")
-    assert log_dump.evaluate_settings(value, dict(value), changed, VLLM_ENGINE) == verdict
+    settings = read_settings("hybrid-defaults")
+    assert resolution.evaluate_settings(settings, dict(settings), changed, VLLM) == verdict
 
 
 def test_paths_are_not_compared() -> None:
     line = "INFO Initializing a V1 LLM engine (v0.32.0) with config: seed=0, compilation_config={'cache_dir': '/a', 'mode': 3}"
-    assert dump.parse_settings_line(line) == dump.parse_settings_line(line.replace("/a", "/b"))
-    assert dump.parse_settings_line("nothing of that") is None
+    assert parse_settings_line(line) == parse_settings_line(line.replace("/a", "/b"))
+    assert parse_settings_line("another line") is None
 
 
 def test_empty_dumps_are_not_equal() -> None:
-    assert log_dump.evaluate_settings({}, {}, [], VLLM_ENGINE) == "not shown"
+    assert resolution.evaluate_settings({}, {}, [], VLLM) == "not shown"

@@ -1,4 +1,4 @@
-"""An adapter's files are a stranger's: what the lock keeps of them is bounded, and nothing is claimed of what cannot be read."""
+"""Adapters: base model, rank and sizes from untrusted files, and the bounded entry in the lock."""
 
 import json
 import struct
@@ -14,14 +14,14 @@ PREFIX = "base_model.model.model"
 
 
 def build_header(**shapes: list[int]) -> dict[str, Any]:
-    """A header with these shapes; __ stands for a dot."""
+    """Return a header with these shapes; __ stands for a dot."""
     return {f"{PREFIX}.{name.replace('__', '.')}.weight": {"shape": shape} for name, shape in shapes.items()}
 
 
 def parse_entry(header: Any = None, **config: Any) -> dict[str, Any]:
     entry = adapter.parse_adapter({**CONFIG, **config}, header)
     assert entry is not None
-    assert adapter.validate_entry(entry) == entry, "what the lock holds is read as it was written"
+    assert adapter.validate_entry(entry) == entry, "the entry of the lock is read back"
     return entry
 
 
@@ -42,13 +42,18 @@ def test_the_rank_is_the_largest_of_all_modules() -> None:
     assert parse_entry(rank_pattern={"layers.0.q_proj": 64, "v_proj": "x"})["rank"] == 64
 
 
-def test_features_beyond_a_plain_lora_are_named() -> None:
-    assert parse_entry(use_dora=True, bias="lora_only", modules_to_save=["lm_head"])["extras"] == [
-        "use_dora",
-        "bias",
-        "modules_to_save",
-    ]
-    assert parse_entry(use_dora=False, bias="none", modules_to_save=None, layer_replication=[])["extras"] == []
+@pytest.mark.parametrize(
+    ("config", "extras"),
+    [
+        (
+            {"use_dora": True, "bias": "lora_only", "modules_to_save": ["lm_head"]},
+            ["use_dora", "bias", "modules_to_save"],
+        ),
+        ({"use_dora": False, "bias": "none", "modules_to_save": None, "layer_replication": []}, []),
+    ],
+)
+def test_features_beyond_a_plain_lora_are_named(config: dict[str, Any], extras: list[str]) -> None:
+    assert parse_entry(**config)["extras"] == extras
 
 
 def test_sizes_that_differ_among_layers_and_other_parts_are_unknown() -> None:
@@ -88,7 +93,7 @@ def test_an_invalid_config_is_none(config: Any) -> None:
     assert adapter.parse_adapter(config, None) is None
 
 
-HOSTILE: list[Any] = [
+HOSTILE_ENTRIES: list[Any] = [
     {"rank": -1, "base": ["x"], "sizes": [1], "layers": 10**12, "extras": "use_dora"},
     {"base": "\x1b[31m" + "x" * 10_000, "rank": 10**9, "sizes": {"../q": [1, 2], "q_proj": [1], "v_proj": ["1", 2]}},
     {"sizes": {f"m{n}": [n, n] for n in range(10_000)}, "extras": ["use_dora", "rm -rf"], "architecture": "\x07" * 500},
@@ -96,14 +101,15 @@ HOSTILE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("found", HOSTILE)
-def test_a_hostile_entry_is_bounded_and_printable(found: Any) -> None:
-    held = adapter.validate_entry(found)
-    assert held is not None and len(json.dumps(held)) < 8000
-    assert held["base"].isprintable() and "\x1b" not in held["base"]
-    assert held["rank"] == 0 and set(held["extras"]) <= set(adapter.EXTRAS)
-    assert all(name.isidentifier() for name in held["sizes"]) and adapter.validate_entry(held) == held
+@pytest.mark.parametrize("entry", HOSTILE_ENTRIES)
+def test_a_hostile_entry_is_bounded_and_printable(entry: Any) -> None:
+    valid = adapter.validate_entry(entry)
+    assert valid is not None and len(json.dumps(valid)) < 8000
+    assert valid["base"].isprintable() and "\x1b" not in valid["base"]
+    assert valid["rank"] == 0 and set(valid["extras"]) <= set(adapter.EXTRAS)
+    assert all(name.isidentifier() for name in valid["sizes"]) and adapter.validate_entry(valid) == valid
 
 
-def test_an_entry_of_another_type_is_none() -> None:
-    assert adapter.validate_entry(None) is adapter.validate_entry("x") is adapter.validate_entry([1]) is None
+@pytest.mark.parametrize("entry", [None, "x", [1]])
+def test_an_entry_of_another_type_is_none(entry: Any) -> None:
+    assert adapter.validate_entry(entry) is None
