@@ -1,4 +1,4 @@
-"""The files of a repository that a GGUF recipe gets, and the message if none can be chosen."""
+"""The files of a repository that a GGUF recipe gets, and the message if none can be selected."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from sparkwright.errors import Refused
 from sparkwright.units import GIB, MIB
 
 QUANTS = ("IQ2_M", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0", "BF16")
-TWELVE = {f"Coder-30B-{quant}.gguf": (at + 8) * GIB for at, quant in enumerate(QUANTS)}
+TWELVE = {f"Coder-30B-{quant}.gguf": (number + 8) * GIB for number, quant in enumerate(QUANTS)}
 OTHER_FILES = {"README.md": 9000, "imatrix.gguf": MIB, "mmproj-F16.gguf": GIB, "mmproj-F32.gguf": 2 * GIB}
-SHARDS = {f"UD-Q4/Big-UD-Q4-{at:05}-of-00003.gguf": 20 * GIB for at in (1, 2, 3)}
+SHARDS = {f"UD-Q4/Big-UD-Q4-{number:05}-of-00003.gguf": 20 * GIB for number in (1, 2, 3)}
 
 
-def refusal(*arguments: object, **options: str) -> str:
+def read_refusal(*arguments: object, **options: str) -> str:
     with pytest.raises(NoSingleModel) as excinfo:
         resolve_files(*arguments, **options)  # type: ignore[arg-type]
     return str(excinfo.value)
@@ -43,48 +43,48 @@ def test_a_projector_and_a_draft_model_are_selected_by_pattern() -> None:
 
 
 def test_models_are_listed_with_sizes_if_none_is_selected() -> None:
-    message = refusal(TWELVE | OTHER_FILES, repository="o/Coder-30B-GGUF")
-    assert message.startswith(
-        "o/Coder-30B-GGUF has 12 models: name one of Coder-30B-IQ2_M.gguf (8.0 GiB), Coder-30B-Q2_K.gguf"
-    )
+    message = read_refusal(TWELVE | OTHER_FILES, repository="o/Coder-30B-GGUF")
+    assert message.startswith("o/Coder-30B-GGUF has 12 models: name one of Coder-30B-IQ2_M.gguf (8.0 GiB), ")
     assert all(quant in message for quant in QUANTS) and "mmproj" not in message and "imatrix" not in message
     assert message.endswith("Coder-30B-BF16.gguf (19.0 GiB) as `model.file`.")
 
 
 def test_several_matching_models_are_named() -> None:
-    message = refusal(TWELVE | SHARDS, ["*Q8_0*", "*UD-Q4*"])
+    message = read_refusal(TWELVE | SHARDS, ["*Q8_0*", "*UD-Q4*"])
     assert "has 2 models that match *Q8_0*, *UD-Q4*" in message
     assert "Coder-30B-Q8_0.gguf (18.0 GiB), Big-UD-Q4-*.gguf (60.0 GiB, 3 files)" in message
 
 
 def test_a_pattern_without_a_match_lists_the_models() -> None:
-    message = refusal({"a-Q8_0.gguf": GIB} | OTHER_FILES, ["*Q4_0*"], repository="o/a")
+    message = read_refusal({"a-Q8_0.gguf": GIB} | OTHER_FILES, ["*Q4_0*"], repository="o/a")
     assert message == "*Q4_0* matches no model of o/a, which has a-Q8_0.gguf (1.0 GiB)."
 
 
-@pytest.mark.parametrize(("gone", "number"), [(1, 1), (2, 2), (3, 3)])
-def test_a_missing_shard_is_refused(gone: int, number: int) -> None:
-    left = {name: size for name, size in SHARDS.items() if f"-{gone:05}-of" not in name}
-    assert refusal(left) == f"UD-Q4/Big-UD-Q4 in the repository lacks shard {number} of 3: it cannot be loaded."
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_missing_shard_is_refused(number: int) -> None:
+    other_shards = {name: size for name, size in SHARDS.items() if f"-{number:05}-of" not in name}
+    assert (
+        read_refusal(other_shards)
+        == f"UD-Q4/Big-UD-Q4 in the repository lacks shard {number} of 3: it cannot be loaded."
+    )
 
 
 def test_a_repository_without_gguf_files_is_refused() -> None:
-    message = refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
-    assert message.startswith(
-        "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files, which llama.cpp cannot read."
-    )
-    assert "it has 1 other file." in refusal({"README.md": 1})
+    message = read_refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
+    assert "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files" in message
+    assert "it has 1 other file." in read_refusal({"README.md": 1})
 
 
 def test_an_ambiguous_or_missing_projector_is_refused() -> None:
-    assert "*mmproj* matches 2 files (mmproj-F16.gguf, mmproj-F32.gguf) for the mmproj in the repository" in refusal(
-        {"a.gguf": GIB} | OTHER_FILES, [], mmproj="*mmproj*"
-    )
-    assert "nothere* matches no file for the draft model" in refusal({"a.gguf": GIB}, [], draft="nothere*")
+    message = read_refusal({"a.gguf": GIB} | OTHER_FILES, [], mmproj="*mmproj*")
+    assert "*mmproj* matches 2 files (mmproj-F16.gguf, mmproj-F32.gguf) for the mmproj" in message
+    assert "nothere* matches no file for the draft model" in read_refusal({"a.gguf": GIB}, [], draft="nothere*")
 
 
 def test_a_repository_with_projectors_only_is_refused() -> None:
-    assert refusal({"mmproj-F16.gguf": GIB}) == "the repository has no model among its .gguf files: mmproj-F16.gguf."
+    assert (
+        read_refusal({"mmproj-F16.gguf": GIB}) == "the repository has no model among its .gguf files: mmproj-F16.gguf."
+    )
 
 
 FILES = engine.get_engine("llama_cpp").files

@@ -1,4 +1,4 @@
-"""An image tells its build and its options; what is kept of them is what differs from the build that is known."""
+"""The build and the options of an image; the options are stored as a difference from a known build."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from sparkwright.engines.llama_cpp import advice, flags, image
 DATA = Path(__file__).parents[2] / "data" / "llama.cpp"
 OLD = (DATA / f"help-b{flags.OLDEST_BUILD}.txt").read_text()
 NEW = (DATA / f"help-b{flags.NEWEST_BUILD}.txt").read_text()
-#: in the help, not among what a recipe can say
+#: in the help, but not options of a recipe
 EXITING_OPTIONS = {"usage", "version", "cache-list", "list-devices", "completion-bash"}
 
 
@@ -30,32 +30,32 @@ def test_the_build_is_parsed_from_the_printed_version(text: str, build: str | No
     assert image.parse_version(text) == build
 
 
-@pytest.mark.parametrize("text", [OLD, NEW])
+@pytest.mark.parametrize("text", [OLD, NEW], ids=["oldest build", "newest build"])
 def test_options_are_stored_as_a_difference(text: str) -> None:
     difference = image.difference(image.parse_options(text))
     assert image.restore_options(difference) == image.parse_options(text)
     assert len(difference["differ"]) < 30
+
+
+def test_the_newest_build_differs_in_exiting_options_only() -> None:
     assert set(image.difference(image.parse_options(NEW))["differ"]) == EXITING_OPTIONS
+
+
+def test_missing_options_are_empty() -> None:
     assert image.restore_options(None) == {} == image.restore_options({"like": "b1", "differ": {}})
-    assert image.parse_options("nothing of the kind") == {}
+    assert image.parse_options("another text") == {}
 
 
-def test_the_options_of_the_image_outrank_the_table() -> None:
-    flag_values = {"model": "a.gguf", "ctx-size": 4096, "n-gpu-layers": "all", "mmap": False}
-    severities = {
-        build: [
-            item.severity
-            for item in advice.check(ServerRequest(flag_values), {}, None, image.parse_options(text))
-            if item.rule == "unknown-flag"
-        ]
-        for build, text in ((flags.OLDEST_BUILD, OLD), (flags.NEWEST_BUILD, NEW))
-    }
-    assert severities == {flags.OLDEST_BUILD: [], flags.NEWEST_BUILD: ["error"]}
+@pytest.mark.parametrize(("text", "severities"), [(OLD, []), (NEW, ["error"])], ids=["oldest build", "newest build"])
+def test_the_options_of_the_image_outrank_the_table(text: str, severities: list[str]) -> None:
+    request = ServerRequest({"model": "a.gguf", "ctx-size": 4096, "n-gpu-layers": "all", "mmap": False})
+    findings = advice.check(request, {}, None, image.parse_options(text))
+    assert [finding.severity for finding in findings if finding.rule == "unknown-flag"] == severities
 
 
 @pytest.mark.parametrize(
-    ("entry", "takes"),
+    ("entry", "values"),
     [("--switch \n    turns it on", 0), ("--switch", 0), ("--pair A B", 2), ("--choice <a b>   one of them", 1)],
 )
-def test_the_number_of_values_is_the_number_of_placeholders(entry: str, takes: int) -> None:
-    assert [option.takes for option in image.parse_help(entry).values()] == [takes]
+def test_the_number_of_values_is_the_number_of_placeholders(entry: str, values: int) -> None:
+    assert [option.takes for option in image.parse_help(entry).values()] == [values]

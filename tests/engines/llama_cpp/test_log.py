@@ -1,7 +1,7 @@
-"""Logs of the real llama-server, read: builds for the CPU, made by their folders' command.txt.
+"""Recorded logs of the real llama-server, built for a CPU; command.txt in each folder has the command line.
 
-b10434 was built for processors with AMX: where these logs were made it ends with the first thing that it computes, so that the
-logs of servers that were ready are b10068's and those of b11549, whose server was started by tests/real_llama. After a context that could not be made b10068 ends with SIGSEGV (exit -11).
+b10434 was built for processors with AMX and crashed at its first computation where these logs were recorded, so all logs of ready
+servers are from b10068 and b11549. If a context cannot be created, b10068 exits with SIGSEGV (-11).
 """
 
 from pathlib import Path
@@ -16,7 +16,6 @@ from sparkwright.units import MIB
 
 DATA = Path(__file__).parents[2] / "data"
 LOG = engine.get_engine("llama_cpp").log
-NO_FILE = "No such file or directory"
 FAILURES = {
     "bad-cache-type": "the engine refuses fp8 for -ctk.",
     "bad-number": "-c takes a number.",
@@ -25,11 +24,11 @@ FAILURES = {
     "folder": "the model is a folder or an empty file, not a GGUF file.",
     "half-gguf": "the model's file is truncated: a tensor lies beyond its end.",
     "head-gguf": "the model's file is truncated or damaged: its key-value pairs cannot be read.",
-    "missing-draft": f"it cannot open models/draft.gguf in the container: {NO_FILE}.",
-    "missing-gguf": f"it cannot open models/nothere.gguf in the container: {NO_FILE}.",
-    "missing-gguf-lv4": f"it cannot open models/nothere.gguf in the container: {NO_FILE}.",
+    "missing-draft": "it cannot open models/draft.gguf in the container: No such file or directory.",
+    "missing-gguf": "it cannot open models/nothere.gguf in the container: No such file or directory.",
+    "missing-gguf-lv4": "it cannot open models/nothere.gguf in the container: No such file or directory.",
     "missing-key-file": "--api-key-file: it cannot open models/key.",
-    "missing-mmproj": f"it cannot open models/mmproj.gguf in the container: {NO_FILE}.",
+    "missing-mmproj": "it cannot open models/mmproj.gguf in the container: No such file or directory.",
     "missing-value": "-c needs a value.",
     "not-gguf": "the model's file is not a GGUF file.",
     "other-engines-flag": "unknown argument: --max-model-len.",
@@ -39,13 +38,17 @@ FAILURES = {
     "unknown-flag": "unknown argument: --no-such-flag.",
     "unknown-tokenizer": "this engine is too old for the model's tokenizer (gpt-9).",
 }
-#: cases that were ready; all but the last were stopped with SIGTERM
+#: cases of ready servers; all but the last were stopped with SIGTERM
 READY = ("ready", "ready-lv4", "defaults-lv4", "fa-off-lv4", "capped", "killed")
 CASES = {f"{folder.parent.name}/{folder.name}": folder for folder in sorted(DATA.glob("llama-b*/*"))}
 
 
-def read_state(case: str, version: str = "b10068") -> EngineState:
-    return read_log((DATA / f"llama-{version}" / case / "server.log").read_bytes(), LOG)
+def read_bytes(case: str, build: str = "b10068") -> bytes:
+    return (DATA / f"llama-{build}" / case / "server.log").read_bytes()
+
+
+def read_state(case: str, build: str = "b10068") -> EngineState:
+    return read_log(read_bytes(case, build), LOG)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -54,8 +57,7 @@ def test_a_start_is_ready_or_its_failure_is_explained(name: str) -> None:
     state = read_log((folder / "server.log").read_bytes(), LOG)
     expected = FAILURES.get(folder.name)
     assert state.failure.value == expected
-    assert state.value("ready") is (expected is None)
-    assert (expected is None) is (folder.name in READY)
+    assert state.value("ready") is (expected is None) is (folder.name in READY)
     assert (folder / "exit").read_text() != "0\n" or expected is None
 
 
@@ -67,28 +69,28 @@ def test_sigterm_is_a_stop_and_sigkill_is_not(case: str) -> None:
 
 def test_slots_are_read_at_any_verbosity() -> None:
     state = read_state("ready")
-    wanted = {"slots": 2, "max_model_len": 2048, "kv_unified": False, "version": None, "kv_cache_dtype": None}
-    assert {name: state.value(name) for name in wanted} == wanted
+    expected = {"slots": 2, "max_model_len": 2048, "kv_unified": False, "version": None, "kv_cache_dtype": None}
+    assert {name: state.value(name) for name in expected} == expected
     assert state.value("ready_s") > 0
     assert ["CORS" in warning for warning in state.warnings] == [True]
 
 
 def test_a_verbose_log_has_all_settings() -> None:
     state = read_state("ready-lv4")
-    wanted: dict[str, Any] = {"version": "b1-571d0d5", "architecture": "llama", "quantization": "F16", "slots": 2}
-    wanted |= {"kv_cache_tokens": 4096, "kv_cache_mib": 4.25, "kv_cache_dtype": "q8_0", "flash_attention": "enabled"}
-    assert {name: state.value(name) for name in wanted} == wanted
-    assert {name: state.to_json()[name] for name in wanted} == wanted
+    expected: dict[str, Any] = {"version": "b1-571d0d5", "architecture": "llama", "quantization": "F16", "slots": 2}
+    expected |= {"kv_cache_tokens": 4096, "kv_cache_mib": 4.25, "kv_cache_dtype": "q8_0", "flash_attention": "enabled"}
+    assert {name: state.value(name) for name in expected} == expected
+    assert {name: state.to_json()[name] for name in expected} == expected
     assert list(state.stage_s) == ["arguments", "model", "weights", "context", "kv cache", "warm-up", "slots", "server"]
-    assert all(state.reading(name).evidence for name in wanted)
+    assert all(state.reading(name).evidence for name in expected)
 
 
 def test_another_build_logs_the_same_settings() -> None:
     for case in ("ready-lv4", "fa-off-lv4", "capped"):
-        older, newer = (read_state(case, version) for version in ("b10068", "b11549"))
+        older, newer = (read_state(case, build) for build in ("b10068", "b11549"))
         shown = ("slots", "max_model_len", "kv_unified", "kv_cache_dtype", "kv_cache_mib", "flash_attention", "stopped")
         assert {name: newer.value(name) for name in shown} == {name: older.value(name) for name in shown}
-        assert newer.value("version") == "b0-unknown", "what a build without git calls itself"
+        assert newer.value("version") == "b0-unknown", "the name of a build without git"
 
 
 def test_automatic_flash_attention_is_resolved() -> None:
@@ -105,47 +107,41 @@ def test_different_types_of_k_and_v_caches_are_named() -> None:
 def test_chunked_prefill_is_always_on() -> None:
     reading = read_state("ready").reading("chunked_prefill")
     assert (reading.value, "no flag turns that off" in reading.evidence) == (True, True)
-    assert read_log("nothing of an engine\n", LOG).value("chunked_prefill") is None
+    assert read_log("another log\n", LOG).value("chunked_prefill") is None
 
 
 def test_a_capped_context_is_a_warning() -> None:
     state = read_state("capped")
-    (line,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unmet)]
-    assert strip_prefix(line, LOG) == (
-        "load_model: the slot context (25088) exceeds the training context of the model (8192) - capping"
-    )
+    (warning,) = [warning for warning in state.warnings if any(row.match(warning) for row in LOG.unmet)]
+    assert strip_prefix(warning, LOG).startswith("load_model: the slot context (25088) exceeds the training context")
     assert (state.value("max_model_len"), state.ready) == (8192, True)
 
 
 def test_only_the_last_start_counts() -> None:
-    log = [(DATA / "llama-b10068" / case / "server.log").read_bytes() for case in ("capped", "ready-lv4", "ready")]
-    state = read_log(b"".join(log), LOG)
+    logs = [read_bytes(case) for case in ("capped", "ready-lv4", "ready")]
+    state = read_log(b"".join(logs), LOG)
     assert (state.value("slots"), state.value("version"), len(state.warnings)) == (2, None, 1)
-    refused = (DATA / "llama-b10434" / "unknown-flag" / "server.log").read_bytes()
-    state = read_log(log[0] + refused, LOG)
+    state = read_log(logs[0] + read_bytes("unknown-flag", "b10434"), LOG)
     assert (state.value("slots"), state.failure.value) == (None, "unknown argument: --no-such-flag.")
 
 
 def test_answers_and_refused_requests_are_not_failures() -> None:
-    log = (DATA / "llama-b10068" / "ready" / "server.log").read_text(errors="replace")
+    log = read_bytes("ready").decode(errors="replace")
     assert "exceeds the available context size" in log and "unparsed" in log
-    result = "0.09.000.000 W common_chat_peg_parse: unparsed peg-native output: error loading model: CUDA error: no\n"
+    answer = "0.09.000.000 W common_chat_peg_parse: unparsed peg-native output: error loading model: CUDA error: no\n"
     before, stop = log.rsplit("\n", 2)[0], "0.09.100.000 E srv  x: failed to load model, 'a'\n"
-    assert read_log(f"{before}\n{result}{stop}", LOG).failure.value is None
+    assert read_log(f"{before}\n{answer}{stop}", LOG).failure.value is None
 
 
 def test_a_cuda_error_while_serving_is_a_failure() -> None:
-    log = (DATA / "llama-b10068" / "killed" / "server.log").read_text()
-    assert read_log(f"{log}CUDA error: an illegal memory access was encountered\n", LOG).failure.value == (
-        "CUDA failed: an illegal memory access was encountered."
-    )
+    state = read_log(read_bytes("killed") + b"CUDA error: an illegal memory access was encountered\n", LOG)
+    assert state.failure.value == "CUDA failed: an illegal memory access was encountered."
 
 
 def test_the_device_is_read_from_buffers_and_not_from_offloaded_layers() -> None:
-    log = (DATA / "llama-b10068" / "ready-lv4" / "server.log").read_text()
+    log = read_bytes("ready-lv4").decode()
     assert "offloaded 5/5 layers to GPU" in log
-    assert [row.match(log) is None for row in LOG.on_gpu] == [True]
-    assert all(row.match(log) for row in LOG.on_cpu)
+    assert not any(row.match(log) for row in LOG.on_gpu) and all(row.match(log) for row in LOG.on_cpu)
     gpu = "0.01.000.000 I load_tensors:        CUDA0 model buffer size = 15943.20 MiB"
     assert all(row.match(gpu) for row in LOG.on_gpu)
 

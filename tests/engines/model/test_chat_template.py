@@ -10,6 +10,7 @@ from sparkwright.app.queries import client_settings
 from sparkwright.app.stores import lock_update
 from sparkwright.console.events.summary import ServerSummary
 from sparkwright.engines import recipe_rules
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.model import chat_template, chat_template_tree
 from sparkwright.engines.model.chat_template import ChatTemplate
 from sparkwright.project.folder import Project
@@ -33,6 +34,15 @@ SYSTEM = (
     "{% if messages[0].role != 'system' %}{{ '<s>system\\nYou are Qwen, created by Alibaba Cloud.\\n' }}{% endif %}"
     + PLAIN
 )
+
+
+def read_chat(text: str) -> dict[str, Any]:
+    """Return the lock's entry of a model whose only file is this template."""
+    return chat_template_tree.read_chat_files({"chat_template.jinja": text}.get)
+
+
+def find_template_problems(flags: dict[str, Any], chat: dict[str, Any]) -> list[Finding]:
+    return recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, chat))
 
 
 def parse_template(text: str) -> ChatTemplate:
@@ -66,20 +76,20 @@ def test_thinking_and_request_fields_are_read_from_the_template(
 
 
 def test_earlier_thinking_system_prompt_date_and_tools_are_read() -> None:
-    assert (
-        parse_template(ON).keeps_thinking,
-        parse_template(OFF).keeps_thinking,
-        parse_template(EFFORT).keeps_thinking,
-    ) == (False, False, True)
-    assert (parse_template(ON).tools, parse_template(PLAIN).tools) == (True, False)
+    on, effort, plain = parse_template(ON), parse_template(EFFORT), parse_template(PLAIN)
+    assert [template.keeps_thinking for template in (on, parse_template(OFF), effort)] == [False, False, True]
+    assert (on.tools, plain.tools) == (True, False)
     assert parse_template(SYSTEM).system_prompt == "You are Qwen, created by Alibaba Cloud."
-    assert parse_template(EFFORT).system_prompt.startswith("You are ChatGPT") and parse_template(EFFORT).dated
-    assert parse_template(PLAIN).system_prompt == "" and not parse_template(PLAIN).dated
+    assert effort.system_prompt.startswith("You are ChatGPT") and effort.dated
+    assert plain.system_prompt == "" and not plain.dated
 
 
-def test_the_lock_entry_is_read_back() -> None:
-    for text in (ON, OFF, EFFORT, PLAIN):
-        assert ChatTemplate.from_json(parse_template(text).to_json()) == parse_template(text)
+@pytest.mark.parametrize("text", [ON, OFF, EFFORT, PLAIN], ids=["on", "off", "effort", "plain"])
+def test_the_lock_entry_is_read_back(text: str) -> None:
+    assert ChatTemplate.from_json(parse_template(text).to_json()) == parse_template(text)
+
+
+def test_a_malformed_lock_entry_is_unknown() -> None:
     assert ChatTemplate.from_json({"fields": 3}) is None
 
 
@@ -91,10 +101,11 @@ def test_an_invalid_template_is_unknown(text: str) -> None:
 
 
 def test_a_template_is_not_run() -> None:
-    hostile = (
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ 10 ** 10 ** 10 }}{% for a in range(10 ** 12) %}{% endfor %}"
+    introspection = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    assert (
+        parse_template(introspection + "{{ 10 ** 10 ** 10 }}{% for a in range(10 ** 12) %}{% endfor %}").thinking
+        == "none"
     )
-    assert parse_template(hostile).thinking == "none"
 
 
 FILES = {
@@ -106,11 +117,10 @@ FILES = {
 def test_sampling_defaults_are_read_from_the_model_files() -> None:
     chat = chat_template_tree.read_chat_files(FILES.get)
     assert (chat["template"]["thinking"], chat["sampling"]) == ("on", {"temperature": 0.6, "top_p": 0.95})
-    result = dict(chat_template.fact_lines(chat))
-    assert result["sampling"] == "generation_config.json: temperature 0.6, top_p 0.95"
-    assert result["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
-    bare = chat_template_tree.read_chat_files({"chat_template.jinja": PLAIN}.get)
-    assert dict(chat_template.fact_lines(bare)) == {
+    facts = dict(chat_template.fact_lines(chat))
+    assert facts["sampling"] == "generation_config.json: temperature 0.6, top_p 0.95"
+    assert facts["thinking"] == 'on by default; per request: "chat_template_kwargs": {"enable_thinking": false}'
+    assert dict(chat_template.fact_lines(read_chat(PLAIN))) == {
         "template": "reads no request fields",
         "sampling": "no generation_config.json; the engine's own defaults apply",
     }
@@ -123,21 +133,15 @@ def test_a_template_whose_name_is_not_text_is_skipped() -> None:
 
 
 def test_a_model_without_a_template_file_is_reported() -> None:
-    assert dict(chat_template.fact_lines({"template": None, "sampling": {}}))["template"].startswith(
-        "not in the model's files: code or a flag builds its prompts"
-    )
+    facts = dict(chat_template.fact_lines({"template": None, "sampling": {}}))
+    assert facts["template"].startswith("not in the model's files: code or a flag builds its prompts")
 
 
 def test_hostile_lock_entries_are_sanitized() -> None:
-    hostile = {
-        "fields": ["a b", "x" * 900, 3, "ok"],
-        "switch": "rm -rf",
-        "thinking": "maybe",
-        "system_prompt": "a\x1b[2Jb" * 99,
-    }
-    chat = chat_template.validate_entry(
-        {"template": {**hostile, "keeps_thinking": 7}, "sampling": {"temperature": "hot", "evil": 1}}
-    )
+    text = "a\x1b[2Jb" * 99
+    hostile = {"fields": ["a b", "x" * 900, 3, "ok"], "switch": "rm -rf", "thinking": "maybe", "system_prompt": text}
+    sampling = {"temperature": "hot", "evil": 1}
+    chat = chat_template.validate_entry({"template": {**hostile, "keeps_thinking": 7}, "sampling": sampling})
     assert chat is not None and chat["sampling"] == {}
     template = chat["template"]
     assert (template["switch"], template["thinking"], template["keeps_thinking"]) == ("", None, None)
@@ -149,43 +153,29 @@ def test_hostile_lock_entries_are_sanitized() -> None:
 def test_a_field_that_the_template_does_not_read_is_named() -> None:
     chat = chat_template_tree.read_chat_files(FILES.get)
     flags = {"default-chat-template-kwargs": {"reasoning_effort": "low", "enable_thinking": False}}
-    (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, chat))
-    assert finding.sentence == (
-        "default-chat-template-kwargs.reasoning_effort has no effect: the model's chat template does not read it"
-        " (it reads enable_thinking)."
-    )
+    (finding,) = find_template_problems(flags, chat)
+    assert "default-chat-template-kwargs.reasoning_effort has no effect" in finding.sentence
+    assert "(it reads enable_thinking)" in finding.sentence
     assert finding.ways_out[0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}
-    assert (
-        recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({**flags, "chat-template": "/mine.jinja"}, chat))
-        == []
-    )
-    assert (
-        recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase(flags, {})) == []
-    )  # what was not read proves nothing
+    assert find_template_problems({**flags, "chat-template": "/mine.jinja"}, chat) == []
+    assert find_template_problems(flags, {}) == [], "an unread template proves nothing"
 
 
 def test_a_model_without_sampling_defaults_is_reported() -> None:
-    chat = chat_template_tree.read_chat_files({"chat_template.jinja": PLAIN}.get)
-    (finding,) = recipe_rules.TEMPLATE_RULES.check(recipe_rules.TemplateCase({}, chat))
+    chat = read_chat(PLAIN)
+    (finding,) = find_template_problems({}, chat)
     assert (finding.severity, "no generation_config.json" in finding.sentence) == ("info", True)
-    own = recipe_rules.TemplateCase({"override-generation-config": {"temperature": 1}}, chat)
-    assert recipe_rules.TEMPLATE_RULES.check(own) == []
+    assert find_template_problems({"override-generation-config": {"temperature": 1}}, chat) == []
 
 
 def test_a_revision_that_changes_the_template_behaviour_is_shown() -> None:
-    def entry(commit: str, text: str) -> dict[str, Any]:
-        return {
-            "commit": commit * 40,
-            "files": [],
-            "chat": chat_template_tree.read_chat_files({"chat_template.jinja": text}.get),
-        }
-
-    rows = {row.what: (row.before, row.after) for row in lock_update.compare_models(entry("a", ON), entry("b", OFF))}
+    old, new = (
+        {"commit": letter * 40, "files": [], "chat": read_chat(text)} for letter, text in (("a", ON), ("b", OFF))
+    )
+    rows = {row.what: (row.before, row.after) for row in lock_update.compare_models(old, new)}
     assert rows["thinking"][0].startswith("on by default") and rows["thinking"][1].startswith("off by default")
     assert rows["template"] == ("reads enable_thinking; renders tools", "reads thinking")
-    assert not any(
-        row.what == "thinking" for row in lock_update.compare_models({**entry("a", ON), "chat": None}, entry("b", OFF))
-    )
+    assert "thinking" not in [row.what for row in lock_update.compare_models({**old, "chat": None}, new)]
 
 
 @pytest.mark.parametrize(
@@ -198,9 +188,9 @@ def test_a_revision_that_changes_the_template_behaviour_is_shown() -> None:
     ],
 )  # fmt: skip
 def test_client_describes_thinking_as_the_template_does(text: str, line: str, switch: str) -> None:
-    chat = chat_template_tree.read_chat_files({"chat_template.jinja": text}.get) if text else {}
-    value = ServerSummary("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
-    output = client_settings.render_text(Project(Path(__file__).parents[3]), value)
+    chat = read_chat(text) if text else {}
+    server = ServerSummary("spark1", "r", "i", "m", "c", "served", "http://127.0.0.1:8000", chat=chat)
+    output = client_settings.render_text(Project(Path(__file__).parents[3]), server)
     assert line in output if line else "thinking  " not in output
     assert switch in output if switch else "chat_template_kwargs: {" not in output
     assert ("reasoning: true" in output) is (text == EFFORT)

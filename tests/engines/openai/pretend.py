@@ -1,4 +1,4 @@
-"""A server that speaks OpenAI's API on loopback, with paths and metrics of its own."""
+"""A simulated server on loopback with OpenAI's API, and with its own paths and metrics."""
 
 import json
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ DESCRIBED: Engine = engine.get_engine("openai").with_section(SECTION)
 
 @dataclass
 class FakeServer:
-    """A pretended server with OpenAI's API."""
+    """A simulated server with OpenAI's API."""
 
-    #: of the health path
+    #: status of the health path
     status: int = 200
-    #: refuse keys that OpenAI's API does not have
+    #: refuse keys that are not in OpenAI's API
     strict: bool = False
     key: str = ""
     steps: int = 0

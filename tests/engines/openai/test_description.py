@@ -1,4 +1,4 @@
-"""A description travels in a label: what comes back is what the recipe said, and a label that is damaged or hostile says nothing."""
+"""Descriptions of servers in container labels: valid ones are read back, damaged or hostile ones are ignored."""
 
 import json
 from typing import Any
@@ -14,10 +14,9 @@ DEFAULT_HTTP = engine.get_engine("openai").http
 
 
 def parse_label(**changes: Any) -> engine.Engine:
-    """Return the engine of a container with this description."""
-    return engine.from_labels(
-        {ENGINE_LABEL: "openai", DESCRIPTION_LABEL: json.dumps({**DESCRIBED.description, **changes})}
-    )
+    """Return the engine of a container whose description has these changes."""
+    description = json.dumps({**DESCRIBED.description, **changes})
+    return engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: description})
 
 
 def test_the_schema_has_every_key_of_a_section() -> None:
@@ -31,7 +30,7 @@ def test_container_labels_describe_the_engine_of_the_recipe() -> None:
     assert (labelled.http.models, labelled.http.metrics) == ("/openai/models", "/stats/prom")
     assert labelled.http.roles[http.HEARTBEAT] == http.MetricSample("steps_total", 'mode="decode"')
     assert set(DESCRIBED.labels) == {ENGINE_LABEL, DESCRIPTION_LABEL}
-    assert "served_name" not in labelled.description, "the container needs what checks ask, no more"
+    assert "served_name" not in labelled.description, "only what checks need is stored"
 
 
 @pytest.mark.parametrize(
@@ -59,11 +58,8 @@ def test_container_labels_describe_the_engine_of_the_recipe() -> None:
 def test_a_label_that_no_recipe_could_have_is_ignored(changes: dict[str, Any]) -> None:
     labelled = parse_label(**changes)
     assert labelled.description == {}
-    assert (labelled.http.health, labelled.http.port, labelled.http.metrics) == (
-        DEFAULT_HTTP.health,
-        DEFAULT_HTTP.port,
-        "",
-    )
+    assert (labelled.http.health, labelled.http.port) == (DEFAULT_HTTP.health, DEFAULT_HTTP.port)
+    assert labelled.http.metrics == ""
     assert labelled.key is None
 
 
@@ -80,12 +76,7 @@ def test_a_description_on_a_container_of_another_engine_is_ignored() -> None:
 
 
 def test_missing_keys_are_unknown() -> None:
-    assert (DEFAULT_HTTP.metrics, DEFAULT_HTTP.version, DEFAULT_HTTP.settings, dict(DEFAULT_HTTP.roles)) == (
-        "",
-        "",
-        "",
-        {},
-    )
+    assert DEFAULT_HTTP.metrics == DEFAULT_HTTP.version == DEFAULT_HTTP.settings == "" and not DEFAULT_HTTP.roles
     assert engine.get_engine("openai").advice.memory({"served_name": "m"}, {}).bytes == 0
     assert engine.get_engine("openai").advice.memory({"memory_gib": 2}, {}).bytes == 2 * 2**30
 
@@ -94,13 +85,15 @@ def test_a_setting_is_read_only_from_its_described_path() -> None:
     info = {"limits": {"max_seq_len": 4096}, "kv": {"a": 1}, "max_model_len": 7}
     assert DESCRIBED.http.settings_of(info) == {"max_model_len": 4096}
     assert DESCRIBED.http.settings_of([1]) == {}
-    for none in (float("nan"), float("inf"), 10**400):
-        assert DESCRIBED.http.settings_of({"limits": {"max_seq_len": none}}) == {}
+    for number in (float("nan"), float("inf"), 10**400):
+        assert DESCRIBED.http.settings_of({"limits": {"max_seq_len": number}}) == {}
 
 
 def test_the_key_comes_from_a_file_flag_or_variable() -> None:
-    by_flag = engine.get_engine("openai").with_section({**SECTION, "key": {"file_flag": "api-key-file"}}).key
-    by_variable = engine.get_engine("openai").with_section({**SECTION, "key": {"env": "SERVER_KEY"}}).key
+    by_flag, by_variable = (
+        engine.get_engine("openai").with_section({**SECTION, "key": key}).key
+        for key in ({"file_flag": "api-key-file"}, {"env": "SERVER_KEY"})
+    )
     assert by_flag and by_variable
     assert by_flag.words == ("--api-key-file", "/run/sparkwright/engine.key")
     assert by_flag.program(("serve",)) == ("serve",)

@@ -1,4 +1,4 @@
-"""Our checks against a server whose paths and metrics are its own."""
+"""Checks of a server with unusual paths and metrics."""
 
 from pathlib import Path
 
@@ -45,13 +45,8 @@ def test_a_key_is_required_and_used(tmp_path: Path) -> None:
 def test_counters_are_read_by_role() -> None:
     with serving(FakeServer(steps=40, done=3, running=2)) as server:
         counters, cache = server_counters.read_counters(HTTP, server.url, "")
-    assert counters == {
-        engine_http.HEARTBEAT: 40,
-        engine_http.GENERATED: 3,
-        engine_http.RUNNING: 2,
-        engine_http.WAITING: 0,
-    }
-    assert cache == {}
+    roles = (engine_http.HEARTBEAT, engine_http.GENERATED, engine_http.RUNNING, engine_http.WAITING)
+    assert (counters, cache) == (dict(zip(roles, (40, 3, 2, 0), strict=True)), {})
 
 
 def test_a_version_path_that_is_not_described_is_not_queried() -> None:

@@ -1,4 +1,4 @@
-"""Notes on the prompts that a server makes, over templates in the style of real ones, each with one peculiarity."""
+"""Notes on a server's rendered prompts, from templates like real ones with one unexpected behaviour each."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from sparkwright.engines.probes import prompts
 from sparkwright.engines.probes.prompts import CONVERSATIONS, Prompt
 
-#: ChatML as most models have it; thinking of earlier turns stays under either name
+#: parts of ChatML, the most common template; it keeps earlier thinking under either name
 PARTS = "{%% macro text(c) %%}{%% if c is string %%}{{ c }}{%% else %%}{%% for p in c %%}%s{%% endfor %%}{%% endif %%}{%% endmacro %%}"
 TEXT = PARTS % "{% if not loop.first %}\n{% endif %}{{ p.text or '<image>' }}"
 THOUGHT = "{% set t = m.reasoning or m.reasoning_content %}{% if t %}<think>{{ t }}</think>{% endif %}"
@@ -23,7 +23,7 @@ SYSTEM_MOVES = (
 OWN_SYSTEM = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Nova, made by nobody, and you are always polite.<|im_end|>\n{% endif %}"
 
 
-def template(
+def build_template(
     start: str = "", turn: str = TURN % (THOUGHT, CALLS), loop: str = "for m in messages", end: str = END
 ) -> str:
     return start + "{% " + loop + " %}" + turn + "{% endfor %}" + end
@@ -32,7 +32,7 @@ def template(
 def render_prompts(source: str) -> dict[str, Prompt]:
     """Return the prompts of a server with this template, as transformers renders them."""
     environment = jinja2.Environment()
-    environment.globals["raise_exception"] = _raise
+    environment.globals["raise_exception"] = raise_exception
     prompts_by_name = {}
     for name, body in CONVERSATIONS.items():
         fields: dict[str, Any] = {"add_generation_prompt": True, **body, **body.get("chat_template_kwargs", {})}
@@ -43,7 +43,7 @@ def render_prompts(source: str) -> dict[str, Prompt]:
     return prompts_by_name
 
 
-def _raise(message: str) -> str:
+def raise_exception(message: str) -> str:
     raise jinja2.TemplateError(message)
 
 
@@ -60,21 +60,21 @@ SWITCHED = "{% if '/no_think' in text(messages[-1].content) %}<think></think>{% 
     [
         (SYSTEM_MOVES, "it puts the system prompt into the last question"),
         ("{% for m in messages if m.role != 'system' %}" + PLAIN + "{% endfor %}", "it drops the system prompt"),
-        (template(OWN_SYSTEM), "it adds text before a conversation without a system prompt: 'system You are Nova"),
-        (template("Answer in one hundred words, and never say why you do.\n"), "before every conversation: 'Answer in"),
-        (template(turn=REFUSES_SYSTEM + PLAIN), "a system message after the first turn is refused: System first."),
-        (template(loop="for m in messages if m.role != 'system' or m == messages[0]"), "a system message after the first turn is dropped"),
-        (template(turn=PLAIN.replace("{{ text(m.content) }}", "{{ text(m.content).replace('/no_think', '') }}")), "it deletes /no_think from a user's text, even in paths"),
-        (template(end=END + SWITCHED), "in a user's text switches thinking, regardless of the request's fields"),
-        (template(turn=TURN % (THOUGHT, "{% for c in m.tool_calls or [] %}<call>{% if c.function.arguments is mapping %}{{ c.function.arguments }}{% endif %}</call>{% endfor %}")), "it drops the arguments of earlier tool calls"),
-        (template(loop="for m in messages if m.role != 'tool'"), "it drops the results of tools"),
-        (template(ALTERNATES), "a question after a tool's result is refused: Roles must alternate."),
-        (template(turn=PLAIN.replace("text(m.content)", "m.content")), "a list of parts in Python notation instead of their text"),
-        (template(turn=PLAIN), "it drops the thinking of earlier turns"),
-        (template(turn=TURN % (KEEPS_IF, CALLS)), "unless a request sets preserve_thinking: true and sends the thinking as `reasoning_content`"),
-        (template(turn=TURN % (THOUGHT.replace("m.reasoning or ", ""), CALLS)), "reaches the model only under `reasoning_content`"),
-        (template(turn=TURN % (EMPTY, CALLS)), "it puts empty thinking marks before earlier answers"),
-        (template(turn=TURN % ("{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}", CALLS)), "an answer to continue begins with different marks"),
+        (build_template(OWN_SYSTEM), "it adds text before a conversation without a system prompt: 'system You are Nova"),
+        (build_template("Answer in one hundred words, and never say why you do.\n"), "before every conversation: 'Answer in"),
+        (build_template(turn=REFUSES_SYSTEM + PLAIN), "a system message after the first turn is refused: System first."),
+        (build_template(loop="for m in messages if m.role != 'system' or m == messages[0]"), "a system message after the first turn is dropped"),
+        (build_template(turn=PLAIN.replace("{{ text(m.content) }}", "{{ text(m.content).replace('/no_think', '') }}")), "it deletes /no_think from a user's text, even in paths"),
+        (build_template(end=END + SWITCHED), "in a user's text switches thinking, regardless of the request's fields"),
+        (build_template(turn=TURN % (THOUGHT, "{% for c in m.tool_calls or [] %}<call>{% if c.function.arguments is mapping %}{{ c.function.arguments }}{% endif %}</call>{% endfor %}")), "it drops the arguments of earlier tool calls"),
+        (build_template(loop="for m in messages if m.role != 'tool'"), "it drops the results of tools"),
+        (build_template(ALTERNATES), "a question after a tool's result is refused: Roles must alternate."),
+        (build_template(turn=PLAIN.replace("text(m.content)", "m.content")), "a list of parts in Python notation instead of their text"),
+        (build_template(turn=PLAIN), "it drops the thinking of earlier turns"),
+        (build_template(turn=TURN % (KEEPS_IF, CALLS)), "unless a request sets preserve_thinking: true and sends the thinking as `reasoning_content`"),
+        (build_template(turn=TURN % (THOUGHT.replace("m.reasoning or ", ""), CALLS)), "reaches the model only under `reasoning_content`"),
+        (build_template(turn=TURN % (EMPTY, CALLS)), "it puts empty thinking marks before earlier answers"),
+        (build_template(turn=TURN % ("{% if loop.last and m.role == 'assistant' %}<think></think>{% endif %}", CALLS)), "an answer to continue begins with different marks"),
     ],
 )  # fmt: skip
 def test_unexpected_template_behaviour_is_a_note(source: str, note: str) -> None:
@@ -83,8 +83,8 @@ def test_unexpected_template_behaviour_is_a_note(source: str, note: str) -> None
 
 
 def test_an_ordinary_template_has_no_notes() -> None:
-    both = "{% for t in [m.reasoning, m.reasoning_content] if t %}<think>{{ t }}</think>{% endfor %}"
-    assert prompts.notes(render_prompts(template(turn=TURN % (both, CALLS))), thinks=True) == []
+    thinking = "{% for t in [m.reasoning, m.reasoning_content] if t %}<think>{{ t }}</think>{% endfor %}"
+    assert prompts.notes(render_prompts(build_template(turn=TURN % (thinking, CALLS))), thinks=True) == []
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_an_ordinary_template_has_no_notes() -> None:
     ],
 )  # fmt: skip
 def test_parts_of_a_message_stay_separate_and_in_place(part: str, notes: list[str]) -> None:
-    source = template(PARTS % part, turn=TURN % ("", CALLS))
+    source = build_template(PARTS % part, turn=TURN % ("", CALLS))
     assert prompts.notes(render_prompts(source), thinks=False) == notes
 
 
 def test_a_server_without_prompts_has_no_notes_and_a_refusal_is_its_last_line() -> None:
     assert prompts.notes({}, thinks=True) == []
     assert prompts.parse_prompt(200, {"tokens": [1]}, "") == Prompt()
-    words = "\n----\nWhile executing\n   ^\nError: Jinja Exception: System first."
-    assert prompts.parse_prompt(500, None, words) == Prompt(refusal="System first.")
+    error = "\n----\nWhile executing\n   ^\nError: Jinja Exception: System first."
+    assert prompts.parse_prompt(500, None, error) == Prompt(refusal="System first.")
     assert prompts.parse_prompt(400, None, "") == Prompt(refusal="status 400")
