@@ -1,6 +1,6 @@
-"""The sandbox's SGLang on a port of its own: the same that `deploy --host sandbox` serves with.
+"""The sandbox's simulated SGLang on a free port, as in `deploy --host sandbox`.
 
-It is no evidence of what SGLang does: docs/engine-agreement.md.
+It proves nothing about the real SGLang: docs/engine-agreement.md.
 """
 
 import json
@@ -22,12 +22,12 @@ CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_pos
 
 @dataclass
 class FakeSglang:
-    """A pretended SGLang server."""
+    """A simulated SGLang server."""
 
     port: int = field(default_factory=free_port)
-    #: the sandbox's present fault
+    #: the sandbox's current fault
     fault: str = ""
-    #: of the log
+    #: lines of the log
     lines: list[str] = field(default_factory=list)
     ready: threading.Event = field(default_factory=threading.Event)
 
@@ -42,8 +42,7 @@ class FakeSglang:
     @property
     def paths(self) -> list[str]:
         """The requested paths, from the log."""
-        options = [line.split('"')[1].split()[1] for line in self.lines if "HTTP/1.1" in line]
-        return [path for path in options if path]
+        return [line.split('"')[1].split()[1] for line in self.lines if "HTTP/1.1" in line]
 
     def append_line(self, line: str) -> None:
         self.lines.append(line)
@@ -51,7 +50,7 @@ class FakeSglang:
             self.ready.set()
 
     def server(self, folder: Path, *flags: str, published: int | None = None) -> SglangServer:
-        """Return a server that is not started. folder: for its model. published: the port of its container."""
+        """Return a server before its start. folder: for its model. published: the port of its container."""
         folder.joinpath("config.json").write_text(json.dumps(CONFIG))
         folder.joinpath("model.safetensors").write_bytes(bytes(WEIGHTS // SIZE_SCALE))
         words = ("--model-path", str(folder), "--port", str(self.port), "--served-model-name", "m", *flags)
@@ -69,24 +68,24 @@ class FakeSglang:
 @contextmanager
 def serving(plan: FakeSglang, folder: Path, *flags: str, published: int | None = None) -> Iterator[Process]:
     """Listen on loopback while the block runs."""
-    value = plan.server(folder, *(flags or ("--enable-metrics",)), published=published)
-    thread = threading.Thread(target=value.run, daemon=True)
+    server = plan.server(folder, *(flags or ("--enable-metrics",)), published=published)
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     assert plan.ready.wait(20), plan.log
     try:
-        yield value
+        yield server
     finally:
-        value.stop()
+        server.stop()
         thread.join()
 
 
 def wait_for_exit(server: SglangServer) -> int:
-    """Return the exit code of a server that ends by itself."""
+    """Return the exit code of a server that fails to start."""
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(server.run()), daemon=True)
     thread.start()
     thread.join(20)
     if not codes:
         server.stop()
-        raise AssertionError("it serves")
+        raise AssertionError("the server serves")
     return codes[0]

@@ -1,4 +1,4 @@
-"""A recipe's flags for SGLang: names, words, the way back, and what is refused. No real SGLang stood for it."""
+"""A recipe's flags for SGLang: names, rendering, parsing, and invalid values. Not tested with a real SGLang."""
 
 import argparse
 from collections.abc import Iterable
@@ -29,21 +29,13 @@ def test_every_spelling_of_a_flag_has_the_same_name(written: str, name: str) -> 
 def test_aliases_and_constants_are_known_flags() -> None:
     aliases = {word.removeprefix("--") for option in flags.TABLE.newest.values() for word in option.words[1:]}
     assert not aliases & set(flags.TABLE.newest)
-    for name in (
-        flags.CONTEXT,
-        flags.SLOTS,
-        flags.CHUNK_SIZE,
-        flags.MEMORY,
-        flags.METRICS,
-        flags.SLEEP_ON_IDLE,
-        *flags.KEYS,
-    ):
-        assert name in flags.properties()
+    constants = {flags.CONTEXT, flags.SLOTS, flags.CHUNK_SIZE, flags.MEMORY, flags.METRICS, flags.SLEEP_ON_IDLE}
+    assert constants | {*flags.KEYS} <= set(flags.properties())
     assert flags.MODEL not in flags.properties()
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("value", "words"),
     [
         ({"context_length": 131072}, "--context-length 131072"),
         ({"context-length": "128Ki"}, "--context-length 128Ki"),
@@ -58,11 +50,11 @@ def test_aliases_and_constants_are_known_flags() -> None:
         ({"port": None}, ""),
     ],
 )  # fmt: skip
-def test_flags_are_rendered_as_words_and_parsed_back(given: dict[str, Any], words: str) -> None:
-    assert " ".join(flags.argv(given)) == words
-    again = flags.parse_command(["sglang", "serve", "--model-path", "/models/a", *flags.argv(given)])
-    assert again.model == "/models/a"
-    assert flags.argv(again.flags) == flags.argv(given)
+def test_flags_are_rendered_as_words_and_parsed_back(value: dict[str, Any], words: str) -> None:
+    assert " ".join(flags.argv(value)) == words
+    parsed = flags.parse_command(["sglang", "serve", "--model-path", "/models/a", *flags.argv(value)])
+    assert parsed.model == "/models/a"
+    assert flags.argv(parsed.flags) == flags.argv(value)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +70,15 @@ def test_foreign_commands_are_parsed(words: str) -> None:
 
 
 def test_a_command_listens_on_all_addresses_and_has_metrics() -> None:
-    server_engine = engine.get_engine("sglang").flags
-    assert server_engine.ENTRYPOINT == ("sglang", "serve")
-    words = " ".join(server_engine.command("/models/a", {"served-model-name": "a"}))
+    assert engine.get_engine("sglang").flags.ENTRYPOINT == ("sglang", "serve")
+    words = " ".join(flags.command("/models/a", {"served-model-name": "a"}))
     assert words == "--model-path /models/a --host 0.0.0.0 --port 30000 --enable-metrics --served-model-name a"
     assert "--port 9000" in " ".join(flags.command("/models/a", {"port": 9000}))
     assert "--enable-metrics" not in flags.command("/models/a", {"enable-metrics": False})
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "why"),
+    ("name", "value", "problem"),
     [
         ("context-length", "128q", "must be a whole number, such as 131072 or 128Ki, got '128q'"),
         ("max-running-requests", 0, "must be at least 1, got 0"),
@@ -103,12 +94,12 @@ def test_a_command_listens_on_all_addresses_and_has_metrics() -> None:
         ("default-chat-template-kwargs", "a=1", "must be a mapping, as YAML or as JSON, got 'a=1'"),
     ],
 )  # fmt: skip
-def test_invalid_values_are_described(name: str, given: Any, why: str) -> None:
-    assert flags.find_value_problem({name: given}, name) == why
+def test_invalid_values_are_described(name: str, value: Any, problem: str) -> None:
+    assert flags.find_value_problem({name: value}, name) == problem
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "value"),
     [
         ("context-length", "128k"),
         ("chunked-prefill-size", -1),
@@ -119,8 +110,8 @@ def test_invalid_values_are_described(name: str, given: Any, why: str) -> None:
         ("a-new-flag", object()),
     ],
 )
-def test_valid_values_are_accepted(name: str, given: Any) -> None:
-    assert flags.find_value_problem({name: given}, name) == ""
+def test_valid_values_are_accepted(name: str, value: Any) -> None:
+    assert flags.find_value_problem({name: value}, name) == ""
 
 
 def test_name_port_context_and_chunk_size_are_read_from_flags() -> None:
@@ -132,7 +123,7 @@ def test_name_port_context_and_chunk_size_are_read_from_flags() -> None:
 
 
 def format_help(options: Iterable[Option]) -> str:
-    """Return argparse's help for such a table."""
+    """Return argparse's help with these options."""
     parser = argparse.ArgumentParser(prog="sglang serve")
     for option in options:
         if option.kind == "switch":
@@ -148,14 +139,13 @@ def format_help(options: Iterable[Option]) -> str:
 def test_the_help_of_an_image_lists_its_options() -> None:
     options = flags.TABLE.newest
     language = [option for name, option in options.items() if name != "model-type"]
-    around = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
-    images = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"
-    listed_options = image.parse_options("INFO something imported\n" + around + format_help(language) + images)
+    notice = "Use `sglang serve --model-type BACKEND --help` for backend-specific help.\n"
+    image_help = "usage: sglang serve [-h]\n\noptions:\n  --num-gpus NUM_GPUS\n"
+    listed_options = image.parse_options("INFO something imported\n" + notice + format_help(language) + image_help)
     assert listed_options == dict(image.reference_shapes())
-    newer = [option for name, option in options.items() if name != "sleep-on-idle"]
-    difference = image.difference(
-        image.parse_options(format_help([*newer, Option("int", name="a-new-flag", words=("--a-new-flag",))]))
-    )
+    changed = [option for name, option in options.items() if name != "sleep-on-idle"]
+    changed.append(Option("int", name="a-new-flag", words=("--a-new-flag",)))
+    difference = image.difference(image.parse_options(format_help(changed)))
     assert difference == {"like": flags.SOURCE_RELEASE, "differ": {"sleep-on-idle": None, "a-new-flag": "1"}}
     assert "sleep-on-idle" not in image.restore_options(difference)
     assert image.restore_options(difference)["a-new-flag"] == "1"

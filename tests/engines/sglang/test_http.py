@@ -1,4 +1,4 @@
-"""SGLang's answers, written as its source says (0.5.23): no real server stood for them."""
+"""SGLang's answers, written according to its source (0.5.23), not recorded from a real server."""
 
 from typing import Any
 
@@ -42,8 +42,8 @@ def test_settings_are_read_from_server_info() -> None:
         "model_path": "/models/qwen38",
         "served_name": "qwen3.8-27b",
     }
-    named = {"slots", "mem_fraction_static", "model_path", "served_name"}
-    assert set(settings) - named <= set(FIELDS), "by the names of what the log tells"
+    only_in_answers = {"slots", "mem_fraction_static", "model_path", "served_name"}
+    assert set(settings) - only_in_answers <= set(FIELDS), "the names are those of the log's settings"
     assert HTTP.version_of(INFO) == "0.5.23"
 
 

@@ -1,4 +1,4 @@
-"""SGLang's log by lines as its source writes them (0.5.9, 0.5.23): no real log stood for this."""
+"""SGLang's log, written according to its source (0.5.9, 0.5.23), not recorded from a real server."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.log.reader import read_log, strip_prefix
 
 LOG = engine.get_engine("sglang").log
+LINE = "[2026-11-21 00:08:10] "
 START = """\
 [2026-11-21 00:07:43] server_args=ServerArgs(model_path='/m', quantization='modelopt_fp4', disable_radix_cache=False, port=30000)
 [2026-11-21 00:07:50] Attention backend not specified. Use flashinfer backend by default.
@@ -21,49 +22,39 @@ START = """\
 @pytest.mark.parametrize(("size", "on"), [(8192, True), (-1, False)])
 def test_the_scheduler_line_has_the_settings(size: int, on: bool) -> None:
     state = read_log(START.format(size=size), LOG)
-    wanted = {
-        "chunked_prefill": on,
-        "prefix_caching": True,
-        "max_model_len": 131072,
-        "slots": 48,
-        "kv_cache_tokens": 400000,
+    expected = {"chunked_prefill": on, "prefix_caching": True, "max_model_len": 131072, "slots": 48, "ready": True}
+    expected |= {"attention_backend": "flashinfer", "kv_cache_tokens": 400000}
+    expected |= {
+        "kv_cache_dtype": "float8_e4m3fn",
+        "quantization": "modelopt_fp4",
+        "weights_s": 60.25,
+        "ready_s": 120.0,
     }
-    wanted |= {"kv_cache_dtype": "float8_e4m3fn", "quantization": "modelopt_fp4", "weights_s": 60.25, "ready_s": 120.0}
-    wanted |= {"attention_backend": "flashinfer", "ready": True}
-    assert {name: state.value(name) for name in wanted} == wanted
+    assert {name: state.value(name) for name in expected} == expected
     assert state.stage_s == {"arguments": 17.0, "weights": 61.0, "kv cache": 1.0, "graphs": 28.0, "scheduler": 13.0}
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("cause", "consequence", "sentence"),
     [
-        ("sglang serve: error: unrecognized arguments: --x", "unknown argument: --x."),
-        (
-            "launch_server.py: error: argument --port: expected one argument",
-            "the engine refuses its arguments: argument --port: expected one argument.",
-        ),
-        (
-            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static=0.5\n"
-            "[2026-11-21 00:08:10] Rank 0 scheduler died during initialization (exit code: 1).",
-            "no memory is left for its KV cache: mem-fraction-static 0.5 is too low for the weights.",
-        ),
-        (
-            "ValueError: Model architectures ['XForCausalLM'] are not supported for now.\n[2026-11-21 00:08:10] SIGQUIT received. It usually means one child failed.",
-            "this engine cannot load XForCausalLM.",
-        ),
-        (
-            "[2026-11-21 00:08:10] Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (OOM killer)",
-            "a process of its engine was OOM-killed.",
-        ),
-        (
-            "[2026-11-21 00:08:10] Scheduler hit an exception: Traceback (most recent call last):\nKeyError: 'x'\n[2026-11-21 00:08:10] SIGQUIT received. It usually means",
-            "KeyError: 'x'.",
-        ),
+        ("sglang serve: error: unrecognized arguments: --x", "", "unknown argument: --x."),
+        ("launch_server.py: error: argument --port: expected one argument", "",
+         "the engine refuses its arguments: argument --port: expected one argument."),
+        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static=0.5",
+         "Rank 0 scheduler died during initialization (exit code: 1).",
+         "no memory is left for its KV cache: mem-fraction-static 0.5 is too low for the weights."),
+        ("ValueError: Model architectures ['XForCausalLM'] are not supported for now.",
+         "SIGQUIT received. It usually means one child failed.", "this engine cannot load XForCausalLM."),
+        ("", "Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (OOM killer)",
+         "a process of its engine was OOM-killed."),
+        (f"{LINE}Scheduler hit an exception: Traceback (most recent call last):\nKeyError: 'x'",
+         "SIGQUIT received. It usually means", "KeyError: 'x'."),
     ],
-)
-def test_the_cause_outranks_its_consequences(words: str, sentence: str) -> None:
+)  # fmt: skip
+def test_the_cause_outranks_its_consequences(cause: str, consequence: str, sentence: str) -> None:
     start = START.partition("[2026-11-21 00:08:00]")[0]
-    assert read_log(f"{start}{words}\n", LOG).failure.value == sentence
+    log = f"{start}{cause}\n" + (f"{LINE}{consequence}\n" if consequence else "")
+    assert read_log(log, LOG).failure.value == sentence
 
 
 def test_a_requested_stop_is_not_a_failure() -> None:
@@ -83,11 +74,11 @@ def test_the_newer_release_prints_its_arguments_as_a_mapping() -> None:
 
 
 def test_a_backend_chosen_before_the_arguments_is_read() -> None:
-    """0.5.23 resolves its arguments first, then prints them: the line with them begins a start."""
-    selection, message = "Attention backend not specified. Use triton backend by default.", "[2026-11-21 00:07:42] "
+    """0.5.23 resolves its arguments before it prints the line that begins a start."""
+    selection = "[2026-11-21 00:07:42] Attention backend not specified. Use triton backend by default."
     lines = [line for line in START.format(size=8192).splitlines() if "Attention backend" not in line]
     arguments = lines[0].replace("port=", "decode_attention_backend='fa3', attention_backend='triton', port=")
-    assert read_log("\n".join([message + selection, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
+    assert read_log("\n".join([selection, arguments, *lines[1:]]), LOG).value("attention_backend") == "triton"
 
 
 def test_chunked_prefill_disabled_for_the_model_is_off() -> None:

@@ -1,4 +1,4 @@
-"""Our checks against the sandbox's SGLang: what they ask, and what they make of its answers and refusals."""
+"""The checks of a server against the sandbox's simulated SGLang."""
 
 import json
 from collections.abc import Iterator
@@ -41,14 +41,14 @@ def read_counters(server: FakeSglang) -> dict[str, float]:
 @contextmanager
 def open_stream(server: FakeSglang) -> Iterator[HTTPResponse]:
     """Yield a long answer whose first tokens have arrived."""
-    line = HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
     body = {"messages": [{"role": "user", "content": "Count."}], "max_tokens": 4000, "stream": True, "ignore_eos": True}
-    line.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-    answer = line.getresponse()
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
     for _ in range(20):
         answer.readline()
     yield answer
-    line.close()
+    connection.close()
 
 
 def test_a_generating_server_is_ready_with_version_and_context(tmp_path: Path) -> None:
@@ -59,18 +59,18 @@ def test_a_generating_server_is_ready_with_version_and_context(tmp_path: Path) -
     assert "/version" not in server.paths
 
 
-@pytest.mark.parametrize("why", ["starting", "wedged"])
-def test_a_health_answer_of_503_means_loading(tmp_path: Path, why: str) -> None:
+@pytest.mark.parametrize("state", ["starting", "wedged"])
+def test_a_health_answer_of_503_means_loading(tmp_path: Path, state: str) -> None:
     with serving(server := FakeSglang(), tmp_path) as process:
-        if why == "starting":
+        if state == "starting":
             process.status = "starting"  # type: ignore[attr-defined]
         else:
             server.fault = "wedge"
         result = check_health(tmp_path, server)
     assert (result.failed, result.data["verdict"]) == (True, "loading")
     assert result.msg.startswith("/health answers 503")
-    wait_until(lambda: server.paths)  # a request is logged once it is answered, and the answer may arrive first
-    assert server.paths == ["/health"], "nothing more is asked of it"
+    wait_until(lambda: server.paths)  # the answer may arrive before the request is logged
+    assert server.paths == ["/health"], "no further request"
 
 
 def test_a_server_key_is_required_and_used(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_models_settings_and_log_agree(tmp_path: Path) -> None:
     )  # fmt: skip
     with serving(server := FakeSglang(), tmp_path, *flags):
         assert engine.detect_from_models(http_probe.send_request(server.url, "/v1/models").json()) == SGLANG
-        message = SGLANG.http.settings_of(http_probe.send_request(server.url, SGLANG.http.settings).json())
-    assert (message["version"], message["mem_fraction_static"], message["served_name"]) == ("0.5.23", 0.6, "m")
-    assert (message["chunked_prefill"], message["prefix_caching"]) == (False, False)
+        settings = SGLANG.http.settings_of(http_probe.send_request(server.url, SGLANG.http.settings).json())
+    assert (settings["version"], settings["mem_fraction_static"], settings["served_name"]) == ("0.5.23", 0.6, "m")
+    assert (settings["chunked_prefill"], settings["prefix_caching"]) == (False, False)
     state = read_log(server.log, SGLANG.log)
     assert (state.ready, state.value("chunked_prefill"), state.value("prefix_caching")) == (True, False, False)
-    assert state.value("kv_cache_tokens") == message["kv_cache_tokens"]
+    assert state.value("kv_cache_tokens") == settings["kv_cache_tokens"]
 
 
 def test_any_model_name_is_served(tmp_path: Path) -> None:

@@ -1,15 +1,14 @@
-"""Releases that load an architecture; unknown between two registries that were read."""
+"""Releases that support an architecture; unknown between two registries that were read."""
 
 import pytest
 from packaging.version import Version
 
-from sparkwright.engines.model import architecture_tables as dense
 from sparkwright.engines.model import architecture_tables as tables
 from sparkwright.engines.vllm.architecture_support import SUPPORT, describe_support, is_supported
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "answer"),
+    ("name", "version", "supported"),
     [
         ("Qwen3_5MoeForConditionalGeneration", "0.16.0", False),
         ("Qwen3_5MoeForConditionalGeneration", "0.17.0", True),
@@ -34,12 +33,12 @@ from sparkwright.engines.vllm.architecture_support import SUPPORT, describe_supp
         ("RecurrentGemmaForCausalLM", "0.32.0", False),
         ("LlamaForCausalLM", "0.32.0", True),
         ("LlamaForCausalLM", "0.9.0", None),
-        ("NobodysModel", "0.32.0", None),
-        ("Qwen3NextForCausalLM", "of today", None),
+        ("UnknownModel", "0.32.0", None),
+        ("Qwen3NextForCausalLM", "nightly", None),
     ],
 )
-def test_a_release_supports_the_architectures_of_its_registry(name: str, version: str, answer: bool | None) -> None:
-    assert is_supported(name, version) is answer
+def test_a_release_supports_the_architectures_of_its_registry(name: str, version: str, supported: bool | None) -> None:
+    assert is_supported(name, version) is supported
 
 
 def test_every_recurrent_architecture_has_its_releases() -> None:
@@ -47,26 +46,25 @@ def test_every_recurrent_architecture_has_its_releases() -> None:
 
 
 def test_releases_are_in_order() -> None:
-    for item in SUPPORT.values():
-        held = [Version(text) for text in (item.newest_without, item.since, item.until) if text]
-        assert held == sorted(held)
+    for support in SUPPORT.values():
+        bounds = [Version(text) for text in (support.newest_without, support.since, support.until) if text]
+        assert bounds == sorted(bounds)
 
 
 def test_no_architecture_is_both_dense_and_recurrent() -> None:
-    recurrent = set(tables.RECURRENT_ARCHITECTURES)
-    assert (
-        recurrent & {*dense.GENERATING_ARCHITECTURES, *dense.POOLING_ARCHITECTURES, *dense.DROPPED_ARCHITECTURES}
-        == set()
-    )
-    assert [
-        name
-        for name in (*dense.GENERATING_ARCHITECTURES, *dense.POOLING_ARCHITECTURES)
-        if tables.DRAFT_NAMES.search(name)
-    ] == []
+    dense = {*tables.GENERATING_ARCHITECTURES, *tables.POOLING_ARCHITECTURES}
+    assert set(tables.RECURRENT_ARCHITECTURES) & {*dense, *tables.DROPPED_ARCHITECTURES} == set()
+    assert [name for name in dense if tables.DRAFT_NAMES.search(name)] == []
 
 
-def test_supported_releases_are_described() -> None:
-    assert describe_support("Qwen3_5ForConditionalGeneration") == "0.17.0 and newer; none up to 0.16.0"
-    assert describe_support("BambaForCausalLM") == "0.10.2 to 0.23.0, not since"
-    assert describe_support("ZambaForCausalLM") == "none up to 0.33.0"
-    assert describe_support("NobodysModel") == ""
+@pytest.mark.parametrize(
+    ("name", "description"),
+    [
+        ("Qwen3_5ForConditionalGeneration", "0.17.0 and newer; none up to 0.16.0"),
+        ("BambaForCausalLM", "0.10.2 to 0.23.0, not since"),
+        ("ZambaForCausalLM", "none up to 0.33.0"),
+        ("UnknownModel", ""),
+    ],
+)
+def test_supported_releases_are_described(name: str, description: str) -> None:
+    assert describe_support(name) == description

@@ -9,7 +9,7 @@ from sparkwright.engines.vllm.rules.rule import Example
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "why", "instead"),
+    ("name", "version", "reason", "successor"),
     [
         ("VLLM_ATTENTION_BACKEND", "0.26.0", "vLLM does not read it from 0.15.0 on", "attention-backend"),
         ("VLLM_USE_FLASHINFER_MOE_FP4", "0.32.0", "vLLM does not read it from 0.24.0 on", "moe-backend"),
@@ -17,19 +17,19 @@ from sparkwright.engines.vllm.rules.rule import Example
         ("VLLM_ATTENTION_BACKEND", None, "vLLM does not read it from 0.15.0 on", "attention-backend"),
     ],
 )
-def test_an_unread_variable_is_named_with_its_successor(name: str, version: str | None, why: str, instead: str) -> None:
+def test_an_unread_variable_is_named_with_its_successor(
+    name: str, version: str | None, reason: str, successor: str
+) -> None:
     unread = environment.find_unread(name, Version(version) if version else None)
     assert unread is not None
-    assert (unread.why, unread.instead, unread.certain) == (why, instead, version is not None)
+    assert (unread.why, unread.instead, unread.certain) == (reason, successor, version is not None)
 
 
 @pytest.mark.parametrize(
     ("name", "version"),
     [
-        ("VLLM_ATTENTION_BACKEND", "0.14.1"),
-        ("VLLM_CACHE_ROOT", "0.33.0"),
-        ("NCCL_DEBUG", "0.33.0"),
-        ("VLLM_PORT", None),
+        *(("VLLM_ATTENTION_BACKEND", "0.14.1"), ("VLLM_CACHE_ROOT", "0.33.0")),
+        *(("NCCL_DEBUG", "0.33.0"), ("VLLM_PORT", None)),
     ],
 )
 def test_a_variable_that_is_read_or_foreign_is_not_a_finding(name: str, version: str | None) -> None:
@@ -38,8 +38,7 @@ def test_a_variable_that_is_read_or_foreign_is_not_a_finding(name: str, version:
 
 def test_a_release_newer_than_the_table_is_uncertain() -> None:
     unread = environment.find_unread("VLLM_NEW_THING", Version("0.40.0"))
-    assert unread is not None
-    assert not unread.certain
+    assert unread is not None and not unread.certain
 
 
 def test_every_successor_is_a_known_flag() -> None:

@@ -1,4 +1,4 @@
-"""Failures of engines, as cases: last words and the sentence for them (failures.yml)."""
+"""Failures of vLLM: the last lines of a log and their explanation (failures.yml)."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,9 @@ from sparkwright.engines.log.failure_collector import MAX_EXCEPTIONS, ExceptionC
 from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.vllm.log import LOG
 
-HERE = Path(__file__).parent
-CASES: list[dict[str, Any]] = yaml.safe_load((HERE / "failures.yml").read_text())
-BEGUN = "(APIServer pid=1) INFO 10-20 10:00:00 [api_utils.py:286] non-default args: {'model': '/m'}\n"
-READY = BEGUN + "INFO:     Application startup complete.\n"
+CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("failures.yml").read_text())
+START = "(APIServer pid=1) INFO 10-20 10:00:00 [api_utils.py:286] non-default args: {'model': '/m'}\n"
+READY = START + "INFO:     Application startup complete.\n"
 
 
 def case_id(case: dict[str, Any]) -> str:
@@ -22,7 +21,7 @@ def case_id(case: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_the_failure_of_a_start_is_explained(case: dict[str, Any]) -> None:
-    state = read_log(BEGUN + case["words"], LOG)
+    state = read_log(START + case["words"], LOG)
     assert state.failure.value == case["failure"]
     if case["failure"]:
         assert state.failure.evidence in case["words"]
@@ -49,15 +48,18 @@ def test_refused_arguments_begin_a_new_start() -> None:
 
 
 def test_an_old_error_does_not_explain_a_later_end() -> None:
-    old = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
-    between = "(APIServer pid=1) DEBUG 10-20 10:00:00 [a.py:1] all is well\n" * 2000
+    old_error = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    later_lines = "(APIServer pid=1) DEBUG 10-20 10:00:00 [a.py:1] all is well\n" * 2000
     end = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
-    assert read_log(READY + old + between + end, LOG).failure.value == "its engine failed while it served a request."
+    assert (
+        read_log(READY + old_error + later_lines + end, LOG).failure.value
+        == "its engine failed while it served a request."
+    )
 
 
 def test_an_error_is_not_a_failure_if_the_start_continues() -> None:
-    goes_on = "(EngineCore pid=7) INFO 10-20 10:00:05 [a.py:1] Starting to load model /m...\n"
-    assert read_log(BEGUN + "RuntimeError: odd\n" + goes_on, LOG).failure.value is None
+    next_stage = "(EngineCore pid=7) INFO 10-20 10:00:05 [a.py:1] Starting to load model /m...\n"
+    assert read_log(START + "RuntimeError: odd\n" + next_stage, LOG).failure.value is None
 
 
 def test_errors_during_a_shutdown_are_not_failures() -> None:
@@ -68,15 +70,13 @@ def test_errors_during_a_shutdown_are_not_failures() -> None:
 
 
 def test_a_failure_without_a_known_cause_mentions_speculation() -> None:
-    arguments = BEGUN.replace("'/m'}", "'/m', 'speculative_config': {'method': 'mtp', 'num_speculative_tokens': 3}}")
+    arguments = START.replace("'/m'}", "'/m', 'speculative_config': {'method': 'mtp', 'num_speculative_tokens': 3}}")
     ready = arguments + "INFO:     Application startup complete.\n"
     end = "(EngineCore pid=1) ERROR 08-20 11:03:00 [core.py:1] EngineCore encountered a fatal error.\n"
-    failed = read_log(
-        ready + end + "(EngineCore pid=1) ERROR 08-20 11:03:00 [core.py:1] KeyError: 'x'\n", LOG
-    ).failure.value
-    assert failed == (
-        "its engine failed while it served a request: KeyError: 'x'. "
-        "Speculation is on (mtp): run `bench.ab` without speculative-config to see whether it is the cause."
+    error = "(EngineCore pid=1) ERROR 08-20 11:03:00 [core.py:1] KeyError: 'x'\n"
+    failure = str(read_log(ready + end + error, LOG).failure.value)
+    assert failure.startswith(
+        "its engine failed while it served a request: KeyError: 'x'. Speculation is on (mtp): run `bench.ab`"
     )
     failure = read_log(ready + end + "RuntimeError: CUDA error: no kernel image is available\n", LOG).failure.value
     assert failure == "its kernels were not built for this GPU."
@@ -84,9 +84,9 @@ def test_a_failure_without_a_known_cause_mentions_speculation() -> None:
 
 def test_an_exception_is_read_across_chunk_boundaries() -> None:
     case = next(case for case in CASES if "nvcc" in case["words"])
-    log = (BEGUN + case["words"]).encode()
-    for at in range(len(BEGUN), len(log), 7):
-        assert read_log(iter((log[:at], log[at:])), LOG).failure.value == case["failure"]
+    log = (START + case["words"]).encode()
+    for offset in range(len(START), len(log), 7):
+        assert read_log(iter((log[:offset], log[offset:])), LOG).failure.value == case["failure"]
 
 
 def test_an_exception_of_a_request_does_not_explain_the_end_of_the_engine() -> None:
@@ -95,20 +95,20 @@ def test_an_exception_of_a_request_does_not_explain_the_end_of_the_engine() -> N
         "(EngineCore pid=9) ERROR 08-20 11:03:00 [core.py:1] EngineCore encountered a fatal error.\n"
         "(EngineCore pid=9) ERROR 08-20 11:03:00 [core.py:1] IndexError: list index out of range\n"
     )
-    failed = read_log(READY + request + end, LOG).failure.value
-    assert failed == "its engine failed while it served a request: IndexError: list index out of range."
+    failure = read_log(READY + request + end, LOG).failure.value
+    assert failure == "its engine failed while it served a request: IndexError: list index out of range."
 
 
 def test_collected_exceptions_take_bounded_memory() -> None:
-    reader = ExceptionCollector(LOG.prefix)
-    for at in range(5000):
-        reader.feed(f"(Worker_{at} pid={at}) KeyError: {at}", at)
-        reader.feed(f"(Worker_{at} pid={at}) more of it", at)
-    assert len(list(reader.find_near(0, 10_000))) == MAX_EXCEPTIONS
+    collector = ExceptionCollector(LOG.prefix)
+    for number in range(5000):
+        collector.feed(f"(Worker_{number} pid={number}) KeyError: {number}", number)
+        collector.feed(f"(Worker_{number} pid={number}) second line", number)
+    assert len(list(collector.find_near(0, 10_000))) == MAX_EXCEPTIONS
 
 
 @pytest.mark.parametrize("variable", ["VLLM_ATTENTION_BACKEND", "VLLM_NO_SUCH_THING"])
 def test_each_unread_variable_is_a_warning(variable: str) -> None:
     unread = "(APIServer pid=1) WARNING 11-20 08:00:00 [envs.py:2096] Unknown vLLM environment variable detected: "
-    state = read_log(f"{BEGUN}{unread}VLLM_OTHER\n{unread}{variable}\n{unread}{variable}\n", LOG)
+    state = read_log(f"{START}{unread}VLLM_OTHER\n{unread}{variable}\n{unread}{variable}\n", LOG)
     assert [line.rpartition(" ")[2] for line in state.warnings] == ["VLLM_OTHER", variable]
