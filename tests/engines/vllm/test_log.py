@@ -1,4 +1,4 @@
-"""Start-up logs of a real vLLM 0.32.0, read: effective settings, stages, and why it died."""
+"""Start-up logs of a real vLLM 0.32.0: effective settings, stages and failures."""
 
 from pathlib import Path
 
@@ -10,8 +10,6 @@ from sparkwright.engines.log.state import FIELDS
 from sparkwright.engines.vllm.log import LOG
 
 DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
-
-
 GPU_START = """\
 (APIServer pid=1) INFO 12-31 23:58:00 [api_utils.py:286] non-default args: {'model': '/m'}
 (EngineCore pid=77) INFO 12-31 23:58:10 [core.py:133] Initializing a V1 LLM engine (v0.27.1) with config: model='/m', \
@@ -34,8 +32,12 @@ INFO:     Application startup complete.
 """
 
 
-def read_state(case: str) -> EngineState:
-    return read_log((DATA / case / "server.log").read_bytes(), LOG)
+def read_bytes(case: str) -> bytes:
+    return (DATA / case / "server.log").read_bytes()
+
+
+def read_state(case: str, later_lines: str = "") -> EngineState:
+    return read_log(read_bytes(case) + later_lines.encode(), LOG)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +61,8 @@ def test_effective_settings_are_read_from_the_dump(case: str, chunked: bool, pre
 
 def test_block_size_cache_mode_and_capacity_of_a_hybrid_are_read() -> None:
     state = read_state("hybrid-chunked-on")
-    assert state.value("block_size") == 256
-    assert state.value("mamba_cache_mode") == "align"
-    assert state.value("kv_cache_tokens") == 1525201
-    assert state.value("max_concurrency") == 372.36
+    expected = {"block_size": 256, "mamba_cache_mode": "align", "kv_cache_tokens": 1525201, "max_concurrency": 372.36}
+    assert {name: state.value(name) for name in expected} == expected
     assert state.shards == (1, 1)
 
 
@@ -75,12 +75,9 @@ def test_block_size_cache_mode_and_capacity_of_a_hybrid_are_read() -> None:
         ("err-no-model", "there is no model at /models/does-not-exist in the container."),
         ("err-port-in-use", "its port is in use inside the container's network."),
         ("err-kv-too-big", "its KV cache needs 900.0 GiB of memory, and 15.03 GiB were free."),
-        (
-            "jamba-eager",
-            "its engine failed while it served a request: IndexError: Dimension out of range (expected to be in range of [-2, 1], but got 2).",
-        ),
+        ("jamba-eager", "its engine failed while it served a request: IndexError: Dimension out of range (expected to be in range of [-2, 1], but got 2)."),
     ],
-)
+)  # fmt: skip
 def test_the_failure_of_a_real_start_is_explained(case: str, sentence: str) -> None:
     state = read_state(case)
     assert state.failure.value == sentence
@@ -88,39 +85,35 @@ def test_the_failure_of_a_real_start_is_explained(case: str, sentence: str) -> N
 
 
 def test_a_stopped_server_has_not_failed() -> None:
-    assert "EngineDeadError" in (DATA / "llama-eager" / "server.log").read_text()
+    assert b"EngineDeadError" in read_bytes("llama-eager")
     assert read_state("llama-eager").failure.value is None
 
 
 def test_only_the_last_start_counts() -> None:
-    first, second = (DATA / case / "server.log" for case in ("llama-chunked-off", "llama-eager"))
-    state = read_log(first.read_bytes() + second.read_bytes(), LOG)
+    state = read_log(read_bytes("llama-chunked-off") + read_bytes("llama-eager"), LOG)
     assert state.value("chunked_prefill") is True
     assert not any("disabling chunked prefill" in warning for warning in state.warnings)
 
 
 def test_a_truncated_last_start_leaves_settings_unknown() -> None:
-    log = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
+    log = read_bytes("hybrid-chunked-on")
     banner_only = log[: log.index(b"non-default args")]
     state = read_log(log + banner_only, LOG)
     assert {name for name in FIELDS if state.value(name) is not None} == {"version"}
     before_banner = log + log[: log.index(b"  version ")]
-    assert read_log(before_banner, LOG).value("kv_cache_tokens") == 1525201, "nothing began yet"
+    assert read_log(before_banner, LOG).value("kv_cache_tokens") == 1525201, "no new start has begun"
     arguments_only = log[log.index(b"non-default args") : log.index(b"Resolved architecture")]
     assert read_log(log + arguments_only, LOG).value("version") is None
 
 
 def test_refused_arguments_begin_a_new_start() -> None:
-    good, refused = (DATA / case / "server.log" for case in ("llama-eager", "err-unknown-arg"))
-    state = read_log(good.read_bytes() + refused.read_bytes(), LOG)
-    assert state.value("version") is None
-    assert state.failure.value == "unknown argument: --no-such-flag."
+    state = read_log(read_bytes("llama-eager") + read_bytes("err-unknown-arg"), LOG)
+    assert (state.value("version"), state.failure.value) == (None, "unknown argument: --no-such-flag.")
 
 
 def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
-    dump = b"Dumping input data for V1 LLM engine (v9.9.9) with config: model='x', enable_chunked_prefill=False, quantization=fp8, \n"
-    log = (DATA / "llama-eager" / "server.log").read_bytes()
-    assert read_log(log + dump, LOG).to_json() == read_log(log, LOG).to_json()
+    dump = "Dumping input data for V1 LLM engine (v9.9.9) with config: model='x', enable_chunked_prefill=False, quantization=fp8, \n"
+    assert read_state("llama-eager", dump).to_json() == read_state("llama-eager").to_json()
 
 
 @pytest.mark.parametrize(
@@ -128,11 +121,7 @@ def test_a_crash_dump_is_neither_a_start_nor_a_value() -> None:
     [
         ("INFO 01-01 Initializing a V0 LLM engine (v0.10.1) with config: chunked_prefill_enabled=False, x", "0.10.1", False),
         ("Initializing a V1 LLM engine (v0.11.0) with config: chunked_prefill_enabled=True, pooler", "0.11.0", True),
-        (
-            "(EngineCore_DP0 pid=9) INFO Initializing a V1 LLM engine (v0.17.1+cu130) with config: enable_chunked_prefill=False, x",
-            "0.17.1+cu130",
-            False,
-        ),
+        ("(EngineCore_DP0 pid=9) INFO Initializing a V1 LLM engine (v0.17.1+cu130) with config: enable_chunked_prefill=False, x", "0.17.1+cu130", False),
     ],
 )  # fmt: skip
 def test_the_dump_of_every_version_is_read(line: str, version: str, chunked: bool) -> None:
@@ -149,52 +138,37 @@ def test_the_dump_of_every_version_is_read(line: str, version: str, chunked: boo
     ],
 )
 def test_every_banner_begins_a_start_and_names_the_version(banner: str) -> None:
-    log = (DATA / "llama-eager" / "server.log").read_text()
-    state = read_log(log + banner + "\n", LOG)
+    state = read_state("llama-eager", f"{banner}\n")
     assert {name: reading.value for name, reading in state.readings.items()} == {"version": "0.11.0"}
 
 
 def test_a_logged_prompt_is_not_a_log_line() -> None:
-    log = (DATA / "llama-eager" / "server.log").read_text()
-    options = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
-    assert read_log(log + options * 3, LOG).to_json() == read_log(log, LOG).to_json()
+    request = "INFO [logger.py:1] Received request cmpl-1: prompt: 'non-default args: { enable_chunked_prefill=False, KV cache size: 1 tokens'\n"
+    assert read_state("llama-eager", request * 3).to_json() == read_state("llama-eager").to_json()
 
 
 def test_settings_and_durations_of_a_gpu_start_are_read() -> None:
     state = read_log(GPU_START, LOG)
-    wanted = {
-        "attention_backend": "FLASHINFER",
-        "cudagraph_mode": "PIECEWISE",
-        "cuda_graphs": True,
+    expected = {"attention_backend": "FLASHINFER", "cudagraph_mode": "PIECEWISE", "cuda_graphs": True}
+    expected |= {
         "quantization": "fp8",
+        "kv_cache_dtype": "fp8",
+        "block_size": 2096,
+        "kv_cache_tokens": 2231552,
+        "max_concurrency": 17.03,
     }
-    wanted |= {"kv_cache_dtype": "fp8", "block_size": 2096, "kv_cache_tokens": 2231552, "max_concurrency": 17.03}
-    wanted |= {
-        "weights_s": 214.3,
-        "compile_s": 52.1,
-        "autotune_s": 37.351,
-        "graphs_s": 14.0,
-        "init_s": 121.0,
-        "ready_s": 390.0,
-    }
-    assert {name: state.value(name) for name in wanted} == wanted
-    assert state.stage_s == {
-        "arguments": 10.0,
-        "engine": 10.0,
-        "weights": 220.0,
-        "compile": 60.0,
-        "kv cache": 5.667,
-        "autotune": 54.333,
-        "graphs": 30.0,
-        "server": 0.0,
-    }
+    expected |= {"weights_s": 214.3, "compile_s": 52.1, "autotune_s": 37.351}
+    expected |= {"graphs_s": 14.0, "init_s": 121.0, "ready_s": 390.0}
+    assert {name: state.value(name) for name in expected} == expected
+    stages = "arguments", "engine", "weights", "compile", "kv cache", "autotune", "graphs", "server"
+    assert state.stage_s == dict(zip(stages, (10.0, 10.0, 220.0, 60.0, 5.667, 54.333, 30.0, 0.0), strict=True))
     assert state.warnings == []
 
 
 def test_repeated_warnings_are_reported_once() -> None:
     warning = "(Worker pid=9) WARNING 11-21 10:00:0%d [jit.py:9] Triton kernel JIT compilation during inference: %s. This causes\n"
-    state = read_log("".join(warning % (n % 10, f"kernel_{n}") for n in range(100)), LOG)
-    assert [warning[-20:] for warning in state.warnings] == [" kernel_0. This causes"[-20:]]
+    state = read_log("".join(warning % (number % 10, f"kernel_{number}") for number in range(100)), LOG)
+    assert ["kernel_0. This causes" in warning for warning in state.warnings] == [True]
 
 
 def test_a_missing_setting_is_unknown_and_not_off() -> None:
@@ -203,38 +177,33 @@ def test_a_missing_setting_is_unknown_and_not_off() -> None:
     assert not state.ready
 
 
-def test_a_later_line_outranks_the_dump() -> None:
-    text = (
-        DATA / "llama-eager" / "server.log"
-    ).read_text() + "\nINFO Disabling chunked prefill for model without KVCache\n"
-    assert read_log(text, LOG).value("chunked_prefill") is False
-    assert (
-        read_log(text + "INFO Disabling prefix caching: model has non-causal attention layers.", LOG).value(
-            "prefix_caching"
-        )
-        is False
-    )
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Disabling chunked prefill for model without KVCache", "chunked_prefill"),
+        ("Disabling prefix caching: model has non-causal attention layers.", "prefix_caching"),
+    ],
+)
+def test_a_later_line_outranks_the_dump(line: str, name: str) -> None:
+    assert read_state("llama-eager", f"INFO {line}\n").value(name) is False
 
 
 def test_an_unknown_error_is_quoted() -> None:
     worker = "(Worker pid=7) ERROR 11-21 07:47:10 [multiproc_executor.py:953] AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'"
-    last = "RuntimeError: Engine core initialization failed. See root cause above."
-    message = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
-    assert read_log(f"{worker}\n{last}\n", LOG).failure.value == message
-    assert read_log(f"{last}\n", LOG).failure.value == "its engine failed to start."
+    end = "RuntimeError: Engine core initialization failed. See root cause above."
+    failure = "AttributeError: 'Lfm2Config' object has no attribute 'conv_dim'."
+    assert read_log(f"{worker}\n{end}\n", LOG).failure.value == failure
+    assert read_log(f"{end}\n", LOG).failure.value == "its engine failed to start."
 
 
 def test_colours_invalid_bytes_and_truncation_are_tolerated() -> None:
-    raw = (DATA / "hybrid-chunked-on" / "server.log").read_bytes()
+    raw = read_bytes("hybrid-chunked-on")
     coloured = b"\xff\xfe\n" + raw.replace(b"(EngineCore", b"\x1b[0;36m(EngineCore")
     assert read_log(coloured, LOG).value("chunked_prefill") is True
     assert read_log(raw[: len(raw) // 3], LOG).ready is False
 
 
-# The durations of a start's stages: from a log to the line of the history and of `status`.
-
-
-COMPILED = Path(__file__).parents[2] / "data/vllm-0.32.0-compiled"
+COMPILED = DATA.with_name("vllm-0.32.0-compiled")
 
 
 def test_stages_of_a_gpu_start_are_formatted_in_order() -> None:
@@ -247,9 +216,8 @@ def test_an_eager_start_has_no_compile_or_graph_stage() -> None:
 
 
 def test_invalid_durations_from_a_host_are_not_shown() -> None:
-    assert (
-        log_state.format_stages({"weights": "[red]1[/]", "compile": True, "graphs": 2.5, "other": 1}) == "graphs 2.5 s"
-    )
+    stages = {"weights": "[red]1[/]", "compile": True, "graphs": 2.5, "other": 1}
+    assert log_state.format_stages(stages) == "graphs 2.5 s"
 
 
 def test_the_compile_time_of_a_compiled_start_is_read() -> None:

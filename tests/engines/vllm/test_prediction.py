@@ -1,4 +1,4 @@
-"""Predicted block sizes against what engines have said in their logs."""
+"""Predicted block sizes, compared with the logs of engines."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.engines.configs import load_config
 
 LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 
-#: the models of the recorded logs; a CPU keeps the state in float32 and aligns to 128
+#: the models of the recorded logs
 TINY_QWEN3_NEXT: dict[str, Any] = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
@@ -43,6 +43,11 @@ TINY_JAMBA: dict[str, Any] = {
 }
 
 
+def predict_on_cpu(model: dict[str, Any], alignment: int) -> int | None:
+    """Return the block size on a CPU, which keeps the state in float32 and aligns to 128."""
+    return block_size(model, "auto", ssm_dtype="float32", alignment=alignment)
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "tokens"),
     [
@@ -56,7 +61,7 @@ TINY_JAMBA: dict[str, Any] = {
         ("granite-4.0-h-1b", "auto", 400),
     ],
 )
-def test_predicted_block_sizes_match_logged_ones(name: str, dtype: str, tokens: int) -> None:
+def test_predicted_block_sizes_match_published_logs(name: str, dtype: str, tokens: int) -> None:
     assert block_size(load_config(name), dtype) == tokens
 
 
@@ -65,15 +70,14 @@ def test_predicted_block_sizes_match_logged_ones(name: str, dtype: str, tokens: 
 )
 def test_predicted_block_sizes_match_recorded_logs(case: str, model: dict[str, Any], logged: int | None) -> None:
     state = read_log((LOGS / case / "server.log").read_bytes(), LOG)
-    assert state.value("block_size") == logged  # no line where the usual 128 is enough
-    assert block_size(model, "auto", ssm_dtype="float32", alignment=128) == (logged or 128)
+    assert state.value("block_size") == logged  # a block of 128 is not logged
+    assert predict_on_cpu(model, alignment=128) == (logged or 128)
 
 
 @pytest.mark.parametrize(("case", "model"), [("qwen3next-eager", TINY_QWEN3_NEXT), ("jamba-eager", TINY_JAMBA)])
 def test_predicted_padding_matches_recorded_logs(case: str, model: dict[str, Any]) -> None:
     text = (LOGS / case / "server.log").read_text()
-    block = block_size(model, "auto", ssm_dtype="float32", alignment=128)
-    state = block_size(model, "auto", ssm_dtype="float32", alignment=1)  # in tokens, rounded up
+    block, state = predict_on_cpu(model, alignment=128), predict_on_cpu(model, alignment=1)  # in tokens, rounded up
     assert block and state
     padding = float(text.split("Padding mamba page size by ")[1].split("%")[0])
     assert 100 * (block - state) / state == pytest.approx(padding, abs=3)
@@ -90,10 +94,10 @@ def test_a_checkpoint_with_a_quantized_kv_cache_makes_auto_fp8() -> None:
     [
         "llama-3.1-8b-instruct",  # dense
         "granite-4-8b-dense-hybrid",  # dense, with the keys of a hybrid
-        "falcon-mamba-7b",  # no attention, no block of it
+        "falcon-mamba-7b",  # without attention
         "kimi-linear-48b-a3b-instruct",  # latent attention
         "qwen3.8-flash-next",  # states of several sizes
-        "falcon-h1-0.5b",  # its state's width is missing
+        "falcon-h1-0.5b",  # the width of its state is missing
         "lfm2-1.2b",
         "minimax-m1",
         "made-unknown-auto-map",
