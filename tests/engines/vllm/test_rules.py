@@ -1,10 +1,12 @@
 """Findings about recipes for vLLM, which depend on the release, and the flags for an expected state of chunked prefill."""
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import pytest
 
 from sparkwright.engines.advice import Decision
+from sparkwright.engines.findings import Finding
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import advice, rules, versions
 from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case
@@ -12,10 +14,17 @@ from sparkwright.engines.vllm.rules.rule import DENSE_MODEL, HYBRID_MODEL, Case
 UNCHUNKED = {"enable-chunked-prefill": False}
 
 
-def check_flags(flags: dict[str, Any], model: dict[str, Any], version: str | None, **more: Any) -> dict[str, str]:
+def find_problems(
+    flags: dict[str, Any], model: dict[str, Any], version: str | None, listed: Collection[str] = (), **request: Any
+) -> dict[str, Finding]:
+    """Return the findings by rule. listed: the options of the image."""
+    checked_request = rules.VllmRequest(flags, **request)
+    return {item.rule: item for item in rules.check(checked_request, classify(model), versions.parse(version), listed)}
+
+
+def check_flags(flags: dict[str, Any], model: dict[str, Any], version: str | None, **request: Any) -> dict[str, str]:
     """Return rule names with the severity of their findings."""
-    options = rules.VllmRequest(flags, **more)
-    return {item.rule: item.severity for item in rules.check(options, classify(model), versions.parse(version))}
+    return {rule: finding.severity for rule, finding in find_problems(flags, model, version, **request).items()}
 
 
 @pytest.mark.parametrize(
@@ -41,20 +50,17 @@ def test_prefix_caching_on_a_hybrid_needs_chunked_prefill(
     assert "prefix-caching-needs-chunked-prefill" not in check_flags(flags, DENSE_MODEL, version)
 
 
-def test_families_with_cache_mode_all_may_have_both_before_0_28() -> None:
-    bamba = {
-        "architectures": ["BambaForCausalLM"],
-        "model_type": "bamba",
-        "mamba_d_state": 128,
-        "attn_layer_indices": [9],
-    }
-    flags = {**UNCHUNKED, "enable-prefix-caching": True}
-    assert "prefix-caching-needs-chunked-prefill" not in check_flags(flags, bamba, "0.17.1")
-    assert (
-        check_flags({**flags, "mamba-cache-mode": "align"}, bamba, "0.17.1")["prefix-caching-needs-chunked-prefill"]
-        == "error"
-    )
-    assert check_flags(flags, bamba, "0.28.0")["prefix-caching-needs-chunked-prefill"] == "error"
+@pytest.mark.parametrize(
+    ("flags", "version", "severity"),
+    [({}, "0.17.1", None), ({"mamba-cache-mode": "align"}, "0.17.1", "error"), ({}, "0.28.0", "error")],
+)
+def test_families_with_cache_mode_all_may_have_both_before_0_28(
+    flags: dict[str, Any], version: str, severity: str | None
+) -> None:
+    architecture = {"architectures": ["BambaForCausalLM"], "model_type": "bamba"}
+    bamba = {**architecture, "mamba_d_state": 128, "attn_layer_indices": [9]}
+    found = check_flags({**UNCHUNKED, "enable-prefix-caching": True, **flags}, bamba, version)
+    assert found.get("prefix-caching-needs-chunked-prefill") == severity
 
 
 @pytest.mark.parametrize(
@@ -73,16 +79,15 @@ def test_a_block_of_2096_tokens_exceeds_a_budget_of_2048(
 ) -> None:
     flags = {"enable-prefix-caching": True, "kv-cache-dtype": dtype}
     flags |= {"max-num-batched-tokens": budget} if budget else {}
-    value = check_flags(flags, HYBRID_MODEL, version).get("block-over-budget")
-    assert (None if value == "info" else value) == severity
+    found = check_flags(flags, HYBRID_MODEL, version).get("block-over-budget")
+    assert (None if found == "info" else found) == severity
 
 
 def test_the_suggested_budget_is_the_value_of_the_change() -> None:
     model = {**HYBRID_MODEL, "text_config": {**HYBRID_MODEL["text_config"], "head_dim": 64}}
-    findings = rules.check(rules.VllmRequest({"kv-cache-dtype": "fp8"}), classify(model), versions.parse("0.32.0"))
-    (way,) = next(finding.ways_out for finding in findings if finding.rule == "block-over-budget")
-    assert way.changes == {"max-num-batched-tokens": 16384}
-    assert way.text.startswith("raise max-num-batched-tokens to 16384 (at least ")
+    (remedy,) = find_problems({"kv-cache-dtype": "fp8"}, model, "0.32.0")["block-over-budget"].ways_out
+    assert remedy.changes == {"max-num-batched-tokens": 16384}
+    assert remedy.text.startswith("raise max-num-batched-tokens to 16384 (at least ")
 
 
 @pytest.mark.parametrize(
@@ -108,32 +113,25 @@ def test_flags_exist_in_some_releases(flag: str, value: Any, version: str | None
     assert check_flags({flag: value}, DENSE_MODEL, version).get("unknown-flag") == severity
 
 
-@pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["by-table", "by-its-own-list"])
+@pytest.mark.parametrize("listed", [(), ("max-num-seqs", "max-model-len")], ids=["table", "options of the image"])
 def test_a_misspelt_flag_gets_the_intended_name(listed: tuple[str, ...]) -> None:
-    options = rules.VllmRequest({"max-num-seqss": 8})
-    result = rules.check(options, classify(DENSE_MODEL), versions.parse("0.32.0"), listed)
-    (value,) = (finding for finding in result if finding.rule == "unknown-flag")
-    assert [(way.text, way.changes) for way in value.ways_out] == [
+    finding = find_problems({"max-num-seqss": 8}, DENSE_MODEL, "0.32.0", listed)["unknown-flag"]
+    assert [(way.text, way.changes) for way in finding.ways_out] == [
         ("write max-num-seqs", {"max-num-seqss": None, "max-num-seqs": 8})
     ]
 
 
 def test_the_options_of_the_image_outrank_the_table() -> None:
-    options = rules.VllmRequest({"calculate-kv-scales": True, "brand-new": 1})
-    listed = {"brand-new", "max-num-seqs"}
-    (message,) = [
-        item
-        for item in rules.check(options, classify(DENSE_MODEL), versions.parse("0.20.0"), listed)
-        if item.rule == "unknown-flag"
-    ]
-    assert message.severity == "error"
-    assert "0.28.0" in message.sentence
+    flags, listed = {"calculate-kv-scales": True, "brand-new": 1}, {"brand-new", "max-num-seqs"}
+    found = rules.check(rules.VllmRequest(flags), classify(DENSE_MODEL), versions.parse("0.20.0"), listed)
+    (finding,) = (item for item in found if item.rule == "unknown-flag")
+    assert finding.severity == "error" and "0.28.0" in finding.sentence
 
 
 @pytest.mark.parametrize(
-    ("flag", "version", "severity", "why"),
+    ("flag", "version", "severity", "reason"),
     [
-        # between two releases that were read, of which both lack it, both have it, or one does
+        # between two known releases: both lack the flag, both have it, or one has it
         ("lora-extra-vocab-size", "0.19.1", "error", "it was removed in 0.12.0"),
         ("num-lookahead-slots", "0.10.2", None, ""),
         ("watchdog-config", "0.20.0", "error", "it was added in 0.33.0"),
@@ -144,13 +142,11 @@ def test_the_options_of_the_image_outrank_the_table() -> None:
         ("never-heard-of", "0.40.0", "warning", ""),
     ],
 )
-def test_the_options_of_every_known_release(flag: str, version: str, severity: str | None, why: str) -> None:
-    options = rules.VllmRequest({flag: True if flag == "disable-chunked-prefill" else 1})
-    message = {item.rule: item for item in rules.check(options, classify(DENSE_MODEL), versions.parse(version))}.get(
-        "unknown-flag"
-    )
-    assert (message.severity if message else None) == severity
-    assert message is None or why in message.sentence
+def test_the_options_of_every_known_release(flag: str, version: str, severity: str | None, reason: str) -> None:
+    value = True if flag == "disable-chunked-prefill" else 1
+    finding = find_problems({flag: value}, DENSE_MODEL, version).get("unknown-flag")
+    assert (finding.severity if finding else None) == severity
+    assert finding is None or reason in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -180,43 +176,34 @@ def test_an_engine_older_than_its_model_is_refused(model: dict[str, Any], versio
 )
 def test_image_tags_for_a_gb10(tag: str, rule: str | None) -> None:
     names = {"cuda13-image", "frozen-nightly", "moving-tag"}
-    assert names & check_flags({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}").keys() == (
-        {rule} if rule else set()
-    )
+    found = check_flags({}, DENSE_MODEL, None, image=f"vllm/vllm-openai:{tag}")
+    assert names & found.keys() == ({rule} if rule else set())
 
 
-def test_a_thinking_model_gets_the_server_side_switch_from_0_14_on() -> None:
-    options, kind = rules.VllmRequest({"reasoning-parser": "qwen3"}), classify(HYBRID_MODEL)
-    ways = {
-        version: [
-            way
-            for item in rules.check(options, kind, versions.parse(version))
-            if item.rule == "reasoning-truncates-answers"
-            for way in item.ways_out
-        ]
-        for version in ("0.13.0", "0.14.0")
-    }
-    assert not ways["0.13.0"]
-    assert ways["0.14.0"][0].changes == {"default-chat-template-kwargs": {"enable_thinking": False}}
+@pytest.mark.parametrize(
+    ("version", "changes"),
+    [("0.13.0", []), ("0.14.0", [{"default-chat-template-kwargs": {"enable_thinking": False}}])],
+)
+def test_a_thinking_model_gets_the_server_side_switch_from_0_14_on(version: str, changes: list[Any]) -> None:
+    finding = find_problems({"reasoning-parser": "qwen3"}, HYBRID_MODEL, version)["reasoning-truncates-answers"]
+    assert [way.changes for way in finding.ways_out] == changes
 
 
 def test_lengths_with_units_are_numbers() -> None:
-    assert "unchunked-budget" in check_flags(
-        {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}, DENSE_MODEL, "0.32.0"
-    )
+    flags = {**UNCHUNKED, "max-model-len": "32k", "max-num-batched-tokens": 4096}
+    assert "unchunked-budget" in check_flags(flags, DENSE_MODEL, "0.32.0")
     assert "model-length" in check_flags({"max-model-len": "256K"}, DENSE_MODEL, "0.32.0")
 
 
 def test_chunked_prefill_off_is_ignored_before_0_11_1() -> None:
     flags = {**UNCHUNKED, "max-num-batched-tokens": 1024}
-    message = check_flags(flags, DENSE_MODEL, "0.11.0")
-    assert message["ignored-flag"] == "warning"
-    assert "unchunked-budget" not in message
+    found = check_flags(flags, DENSE_MODEL, "0.11.0")
+    assert found["ignored-flag"] == "warning" and "unchunked-budget" not in found
     assert check_flags(flags, DENSE_MODEL, "0.12.0")["unchunked-budget"] == "error"
 
 
 @pytest.mark.parametrize(
-    ("flags", "published", "speaks"),
+    ("flags", "published", "refused"),
     [
         ({}, 8000, False),
         ({}, None, False),
@@ -235,14 +222,13 @@ def test_chunked_prefill_off_is_ignored_before_0_11_1() -> None:
         ({"ssl-keyfile": "/key.pem"}, 8000, True),
     ],
 )
-def test_an_unreachable_server_is_refused(flags: dict[str, Any], published: int | None, speaks: bool) -> None:
-    assert check_flags(flags, DENSE_MODEL, "0.32.0", published=published).get("out-of-reach") == (
-        "error" if speaks else None
-    )
+def test_an_unreachable_server_is_refused(flags: dict[str, Any], published: int | None, refused: bool) -> None:
+    found = check_flags(flags, DENSE_MODEL, "0.32.0", published=published)
+    assert found.get("out-of-reach") == ("error" if refused else None)
 
 
 @pytest.mark.parametrize(
-    ("flags", "result"),
+    ("flags", "texts"),
     [
         ({}, []),
         ({"safetensors-load-strategy": "lazy"}, []),
@@ -251,22 +237,25 @@ def test_an_unreachable_server_is_refused(flags: dict[str, Any], published: int 
         ({"load-format": "dummy"}, ["random weights"]),
     ],
 )
-def test_weight_loading_options_with_extra_costs_are_reported(flags: dict[str, Any], result: list[str]) -> None:
+def test_weight_loading_options_with_extra_costs_are_reported(flags: dict[str, Any], texts: list[str]) -> None:
     case = Case(rules.VllmRequest(flags), classify(DENSE_MODEL), versions.parse("0.32.0"))
-    message = [finding.sentence for finding in rules.RULES["weights-loading"].findings(case)]
-    assert len(message) == len(result) and all(word in value for word, value in zip(result, message, strict=True))
+    findings = list(rules.RULES["weights-loading"].findings(case))
+    assert len(findings) == len(texts) and all(text in findings[0].sentence for text in texts)
 
 
-def test_experts_per_token_are_compared_with_the_model_config() -> None:
-    model = {**DENSE_MODEL, "text_config": {"num_experts_per_tok": 8}}
-    for given, message in (
+@pytest.mark.parametrize(
+    ("overrides", "reported"),
+    [
         ({"text_config": {"num_experts_per_tok": 16}}, True),
         ('{"num_experts_per_tok": 4}', True),
         ({"num_experts_per_tok": 8}, False),
         ({"rope_theta": 1}, False),
         ("not json", False),
-    ):
-        assert ("experts-per-token" in check_flags({"hf-overrides": given}, model, "0.32.0")) == message, given
+    ],
+)
+def test_experts_per_token_are_compared_with_the_model_config(overrides: Any, reported: bool) -> None:
+    model = {**DENSE_MODEL, "text_config": {"num_experts_per_tok": 8}}
+    assert ("experts-per-token" in check_flags({"hf-overrides": overrides}, model, "0.32.0")) is reported
 
 
 def test_a_parser_among_the_model_files_is_named_until_it_is_loaded() -> None:
@@ -274,9 +263,6 @@ def test_a_parser_among_the_model_files_is_named_until_it_is_loaded() -> None:
     assert "parser-of-the-model" in check_flags({}, DENSE_MODEL, "0.32.0", pinned=pinned)
     loaded = {"reasoning-parser-plugin": "/models/m/sub/super_v3_reasoning_parser.py"}
     assert "parser-of-the-model" not in check_flags(loaded, DENSE_MODEL, "0.32.0", pinned=pinned)
-
-
-# `expect.chunked_prefill` becomes flags, a refusal with both ways out, or a report.
 
 
 PREFIX = {"enable-prefix-caching": True}
@@ -289,15 +275,12 @@ def decide_chunked_prefill(
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.28.0", "0.33.0", None])
-def test_disabled_chunked_prefill_gives_flags_that_the_rules_accept(version: str | None) -> None:
-    for model in (DENSE_MODEL, HYBRID_MODEL):
-        decided = decide_chunked_prefill({"max-model-len": 4096}, model, version)
-        assert decided.flags["enable-chunked-prefill"] is False
-        assert decided.expected == "disabled"
-        message = rules.check(rules.VllmRequest(decided.flags), classify(model), versions.parse(version))
-        assert not [
-            item for item in message if item.rule in ("prefix-caching-needs-chunked-prefill", "unchunked-budget")
-        ]
+@pytest.mark.parametrize("model", [DENSE_MODEL, HYBRID_MODEL], ids=["dense", "hybrid"])
+def test_disabled_chunked_prefill_gives_flags_that_the_rules_accept(model: dict[str, Any], version: str | None) -> None:
+    decided = decide_chunked_prefill({"max-model-len": 4096}, model, version)
+    assert (decided.flags["enable-chunked-prefill"], decided.expected) == (False, "disabled")
+    found = check_flags(dict(decided.flags), model, version)
+    assert not {"prefix-caching-needs-chunked-prefill", "unchunked-budget"} & found.keys()
 
 
 @pytest.mark.parametrize("version", ["0.17.1", "0.33.0", None])
@@ -309,9 +292,7 @@ def test_prefix_caching_on_a_hybrid_is_refused_with_both_remedies(version: str |
 
 def test_a_conflict_can_be_reported_instead() -> None:
     decided = decide_chunked_prefill({**PREFIX, "enable-chunked-prefill": False}, HYBRID_MODEL, "0.32.0", "report")
-    assert decided.note == "on, required by prefix caching"
-    assert decided.expected == "any"
-    assert decided.flags == PREFIX
+    assert (decided.note, decided.expected, decided.flags) == ("on, required by prefix caching", "any", PREFIX)
 
 
 def test_a_dense_model_may_have_prefix_caching_without_chunked_prefill() -> None:
