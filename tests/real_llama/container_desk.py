@@ -70,23 +70,22 @@ def build_rootfs(salt: str) -> bytes:
     """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
-        info = tarfile.TarInfo("salt")
-        info.size = len(salt)
-        archive.addfile(info, io.BytesIO(salt.encode()))
+
+        def add(name: str, content: bytes = b"", **attributes: Any) -> None:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            for attribute, value in attributes.items():
+                setattr(info, attribute, value)
+            archive.addfile(info, io.BytesIO(content))
+
+        add("salt", salt.encode())
         for name in ("usr", "tmp", "etc"):
-            info = tarfile.TarInfo(name)
-            info.type, info.mode = tarfile.DIRTYPE, 0o777 if name == "tmp" else 0o755
-            archive.addfile(info)
+            add(name, type=tarfile.DIRTYPE, mode=0o777 if name == "tmp" else 0o755)
         for name, target in LINKS.items():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            archive.addfile(info)
+            add(name, type=tarfile.SYMTYPE, linkname=target)
         for name, module in PROGRAMS.items():
-            info = tarfile.TarInfo(name)
             path = f"PYTHONPATH={TOP}:{TOP}/src PYTHONDONTWRITEBYTECODE=1"
-            text = f'#!/bin/sh\n{path} exec {sys.executable} -m {module} "$@"\n'.encode()
-            info.size, info.mode = len(text), 0o755
-            archive.addfile(info, io.BytesIO(text))
+            add(name, f'#!/bin/sh\n{path} exec {sys.executable} -m {module} "$@"\n'.encode(), mode=0o755)
     return out.getvalue()
 
 
@@ -109,7 +108,7 @@ def run_docker(*words: str, stdin: bytes | None = None, check: bool = True) -> s
 
 @dataclass
 class Images:
-    """The images in a registry, by their short names; `remove` deletes them from the engine."""
+    """The images in a registry, by their short names."""
 
     registry: str
     repository: str = field(default_factory=lambda: f"test-{secrets.token_hex(4)}")
@@ -157,7 +156,7 @@ class ImageNames(Protocol):
 class Project:
     """A project with a single host, `here`, which is this machine. Its container has a unique name.
 
-    haste: additional arguments for modules in the playbooks, which shorten waits.
+    haste: additional arguments of modules in the playbooks, which shorten waits.
     """
 
     haste: ClassVar[dict[str, str]] = SHORTENED_TASKS
@@ -185,47 +184,41 @@ class Project:
         host["vars"] = {"ollama": "leave", "reserve_gib": 0.1}
         (self.root / "hosts/here.yml").write_text(yaml.safe_dump(host))
 
-    def recipe(
+    def write_engine_recipe(
         self,
         short: str,
         engine: str,
         model: dict[str, Any],
         flags: dict[str, Any],
-        more: dict[str, Any] | None = None,
-        **box: Any,
+        keys: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        """Write the recipe for the next deploy. more: further keys of the recipe. box: further keys of its container."""
-        inside = 8000 if engine == "vllm" else 8080
-        container = {
-            "name": self.name,
-            "gpus": "",
-            "ports": [f"127.0.0.1:{self.port}:{inside}"],
-            "volumes": needed_mounts(),
-        }
-        stated = {
+        """Write the recipe for the next deploy. keys: further keys of the recipe. options: further keys of its container."""
+        ports = [f"127.0.0.1:{self.port}:{8000 if engine == 'vllm' else 8080}"]
+        recipe = {
             "engine": engine,
             "image": self.images.name(short),
             "model": {"dir": f"~/models/{engine}", "mount": "/models/tiny", **model},
-            "container": {**container, **box},
+            "container": {"name": self.name, "gpus": "", "ports": ports, "volumes": needed_mounts(), **options},
             "publish": "loopback",
             engine: flags,
             "expect": {"ready_s": 60, "answers": "any"},
-            **(more or {}),
+            **(keys or {}),
         }
-        self.serves(stated)
+        self.serves(recipe)
 
-    def serves(self, stated: dict[str, Any]) -> None:
+    def serves(self, recipe: dict[str, Any]) -> None:
         """Write the host's recipe for the next deploy."""
-        (self.root / "recipes/served.yml").write_text(yaml.safe_dump(stated, sort_keys=False))
+        (self.root / "recipes/served.yml").write_text(yaml.safe_dump(recipe, sort_keys=False))
 
-    def llama(self, *, file: str = GOOD, **flags: Any) -> None:
+    def serve_llama(self, *, file: str = GOOD, **flags: Any) -> None:
         """Serve with the real llama-server. flags: additional ones, with `_` for `-`."""
-        more = {key.replace("_", "-"): value for key, value in flags.items()}
-        defaults = {"alias": "tiny", "ctx-size": 8192, "parallel": 2}
-        self.recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, {**defaults, **more})
+        given = {key.replace("_", "-"): value for key, value in flags.items()}
+        all_flags = {"alias": "tiny", "ctx-size": 8192, "parallel": 2, **given}
+        self.write_engine_recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, all_flags)
 
-    def described(self, *words: str, more: dict[str, Any] | None = None, **section: Any) -> None:
-        """Serve with llama-server as an unknown engine, whose recipe describes paths and metrics. words: added to its command."""
+    def serve_described(self, *words: str, keys: dict[str, Any] | None = None, **section: Any) -> None:
+        """Serve with llama-server as an unknown engine, with paths and metrics from the recipe. words: added to its command."""
         flags = {
             "served_name": "tiny",
             "command": ["-m", f"/models/tiny/{GOOD}", "--alias", "tiny", *SERVES, "--port", "8080", *words],
@@ -234,16 +227,18 @@ class Project:
             **section,
         }
         model = {"id": GGUF_REPO, "allow": [GOOD]}
-        self.recipe("llama.cpp:server-b11549", "openai", model, flags, more, entrypoint=["/app/llama-server"])
+        self.write_engine_recipe(
+            "llama.cpp:server-b11549", "openai", model, flags, keys, entrypoint=["/app/llama-server"]
+        )
 
-    def vllm(self) -> None:
+    def serve_vllm(self) -> None:
         """Serve with the sandbox's vLLM, without simulated delays."""
         flags = {"served-model-name": "glm", "max-model-len": 8192, "gpu-memory-utilization": 0.1}
-        at_once = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
-        self.recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=at_once)
+        env = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
+        self.write_engine_recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=env)
 
     def run(self, *words: str) -> CommandResult:
-        """Run a command, without baselines: the rate of a tiny model depends on what else this machine does meanwhile."""
+        """Run a command without earlier baselines: the rate of a tiny model depends on the load of this machine."""
         for folder in (Path(self.env["HOME"]) / ".local/state/sparkwright").rglob("baselines"):
             shutil.rmtree(folder)
         result = commands.run(*words, cwd=self.root, env=self.env, timeout_s=self.timeout_s)

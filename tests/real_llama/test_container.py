@@ -1,8 +1,8 @@
-"""The real llama-server in a real container on the real Docker Engine, deployed by the command from a registry and a hub on loopback."""
+"""The real llama-server in a container of the real Docker Engine, deployed from a registry and a hub on loopback."""
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.remote.sshd import free_port
 
 @pytest.fixture(scope="module")
 def hub_url(tiny: Path) -> Iterator[str]:
-    """A hub with the tiny model, whole and cut in half, beside those of the sandbox."""
+    """A hub with the sandbox's models, the tiny model, and its first half."""
     content = tiny.read_bytes()
     with own_hub.serve_models({GGUF_REPO: {GOOD: content, BROKEN: content[: len(content) // 2]}}) as url:
         yield url
@@ -41,11 +41,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
 
 @pytest.fixture
 def project(tmp_path: Path, images: Images, hub_url: str) -> Iterator[Project]:
-    value = Project(tmp_path, images, hub_url)
+    new_project = Project(tmp_path, images, hub_url)
     try:
-        yield value
+        yield new_project
     finally:
-        value.close()
+        new_project.close()
 
 
 def deploy_proved(desk: Project) -> CommandResult:
@@ -54,8 +54,22 @@ def deploy_proved(desk: Project) -> CommandResult:
     return result
 
 
+def check_second_deploy(desk: Project) -> None:
+    """Check that another deploy of the running server changes nothing."""
+    before = container_state(desk)
+    assert before[1:] == (True, "unless-stopped")
+    result = desk.deploy()
+    assert (result.code, result.recap["changed"], result.recap["failed"]) == (0, 0, 0), result.out
+    assert container_state(desk) == before
+
+
+def roll_back(desk: Project) -> None:
+    result = desk.run("rollback", "--host", "here", "--json")
+    assert result.proved, result.out
+
+
 def is_generating(desk: Project) -> bool:
-    """Return True if the health check, which requests a token, finds it healthy."""
+    """Return True if the health check gets a token."""
     return desk.run("health.check", "--host", "here").code == 0
 
 
@@ -65,20 +79,16 @@ def container_state(desk: Project) -> tuple[str, bool, str]:
 
 
 def test_a_deploy_is_verified_and_a_second_deploy_changes_nothing(project: Project) -> None:
-    project.llama()
+    project.serve_llama()
     first = deploy_proved(project)
-    read = first.task("Check the engine log")["data"]["state"]
-    assert (read["max_model_len"], read["slots"], read["chunked_prefill"]) == (4096, 2, True)
+    state = first.task("Check the engine log")["data"]["state"]
+    assert (state["max_model_len"], state["slots"], state["chunked_prefill"]) == (4096, 2, True)
     assert first.task("Compare the reference text")["status"] == "ok"
-    before = container_state(project)
-    assert before[1:] == (True, "unless-stopped")
-    second = project.deploy()
-    assert (second.code, second.recap["changed"], second.recap["failed"]) == (0, 0, 0), second.out
-    assert container_state(project) == before
+    check_second_deploy(project)
 
 
 def test_status_verify_and_diagnose_report_a_healthy_server(project: Project) -> None:
-    project.llama()
+    project.serve_llama()
     deploy_proved(project)
     row = json.loads(project.run("status", "--host", "here", "--json").out)
     assert row["state"] in ("up", "ok"), row
@@ -91,45 +101,50 @@ def test_status_verify_and_diagnose_report_a_healthy_server(project: Project) ->
     assert "no server answers" not in diagnosed.out
 
 
-def test_a_killed_server_is_reported_and_restored_by_a_deploy(project: Project) -> None:
-    project.llama()
+@pytest.mark.parametrize("serve", [Project.serve_llama, Project.serve_described], ids=["llama.cpp", "described"])
+def test_a_killed_server_is_reported_and_restored_by_a_deploy(
+    project: Project, serve: Callable[[Project], None]
+) -> None:
+    serve(project)
     deploy_proved(project)
     before = container_state(project)
     run_docker("kill", project.name)
     assert project.run("health.check", "--host", "here").code == 1
     assert "exited (137)" in project.run("status", "--host", "here").out
     assert "exited (137)" in project.run("diagnose", "--host", "here").out
-    again = deploy_proved(project)
-    assert again.task("Stop unresponsive server")["status"] == "changed"
+    restored = deploy_proved(project)
+    assert restored.task("Stop unresponsive server")["status"] == "changed"
     assert container_state(project) == before
     assert is_generating(project)
 
 
 @pytest.mark.parametrize(
-    ("flags", "why"),
+    ("flags", "reason"),
     [
         ({"file": BROKEN}, "the model's file is truncated: a tensor lies beyond its end."),
         ({"device": "CUDA0"}, "invalid device: CUDA0"),
     ],
 )
-def test_a_failed_start_is_rolled_back_with_the_model_file(project: Project, flags: dict[str, str], why: str) -> None:
-    """Another quantisation of the same commit takes the file's place: the server that is restored needs its own."""
-    project.llama()
+def test_a_failed_start_is_rolled_back_with_the_model_file(
+    project: Project, flags: dict[str, str], reason: str
+) -> None:
+    """The file of another quantisation replaces the model's file; the restored server needs its own."""
+    project.serve_llama()
     deploy_proved(project)
     before = container_state(project)
-    project.llama(**flags)
+    project.serve_llama(**flags)
     result = project.deploy()
     assert result.code == 1, result.out
-    assert why in result.task("Wait until it is ready")["msg"]
+    assert reason in result.task("Wait until it is ready")["msg"]
     assert container_state(project) == before
-    assert is_generating(project), "nothing differs from what was verified"
-    project.llama()
+    assert is_generating(project), "it is the verified server again"
+    project.serve_llama()
     assert project.deploy().recap["changed"] == 0
 
 
 def test_a_long_stream_is_not_a_stall(project: Project) -> None:
-    """llama-server counts generated tokens when a request ends: until then its heartbeat alone moves."""
-    project.llama(parallel=1)
+    """llama-server counts generated tokens at the end of a request; until then only its heartbeat moves."""
+    project.serve_llama(parallel=1)
     deploy_proved(project)
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "ignore_eos": True, "max_tokens": 8000}
     with ExitStack() as opened:
@@ -140,44 +155,43 @@ def test_a_long_stream_is_not_a_stall(project: Project) -> None:
             stream.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             if number == 0:  # the others wait, so that its end does not free the slot
                 stream.getresponse().readline()
-        while_it_runs = project.run("health.check", "--host", "here")
-        assert while_it_runs.code == 0, while_it_runs.out
-        assert "it generates" in while_it_runs.out, "the one slot is taken: the heartbeat tells"
+        result = project.run("health.check", "--host", "here")
+        assert result.code == 0, result.out
+        assert "it generates" in result.out, "known from the heartbeat, because the only slot is in use"
 
 
 def test_engines_replace_each_other_on_one_port(project: Project) -> None:
-    project.vllm()
+    project.serve_vllm()
     deploy_proved(project)
     vllm = container_state(project)
-    project.llama(device="CUDA0")
+    project.serve_llama(device="CUDA0")
     assert project.deploy().code == 1
     assert container_state(project) == vllm
     assert server_owner(project) == "vllm"
     assert is_generating(project)
-    project.llama()
+    project.serve_llama()
     deploy_proved(project)
     assert server_owner(project) == "llamacpp"
     assert is_generating(project)
     assert run_docker("ps", "-aq", "--filter", f"name={project.name}-previous") == ""
-    back = project.run("rollback", "--host", "here", "--json")
-    assert back.proved, back.out
+    roll_back(project)
     assert server_owner(project) == "vllm"
     assert is_generating(project)
 
 
 def test_a_verified_server_of_another_name_is_replaced(project: Project) -> None:
-    project.vllm()
+    project.serve_vllm()
     deploy_proved(project)
     before, first = container_state(project), project.name
     project.name = f"{first}-b"
     try:
-        project.llama(device="CUDA0")
+        project.serve_llama(device="CUDA0")
         assert project.deploy().code == 1
         assert run_docker("ps", "-aq", "--filter", f"name={project.name}") == ""
         project.name, second = first, project.name
         assert (container_state(project), server_owner(project)) == (before, "vllm")
         project.name = second
-        project.llama()
+        project.serve_llama()
         deploy_proved(project)
         assert server_owner(project) == "llamacpp"
         assert run_docker("ps", "-a", "--format", "{{.Names}}", "--filter", f"name={first}") == second
@@ -186,13 +200,13 @@ def test_a_verified_server_of_another_name_is_replaced(project: Project) -> None
 
 
 def test_an_unverified_server_of_another_name_is_named_and_kept(project: Project) -> None:
-    """Whether it is to go is not known: the sentence says how it is replaced, and that is a swap with all of its safety."""
-    project.vllm()
+    """The message says how to replace it, which is a normal replacement with a rollback."""
+    project.serve_vllm()
     deploy_proved(project)
     before, first = container_state(project), project.name
     (project.root.parent / "home/.local/state/sparkwright/verified.json").unlink()
     project.name = f"{first}-b"
-    project.llama()
+    project.serve_llama()
     result = project.deploy()
     assert result.code == 5, result.out
     task = result.task("Run preflight checks")
@@ -201,14 +215,14 @@ def test_an_unverified_server_of_another_name_is_named_and_kept(project: Project
     assert run_docker("ps", "-aq", "--filter", f"name={project.name}") == ""
     project.name = first
     assert (container_state(project), server_owner(project)) == (before, "vllm")
-    project.llama()
+    project.serve_llama()
     deploy_proved(project)
     assert server_owner(project) == "llamacpp"
 
 
 def test_a_foreign_container_keeps_its_name_and_keeps_running(project: Project) -> None:
-    """Issue 30: a deploy removed whatever was called NAME-previous, and `host.clean` too."""
-    project.llama()
+    """Issue 30: a deploy and `host.clean` removed every container named NAME-previous."""
+    project.serve_llama()
     deploy_proved(project)
     before, previous_name = container_state(project), f"{project.name}-previous"
     binds = [word for mount in needed_mounts() for word in ("-v", mount)]
@@ -216,37 +230,30 @@ def test_a_foreign_container_keeps_its_name_and_keeps_running(project: Project) 
     run_docker(
         "run", "-d", "--name", previous_name, "--restart", "always", *binds, "--entrypoint", "sleep", image, "1000"
     )
-    shown = "{{.Id}} {{.State.StartedAt}} {{.RestartCount}} {{.HostConfig.RestartPolicy.Name}}"
-    theirs = run_docker("inspect", "-f", shown, previous_name)
+    identity = "{{.Id}} {{.State.StartedAt}} {{.RestartCount}} {{.HostConfig.RestartPolicy.Name}}"
+    foreign = run_docker("inspect", "-f", identity, previous_name)
     try:
-        project.llama(parallel=1)
+        project.serve_llama(parallel=1)
         result = project.deploy()
         assert result.code == 5, result.out[-3000:]
-        assert (
-            f"container {previous_name} (" in result.recap["msg"]
-            and "was not started by sparkwright" in result.recap["msg"]
-        )
-        assert (
-            f"`docker stop {previous_name} && docker rename {previous_name} {previous_name}-kept`"
-            in result.recap["msg"]
-        )
-        assert (container_state(project), run_docker("inspect", "-f", shown, previous_name)) == (before, theirs)
+        message = result.recap["msg"]
+        assert f"container {previous_name} (" in message and "was not started by sparkwright" in message
+        assert f"`docker stop {previous_name} && docker rename {previous_name} {previous_name}-kept`" in message
+        assert (container_state(project), run_docker("inspect", "-f", identity, previous_name)) == (before, foreign)
         run_docker("rename", previous_name, f"{project.name}-theirs")
         deploy_proved(project)
         assert container_state(project)[0] != before[0]
-        marks = project.container()["Config"]["Labels"]
-        assert (marks["sparkwright.role"], marks["sparkwright.server"]) == ("server", project.name)
+        labels = project.container()["Config"]["Labels"]
+        assert (labels["sparkwright.role"], labels["sparkwright.server"]) == ("server", project.name)
         run_docker("rename", project.name, f"{project.name}-moved")
-        message = project.deploy()
-        assert (
-            message.code,
-            f"container {project.name}-moved is the server {project.name}, renamed" in message.out,
-        ) == (5, True)
+        result = project.deploy()
+        assert result.code == 5, result.out
+        assert f"container {project.name}-moved is the server {project.name}, renamed" in result.out
         run_docker("rename", f"{project.name}-moved", project.name)
         cleaned = project.run("host.clean", "--host", "here", "--server", "--yes")
         assert cleaned.code == 0, cleaned.out + cleaned.err
         assert run_docker("ps", "-aq", "--filter", f"name=^{project.name}$") == ""
-        assert run_docker("inspect", "-f", shown, f"{project.name}-theirs") == theirs
+        assert run_docker("inspect", "-f", identity, f"{project.name}-theirs") == foreign
     finally:
         run_docker("rm", "-fv", previous_name, f"{project.name}-theirs", f"{project.name}-moved", check=False)
 
@@ -258,41 +265,40 @@ def server_owner(desk: Project) -> str:
 
 
 def test_two_engines_serve_on_one_host_without_affecting_each_other(project: Project) -> None:
-    """The vLLM that was deployed alone stays as it runs while a llama-server comes beside it, fails, and is healed."""
-    project.vllm()
-    first = deploy_proved(project)
-    assert first.code == 0
+    """A running vLLM is not restarted while a llama-server is added, fails and is restored."""
+    project.serve_vllm()
+    assert deploy_proved(project).code == 0
     before = project.container()["State"]["StartedAt"]
     vllm = yaml.safe_load((project.root / "recipes/served.yml").read_text())
-    project.llama()
+    project.serve_llama()
     small = yaml.safe_load((project.root / "recipes/served.yml").read_text())
     small["container"] |= {"name": f"{project.name}-small", "ports": [f"127.0.0.1:{free_port()}:8080"]}
-    (project.root / "recipes/served.yml").write_text(yaml.safe_dump(vllm, sort_keys=False))
+    project.serves(vllm)
     (project.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
-    host = project.root / "hosts/here.yml"
-    about = yaml.safe_load(host.read_text())
-    del about["recipe"]
-    host.write_text(yaml.safe_dump({**about, "serves": ["served", "small"]}))
+    host_file = project.root / "hosts/here.yml"
+    host = yaml.safe_load(host_file.read_text())
+    del host["recipe"]
+    host_file.write_text(yaml.safe_dump({**host, "serves": ["served", "small"]}))
 
-    def untouched() -> bool:
+    def is_untouched() -> bool:
         return bool(project.container()["State"]["StartedAt"] == before)
 
     try:
         both = project.run("deploy", "--host", "here")
-        assert both.proved and untouched(), both.out[-3000:]
+        assert both.proved and is_untouched(), both.out[-3000:]
         again = project.run("deploy", "--host", "here")
-        assert again.proved and untouched(), again.out[-2000:]
-        assert project.run("restart", "--host", "here", "--recipe", "small").proved and untouched()
+        assert again.proved and is_untouched(), again.out[-2000:]
+        assert project.run("restart", "--host", "here", "--recipe", "small").proved and is_untouched()
         health = project.run("health.check", "--host", "here")
         assert health.code == 0 and health.out.count("ok: a token in") == 2, health.out
         small["model"]["file"] = BROKEN
         (project.root / "recipes/small.yml").write_text(yaml.safe_dump(small, sort_keys=False))
         failed = project.run("deploy", "--host", "here", "--recipe", "small")
-        assert failed.code == 1 and untouched(), failed.out[-2000:]
+        assert failed.code == 1 and is_untouched(), failed.out[-2000:]
         run_docker("kill", f"{project.name}-small")
         rows = [json.loads(line) for line in project.run("status", "--host", "here", "--json").out.splitlines()]
         assert {row["host"]: row["state"] in ("ok", "up") for row in rows} == {"here/served": True, "here/small": False}
-        assert untouched()
+        assert is_untouched()
     finally:
         for name in (f"{project.name}-small", f"{project.name}-small-previous"):
             run_docker("rm", "-fv", name, check=False)

@@ -1,4 +1,4 @@
-"""The only server of a model is replaced behind a gateway: real llama-servers and the real HAProxy, in containers of the real Docker Engine."""
+"""Replacement of a model's only server behind a gateway, with real llama-servers and HAProxy in containers."""
 
 import io
 import json
@@ -14,14 +14,15 @@ import pytest
 from tests import own_hub
 from tests.gateway.steady import SteadyClients
 from tests.real_llama.container_desk import GGUF_REPO, GOOD, Images, Project, published, run_docker
+from tests.real_llama.test_container import deploy_proved
 from tests.remote.sshd import free_port
 
 HAPROXY = shutil.which("haproxy") or ""
-SHORT = "haproxy:2.6"
+HAPROXY_IMAGE = "haproxy:2.6"
 
 
 def build_image(program: str) -> bytes:
-    """The tar of an image that holds this program of the machine and what it is linked with."""
+    """Return the tar of an image with a program of this machine and its libraries."""
     linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", dereference=True) as archive:
@@ -36,43 +37,37 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
         pytest.skip("needs haproxy (Debian's package)")
     with published(tmp_path_factory.mktemp("registry")) as registry_images:
         path = f"ENV PATH {Path(HAPROXY).parent}"
-        run_docker("import", "--change", path, "-", registry_images.name(SHORT), stdin=build_image(HAPROXY))
-        run_docker("push", "-q", registry_images.name(SHORT))
+        run_docker("import", "--change", path, "-", registry_images.name(HAPROXY_IMAGE), stdin=build_image(HAPROXY))
+        run_docker("push", "-q", registry_images.name(HAPROXY_IMAGE))
         yield registry_images
 
 
 @pytest.fixture
 def project(tmp_path: Path, images: Images, tiny: Path) -> Iterator[Project]:
     with own_hub.serve_models({GGUF_REPO: {GOOD: tiny.read_bytes()}}) as hub:
-        value = Project(tmp_path, images, hub)
+        new_project = Project(tmp_path, images, hub)
         try:
-            yield value
+            yield new_project
         finally:
-            value.close()
-            for name in (f"{value.name}-interim", "gateway", "gateway-previous"):
+            new_project.close()
+            for name in (f"{new_project.name}-interim", "gateway", "gateway-previous"):
                 run_docker("rm", "-fv", name, check=False)
 
 
 def test_replacing_and_restarting_the_only_server_fails_no_request(project: Project) -> None:
     port = free_port()
-    gateway = {
-        "host": "here",
-        "port": port,
-        "tls": "none",
-        "image": project.images.name(SHORT),
-        "limits": {"check_s": 1},
-    }
+    image = project.images.name(HAPROXY_IMAGE)
+    gateway = {"host": "here", "port": port, "tls": "none", "image": image, "limits": {"check_s": 1}}
     (project.root / "hosts/groups.yml").write_text(json.dumps({"box": {"hosts": ["here"], "gateway": gateway}}))
-    project.llama()
-    assert (result := project.deploy()).proved, result.out[-3000:] + result.err
-    assert (result := project.run("gateway.deploy", "--host", "box", "--json")).code == 0, (
-        result.out[-3000:] + result.err
-    )
+    project.serve_llama()
+    deploy_proved(project)
+    result = project.run("gateway.deploy", "--host", "box", "--json")
+    assert result.code == 0, result.out[-3000:] + result.err
     before = project.container()["Id"]
     steady = SteadyClients(port, "tiny", tokens=8)
     with steady.running():
         steady.wait_for_answers(10)
-        project.llama(ctx_size=4096)
+        project.serve_llama(ctx_size=4096)
         deployed = project.deploy()
         steady.wait_for_answers(10)
         after = project.container()
@@ -80,8 +75,8 @@ def test_replacing_and_restarting_the_only_server_fails_no_request(project: Proj
         steady.wait_for_answers(10)
     for result in (deployed, restarted):
         assert result.code in (0, 4), result.out[-3000:] + result.err
-        why = result.task("Check whether a second server fits next to it")["msg"]
-        assert result.task("Send requests to interim server")["msg"] == "receives requests from box", why
+        reason = result.task("Check whether a second server fits next to it")["msg"]
+        assert result.task("Send requests to interim server")["msg"] == "receives requests from box", reason
     assert after["Id"] != before
     assert project.container()["State"]["StartedAt"] != after["State"]["StartedAt"]
     assert not steady.wrong

@@ -1,4 +1,4 @@
-"""Two servers that take turns on the real Docker Engine: the real llama-server, and the sandbox's vLLM in a container of its own."""
+"""The real llama-server and the sandbox's vLLM take turns in two containers of the real Docker Engine."""
 
 import json
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ LLAMA, VLLM = "llama", "glm"
 
 
 class OnDemandProject(Project):
-    """A project whose host has both on demand, each with a container and a port of its own."""
+    """A project whose host has two servers on demand, each with its own container and port."""
 
     def __init__(self, folder: Path, registry: Images, hub: str) -> None:
         super().__init__(folder, registry, hub)
         self.names = {}
-        for recipe, write in ((LLAMA, self.llama), (VLLM, self.vllm)):
+        for recipe, write in ((LLAMA, self.serve_llama), (VLLM, self.serve_vllm)):
             write()
             self.names[recipe] = self.name
             (self.root / "recipes/served.yml").rename(self.root / f"recipes/{recipe}.yml")
@@ -51,45 +51,39 @@ class OnDemandProject(Project):
 
 @pytest.fixture
 def project(tmp_path: Path, images: Images, hub_url: str) -> Iterator[OnDemandProject]:  # noqa: F811
-    value = OnDemandProject(tmp_path, images, hub_url)
+    new_project = OnDemandProject(tmp_path, images, hub_url)
     try:
-        yield value
+        yield new_project
     finally:
-        value.close()
+        new_project.close()
 
 
 def test_servers_take_turns_in_the_same_containers(project: OnDemandProject) -> None:
     for recipe in (LLAMA, VLLM):
         result = project.run("deploy", "--host", "here", "--recipe", recipe, "--json")
         assert result.proved, result.out[-3000:] + result.err
-    assert run_docker("ps", "-aq", "--filter", f"name={project.names[VLLM]}") == "", "prepared, and not started"
+    assert run_docker("ps", "-aq", "--filter", f"name={project.names[VLLM]}") == "", "prepared, not started"
     switched = project.switch(VLLM)
     assert switched.proved, switched.out[-3000:]
     after = project.container_states()
-    assert {recipe: value[1:] for recipe, value in after.items()} == {
-        LLAMA: (False, "no"),
-        VLLM: (True, "unless-stopped"),
-    }
+    assert after[LLAMA][1:] == (False, "no") and after[VLLM][1:] == (True, "unless-stopped")
     assert project.states() == {LLAMA: "asleep", VLLM: "up"}
     assert project.run("health.check", "--host", "here").code == 0
     back = project.switch(LLAMA)
     assert back.proved, back.out[-3000:]
-    assert {recipe: box[0] for recipe, box in project.container_states().items()} == {
-        recipe: value[0] for recipe, value in after.items()
-    }
+    assert [state[0] for state in project.container_states().values()] == [state[0] for state in after.values()]
     assert project.states() == {LLAMA: "up", VLLM: "asleep"}
 
 
 def test_a_server_that_does_not_start_leaves_the_other_awake(project: OnDemandProject) -> None:
     assert project.run("deploy", "--host", "here", "--recipe", LLAMA, "--json").proved
-    before = json.loads(run_docker("inspect", project.names[LLAMA]))[0]["Id"]
+    before = run_docker("inspect", "-f", "{{.Id}}", project.names[LLAMA])
     path = project.root / f"recipes/{VLLM}.yml"
-    stated = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**stated, "expect": {**stated["expect"], "tok_per_s": 9000}}))
+    recipe = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**recipe, "expect": {**recipe["expect"], "tok_per_s": 9000}}))
     result = project.switch(VLLM)
-    assert result.code == 1 and result.recap["msg"].endswith(f"{project.names[LLAMA]} is awake again."), result.out[
-        -3000:
-    ]
+    assert result.code == 1, result.out[-3000:]
+    assert result.recap["msg"].endswith(f"{project.names[LLAMA]} is awake again.")
     states = project.container_states()
     assert states[LLAMA] == (before, True, "unless-stopped") and states[VLLM][1:] == (False, "no")
     assert project.states() == {LLAMA: "up", VLLM: "asleep"}
