@@ -1,6 +1,6 @@
-"""Parse command lines with llama-server's own parser: JSON lists on standard input, an answer for each on standard output.
+"""Parse command lines with llama-server's parser: JSON lists on standard input, an answer for each on standard output.
 
-One process for all of them; what the parser prints goes nowhere.
+A single process parses all of them, and discards the parser's output.
 """
 
 import json
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-#: of the parameters, what tests compare
-READ = (
+#: the parameters that tests compare
+PARAMETERS = (
     "n_ctx", "n_parallel", "port", "hostnames", "endpoint_metrics", "fit_params", "kv_unified", "verbosity",
     "offline", "warmup",
 )  # fmt: skip
@@ -38,14 +38,14 @@ def main() -> None:
     from tests.real_llama.llama_server import Refused, parse_words
 
     answers = os.fdopen(os.dup(1), "w")
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    discarded = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(discarded, 1)
+    os.dup2(discarded, 2)
     parsed_lines: list[dict[str, Any] | None] = []
     for words in json.load(sys.stdin):
         try:
             parameters = parse_words(words)
-            parsed_lines.append({name: getattr(parameters, name) for name in READ})
+            parsed_lines.append({name: getattr(parameters, name) for name in PARAMETERS})
         except Refused:
             parsed_lines.append(None)
     json.dump(parsed_lines, answers)

@@ -1,4 +1,4 @@
-"""A tiny model, made once a session, and a server that a file's tests share; without the wheel they are skipped."""
+"""A tiny model for the session, and a server for the tests of a file. Without the wheels, all tests are skipped."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tests.real_llama import server as servers
 
 WHEELS = ("xllamacpp", "gguf")
 MISSING = [name for name in WHEELS if importlib.util.find_spec(name) is None]
-#: of the shared server: the whole context, over two slots
+#: the context of the shared server, for all slots together
 CONTEXT, SLOTS = 16384, 2
 
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model's file."""
+    """The file of the tiny model."""
     from tests.real_llama import tiny_gguf
 
     return tiny_gguf.write_model(tmp_path_factory.mktemp("gguf") / tiny_gguf.FILE_NAME)
@@ -33,8 +33,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llama(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
-    """A server that serves, with metrics and the longer log."""
-    words = ("-m", str(tiny), "-c", str(CONTEXT), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--skip-chat-parsing")
-    with servers.running_server(tmp_path_factory.mktemp("llama"), *words, "-lv", "4") as server:
-        assert server.wait_until_served(), server.log
+    """A server with metrics and a verbose log."""
+    words = ("-c", str(CONTEXT), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--skip-chat-parsing", "-lv", "4")
+    with servers.serving(tmp_path_factory.mktemp("llama"), tiny, *words) as server:
         yield server

@@ -1,11 +1,11 @@
-"""llama-server as one command, made of the parts of the xllamacpp wheel: its argument parser, its server, its log.
+"""llama-server as a command, built from the xllamacpp wheel: its argument parser, server and log.
 
     python -m tests.real_llama.llama_server -m FILE.gguf --host 127.0.0.1 --port 18080 ...
 
-Not the program itself, for its published builds for Python need a processor with AVX-512 or AMX. The wheel holds everything of
-llama-server but `main`, which is this file: it reads the words as llama-server does, exits 1 where that does, and 0 on SIGTERM. The
-C++ parser fills the struct that stands inside the Python object, 16 bytes from its start in this build; `parsed` checks that it
-stands there. The lines of its log, those of a failed start too, come from the C++ code.
+The published builds of the program for Python need a processor with AVX-512 or AMX. The wheel contains all of llama-server except
+`main`, which is this file: it parses the words like llama-server, exits with 1 in the same cases, and with 0 on SIGTERM. The C++
+parser fills the struct inside the Python object, 16 bytes from its start in this build; `parse_words` checks the position. All lines
+of the log come from the C++ code.
 """
 
 import ctypes
@@ -19,27 +19,27 @@ import xllamacpp
 from xllamacpp import xllamacpp as module
 
 BUILD = "b11549"
-#: common/common.h, LLAMA_EXAMPLE_SERVER: the one whose help has --metrics
+#: LLAMA_EXAMPLE_SERVER in common/common.h
 SERVER_OPTIONS = 12
-#: a Python object's head and Cython's table of functions
+#: size of a Python object's head and Cython's table of functions
 STRUCT_AT = 16
-#: writes what is still queued in its log; the log is that of common_log_main
+#: write the queued lines of a log; return the main log
 FLUSH, MAIN_LOG = "_Z16common_log_flushP10common_log", "_Z15common_log_mainv"
 PARSER = "_Z19common_params_parseiPPcR13common_params13llama_examplePFviS0_E"
-#: the second field of the struct
+#: position of the struct's second field, and a value to find it
 CONTEXT_AT, MARK = 20, 0x1234567
 
 
 class Refused(Exception):
-    """The parser took these words for no command line; it has said why."""
+    """The parser refused a command line and has printed the reason."""
 
 
 def parse_words(words: Sequence[str]) -> xllamacpp.CommonParams:
-    """Return the parameters of a command line, by llama-server's parser. Raises Refused. `--help` prints it and ends the process, as there."""
+    """Return the parameters of a command line. Raises Refused. `--help` prints the help and exits."""
     parameters = xllamacpp.CommonParams()
     defaults, parameters.n_ctx = parameters.n_ctx, MARK
     if ctypes.c_int32.from_address(id(parameters) + CONTEXT_AT).value != MARK:
-        raise RuntimeError("another build of xllamacpp: its parameters stand elsewhere")
+        raise RuntimeError("another build of xllamacpp: its parameters are elsewhere")
     parameters.n_ctx = defaults
     parse = getattr(ctypes.CDLL(module.__file__), PARSER)
     parse.restype = ctypes.c_bool
@@ -61,12 +61,12 @@ def main(words: Sequence[str]) -> int:
     serving = Serving(parameters, ended)
     serving.start()
     ended.wait()
-    serving.server = None  # its destructor stops it
+    serving.server = None  # the destructor stops it
     return int(serving.failed)
 
 
 class Serving(threading.Thread):
-    """Loads the model and listens, beside the thread that gets signals. ended: set when that fails."""
+    """Loads the model and listens; the main thread handles signals. ended: set if the start fails."""
 
     def __init__(self, parameters: xllamacpp.CommonParams, ended: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -77,14 +77,14 @@ class Serving(threading.Thread):
     def run(self) -> None:
         try:
             self.server = xllamacpp.Server(self.parameters)
-        except Exception as error:  # whatever it is, it has said so in its log
+        except Exception as error:  # its log has the reason
             print(error, file=sys.stderr, flush=True)
             self.failed = True
             self.ended.set()
 
 
 def flush() -> None:
-    """Its log is written by a thread of its own, which llama-server waits for in its end."""
+    """Wait for the thread that writes the log, as llama-server does before it exits."""
     library = ctypes.CDLL(module.__file__)
     log = getattr(library, MAIN_LOG)
     log.restype = ctypes.c_void_p
@@ -95,4 +95,4 @@ def flush() -> None:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     flush()
-    os._exit(code)  # a model that is being loaded can't be interrupted otherwise
+    os._exit(code)  # loading a model can't be interrupted otherwise

@@ -1,4 +1,4 @@
-"""One start of the real llama-server on loopback: waited for until it serves or is gone, asked, and stopped."""
+"""A process of the real llama-server on loopback."""
 
 import contextlib
 import json
@@ -22,25 +22,27 @@ ROOT = Path(__file__).parents[2]
 STARTS_WITHIN_S = 60.0
 STOPS_WITHIN_S = 20.0
 PAUSE_S = 0.005
-ASK_S = 20.0
-#: several threads wait for each other by spinning, which takes minutes beside other tests
-QUIET = ("--threads", "1", "--threads-http", "4")
+REQUEST_TIMEOUT_S = 20.0
+#: several threads busy-wait for each other, which takes minutes while other tests run
+FEW_THREADS = ("--threads", "1", "--threads-http", "4")
 
 
 class Answer(NamedTuple):
-    """status: of HTTP. body: parsed where it is JSON, else the text."""
+    """An HTTP answer."""
 
     status: int
+    #: parsed if it is JSON, else the text
     body: Any
 
 
 @dataclass
 class Server:
-    """loading: what it answered before it served, in order, each answer once."""
+    """A started llama-server."""
 
     port: int
     log_file: Path
     process: subprocess.Popen[bytes]
+    #: distinct answers of /health before it served
     loading: list[Answer]
 
     @property
@@ -56,14 +58,14 @@ class Server:
         return self.process.poll()
 
     def ask(self, path: str, body: Any = None, *, key: str = "") -> Answer:
-        """GET, or POST with a body. Raises OSError where nothing answers."""
+        """GET, or POST if there is a body. Raises OSError without an answer."""
         with self._open(path, body, key) as answer:
             return Answer(answer.status, _decode_body(answer.read()))
 
     def stream(
         self, body: dict[str, Any], *, path: str = "/v1/chat/completions", key: str = ""
     ) -> Iterator[dict[str, Any]]:
-        """The chunks of one streamed answer, as they come."""
+        """Yield the chunks of a streamed answer."""
         with self._open(path, {**body, "stream": True}, key) as answer:
             for line in answer:
                 data = line.decode().removeprefix("data: ").strip()
@@ -71,16 +73,16 @@ class Server:
                     yield json.loads(data)
 
     def wait_for_log(self, text: str) -> bool:
-        """Wait until this stands in its log, which a thread of its own writes, or it is gone; whether it does."""
+        """Wait until the log contains a text, or the process has exited. Returns True if it does."""
         deadline_s = time.monotonic() + STARTS_WITHIN_S
         while text not in self.log and self.exit_code is None and time.monotonic() < deadline_s:
             time.sleep(PAUSE_S)
         return text in self.log
 
     def wait_until_served(self) -> bool:
-        """Wait until it serves, or is gone; whether it serves. Raises TimeoutError.
+        """Wait until it serves or has exited. Returns True if it serves. Raises TimeoutError.
 
-        It would share its port with another llama-server, whose answer is not its own.
+        An answer alone is not enough: llama-servers can share a port.
         """
         deadline_s = time.monotonic() + STARTS_WITHIN_S
         while self.exit_code is None and time.monotonic() < deadline_s:
@@ -95,14 +97,14 @@ class Server:
         return False
 
     def stop(self) -> int:
-        """Send SIGTERM; return its exit code."""
+        """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOPS_WITHIN_S)
 
     def _listens(self) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess):
-            open_ones = psutil.Process(self.process.pid).net_connections("tcp")
-            return any(item.status == psutil.CONN_LISTEN and item.laddr.port == self.port for item in open_ones)
+            connections = psutil.Process(self.process.pid).net_connections("tcp")
+            return any(item.status == psutil.CONN_LISTEN and item.laddr.port == self.port for item in connections)
         return False
 
     def _open(self, path: str, body: Any, key: str) -> Any:
@@ -110,26 +112,17 @@ class Server:
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         request = urllib.request.Request(self.base_url + path, data, headers)
         try:
-            return urllib.request.urlopen(request, timeout=ASK_S)
+            return urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S)
         except urllib.error.HTTPError as refusal:
             return refusal
 
 
 @contextlib.contextmanager
 def running_server(folder: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """The server with these words, host and port added, from its start on; killed in the end. folder: for its log."""
+    """Start a server with these words and a host and port; kill it at the end. folder: for its log."""
     port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "tests.real_llama.llama_server",
-        *QUIET,
-        *words,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
+    address = ("--host", "127.0.0.1", "--port", str(port))
+    command = [sys.executable, "-m", "tests.real_llama.llama_server", *FEW_THREADS, *words, *address]
     log_file = folder / f"llama-server-{port}.log"
     with log_file.open("wb") as log:
         process = subprocess.Popen(
@@ -141,6 +134,14 @@ def running_server(folder: Path, *words: str, env: dict[str, str] | None = None)
     finally:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, model: Path, *words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    """Start a server with a model and wait until it serves; kill it at the end. folder: for its log."""
+    with running_server(folder, "-m", str(model), *words, env=env) as server:
+        assert server.wait_until_served(), server.log
+        yield server
 
 
 def _decode_body(raw: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""A LoRA adapter of the real llama-server: given by the flag that a recipe's adapter has, applied to every request, whatever it names."""
+"""A LoRA adapter of the real llama-server, loaded with the flag that a recipe's adapter becomes."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ SMALL = ("-c", "1024", "-np", "1", "-a", "sql")
 
 
 def adapter_words(adapter: Path) -> tuple[str, ...]:
-    """The words with which a recipe's adapter reaches the command line."""
-    place = flags.ADAPTERS
-    assert place is not None
-    return flags.argv(with_adapters({}, place, {"sql": str(adapter)}))
+    """Return the words of the command line for a recipe's adapter."""
+    assert flags.ADAPTERS is not None
+    return flags.argv(with_adapters({}, flags.ADAPTERS, {"sql": str(adapter)}))
 
 
 def ask_model(server: servers.Server, model: str) -> str:
@@ -29,19 +28,11 @@ def ask_model(server: servers.Server, model: str) -> str:
 
 def test_an_adapter_is_applied_to_every_request(tiny: Path, tmp_path: Path) -> None:
     adapter = tiny_gguf.write_adapter(tmp_path / "sql-lora.gguf")
-    assert files.adapter_of(adapter.read_bytes()) == {
-        "architecture": "llama",
-        "base": "",
-        "rank": 0,
-        "extras": [],
-        "layers": None,
-        "sizes": {},
-    }
-    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL) as server:
-        assert server.wait_until_served(), server.log
+    unknown = {"base": "", "rank": 0, "extras": [], "layers": None, "sizes": {}}
+    assert files.adapter_of(adapter.read_bytes()) == {"architecture": "llama", **unknown}
+    with servers.serving(tmp_path, tiny, *SMALL) as server:
         plain = ask_model(server, "sql")
-    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, *adapter_words(adapter)) as server:
-        assert server.wait_until_served(), server.log
+    with servers.serving(tmp_path, tiny, *SMALL, *adapter_words(adapter)) as server:
         rows: Any = server.ask("/lora-adapters").body
         assert [(row["path"], row["scale"]) for row in rows] == [(str(adapter), 1.0)]
         texts = {ask_model(server, name) for name in ("sql", "tiny", "anything")}
@@ -52,7 +43,7 @@ def test_an_adapter_is_applied_to_every_request(tiny: Path, tmp_path: Path) -> N
 def test_an_adapter_of_another_model_is_not_loaded(
     tiny: Path, tmp_path: Path, shape: tiny_gguf.Shape, architecture: str
 ) -> None:
-    """As the lint of a recipe says before it starts."""
+    """Lint reports this before the start."""
     adapter = tiny_gguf.write_adapter(tmp_path / "other.gguf", shape, architecture)
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, *adapter_words(adapter)) as server:
         assert not server.wait_until_served(), server.log

@@ -1,8 +1,8 @@
-"""Coding agents, run headless with the settings that `client --write` made, through a real HAProxy to the real llama-server.
+"""Coding agents with the settings of `client --write`, through a real HAProxy to the real llama-server.
 
-An agent that is not installed is skipped. `npm install` of @anthropic-ai/claude-code, @openai/codex, opencode-ai and openclaw, and
-`pip install` of aider-chat and litellm, each in a folder of its own, need no account; their `bin` folders go into PATH.
-The model's weights are random: its answers are no sentences, and it calls no tool.
+Agents that are not installed are skipped. `npm install` of @anthropic-ai/claude-code, @openai/codex, opencode-ai and openclaw, and
+`pip install` of aider-chat and litellm, each in its own folder, need no account; their `bin` folders go into PATH.
+The model's weights are random: its answers are not sentences, and it calls no tools.
 """
 
 import json
@@ -30,7 +30,7 @@ from tests.remote.sshd import free_port
 
 pytestmark = [pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy"), pytest.mark.slow]
 CONTEXT, SLOTS, ANSWER = 131_072, 2, 2048
-#: the whole answer of one agent; two busy cores read 26,000 tokens of instructions in 100 s
+#: limit of an agent's run; two busy cores process 26,000 tokens of instructions in 100 s
 ANSWER_S = 400
 VARIABLE = "SPARK_KEY"
 AGENTS = {
@@ -52,9 +52,8 @@ def gateway_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
 
     folder = tmp_path_factory.mktemp("agents")
     tiny = tiny_gguf.write_model(folder / tiny_gguf.FILE_NAME, context=CONTEXT * SLOTS)
-    words = ("-m", str(tiny), "-c", str(CONTEXT * SLOTS), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--jinja")
-    with servers.running_server(folder, *words) as server:
-        assert server.wait_until_served(), server.log
+    words = ("-c", str(CONTEXT * SLOTS), "-np", str(SLOTS), "-a", "tiny", "--metrics", "--jinja")
+    with servers.serving(folder, tiny, *words) as server:
         check = json.dumps(openai_api.build_request(HTTP, "tiny", "1", 1))
         model = Model("tiny", (Upstream("one", "127.0.0.1", server.port, SLOTS),), CONTEXT, check)
         named = tuple(Client(name) for name in (*AGENTS, "litellm"))
@@ -66,12 +65,12 @@ def gateway_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
             yield running_gateway
 
 
-def endpoint_of(behind: RunningGateway) -> Endpoint:
-    return Endpoint(f"http://127.0.0.1:{behind.gateway.port}", "tiny", CONTEXT, ANSWER, VARIABLE, pictures=False)
+def endpoint_of(running: RunningGateway) -> Endpoint:
+    return Endpoint(f"http://127.0.0.1:{running.gateway.port}", "tiny", CONTEXT, ANSWER, VARIABLE, pictures=False)
 
 
 def environment(home: Path, client: str) -> dict[str, str]:
-    """Return an environment with a home of its own, nothing of this one's keys, and the client's key."""
+    """Return an environment with another home, the client's key and no other keys."""
     variables = {VARIABLE: client_key(client), "HOME": str(home), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     if variable := getattr(client_files.CLIENT_FILES[client], "key_variable", ""):
         variables[variable] = client_key(client)
@@ -87,11 +86,11 @@ def test_an_agent_gets_an_answer_with_the_written_settings(
         pytest.skip(f"{program} is not installed")
     file = tmp_path / client_files.CLIENT_FILES[agent].path.removeprefix("~/")
     client_files.write_settings(agent, endpoint_of(gateway_server), str(file))
-    work = tmp_path / "work"
-    work.mkdir()
+    folder = tmp_path / "work"
+    folder.mkdir()
     result = subprocess.run(
         AGENTS[agent],
-        cwd=work,
+        cwd=folder,
         env=environment(tmp_path, agent),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -103,9 +102,9 @@ def test_an_agent_gets_an_answer_with_the_written_settings(
     output = result.stdout + result.stderr
     assert result.returncode == 0, output[-3000:]
     log = (gateway_server.folder / "log").read_text(errors="replace")
-    own = [line for line in log.splitlines() if f"{{{agent}}}" in line]
-    assert own and all(f'"POST {FORMATS[agent].path}' in line and " 200 " in line for line in own), own
-    counts = wait_for_count(gateway_server, agent, len(own))
+    requests = [line for line in log.splitlines() if f"{{{agent}}}" in line]
+    assert requests and all(f'"POST {FORMATS[agent].path}' in line and " 200 " in line for line in requests), requests
+    counts = wait_for_count(gateway_server, agent, len(requests))
     assert counts["prompt_tokens"] > 500 and counts["generated_tokens"] > 0 and counts["errors"] == 0
     assert "Unknown context window" not in output
     if agent == "claude-code":
@@ -117,13 +116,12 @@ def test_litellm_forwards_a_request_with_the_written_settings(gateway_server: Ru
         pytest.skip("litellm is not installed")
     usage = usage_of_litellm(endpoint_of(gateway_server), tmp_path)
     counts = wait_for_count(gateway_server, "litellm", 1)
-    assert (
-        counts["prompt_tokens"] == usage["prompt_tokens"] and counts["generated_tokens"] == usage["completion_tokens"]
-    )
+    assert counts["prompt_tokens"] == usage["prompt_tokens"]
+    assert counts["generated_tokens"] == usage["completion_tokens"]
 
 
 def usage_of_litellm(endpoint: Endpoint, tmp_path: Path) -> dict[str, int]:
-    """The usage of an answer that came through a LiteLLM with the settings that were written."""
+    """Return the usage of an answer through a LiteLLM with the written settings."""
     client_files.write_settings("litellm", endpoint, str(tmp_path / "config.yaml"))
     own = {"LITELLM_MASTER_KEY": "sk-of-the-proxy-0123456789"}
     port = free_port()
@@ -135,9 +133,8 @@ def usage_of_litellm(endpoint: Endpoint, tmp_path: Path) -> dict[str, int]:
     ):
         try:
             headers = {"Authorization": f"Bearer {own['LITELLM_MASTER_KEY']}", "Content-Type": "application/json"}
-            body = json.dumps(
-                {"model": endpoint.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
-            ).encode()
+            messages = [{"role": "user", "content": "hi"}]
+            body = json.dumps({"model": endpoint.model, "messages": messages, "max_tokens": 8}).encode()
             request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, headers)
             return _query_proxy(request, proxy, tmp_path / "log")["usage"]
         finally:

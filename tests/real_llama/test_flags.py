@@ -1,4 +1,4 @@
-"""Sparkwright's table of llama-server's options, checked against --help and the real parser."""
+"""The table of llama-server's options, compared with --help and the real parser."""
 
 import subprocess
 import sys
@@ -10,15 +10,15 @@ from sparkwright.engines.option_table import Option
 from tests.real_llama.ask_parser import query_parser
 
 ROOT = Path(__file__).parents[2]
-#: they print something and end the process
+#: these print something and exit
 EXITING_OPTIONS = frozenset(("usage", "version", "cache-list", "list-devices", "completion-bash"))
-#: they would fetch a model
-FETCH = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *rules.DOWNLOAD_FLAGS))
+#: these would download a model
+DOWNLOADING_OPTIONS = frozenset(("fim-qwen-7b-spec", "fim-qwen-14b-spec", *rules.DOWNLOAD_FLAGS))
 VALUES = ("abc", "1.5", "7", "-1", "on", "auto", "0", "all", "12k")
 
 
 def checked_options() -> list[Option]:
-    skipped = EXITING_OPTIONS | FETCH | {name for name in flags.TABLE.newest if name.endswith("-default")}
+    skipped = EXITING_OPTIONS | DOWNLOADING_OPTIONS | {name for name in flags.TABLE.newest if name.endswith("-default")}
     return [option for name, option in flags.TABLE.newest.items() if name not in skipped]
 
 
@@ -30,31 +30,24 @@ def test_the_stored_help_matches_the_newer_build() -> None:
 
 
 def test_values_are_refused_if_the_parser_refuses_them() -> None:
-    """Beyond that, a number must be one: the parser takes 1.5 for 1 and 12k for 12."""
-    cases = [
-        (item, text)
-        for item in checked_options()
-        if item.kind in ("int", "float", "layers", "on", "json")
-        for text in VALUES
-    ]
-    cases += [
-        (item, text)
-        for item in checked_options()
-        if item.kind == "text" and item.choices
-        for text in (*VALUES, *item.choices)
-    ]
-    answers = query_parser([[case.words[0], text] for case, text in cases])
-    let_through, refused_alone = [], []
-    for (value, text), answer in zip(cases, answers, strict=True):
-        why = flags.check_value(value.name, text)
-        if answer is None and not why and not (value.kind in ("int", "float") and flags._FLOAT.fullmatch(text)):
-            let_through.append((value.name, text))
-        if answer is not None and why:
-            refused_alone.append((value.name, text))
-    assert let_through == []
-    numbers = [pair for pair in refused_alone if pair[1] in ("1.5", "12k")]
-    assert [pair for pair in refused_alone if pair not in numbers and not flags.TABLE.newest[pair[0]].limits] == []
-    assert ("ctx-size", "12k") in numbers
+    """The table also refuses malformed numbers: the parser reads 1.5 as 1 and 12k as 12."""
+    cases: list[tuple[Option, str]] = []
+    for option in checked_options():
+        if option.kind in ("int", "float", "layers", "on", "json"):
+            cases += [(option, text) for text in VALUES]
+        elif option.kind == "text" and option.choices:
+            cases += [(option, text) for text in (*VALUES, *option.choices)]
+    answers = query_parser([[option.words[0], text] for option, text in cases])
+    wrongly_accepted, stricter = [], []
+    for (option, text), answer in zip(cases, answers, strict=True):
+        problem = flags.check_value(option.name, text)
+        if answer is None and not problem and not (option.kind in ("int", "float") and flags._FLOAT.fullmatch(text)):
+            wrongly_accepted.append((option.name, text))
+        if answer is not None and problem:
+            stricter.append((option, text))
+    assert wrongly_accepted == []
+    assert [(option.name, text) for option, text in stricter if text not in ("1.5", "12k") and not option.limits] == []
+    assert ("ctx-size", "12k") in [(option.name, text) for option, text in stricter]
 
 
 def test_every_switch_is_rendered_as_the_parser_accepts_it() -> None:
@@ -66,9 +59,8 @@ def test_every_switch_is_rendered_as_the_parser_accepts_it() -> None:
 
 def test_every_word_of_a_switch_is_accepted() -> None:
     words = [word for item in checked_options() if item.kind in ("switch", "bare") for word in (*item.words, *item.off)]
-    assert [
-        word for word, answer in zip(words, query_parser([[word] for word in words]), strict=True) if answer is None
-    ] == []
+    answers = query_parser([[word] for word in words])
+    assert [word for word, answer in zip(words, answers, strict=True) if answer is None] == []
 
 
 def test_a_command_has_the_settings_of_the_recipe_and_the_required_ones() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from anthropic.types import MessageParam
 
 from sparkwright.engines import api_paths, openai_api
 from sparkwright.engines.llama_cpp.http import HTTP, PATHS
@@ -21,8 +20,7 @@ from tests.gateway.loopback import DEADLINE_S, KEY, RunningGateway, build_gatewa
 from tests.real_llama import server as servers
 
 pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
-HI = [{"role": "user", "content": "hi"}]
-#: that this server answers by a model of another kind only
+HI: list[Any] = [{"role": "user", "content": "hi"}]
 #: requests whose tokens are counted
 CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/chat/completions", {"messages": HI}),
@@ -34,7 +32,8 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     (api_paths.RESPONSES, {"input": "hi", "max_output_tokens": 8}),
     (api_paths.RESPONSES, {"input": "hi", "max_output_tokens": 8, "stream": True}),
 )
-OF_OTHERS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
+#: paths that need another kind of model
+OTHER_MODELS_PATHS = frozenset(("/v1/embeddings", "/v1/rerank", "/v1/score", "/infill"))
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,8 @@ def gateway_server(llama: servers.Server, tmp_path_factory: pytest.TempPathFacto
         yield running_gateway
 
 
-def post_message(behind: RunningGateway, path: str, body: dict[str, Any]) -> Any:
-    return behind.ask("POST", path, body, key=None, **{"x-api-key": KEY, "anthropic-version": "2023-06-01"})
+def post_message(running: RunningGateway, path: str, body: dict[str, Any]) -> Any:
+    return running.ask("POST", path, body, key=None, **{"x-api-key": KEY, "anthropic-version": "2023-06-01"})
 
 
 def test_a_message_is_streamed_in_anthropic_events(gateway_server: RunningGateway) -> None:
@@ -58,7 +57,7 @@ def test_a_message_is_streamed_in_anthropic_events(gateway_server: RunningGatewa
     assert answer.status == 200, answer.body
     rows = [line.removeprefix("data: ") for line in answer.body.decode().splitlines() if line.startswith("data: ")]
     kinds = [json.loads(row)["type"] for row in rows]
-    # b11549 leaves out `message_start` in some streams, without a gateway too: docs/llama-cpp.md
+    # b11549 omits `message_start` in some streams, with and without a gateway: docs/llama-cpp.md
     assert set(kinds[:2]) & {"message_start", "content_block_start"}
     assert "content_block_delta" in kinds and kinds[-1] == "message_stop"
 
@@ -70,65 +69,58 @@ def test_counted_tokens_match_the_usage(gateway_server: RunningGateway) -> None:
     assert counted == usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
 
 
-@pytest.mark.parametrize("path", [served.path for served in PATHS if served.path not in OF_OTHERS])
+@pytest.mark.parametrize("path", [served.path for served in PATHS if served.path not in OTHER_MODELS_PATHS])
 def test_the_server_has_every_routed_path(gateway_server: RunningGateway, path: str) -> None:
-    body = {
-        "model": "tiny",
-        "messages": HI,
-        "prompt": "hi",
-        "input": "hi",
-        "content": "hi",
-        "tokens": [1],
-        "max_tokens": 1,
-    }
-    assert post_message(gateway_server, path, body).status == 200
+    body = {"model": "tiny", "messages": HI, "tokens": [1], "max_tokens": 1}
+    texts = dict.fromkeys(("prompt", "input", "content"), "hi")
+    assert post_message(gateway_server, path, {**body, **texts}).status == 200
+
+
+def connect_anthropic(running: RunningGateway) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=f"http://127.0.0.1:{running.gateway.port}", api_key=KEY, max_retries=0)
 
 
 def test_the_anthropic_client_sends_and_streams(gateway_server: RunningGateway) -> None:
-    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
-    hi: list[MessageParam] = [{"role": "user", "content": "hi"}]
-    message = client.messages.create(model="tiny", max_tokens=8, messages=hi)
+    client = connect_anthropic(gateway_server)
+    message = client.messages.create(model="tiny", max_tokens=8, messages=HI)
     assert (message.usage.output_tokens, message.stop_reason, message.type) == (8, "max_tokens", "message")
-    kinds = [event.type for event in client.messages.create(model="tiny", max_tokens=8, messages=hi, stream=True)]
+    kinds = [event.type for event in client.messages.create(model="tiny", max_tokens=8, messages=HI, stream=True)]
     assert kinds[-2:] == ["message_delta", "message_stop"] and "content_block_delta" in kinds
-    assert client.messages.count_tokens(model="tiny", messages=hi).input_tokens > 0
+    assert client.messages.count_tokens(model="tiny", messages=HI).input_tokens > 0
 
 
 def test_the_anthropic_client_reads_a_refusal_as_its_own_error(gateway_server: RunningGateway) -> None:
-    client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}", api_key=KEY, max_retries=0)
+    client = connect_anthropic(gateway_server)
     with pytest.raises(anthropic.NotFoundError, match="serves no model of this name"):
-        client.messages.create(model="nothing", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
-    stranger = client.with_options(api_key="another")
+        client.messages.create(model="nothing", max_tokens=1, messages=HI)
+    unauthorized = client.with_options(api_key="another")
     with pytest.raises(anthropic.AuthenticationError, match="requires its API key"):
-        stranger.messages.create(model="tiny", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
+        unauthorized.messages.create(model="tiny", max_tokens=1, messages=HI)
 
 
 def test_the_openai_client_uses_both_apis(gateway_server: RunningGateway) -> None:
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{gateway_server.gateway.port}/v1", api_key=KEY, max_retries=0)
     assert {model.id for model in client.models.list()} == {"tiny", "claude-sonnet-4-5"}
-    chunks = client.chat.completions.create(
-        model="tiny", max_tokens=4, messages=[{"role": "user", "content": "hi"}], stream=True
-    )
+    chunks = client.chat.completions.create(model="tiny", max_tokens=4, messages=HI, stream=True)
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
     events = client.responses.create(model="tiny", input="hi", max_output_tokens=4, stream=True)
     assert [event.type for event in events][-1] in ("response.completed", "response.incomplete")
     with pytest.raises(openai.NotFoundError, match="serves no model of this name"):
-        client.chat.completions.create(model="nothing", messages=[{"role": "user", "content": "hi"}])
+        client.chat.completions.create(model="nothing", messages=HI)
 
 
-def server_counters(llama: servers.Server) -> dict[str, int]:
-    """Return the server's own counts; a prompt's cached tokens are not in them."""
+def read_server_counters(llama: servers.Server) -> dict[str, int]:
+    """Return the server's counts, which do not include cached prompt tokens."""
     rows = (line.split(" ") for line in llama.ask("/metrics").body.splitlines() if line[:1] != "#")
     counts = {name: int(float(value)) for name, value in rows}
     return {"prompt": counts["llamacpp:prompt_tokens_total"], "generated": counts["llamacpp:tokens_predicted_total"]}
 
 
 def read_usage(body: bytes) -> tuple[int, int]:
-    """Return the tokens of the prompt and of the answer, by the answer's own usage or timings."""
-    rows = [
-        json.loads(line.removeprefix("data: ")) for line in body.decode(errors="replace").splitlines() if "{" in line
-    ]
-    usages = [found for row in rows for found in (row.get("usage"), row.get("response", {}).get("usage")) if found]
+    """Return the tokens of the prompt and of the answer, from the answer's usage or timings."""
+    lines = body.decode(errors="replace").splitlines()
+    rows = [json.loads(line.removeprefix("data: ")) for line in lines if "{" in line]
+    usages = [usage for row in rows for usage in (row.get("usage"), row.get("response", {}).get("usage")) if usage]
     if not usages:
         timings = rows[-1]["timings"]
         return timings["prompt_n"] + timings["cache_n"], timings["predicted_n"]
@@ -142,21 +134,21 @@ def test_the_counted_tokens_of_a_client_match_the_usage(
     gateway_server: RunningGateway, llama: servers.Server, case: int
 ) -> None:
     path, body = CASES[case]
-    before = server_counters(llama)["generated"]
+    before = read_server_counters(llama)["generated"]
     answer = gateway_server.ask("POST", path, {"model": "tiny", "max_tokens": 8, **body}, key=client_key(f"by-{case}"))
     assert answer.status == 200, answer.body
     prompt, generated = read_usage(answer.body)
     counts = wait_for_count(gateway_server, f"by-{case}", 1)
     assert (counts["prompt_tokens"], counts["generated_tokens"], counts["estimated"]) == (prompt, generated, 0)
-    assert generated > 0 and server_counters(llama)["generated"] - before >= generated
+    assert generated > 0 and read_server_counters(llama)["generated"] - before >= generated
 
 
-def wait_for_count(behind: RunningGateway, client: str, requests: int) -> dict[str, int]:
-    """Return a client's counts, once it has made so many requests: an answer is read a moment before it is counted."""
+def wait_for_count(running: RunningGateway, client: str, requests: int) -> dict[str, int]:
+    """Return a client's counts once all its requests are counted, which may be after their answers were read."""
     until_s = time.monotonic() + DEADLINE_S
     pattern = re.compile(rf'^sparkwright_client_(\w+)_total\{{client="{client}"\}} (\d+)$', re.M)
     while True:
-        text = behind.ask("GET", usage.METRICS_PATH).body.decode()
+        text = running.ask("GET", usage.METRICS_PATH).body.decode()
         counts = {field: int(number) for field, number in pattern.findall(text)}
         if counts.get("requests") == requests:
             return counts

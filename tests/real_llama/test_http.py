@@ -1,4 +1,4 @@
-"""Sparkwright's assumptions about llama-server's HTTP API, checked against the real server."""
+"""Sparkwright's assumptions about llama-server's HTTP API, compared with the real server."""
 
 import threading
 from pathlib import Path
@@ -22,8 +22,7 @@ def read_counters(server: servers.Server, key: str = "") -> dict[str, float]:
 
 
 def test_every_path_reports_loading(tiny: Path, tmp_path: Path) -> None:
-    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-np", "1") as server:
-        assert server.wait_until_served()
+    with servers.serving(tmp_path, tiny, "-c", "512", "-np", "1") as server:
         assert server.loading
         assert {item.status for item in server.loading} <= set(HTTP.loading)
         assert server.loading[0].body["error"]["message"] == "Loading model"
@@ -34,18 +33,20 @@ def test_every_metric_exists(llama: servers.Server) -> None:
 
 
 def test_the_heartbeat_moves_during_a_stream(llama: servers.Server) -> None:
-    before, seen = read_counters(llama), []
+    before, samples = read_counters(llama), []
     chunks = llama.stream({**BODY, "max_tokens": 3000})
     next(chunks)
-    while len({item[engine_http.HEARTBEAT] for item in seen}) < 5:  # it generates on whether or not the chunks are read
-        seen.append(read_counters(llama))
-        assert seen[-1][engine_http.RUNNING] == 1
+    while (
+        len({item[engine_http.HEARTBEAT] for item in samples}) < 5
+    ):  # the server generates even if the chunks are not read
+        samples.append(read_counters(llama))
+        assert samples[-1][engine_http.RUNNING] == 1
     for _ in chunks:
         pass
     after = read_counters(llama)
     assert HTTP.has_separate_heartbeat
-    assert {item[engine_http.GENERATED] for item in seen} == {before[engine_http.GENERATED]}
-    beats = [item[engine_http.HEARTBEAT] for item in seen]
+    assert {item[engine_http.GENERATED] for item in samples} == {before[engine_http.GENERATED]}
+    beats = [item[engine_http.HEARTBEAT] for item in samples]
     assert beats == sorted(beats) and beats[0] > before[engine_http.HEARTBEAT]
     assert after[engine_http.RUNNING] == 0
     assert after[engine_http.GENERATED] - before[engine_http.GENERATED] == 3000
@@ -67,7 +68,7 @@ def test_requests_beyond_the_slots_wait(llama: servers.Server) -> None:
     open_streams = [llama.stream({**BODY, "max_tokens": tokens}) for tokens in (*[6000] * SLOTS, 40)]
     for open_stream in open_streams[:SLOTS]:
         next(open_stream)
-    # it gets its headers only when a slot is free
+    # the headers arrive only when a slot is free
     third = threading.Thread(target=lambda: list(open_streams[SLOTS]))
     third.start()
     waiting = 0.0
@@ -101,8 +102,7 @@ def test_context_and_slots_are_read(llama: servers.Server, tiny: Path) -> None:
 
 
 def test_a_context_longer_than_the_trained_one_is_capped_and_logged(tiny: Path, tmp_path: Path) -> None:
-    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "20000", "-np", "2") as server:
-        assert server.wait_until_served()
+    with servers.serving(tmp_path, tiny, "-c", "20000", "-np", "2") as server:
         assert HTTP.settings_of(server.ask(HTTP.settings).body)["max_model_len"] == 8192
         assert server.wait_for_log("exceeds the training context of the model (8192) - capping")
 
@@ -122,14 +122,13 @@ def test_a_prompt_longer_than_a_slot_is_refused_with_both_lengths(llama: servers
     assert answer.body["error"]["n_ctx"] == CONTEXT // SLOTS < answer.body["error"]["n_prompt_tokens"]
 
 
-@pytest.mark.parametrize("by", ["file", "variable"])
-def test_with_a_key_only_public_paths_answer_without_it(tiny: Path, tmp_path: Path, by: str) -> None:
-    held = tmp_path / "key"
-    held.write_text(f"{KEY}\n")
-    words = ("--api-key-file", str(held)) if by == "file" else ()
-    env = {HTTP.key_variable: KEY} if by == "variable" else {}
-    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "--metrics", *words, env=env) as server:
-        assert server.wait_until_served()
+@pytest.mark.parametrize("source", ["file", "variable"])
+def test_with_a_key_only_public_paths_answer_without_it(tiny: Path, tmp_path: Path, source: str) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text(f"{KEY}\n")
+    words = ("--api-key-file", str(key_file)) if source == "file" else ()
+    env = {HTTP.key_variable: KEY} if source == "variable" else {}
+    with servers.serving(tmp_path, tiny, "-c", "512", "--metrics", *words, env=env) as server:
         paths = (HTTP.health, HTTP.models, HTTP.settings, HTTP.metrics, "/slots")
         assert {path for path in paths if server.ask(path).status == 200} == HTTP.public
         assert {server.ask(path, key=KEY).status for path in paths} == {200}
@@ -138,13 +137,12 @@ def test_with_a_key_only_public_paths_answer_without_it(tiny: Path, tmp_path: Pa
 
 
 def test_without_their_flag_metrics_are_missing(tiny: Path, tmp_path: Path) -> None:
-    with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512") as server:
-        assert server.wait_until_served()
+    with servers.serving(tmp_path, tiny, "-c", "512") as server:
         assert server.ask(HTTP.metrics).status == 501
 
 
 def test_sigterm_exits_with_0(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-lv", "4") as server:
-        # /health answers 200 before its main loop runs, and a SIGTERM that comes first is lost: Docker kills it after the grace period
+        # a SIGTERM before the main loop is lost, and /health answers 200 earlier: Docker would kill it after the grace period
         assert server.wait_for_log("all slots are idle")
         assert server.stop() == 0

@@ -1,4 +1,4 @@
-"""Sparkwright's reading of the real llama-server's log, checked against its HTTP answers."""
+"""The parsed log of the real llama-server, compared with its HTTP answers."""
 
 from pathlib import Path
 

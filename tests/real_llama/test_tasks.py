@@ -1,4 +1,4 @@
-"""The requests that prove a server of vectors and of scores, answered by the real llama-server; its weights are random."""
+"""The proofs of embedding and reranking servers, with the real llama-server and random weights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +23,7 @@ def request_tokens(server: servers.Server, http: Http) -> http_probe.Response:
 
 
 def test_an_embedding_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) -> None:
-    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--embedding", "--pooling", "mean") as server:
-        assert server.wait_until_served(), server.log
+    with servers.serving(tmp_path, tiny, *SMALL, "--embedding", "--pooling", "mean") as server:
         before = server_counters.read_counters(EMBED, server.base_url, "")[0]
         answer = request_tokens(server, EMBED)
         assert tasks.PROOFS["embed"].evaluate(answer.json()).content == "a vector of 128 numbers"
@@ -38,8 +37,7 @@ def test_an_embedding_is_proved_and_counted_as_work(tiny: Path, tmp_path: Path) 
 
 
 def test_each_text_gets_a_score(tiny: Path, tmp_path: Path) -> None:
-    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, "--reranking") as server:
-        assert server.wait_until_served(), server.log
+    with servers.serving(tmp_path, tiny, *SMALL, "--reranking") as server:
         answer = request_tokens(server, RERANK)
         assert tasks.PROOFS["rerank"].evaluate(answer.json()).content, answer.body
         assert http_probe.find_missing_part(RERANK, answer.json()) == ""
@@ -51,9 +49,7 @@ def test_each_text_gets_a_score(tiny: Path, tmp_path: Path) -> None:
 def test_a_missing_flag_is_reported(
     tiny: Path, tmp_path: Path, http: Http, words: tuple[str, ...], status: int
 ) -> None:
-    """The tiny model has no pooling of its own: with --embedding alone it is none, which OpenAI's form can't have."""
-    with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, *words) as server:
-        assert server.wait_until_served(), server.log
+    """The tiny model defines no pooling; --embedding alone does not set it, and OpenAI's API requires it."""
+    with servers.serving(tmp_path, tiny, *SMALL, *words) as server:
         answer = request_tokens(server, http)
-        assert answer.status == status
-        assert answer.failure
+        assert answer.status == status and answer.failure

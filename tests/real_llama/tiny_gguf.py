@@ -1,4 +1,4 @@
-"""A GGUF that llama-server loads in a tenth of a second: a llama of random weights whose tokens are single bytes."""
+"""A GGUF model that loads in a tenth of a second: a llama with random weights whose tokens are single bytes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +20,16 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Shape:
-    """layers: transformer blocks. heads, kv_heads: of attention. head: values a head. inner: of the feed-forward.
-
-    window: three layers of four see so many tokens back (a cohere2); 0: a llama, which sees all.
-    """
+    """The dimensions of a model."""
 
     layers: int = 2
     heads: int = 4
     kv_heads: int = 2
+    #: dimension of a head
     head: int = 32
+    #: dimension of the feed-forward layers
     inner: int = 128
+    #: size of the attention window in three of four layers (a cohere2); 0 for a llama without windows
     window: int = 0
 
     @property
@@ -38,7 +38,7 @@ class Shape:
 
 
 def write_model(path: Path, shape: Shape = Shape(), context: int = TRAINED_CONTEXT) -> Path:
-    """Write it, always the same bytes for the same shape and context. Returns the path."""
+    """Write a model, with the same bytes for the same shape and context. Returns the path."""
     writer = gguf.GGUFWriter(path, "cohere2" if shape.window else "llama")
     writer.add_name("tiny llama")
     writer.add_context_length(context)
@@ -54,12 +54,8 @@ def write_model(path: Path, shape: Shape = Shape(), context: int = TRAINED_CONTE
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.head)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    tokens = _vocabulary(writer)
-    _weights(writer, shape, tokens)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    _add_weights(writer, shape, _add_vocabulary(writer))
+    _write(writer)
     return path
 
 
@@ -76,17 +72,20 @@ def write_adapter(path: Path, shape: Shape = Shape(), architecture: str = "llama
                 rows, columns = (rank, shape.width) if side == "lora_a" else (shape.width, rank)
                 matrix = (rng.standard_normal((rows, columns)) * 0.1).astype(np.float32)
                 writer.add_tensor(f"blk.{block}.{module}.weight.{side}", matrix)
+    _write(writer)
+    return path
+
+
+def _write(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
-def _vocabulary(writer: Any) -> int:
-    """A token a byte, as GPT-2 spells bytes, and one pair, for the list of merges can't be empty. Returns their number."""
-    letters = _spelled_bytes()
-    tokens = [*letters, "th", *CONTROL]
+def _add_vocabulary(writer: Any) -> int:
+    """Add a token for each byte, and a pair, because the list of merges can't be empty. Returns the number of tokens."""
+    tokens = [*_list_byte_letters(), "th", *CONTROL]
     plain, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
@@ -101,35 +100,35 @@ def _vocabulary(writer: Any) -> int:
     return len(tokens)
 
 
-def _spelled_bytes() -> list[str]:
-    """GPT-2's letter for each byte: itself where it is printable, else one from 256 on."""
+def _list_byte_letters() -> list[str]:
+    """Return GPT-2's letter for each byte: itself if it is printable, else a letter from 256 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]
 
 
-def _weights(writer: Any, shape: Shape, tokens: int) -> None:
+def _add_weights(writer: Any, shape: Shape, tokens: int) -> None:
     rng = np.random.default_rng(0)
     width, kv_width = shape.width, shape.kv_heads * shape.head
 
-    def matrix(name: str, rows: int, columns: int) -> None:
+    def add_matrix(name: str, rows: int, columns: int) -> None:
         writer.add_tensor(f"{name}.weight", (rng.standard_normal((rows, columns)) * 0.05).astype(np.float16))
 
-    def norm(name: str) -> None:
+    def add_norm(name: str) -> None:
         writer.add_tensor(f"{name}.weight", np.ones(width, np.float32))
 
-    matrix("token_embd", tokens, width)
-    norm("output_norm")
+    add_matrix("token_embd", tokens, width)
+    add_norm("output_norm")
     if not shape.window:
-        matrix("output", tokens, width)
+        add_matrix("output", tokens, width)
     for block in (f"blk.{number}" for number in range(shape.layers)):
-        norm(f"{block}.attn_norm")
-        matrix(f"{block}.attn_q", width, width)
-        matrix(f"{block}.attn_k", kv_width, width)
-        matrix(f"{block}.attn_v", kv_width, width)
-        matrix(f"{block}.attn_output", width, width)
+        add_norm(f"{block}.attn_norm")
+        add_matrix(f"{block}.attn_q", width, width)
+        add_matrix(f"{block}.attn_k", kv_width, width)
+        add_matrix(f"{block}.attn_v", kv_width, width)
+        add_matrix(f"{block}.attn_output", width, width)
         if not shape.window:
-            norm(f"{block}.ffn_norm")
-        matrix(f"{block}.ffn_gate", shape.inner, width)
-        matrix(f"{block}.ffn_up", shape.inner, width)
-        matrix(f"{block}.ffn_down", width, shape.inner)
+            add_norm(f"{block}.ffn_norm")
+        add_matrix(f"{block}.ffn_gate", shape.inner, width)
+        add_matrix(f"{block}.ffn_up", shape.inner, width)
+        add_matrix(f"{block}.ffn_down", width, shape.inner)
