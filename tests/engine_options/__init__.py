@@ -1,1 +1,1 @@
-"""Options of SGLang and llama.cpp by release: asked of the packages on PyPI, kept in tests/data/engine-options."""
+"""The options of SGLang and llama.cpp by release, read from packages on PyPI, stored in tests/data/engine-options."""

@@ -2,7 +2,7 @@
 
     python tests/engine_options/ask_llama_cpp.py FOLDER_OF_THE_UNPACKED_WHEEL
 
-llama-server's own parser prints it, and ends this process. How it is reached: tests/real_llama/llama_server.py.
+llama-server's own parser prints it and exits this process. tests/real_llama/llama_server.py explains how it is called.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ STRUCT_AT, SERVER_OPTIONS = 16, 12
 
 
 def main(folder: str) -> None:
-    """Print it."""
+    """Print the help of the wheel in this folder."""
     sys.path.insert(0, folder)
     import xllamacpp  # type: ignore[import-not-found, unused-ignore]
     from xllamacpp import xllamacpp as module

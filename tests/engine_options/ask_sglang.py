@@ -1,9 +1,9 @@
-"""Print the options that SGLang's own argument parser has, as JSON; run by a Python that has torch and transformers.
+"""Print the options of SGLang's argument parser as JSON; run by a Python with torch and transformers.
 
     .engine/0.32.0/venv/bin/python tests/engine_options/ask_sglang.py FOLDER_OF_THE_UNPACKED_WHEEL
 
-`ServerArgs.add_cli_args` runs as it is. Its module imports kernels, models and packages that need a GPU: they are replaced by modules
-whose every name is `Anything`. No option depends on them; choices do (backends), and are not read.
+`ServerArgs.add_cli_args` runs unchanged. Its module imports kernels, models and packages that need a GPU; these are replaced by
+modules whose every name is `Anything`. No option depends on them; the choices of backends do, and are not read.
 """
 
 import argparse
@@ -32,7 +32,7 @@ REPLACED = (
     "sglang.srt.utils.hf_transformers_patches",
     "sglang.srt.utils.hf_transformers_utils",
 )
-#: of transformers, which has them with torchvision only
+#: classes of transformers that need torchvision
 IMAGE_CLASSES = ("AutoProcessor", "AutoImageProcessor", "AutoVideoProcessor")
 KINDS = {"int": "int", "human_readable_int": "size", "float": "float", "loads": "json", "json_list_type": "json"}
 SWITCHES = ("StoreTrue", "StoreConst", "DeprecatedAction")
@@ -45,10 +45,12 @@ class Anything(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return anything(name)
+        return create_anything(name)
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not named else anything("result")
+        return (
+            arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not named else create_anything("result")
+        )
 
     def __getitem__(cls, key: Any) -> Any:
         return cls
@@ -68,13 +70,13 @@ class Anything(type):
     __ror__ = __or__
 
 
-def anything(name: str) -> Any:
-    """Return a class of which nothing is known."""
+def create_anything(name: str) -> Any:
+    """Return a class that has every attribute."""
     return Anything(name, (), {})
 
 
 class Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Modules in place of REPLACED, and of packages that SGLang imports and that are not installed."""
+    """Replaces REPLACED, and packages that SGLang imports and that are not installed."""
 
     def __init__(self) -> None:
         self.packages = {"sglang"}
@@ -85,7 +87,7 @@ class Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         package = name.partition(".")[0]
         if package == "sglang" or self._is_installed(name):
             return None
-        if package not in self.packages and "/sglang/" not in _importer():
+        if package not in self.packages and "/sglang/" not in _find_importer():
             return None
         self.packages.add(package)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -110,20 +112,20 @@ class Replacements(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             sys.meta_path.insert(0, self)
 
 
-def _importer() -> str:
-    """Return the file whose import statement runs now."""
+def _find_importer() -> str:
+    """Return the file with the current import statement."""
     frame: Any = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
         frame = frame.f_back
     return "" if frame is None else frame.f_code.co_filename
 
 
-def option_kind(action: argparse.Action) -> str:
+def find_option_kind(action: argparse.Action) -> str:
     """Return an option's kind as in engines/sglang/options.json."""
-    sort = type(action).__name__
-    if sort == "BooleanOptionalAction":
+    class_name = type(action).__name__
+    if class_name == "BooleanOptionalAction":
         return "both"
-    if any(word in sort for word in SWITCHES):
+    if any(word in class_name for word in SWITCHES):
         return "switch"
     if action.nargs in ("+", "*"):
         return "list"
@@ -131,37 +133,37 @@ def option_kind(action: argparse.Action) -> str:
 
 
 def find_successor(action: argparse.Action) -> str:
-    """Return the option that a deprecated one names in its place, as NAME or NAME=VALUE; "" for none."""
-    new = getattr(action, "new_flag", None)
-    text = f"use {new}" if new else action.help or ""
-    if "eprecat" not in type(action).__name__ + text and not new:
+    """Return the replacement that a deprecated option names, as NAME or NAME=VALUE; "" if there is none."""
+    new_flag = getattr(action, "new_flag", None)
+    text = f"use {new_flag}" if new_flag else action.help or ""
+    if "eprecat" not in type(action).__name__ + text and not new_flag:
         return ""
     match = SUCCESSOR.search(text)
     return "" if match is None else match[1] + (f"={match[2]}" if match[2] else "")
 
 
 def list_options(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
-    """Return every option with its long names, the usual one first."""
+    """Return every option with its long names, the usual name first."""
     rows = []
     for action in parser._actions:
-        if getattr(action, "error_message", None):  # it is there to be refused with a sentence
+        if getattr(action, "error_message", None):  # exists only to be refused with a message
             continue
         names = [word.removeprefix("--") for word in action.option_strings if word.startswith("--")]
-        names = [name for name in names if name.removeprefix("no-") == name or option_kind(action) != "both"]
+        names = [name for name in names if name.removeprefix("no-") == name or find_option_kind(action) != "both"]
         if names and names != ["help"]:
-            rows.append({"names": names, "kind": option_kind(action), "instead": find_successor(action)})
+            rows.append({"names": names, "kind": find_option_kind(action), "instead": find_successor(action)})
     return rows
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the options of the release in a folder, on the last line."""
+    """Print the options of the release in a folder as the last line."""
     sys.path.insert(0, arguments[0])
     sys.argv = ["sglang"]
     sys.meta_path.insert(0, Replacements())
     import transformers  # type: ignore[import-not-found, unused-ignore]
 
     for name in IMAGE_CLASSES:
-        setattr(transformers, name, anything(name))
+        setattr(transformers, name, create_anything(name))
     from sglang.srt.server_args import ServerArgs  # type: ignore[import-not-found]
 
     parser = argparse.ArgumentParser()

@@ -1,4 +1,4 @@
-"""The options of every release that was asked, kept as text: one file a release, one line an option."""
+"""The stored options of each release: one file per release, one line per option."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,36 +13,36 @@ DATA = Path(__file__).parents[1] / "data" / "engine-options"
 class Option:
     """An option of one release."""
 
-    #: its long names, the usual one first
+    #: long names, the usual name first
     names: tuple[str, ...]
-    #: as in the options.json of its engine
+    #: as in the engine's options.json
     kind: str
-    #: the option that the release itself names in its place, as NAME or NAME=VALUE; "" for none
+    #: the replacement named by the release, as NAME or NAME=VALUE; "" if there is none
     instead: str = ""
 
-    def line(self) -> str:
-        """Return it as it is kept."""
+    def format_line(self) -> str:
+        """Return the option as a line of the file."""
         return " ".join([*self.names, f"({self.kind})", *(["->", self.instead] if self.instead else [])])
 
 
 def load(engine: str, release: str) -> list[Option]:
-    """Return the options of a release that was kept."""
-    return [_option(line) for line in (DATA / engine / f"{release}.txt").read_text().splitlines()]
+    """Return the options of a stored release."""
+    return [_parse_option(line) for line in (DATA / engine / f"{release}.txt").read_text().splitlines()]
 
 
 def save(engine: str, release: str, options: Iterable[Option]) -> None:
-    """Keep the options of a release."""
+    """Store the options of a release."""
     (DATA / engine).mkdir(parents=True, exist_ok=True)
-    lines = sorted(option.line() for option in options)
+    lines = sorted(option.format_line() for option in options)
     (DATA / engine / f"{release}.txt").write_text("\n".join(lines) + "\n")
 
 
-def releases(engine: str) -> list[str]:
-    """Return the releases that were kept, oldest first."""
+def list_releases(engine: str) -> list[str]:
+    """Return the stored releases, oldest first."""
     return sorted((path.stem for path in (DATA / engine).glob("*.txt")), key=lambda name: Version(name.lstrip("b")))
 
 
-def _option(line: str) -> Option:
+def _parse_option(line: str) -> Option:
     written, _, instead = line.partition(" -> ")
     *names, kind = written.split()
     return Option(tuple(names), kind.strip("()"), instead)

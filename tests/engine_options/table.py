@@ -1,4 +1,4 @@
-"""The history of options in src/sparkwright/engines/ENGINE/option_history.json, made from the releases that were kept.
+"""The history of options in src/sparkwright/engines/ENGINE/option_history.json, made from the stored releases.
 
 python -m tests.engine_options.table        # writes it for both engines
 """
@@ -15,20 +15,20 @@ NAMES = ("sglang", "llama_cpp")
 
 
 def render_table(engine: str) -> str:
-    """Return the table of an engine, a row a line."""
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in table_rows(engine))
-    return f'{{\n "releases": {json.dumps(kept.releases(engine))},\n "options": {{\n{lines}\n }}\n}}\n'
+    """Return the table of an engine, one row per line."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in iter_rows(engine))
+    return f'{{\n "releases": {json.dumps(kept.list_releases(engine))},\n "options": {{\n{lines}\n }}\n}}\n'
 
 
-def table_rows(engine: str) -> Iterator[tuple[str, str]]:
-    """Yield name and row of each option that some release lacks, in the alphabet's order; engines/options.py explains a row."""
-    releases = kept.releases(engine)
+def iter_rows(engine: str) -> Iterator[tuple[str, str]]:
+    """Yield name and row of each option that a release lacks, sorted by name; engines/options.py explains a row."""
+    releases = kept.list_releases(engine)
     successors = json.loads((ENGINES / engine / "options.json").read_text())["successors"]
     releases_by_name: dict[str, list[tuple[int, Option]]] = {}
-    for at, release in enumerate(releases):
+    for number, release in enumerate(releases):
         for option in kept.load(engine, release):
             for name in option.names:
-                releases_by_name.setdefault(name, []).append((at, option))
+                releases_by_name.setdefault(name, []).append((number, option))
     for name, occurrences in sorted(releases_by_name.items()):
         if len(occurrences) == len(releases):
             continue
@@ -40,7 +40,7 @@ def table_rows(engine: str) -> Iterator[tuple[str, str]]:
 
 
 def list_changes(old: Sequence[Option], new: Sequence[Option]) -> Iterator[str]:
-    """Yield what changed between two releases, a line each."""
+    """Yield the changes between two releases, one line each."""
     before = {name: option for option in old for name in option.names}
     after = {name: option for option in new for name in option.names}
     for name in sorted(before.keys() | after.keys()):
@@ -59,5 +59,5 @@ def write_table(engine: str) -> None:
 
 
 if __name__ == "__main__":
-    for each in NAMES:
-        write_table(each)
+    for name in NAMES:
+        write_table(name)
