@@ -19,19 +19,10 @@ from typing import Any
 
 #: modules of SGLang that are not needed to list its options
 REPLACED = (
-    "sglang.jit_kernel",
-    "sglang.kernels",
-    "sglang.srt.configs",
-    "sglang.srt.hardware_backend",
-    "sglang.srt.layers",
-    "sglang.srt.managers",
-    "sglang.srt.model_loader",
-    "sglang.srt.models",
-    "sglang.srt.multimodal",
-    "sglang.srt.utils.hf_transformers",
-    "sglang.srt.utils.hf_transformers_patches",
-    "sglang.srt.utils.hf_transformers_utils",
-)
+    "sglang.jit_kernel", "sglang.kernels", "sglang.srt.configs", "sglang.srt.hardware_backend", "sglang.srt.layers",
+    "sglang.srt.managers", "sglang.srt.model_loader", "sglang.srt.models", "sglang.srt.multimodal",
+    "sglang.srt.utils.hf_transformers", "sglang.srt.utils.hf_transformers_patches", "sglang.srt.utils.hf_transformers_utils",
+)  # fmt: skip
 #: classes of transformers that need torchvision
 IMAGE_CLASSES = ("AutoProcessor", "AutoImageProcessor", "AutoVideoProcessor")
 KINDS = {"int": "int", "human_readable_int": "size", "float": "float", "loads": "json", "json_list_type": "json"}

@@ -3,8 +3,8 @@
     make engine-release ENGINE=sglang VERSION=0.5.23
     make engine-release ENGINE=llama_cpp VERSION=2026.10.11549        # xllamacpp with llama-server b11549
 
-No GPU is needed. SGLang's parser needs torch and transformers, and uses those of the vLLM in .engine (tests/real_engine), which is
-installed if necessary. Exit code 0: stored, and the changes printed. 1: the package is not available, or its parser failed.
+No GPU is needed. SGLang's parser needs torch and transformers, and uses those of the vLLM in .engine (tests/real_engine), which
+is installed if necessary. Exit code 0: stored, and the changes printed. 1: the package is not available, or its parser failed.
 """
 
 import json

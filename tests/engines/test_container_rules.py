@@ -158,7 +158,7 @@ def test_unsafe_options_are_warnings_for_every_engine(engine: str, tmp_path: Pat
         ("vllm: {host: 0.0.0.0}\n", ("0.0.0.0:8000:8000",), "http://127.0.0.1:8000", True),
     ],
 )
-def test_a_server_on_the_host_network_is_reached_at_its_engine_port(
+def test_the_host_network_uses_the_port_of_the_engine(
     rest: str, ports: tuple[str, ...], url: str, open_to_network: bool, tmp_path: Path
 ) -> None:
     loaded_recipe = load_recipe(tmp_path, "network: host", rest)

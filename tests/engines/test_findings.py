@@ -8,7 +8,7 @@ import pytest
 from sparkwright.app.findings import format_rule
 from sparkwright.engines import recipe_rules
 from sparkwright.engines.engine import Engine, get_engine, list_served
-from sparkwright.engines.findings import Rules, Way
+from sparkwright.engines.findings import Way
 
 RULES = [
     *((engine, rules, name) for engine in list_served() for rules in engine.advice.RULES for name in rules),
@@ -25,9 +25,7 @@ def apply_changes(case: Any, way: Way, engine: Engine) -> Any:
 
 
 @pytest.mark.parametrize(("engine", "rules", "name"), RULES, ids=[f"{engine.name}-{name}" for engine, _, name in RULES])
-def test_each_rule_reports_its_example_and_each_remedy_resolves_it(
-    engine: Engine, rules: Rules[Any, Any], name: str
-) -> None:
+def test_each_rule_reports_its_example_and_each_remedy_resolves_it(engine: Engine, rules: Any, name: str) -> None:
     rule = rules[name]
     case = rule.example.case() if hasattr(rule.example, "case") else rule.example
     findings = list(rule.findings(case))

@@ -26,9 +26,7 @@ from sparkwright.engines.vllm.http import HTTP
         ({}, [CACHE_MOUNT], True),
     ],
 )
-def test_a_recipe_with_a_cache_variable_or_mount_keeps_its_caches(
-    env: dict[str, str], mounts: list[str], kept: bool
-) -> None:
+def test_a_recipe_may_keep_its_own_caches(env: dict[str, str], mounts: list[str], kept: bool) -> None:
     assert CACHES.is_kept_by_recipe(env, mounts) is kept
 
 
@@ -70,15 +68,13 @@ def test_hits_are_counted_in_whole_blocks() -> None:
 @pytest.mark.parametrize(
     ("hits", "cache", "verdict"),
     [
-        ((0, 0, 4192), ALIGN, "hits"),
-        ((None, None, None), {}, "unknown"),
-        ((), {"enable_prefix_caching": "False"}, "off"),
+        ([0, 0, 4192], ALIGN, "hits"),
+        ([None, None, None], {}, "unknown"),
+        ([], {"enable_prefix_caching": "False"}, "off"),
     ],
     ids=["hit at the third request", "no counters", "disabled"],
 )
-def test_the_verdict_follows_from_hits_and_configuration(
-    hits: tuple[float | None, ...], cache: dict[str, str], verdict: str
-) -> None:
+def test_verdict_depends_on_hits_and_settings(hits: list[float | None], cache: dict[str, str], verdict: str) -> None:
     assert evaluate(*hits, cache=cache).verdict == verdict
 
 

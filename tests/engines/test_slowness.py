@@ -9,10 +9,10 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.slowness import Cause, SlownessEvidence, find_causes, list_likely_causes
 from sparkwright.units import GIB
 
-NO_GRAPHS = {"cuda_graphs": False, "evidence": {"cuda_graphs": "cudagraph_mode=NONE"}}
-UNQUANTIZED = {"quantization": "none", "evidence": {"quantization": "quantization=None"}}
-FULL_MEMORY = {"MemAvailable": GIB, "MemTotal": 120 * GIB}
-THINKING = {"thinking_tokens": 30, "answer_tokens": 32}
+NO_GRAPHS: dict[str, Any] = {"cuda_graphs": False, "evidence": {"cuda_graphs": "cudagraph_mode=NONE"}}
+UNQUANTIZED: dict[str, Any] = {"quantization": "none", "evidence": {"quantization": "quantization=None"}}
+FULL_MEMORY: dict[str, Any] = {"MemAvailable": GIB, "MemTotal": 120 * GIB}
+THINKING: dict[str, Any] = {"thinking_tokens": 30, "answer_tokens": 32}
 
 
 def find_verdicts(**fields: Any) -> dict[str, str]:
@@ -110,9 +110,7 @@ def test_weight_only_kernels_are_named_without_advising_an_older_image() -> None
     ("busy", "preempted", "verdict"),
     [(0.0, 0.0, "excluded"), (0.0, 3.0, "found"), (4.0, 0.0, "found"), (None, None, "found")],
 )
-def test_a_cache_full_of_reusable_prefixes_is_not_full(
-    busy: float | None, preempted: float | None, verdict: str
-) -> None:
+def test_a_cache_of_reusable_prefixes_is_not_full(busy: float | None, preempted: float | None, verdict: str) -> None:
     causes = find_verdicts(share=0.6, slow=True, kv_used=0.96, busy=busy, preempted=preempted)
     assert causes["the KV cache is full"] == verdict
 

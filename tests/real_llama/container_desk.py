@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import pytest
 import yaml
@@ -66,7 +66,7 @@ def needed_mounts() -> list[str]:
 def build_rootfs(salt: str) -> bytes:
     """Return an image as a tar: links into the mounted /usr, writable folders, the entry points.
 
-    salt: makes the layer unique to this image. An engine does not pull a layer left behind by another image, such as of a killed run.
+    salt: makes the layer unique to this image, because an engine does not pull a layer that a killed run left behind.
     """
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
@@ -211,14 +211,15 @@ class Project:
         """Write the host's recipe for the next deploy."""
         (self.root / "recipes/served.yml").write_text(yaml.safe_dump(recipe, sort_keys=False))
 
-    def serve_llama(self, *, file: str = GOOD, **flags: Any) -> None:
-        """Serve with the real llama-server. flags: additional ones, with `_` for `-`."""
+    def serve_llama(self, *, file: str = GOOD, **flags: Any) -> Self:
+        """Write a recipe for the real llama-server. flags: additional ones, with `_` for `-`."""
         given = {key.replace("_", "-"): value for key, value in flags.items()}
         all_flags = {"alias": "tiny", "ctx-size": 8192, "parallel": 2, **given}
         self.write_engine_recipe("llama.cpp:server-b11549", "llama_cpp", {"id": GGUF_REPO, "file": file}, all_flags)
+        return self
 
-    def serve_described(self, *words: str, keys: dict[str, Any] | None = None, **section: Any) -> None:
-        """Serve with llama-server as an unknown engine, with paths and metrics from the recipe. words: added to its command."""
+    def serve_described(self, *words: str, keys: dict[str, Any] | None = None, **section: Any) -> Self:
+        """Write a recipe that describes llama-server as an unknown engine. words: added to its command."""
         flags = {
             "served_name": "tiny",
             "command": ["-m", f"/models/tiny/{GOOD}", "--alias", "tiny", *SERVES, "--port", "8080", *words],
@@ -230,12 +231,14 @@ class Project:
         self.write_engine_recipe(
             "llama.cpp:server-b11549", "openai", model, flags, keys, entrypoint=["/app/llama-server"]
         )
+        return self
 
-    def serve_vllm(self) -> None:
-        """Serve with the sandbox's vLLM, without simulated delays."""
+    def serve_vllm(self) -> Self:
+        """Write a recipe for the sandbox's vLLM, without simulated delays."""
         flags = {"served-model-name": "glm", "max-model-len": 8192, "gpu-memory-utilization": 0.1}
         env = {"SPARKWRIGHT_SANDBOX_SPEED": "instant"}
         self.write_engine_recipe("vllm-openai:v0.32.0", "vllm", {"id": VLLM_REPO}, flags, env=env)
+        return self
 
     def run(self, *words: str) -> CommandResult:
         """Run a command without earlier baselines: the rate of a tiny model depends on the load of this machine."""

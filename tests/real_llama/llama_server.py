@@ -3,9 +3,9 @@
     python -m tests.real_llama.llama_server -m FILE.gguf --host 127.0.0.1 --port 18080 ...
 
 The published builds of the program for Python need a processor with AVX-512 or AMX. The wheel contains all of llama-server except
-`main`, which is this file: it parses the words like llama-server, exits with 1 in the same cases, and with 0 on SIGTERM. The C++
-parser fills the struct inside the Python object, 16 bytes from its start in this build; `parse_words` checks the position. All lines
-of the log come from the C++ code.
+`main`, which is this file: it parses the words like llama-server, exits with 1 in the same cases, and with 0 on SIGTERM. The
+C++ parser fills the struct inside the Python object, 16 bytes from its start in this build, which `parse_words` checks. All
+lines of the log come from the C++ code.
 """
 
 import ctypes

@@ -62,9 +62,7 @@ class Server:
         with self._open(path, body, key) as answer:
             return Answer(answer.status, _decode_body(answer.read()))
 
-    def stream(
-        self, body: dict[str, Any], *, path: str = "/v1/chat/completions", key: str = ""
-    ) -> Iterator[dict[str, Any]]:
+    def stream(self, body: dict[str, Any], path: str = "/v1/chat/completions", key: str = "") -> Iterator[Any]:
         """Yield the chunks of a streamed answer."""
         with self._open(path, {**body, "stream": True}, key) as answer:
             for line in answer:

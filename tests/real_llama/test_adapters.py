@@ -9,6 +9,7 @@ from sparkwright.engines.flags import with_adapters
 from sparkwright.engines.llama_cpp import files, flags
 from tests.real_llama import server as servers
 from tests.real_llama import tiny_gguf
+from tests.real_llama.tiny_gguf import Shape
 
 SMALL = ("-c", "1024", "-np", "1", "-a", "sql")
 
@@ -39,10 +40,8 @@ def test_an_adapter_is_applied_to_every_request(tiny: Path, tmp_path: Path) -> N
     assert len(texts) == 1 and plain not in texts
 
 
-@pytest.mark.parametrize(("shape", "architecture"), [(tiny_gguf.Shape(heads=2), "llama"), (tiny_gguf.Shape(), "qwen2")])
-def test_an_adapter_of_another_model_is_not_loaded(
-    tiny: Path, tmp_path: Path, shape: tiny_gguf.Shape, architecture: str
-) -> None:
+@pytest.mark.parametrize(("shape", "architecture"), [(Shape(heads=2), "llama"), (Shape(), "qwen2")])
+def test_an_adapter_of_another_model_is_not_loaded(tiny: Path, tmp_path: Path, shape: Shape, architecture: str) -> None:
     """Lint reports this before the start."""
     adapter = tiny_gguf.write_adapter(tmp_path / "other.gguf", shape, architecture)
     with servers.running_server(tmp_path, "-m", str(tiny), *SMALL, *adapter_words(adapter)) as server:

@@ -79,8 +79,7 @@ def container_state(desk: Project) -> tuple[str, bool, str]:
 
 
 def test_a_deploy_is_verified_and_a_second_deploy_changes_nothing(project: Project) -> None:
-    project.serve_llama()
-    first = deploy_proved(project)
+    first = deploy_proved(project.serve_llama())
     state = first.task("Check the engine log")["data"]["state"]
     assert (state["max_model_len"], state["slots"], state["chunked_prefill"]) == (4096, 2, True)
     assert first.task("Compare the reference text")["status"] == "ok"
@@ -88,8 +87,7 @@ def test_a_deploy_is_verified_and_a_second_deploy_changes_nothing(project: Proje
 
 
 def test_status_verify_and_diagnose_report_a_healthy_server(project: Project) -> None:
-    project.serve_llama()
-    deploy_proved(project)
+    deploy_proved(project.serve_llama())
     row = json.loads(project.run("status", "--host", "here", "--json").out)
     assert row["state"] in ("up", "ok"), row
     result = project.run("verify", "--host", "here", "--json")
@@ -102,11 +100,8 @@ def test_status_verify_and_diagnose_report_a_healthy_server(project: Project) ->
 
 
 @pytest.mark.parametrize("serve", [Project.serve_llama, Project.serve_described], ids=["llama.cpp", "described"])
-def test_a_killed_server_is_reported_and_restored_by_a_deploy(
-    project: Project, serve: Callable[[Project], None]
-) -> None:
-    serve(project)
-    deploy_proved(project)
+def test_a_killed_server_is_reported_and_restored(project: Project, serve: Callable[[Project], Project]) -> None:
+    deploy_proved(serve(project))
     before = container_state(project)
     run_docker("kill", project.name)
     assert project.run("health.check", "--host", "here").code == 1
@@ -125,27 +120,21 @@ def test_a_killed_server_is_reported_and_restored_by_a_deploy(
         ({"device": "CUDA0"}, "invalid device: CUDA0"),
     ],
 )
-def test_a_failed_start_is_rolled_back_with_the_model_file(
-    project: Project, flags: dict[str, str], reason: str
-) -> None:
+def test_a_failed_start_is_rolled_back_with_its_file(project: Project, flags: dict[str, str], reason: str) -> None:
     """The file of another quantisation replaces the model's file; the restored server needs its own."""
-    project.serve_llama()
-    deploy_proved(project)
+    deploy_proved(project.serve_llama())
     before = container_state(project)
-    project.serve_llama(**flags)
-    result = project.deploy()
+    result = project.serve_llama(**flags).deploy()
     assert result.code == 1, result.out
     assert reason in result.task("Wait until it is ready")["msg"]
     assert container_state(project) == before
     assert is_generating(project), "it is the verified server again"
-    project.serve_llama()
-    assert project.deploy().recap["changed"] == 0
+    assert project.serve_llama().deploy().recap["changed"] == 0
 
 
 def test_a_long_stream_is_not_a_stall(project: Project) -> None:
     """llama-server counts generated tokens at the end of a request; until then only its heartbeat moves."""
-    project.serve_llama(parallel=1)
-    deploy_proved(project)
+    deploy_proved(project.serve_llama(parallel=1))
     body = {"messages": [{"role": "user", "content": "x"}], "stream": True, "ignore_eos": True, "max_tokens": 8000}
     with ExitStack() as opened:
         streams = [
@@ -161,38 +150,29 @@ def test_a_long_stream_is_not_a_stall(project: Project) -> None:
 
 
 def test_engines_replace_each_other_on_one_port(project: Project) -> None:
-    project.serve_vllm()
-    deploy_proved(project)
+    deploy_proved(project.serve_vllm())
     vllm = container_state(project)
-    project.serve_llama(device="CUDA0")
-    assert project.deploy().code == 1
+    assert project.serve_llama(device="CUDA0").deploy().code == 1
     assert container_state(project) == vllm
-    assert server_owner(project) == "vllm"
-    assert is_generating(project)
-    project.serve_llama()
-    deploy_proved(project)
-    assert server_owner(project) == "llamacpp"
-    assert is_generating(project)
+    assert (server_owner(project), is_generating(project)) == ("vllm", True)
+    deploy_proved(project.serve_llama())
+    assert (server_owner(project), is_generating(project)) == ("llamacpp", True)
     assert run_docker("ps", "-aq", "--filter", f"name={project.name}-previous") == ""
     roll_back(project)
-    assert server_owner(project) == "vllm"
-    assert is_generating(project)
+    assert (server_owner(project), is_generating(project)) == ("vllm", True)
 
 
 def test_a_verified_server_of_another_name_is_replaced(project: Project) -> None:
-    project.serve_vllm()
-    deploy_proved(project)
+    deploy_proved(project.serve_vllm())
     before, first = container_state(project), project.name
     project.name = f"{first}-b"
     try:
-        project.serve_llama(device="CUDA0")
-        assert project.deploy().code == 1
+        assert project.serve_llama(device="CUDA0").deploy().code == 1
         assert run_docker("ps", "-aq", "--filter", f"name={project.name}") == ""
         project.name, second = first, project.name
         assert (container_state(project), server_owner(project)) == (before, "vllm")
         project.name = second
-        project.serve_llama()
-        deploy_proved(project)
+        deploy_proved(project.serve_llama())
         assert server_owner(project) == "llamacpp"
         assert run_docker("ps", "-a", "--format", "{{.Names}}", "--filter", f"name={first}") == second
     finally:
@@ -201,13 +181,11 @@ def test_a_verified_server_of_another_name_is_replaced(project: Project) -> None
 
 def test_an_unverified_server_of_another_name_is_named_and_kept(project: Project) -> None:
     """The message says how to replace it, which is a normal replacement with a rollback."""
-    project.serve_vllm()
-    deploy_proved(project)
+    deploy_proved(project.serve_vllm())
     before, first = container_state(project), project.name
     (project.root.parent / "home/.local/state/sparkwright/verified.json").unlink()
     project.name = f"{first}-b"
-    project.serve_llama()
-    result = project.deploy()
+    result = project.serve_llama().deploy()
     assert result.code == 5, result.out
     task = result.task("Run preflight checks")
     assert f"port {project.port} is in use by container {first}." in task["msg"]
@@ -215,15 +193,13 @@ def test_an_unverified_server_of_another_name_is_named_and_kept(project: Project
     assert run_docker("ps", "-aq", "--filter", f"name={project.name}") == ""
     project.name = first
     assert (container_state(project), server_owner(project)) == (before, "vllm")
-    project.serve_llama()
-    deploy_proved(project)
+    deploy_proved(project.serve_llama())
     assert server_owner(project) == "llamacpp"
 
 
 def test_a_foreign_container_keeps_its_name_and_keeps_running(project: Project) -> None:
     """Issue 30: a deploy and `host.clean` removed every container named NAME-previous."""
-    project.serve_llama()
-    deploy_proved(project)
+    deploy_proved(project.serve_llama())
     before, previous_name = container_state(project), f"{project.name}-previous"
     binds = [word for mount in needed_mounts() for word in ("-v", mount)]
     image = project.images.name("llama.cpp:server-b11549")
@@ -233,8 +209,7 @@ def test_a_foreign_container_keeps_its_name_and_keeps_running(project: Project) 
     identity = "{{.Id}} {{.State.StartedAt}} {{.RestartCount}} {{.HostConfig.RestartPolicy.Name}}"
     foreign = run_docker("inspect", "-f", identity, previous_name)
     try:
-        project.serve_llama(parallel=1)
-        result = project.deploy()
+        result = project.serve_llama(parallel=1).deploy()
         assert result.code == 5, result.out[-3000:]
         message = result.recap["msg"]
         assert f"container {previous_name} (" in message and "was not started by sparkwright" in message
@@ -266,8 +241,7 @@ def server_owner(desk: Project) -> str:
 
 def test_two_engines_serve_on_one_host_without_affecting_each_other(project: Project) -> None:
     """A running vLLM is not restarted while a llama-server is added, fails and is restored."""
-    project.serve_vllm()
-    assert deploy_proved(project).code == 0
+    assert deploy_proved(project.serve_vllm()).code == 0
     before = project.container()["State"]["StartedAt"]
     vllm = yaml.safe_load((project.root / "recipes/served.yml").read_text())
     project.serve_llama()

@@ -23,8 +23,7 @@ KEY = "spk-0123456789abcdef"
 
 
 def test_a_deploy_is_verified_and_a_second_deploy_changes_nothing(project: Project) -> None:
-    project.serve_described()
-    first = deploy_proved(project)
+    first = deploy_proved(project.serve_described())
     read = first.task("Check the engine log")["data"]["state"]
     assert read["max_model_len"] == 4096, "from the described settings"
     assert (read["chunked_prefill"], read["prefix_caching"]) == (None, None), "not described"
@@ -36,8 +35,7 @@ def test_a_deploy_is_verified_and_a_second_deploy_changes_nothing(project: Proje
 
 def test_the_host_checks_the_server_without_the_recipe(project: Project) -> None:
     """Checks, healing and rollbacks read the description from the container's label."""
-    project.serve_described()
-    deploy_proved(project)
+    deploy_proved(project.serve_described())
     project.serve_described(health="/other", metrics={"path": "/other"})
     assert is_generating(project), "the check reads the container's label, not the recipe"
     row = json.loads(project.run("status", "--host", "here", "--json").out)
@@ -59,11 +57,9 @@ def test_the_host_checks_the_server_without_the_recipe(project: Project) -> None
 def test_a_failure_is_rolled_back_to_a_described_server(
     project: Project, section: dict[str, Any], words: tuple[str, ...], reason: str
 ) -> None:
-    project.serve_described()
-    deploy_proved(project)
+    deploy_proved(project.serve_described())
     before = container_state(project)
-    project.serve_described(*words, **section)
-    result = project.deploy()
+    result = project.serve_described(*words, **section).deploy()
     assert result.code == 1, result.out
     assert reason in result.out
     assert container_state(project) == before
@@ -71,8 +67,7 @@ def test_a_failure_is_rolled_back_to_a_described_server(
 
 
 def test_a_changed_description_is_shown_by_key_and_can_be_rolled_back(project: Project) -> None:
-    project.serve_described()
-    deploy_proved(project)
+    deploy_proved(project.serve_described())
     project.serve_described(loading=[502, 503])
     planned = project.run("plan", "--host", "here", "--json")
     assert planned.code == 2, planned.out
@@ -88,8 +83,7 @@ def test_a_changed_description_is_shown_by_key_and_can_be_rolled_back(project: P
 @pytest.mark.parametrize("key", [{"env": "LLAMA_API_KEY"}, {"file_flag": "api-key-file"}], ids=["variable", "file"])
 def test_the_server_key_is_required_and_appears_nowhere(project: Project, key: dict[str, str]) -> None:
     project.env["SPARK_KEY"] = KEY
-    project.serve_described(key=key, keys={"server_key": {"env": "SPARK_KEY"}})
-    deploy_proved(project)
+    deploy_proved(project.serve_described(key=key, keys={"server_key": {"env": "SPARK_KEY"}}))
     assert KEY not in json.dumps(project.container())
     assert KEY not in run_docker("top", project.name, "-eo", "pid,args")
     assert project.status("/v1/chat/completions", b"{}") == 401
@@ -98,10 +92,8 @@ def test_the_server_key_is_required_and_appears_nowhere(project: Project, key: d
 
 
 def test_engines_replace_each_other_on_one_port(project: Project) -> None:
-    project.serve_llama()
-    deploy_proved(project)
-    project.serve_described()
-    deploy_proved(project)
+    deploy_proved(project.serve_llama())
+    deploy_proved(project.serve_described())
     assert project.container()["Config"]["Labels"]["sparkwright.engine"] == "openai"
     roll_back(project)
     assert project.container()["Config"]["Labels"]["sparkwright.engine"] == "llama_cpp"
@@ -112,12 +104,12 @@ TEMPLATE = "{%- for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
 TEMPLATE_PATH, OPTIONS_PATH = "/etc/sparkwright/chat.jinja", "/etc/sparkwright/options.yml"
 
 
-def serve_with_files(desk: Project, *, chat: str, greeting: str) -> None:
+def serve_with_files(desk: Project, *, chat: str = TEMPLATE, greeting: str = "one") -> Project:
     """Serve with two files: a chat template that is copied with its braces, and a template that is rendered."""
     (desk.root / "chat.jinja").write_text(chat)
     (desk.root / "templates/options.yml.j2").write_text(f"served: {{{{ served_name }}}} # {greeting}\n")
     files = {TEMPLATE_PATH: {"file": "chat.jinja"}, OPTIONS_PATH: {"template": "options.yml.j2"}}
-    desk.serve_described("--jinja", "--chat-template-file", TEMPLATE_PATH, keys={"files": files})
+    return desk.serve_described("--jinja", "--chat-template-file", TEMPLATE_PATH, keys={"files": files})
 
 
 def read_file(desk: Project, path: str) -> str:
@@ -126,7 +118,7 @@ def read_file(desk: Project, path: str) -> str:
 
 
 def test_recipe_files_are_placed_by_content_and_changed_content_is_a_swap(project: Project) -> None:
-    serve_with_files(project, chat=TEMPLATE, greeting="one")
+    serve_with_files(project, greeting="one")
     planned = project.run("deploy", "--host", "here", "--check", "--json")
     assert planned.code == 2, planned.out
     assert not list(project.root.parent.glob("home/**/recipe_files/*")), "a dry run writes nothing"
@@ -138,7 +130,7 @@ def test_recipe_files_are_placed_by_content_and_changed_content_is_a_swap(projec
     assert read_file(project, TEMPLATE_PATH) == TEMPLATE.strip(), "it is mounted read-only"
     again = project.deploy()
     assert (again.code, again.recap["changed"]) == (0, 0), again.out
-    serve_with_files(project, chat=TEMPLATE, greeting="two")
+    serve_with_files(project, greeting="two")
     diff = project.run("plan", "--host", "here", "--json").task("Compare running container with recipe")["diff"]
     assert [(change["field"], change["before"], change["after"]) for change in diff] == [
         (f"file {OPTIONS_PATH}", "served: tiny # one\n", "served: tiny # two\n")
@@ -151,24 +143,19 @@ def test_recipe_files_are_placed_by_content_and_changed_content_is_a_swap(projec
 
 
 def test_a_rollback_restores_the_files_of_the_previous_server(project: Project) -> None:
-    serve_with_files(project, chat=TEMPLATE, greeting="one")
-    deploy_proved(project)
-    serve_with_files(project, chat=TEMPLATE, greeting="two")
-    deploy_proved(project)
+    deploy_proved(serve_with_files(project, greeting="one"))
+    deploy_proved(serve_with_files(project, greeting="two"))
     roll_back(project)
     assert read_file(project, OPTIONS_PATH) == "served: tiny # one"
     assert is_generating(project), "it is a verified server, despite the recipe"
     for words in ((), ("--no-webui",), ("--no-slots",)):
-        project.serve_described(*words)
-        deploy_proved(project)
+        deploy_proved(project.serve_described(*words))
 
 
 def test_a_file_that_prevents_the_start_is_rolled_back(project: Project) -> None:
-    serve_with_files(project, chat=TEMPLATE, greeting="one")
-    deploy_proved(project)
+    deploy_proved(serve_with_files(project, greeting="one"))
     before = container_state(project)
-    serve_with_files(project, chat="{% if %}", greeting="one")
-    result = project.deploy()
+    result = serve_with_files(project, chat="{% if %}").deploy()
     assert result.code == 1, result.out
     assert container_state(project) == before
     assert read_file(project, TEMPLATE_PATH) == TEMPLATE.strip()

@@ -130,9 +130,7 @@ def read_usage(body: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_the_counted_tokens_of_a_client_match_the_usage(
-    gateway_server: RunningGateway, llama: servers.Server, case: int
-) -> None:
+def test_tokens_of_a_client_match_the_usage(gateway_server: RunningGateway, llama: servers.Server, case: int) -> None:
     path, body = CASES[case]
     before = read_server_counters(llama)["generated"]
     answer = gateway_server.ask("POST", path, {"model": "tiny", "max_tokens": 8, **body}, key=client_key(f"by-{case}"))

@@ -1,4 +1,4 @@
-"""Sparkwright's assumptions about llama-server's HTTP API, compared with the real server."""
+"""The HTTP API and the log of the real llama-server, compared with sparkwright's assumptions."""
 
 import threading
 from pathlib import Path
@@ -9,6 +9,8 @@ import pytest
 from sparkwright.engines import http as engine_http
 from sparkwright.engines import openai_api
 from sparkwright.engines.llama_cpp.http import HTTP
+from sparkwright.engines.llama_cpp.log import LOG
+from sparkwright.engines.log.reader import read_log
 from sparkwright.measure import stream
 from tests.real_llama import server as servers
 from tests.real_llama.conftest import CONTEXT, SLOTS
@@ -143,6 +145,13 @@ def test_without_their_flag_metrics_are_missing(tiny: Path, tmp_path: Path) -> N
 
 def test_sigterm_exits_with_0(tiny: Path, tmp_path: Path) -> None:
     with servers.running_server(tmp_path, "-m", str(tiny), "-c", "512", "-lv", "4") as server:
-        # a SIGTERM before the main loop is lost, and /health answers 200 earlier: Docker would kill it after the grace period
+        # a SIGTERM before the main loop is lost, but /health answers 200 earlier: Docker would kill it
         assert server.wait_for_log("all slots are idle")
         assert server.stop() == 0
+
+
+def test_the_log_matches_the_answers(llama: servers.Server) -> None:
+    state, props = read_log(llama.log, LOG), llama.ask("/props").body
+    answered = (props["total_slots"], props["default_generation_settings"]["n_ctx"], props["build_info"])
+    assert (state.value("slots"), state.value("max_model_len"), state.value("version")) == answered
+    assert (state.value("kv_cache_tokens"), state.value("slots"), state.ready) == (CONTEXT, SLOTS, True)

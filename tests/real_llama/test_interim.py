@@ -59,16 +59,14 @@ def test_replacing_and_restarting_the_only_server_fails_no_request(project: Proj
     image = project.images.name(HAPROXY_IMAGE)
     gateway = {"host": "here", "port": port, "tls": "none", "image": image, "limits": {"check_s": 1}}
     (project.root / "hosts/groups.yml").write_text(json.dumps({"box": {"hosts": ["here"], "gateway": gateway}}))
-    project.serve_llama()
-    deploy_proved(project)
+    deploy_proved(project.serve_llama())
     result = project.run("gateway.deploy", "--host", "box", "--json")
     assert result.code == 0, result.out[-3000:] + result.err
     before = project.container()["Id"]
     steady = SteadyClients(port, "tiny", tokens=8)
     with steady.running():
         steady.wait_for_answers(10)
-        project.serve_llama(ctx_size=4096)
-        deployed = project.deploy()
+        deployed = project.serve_llama(ctx_size=4096).deploy()
         steady.wait_for_answers(10)
         after = project.container()
         restarted = project.run("restart", "--host", "here", "--json")

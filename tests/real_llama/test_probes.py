@@ -55,7 +55,7 @@ def test_tools_are_refused_if_they_are_off(tiny: Path, tmp_path: Path) -> None:
         assert result.failed and "--no-jinja" in result.fix, (result.msg, result.fix)
 
 
-#: moves the system prompt to the last question, obeys and deletes /no_think, keeps thinking under one name and only if a field is set
+#: moves the system prompt to the last question, obeys and deletes /no_think, keeps thinking of one name if a field is set
 TEMPLATE = (
     "{%- set s = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}"
     "{%- for m in messages if m['role'] != 'system' -%}<{{ m['role'] }}>{% if loop.last and s %}{{ s }} {% endif %}"

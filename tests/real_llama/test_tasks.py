@@ -44,12 +44,10 @@ def test_each_text_gets_a_score(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("http", "words", "status"), [(EMBED, (), 501), (RERANK, ("--embedding",), 501), (EMBED, ("--embedding",), 400)]
+    ("http", "flag", "status"), [(EMBED, "", 501), (RERANK, "--embedding", 501), (EMBED, "--embedding", 400)]
 )
-def test_a_missing_flag_is_reported(
-    tiny: Path, tmp_path: Path, http: Http, words: tuple[str, ...], status: int
-) -> None:
+def test_a_missing_flag_is_reported(tiny: Path, tmp_path: Path, http: Http, flag: str, status: int) -> None:
     """The tiny model defines no pooling; --embedding alone does not set it, and OpenAI's API requires it."""
-    with servers.serving(tmp_path, tiny, *SMALL, *words) as server:
+    with servers.serving(tmp_path, tiny, *SMALL, *flag.split()) as server:
         answer = request_tokens(server, http)
         assert answer.status == status and answer.failure

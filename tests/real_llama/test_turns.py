@@ -38,11 +38,11 @@ class OnDemandProject(Project):
         return {row["recipe"]: row["state"] for row in rows}
 
     def container_states(self) -> dict[str, tuple[str, bool, str]]:
-        attrs = {recipe: json.loads(run_docker("inspect", name))[0] for recipe, name in self.names.items()}
-        return {
-            recipe: (value["Id"], value["State"]["Running"], value["HostConfig"]["RestartPolicy"]["Name"])
-            for recipe, value in attrs.items()
-        }
+        states = {}
+        for recipe, name in self.names.items():
+            attrs = json.loads(run_docker("inspect", name))[0]
+            states[recipe] = attrs["Id"], attrs["State"]["Running"], attrs["HostConfig"]["RestartPolicy"]["Name"]
+        return states
 
     def close(self) -> None:
         for name in self.names.values():

@@ -69,9 +69,10 @@ def test_a_missing_shard_is_refused(number: int) -> None:
     )
 
 
-def test_a_repository_without_gguf_files_is_refused() -> None:
+def test_a_repository_without_a_model_is_refused() -> None:
     message = read_refusal({"config.json": 1, "model-00001-of-00002.safetensors": GIB}, repository="Qwen/Qwen3-8B")
     assert "Qwen/Qwen3-8B has no .gguf file: its weights are .safetensors files" in message
+    assert "no model among its .gguf files: mmproj-F16.gguf." in read_refusal({"mmproj-F16.gguf": GIB})
     assert "it has 1 other file." in read_refusal({"README.md": 1})
 
 
@@ -79,12 +80,6 @@ def test_an_ambiguous_or_missing_projector_is_refused() -> None:
     message = read_refusal({"a.gguf": GIB} | OTHER_FILES, [], mmproj="*mmproj*")
     assert "*mmproj* matches 2 files (mmproj-F16.gguf, mmproj-F32.gguf) for the mmproj" in message
     assert "nothere* matches no file for the draft model" in read_refusal({"a.gguf": GIB}, [], draft="nothere*")
-
-
-def test_a_repository_with_projectors_only_is_refused() -> None:
-    assert (
-        read_refusal({"mmproj-F16.gguf": GIB}) == "the repository has no model among its .gguf files: mmproj-F16.gguf."
-    )
 
 
 FILES = engine.get_engine("llama_cpp").files

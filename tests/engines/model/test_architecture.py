@@ -29,9 +29,7 @@ DRAFT_MODELS = ("draft-dflash-qwen3.5-35b-a3b", "draft-dspark-kimi-k3", "draft-e
 
 
 @pytest.mark.parametrize(("name", "kind", "mechanism", "recurrent", "layers"), EXPECTED_ARCHITECTURES, ids=NAMES)
-def test_configs_are_classified(
-    name: str, kind: str, mechanism: str, recurrent: int | None, layers: int | None
-) -> None:
+def test_config_classification(name: str, kind: str, mechanism: str, recurrent: int | None, layers: int | None) -> None:
     architecture = classify(load_config(name))
     assert (architecture.kind, architecture.mechanism) == (kind, mechanism)
     assert (architecture.recurrent_layers, architecture.layers) == (recurrent, layers)
@@ -69,6 +67,7 @@ def test_the_substring_rule_is_wrong_about_these_models_only() -> None:
         ("granite-4-8b-dense-hybrid", "layer_types"),
         ("bart-base", "is_encoder_decoder"),
         ("llama-3.1-8b-instruct", "architectures"),
+        ("made-unknown-auto-map", "auto_map"),
     ],
 )
 def test_the_decisive_evidence_comes_first(name: str, path: str) -> None:
@@ -109,17 +108,6 @@ def test_a_speculator_without_a_known_name_is_a_draft_model() -> None:
 
 def test_a_vision_model_named_eagle_is_not_a_draft_model() -> None:
     assert tables.DRAFT_NAMES.search("Eagle2_5_VLForConditionalGeneration") is None
-
-
-def test_custom_code_under_an_unknown_name_is_unknown() -> None:
-    architecture = classify(load_config("made-unknown-auto-map"))
-    assert (architecture.kind, architecture.recurrent_layers) == ("unknown", None)
-    assert architecture.evidence[0].path == "auto_map"
-
-
-def test_custom_code_of_a_known_model_is_classified() -> None:
-    assert "auto_map" in load_config("kimi-linear-48b-a3b-instruct")
-    assert classify(load_config("kimi-linear-48b-a3b-instruct")).kind == "recurrent"
 
 
 def test_layer_types_outrank_name_type_and_keys() -> None:

@@ -68,9 +68,7 @@ def parse_template(text: str) -> ChatTemplate:
          None, "enable_thinking", ("documents", "enable_thinking")),
     ],
 )  # fmt: skip
-def test_thinking_and_request_fields_are_read_from_the_template(
-    text: str, thinking: str | None, switch: str, fields: tuple[str, ...]
-) -> None:
+def test_thinking_and_fields_are_read(text: str, thinking: str | None, switch: str, fields: tuple[str, ...]) -> None:
     template = parse_template(text)
     assert (template.thinking, template.switch, template.fields) == (thinking, switch, fields)
 

@@ -110,14 +110,8 @@ def test_the_picture_is_a_complete_png() -> None:
 @pytest.mark.parametrize(
     "probe",
     [
-        "tools",
-        {"language": "xx"},
-        {"embedding_dimension": 0},
-        {"embedding_dimension": True},
-        {},
-        4,
-        None,
-        {"a": 1, "b": 2},
+        *("tools", {}, 4, None, {"a": 1, "b": 2}),
+        *({"language": "xx"}, {"embedding_dimension": 0}, {"embedding_dimension": True}),
     ],
 )
 def test_invalid_probes_are_refused(probe: Any) -> None:
@@ -161,9 +155,7 @@ def test_a_call_despite_tool_choice_none_is_a_fault() -> None:
         ("reasoning, off, with reasoning_effort", build_reply(content="9.9", reasoning="so"), "proved", "`reasoning_effort` turns thinking on"),
     ],
 )  # fmt: skip
-def test_an_answer_is_required_with_thinking_off_or_not_mentioned(
-    name: str, answer: Reply, verdict: str, note: str
-) -> None:
+def test_an_answer_is_required_with_thinking_off_or_unset(name: str, answer: Reply, verdict: str, note: str) -> None:
     outcome = find_variant(fields.REASONING_PROBE, name).evaluate(answer)
     assert outcome.verdict == verdict
     assert note in outcome.note and bool(note) == bool(outcome.note)

@@ -1,5 +1,7 @@
 """SGLang's log, written according to its source (0.5.9, 0.5.23), not recorded from a real server."""
 
+from typing import Any
+
 import pytest
 
 from sparkwright.engines import engine
@@ -22,7 +24,13 @@ START = """\
 @pytest.mark.parametrize(("size", "on"), [(8192, True), (-1, False)])
 def test_the_scheduler_line_has_the_settings(size: int, on: bool) -> None:
     state = read_log(START.format(size=size), LOG)
-    expected = {"chunked_prefill": on, "prefix_caching": True, "max_model_len": 131072, "slots": 48, "ready": True}
+    expected: dict[str, Any] = {
+        "chunked_prefill": on,
+        "prefix_caching": True,
+        "max_model_len": 131072,
+        "slots": 48,
+        "ready": True,
+    }
     expected |= {"attention_backend": "flashinfer", "kv_cache_tokens": 400000}
     expected |= {
         "kv_cache_dtype": "float8_e4m3fn",

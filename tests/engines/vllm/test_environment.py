@@ -17,9 +17,7 @@ from sparkwright.engines.vllm.rules.rule import Example
         ("VLLM_ATTENTION_BACKEND", None, "vLLM does not read it from 0.15.0 on", "attention-backend"),
     ],
 )
-def test_an_unread_variable_is_named_with_its_successor(
-    name: str, version: str | None, reason: str, successor: str
-) -> None:
+def test_an_unread_variable_has_a_successor(name: str, version: str | None, reason: str, successor: str) -> None:
     unread = environment.find_unread(name, Version(version) if version else None)
     assert unread is not None
     assert (unread.why, unread.instead, unread.certain) == (reason, successor, version is not None)

@@ -42,11 +42,6 @@ def test_few_errors_end_a_serving_server(case: dict[str, Any]) -> None:
         assert failure is None
 
 
-def test_refused_arguments_begin_a_new_start() -> None:
-    state = read_log(READY + "vllm serve: error: unrecognized arguments: --x\n", LOG)
-    assert (state.failure.value, state.ready) == ("unknown argument: --x.", False)
-
-
 def test_an_old_error_does_not_explain_a_later_end() -> None:
     old_error = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
     later_lines = "(APIServer pid=1) DEBUG 10-20 10:00:00 [a.py:1] all is well\n" * 2000

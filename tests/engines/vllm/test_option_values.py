@@ -1,4 +1,4 @@
-"""Values of flags, compared with the real parser of 0.32.0 and the ranges of its fields (tests/data)."""
+"""Flags and their values, compared with the real parser of 0.32.0 and the ranges of its fields (tests/data)."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.findings import Finding
+from sparkwright.engines.flags import Command
 from sparkwright.engines.model.architecture import classify
 from sparkwright.engines.vllm import flags, option_values, rules, versions
 from sparkwright.engines.vllm.option_values import STORED_OPTIONS
@@ -67,13 +68,9 @@ def test_the_tables_match_the_real_parser() -> None:
     assert fields == set(PARSER_VERDICTS["ranges"])
 
 
-def test_an_image_of_the_known_release_has_no_difference() -> None:
-    difference = STORED_OPTIONS.difference(HELP)
-    assert difference == {"like": "0.32.0", "differ": {}}
-    assert STORED_OPTIONS.restore_options(difference) == HELP
-
-
-def test_the_options_of_another_image_are_restored_from_the_difference() -> None:
+def test_options_are_restored_from_a_difference() -> None:
+    assert STORED_OPTIONS.difference(HELP) == {"like": "0.32.0", "differ": {}}
+    assert STORED_OPTIONS.restore_options(STORED_OPTIONS.difference(HELP)) == HELP
     shapes = {name: shape for name, shape in HELP.items() if name != "kda-decode-backend"}
     shapes |= {"brand-new": "word", "kv-cache-dtype": "{auto,fp7}"}
     difference = STORED_OPTIONS.difference(shapes)
@@ -156,9 +153,7 @@ def test_valid_values_are_accepted(given: dict[str, Any]) -> None:
         ({"max-num-queued-reqs": "lots"}, "0.20.0", "warning"),
     ],
 )
-def test_a_value_that_another_release_may_accept_is_a_warning(
-    given: dict[str, Any], version: str | None, severity: str | None
-) -> None:
+def test_an_uncertain_value_is_a_warning(given: dict[str, Any], version: str | None, severity: str | None) -> None:
     assert [finding.severity for finding in check_values(given, version)] == ([severity] if severity else [])
 
 
@@ -239,3 +234,23 @@ def test_an_empty_list_sets_nothing() -> None:
 @pytest.mark.parametrize(("given", "port"), [([8001], 8001), ([], 8000), ([[1]], 8000), ({"a": 1}, 8000), (None, 8000)])
 def test_a_port_of_any_type_is_read_or_ignored(given: Any, port: int) -> None:
     assert flags.port({"port": given}) == port
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "parsed_flags"),
+    [
+        (["--model", "/models/m", "--max-num-seqs", "8"], "/models/m", {"max-num-seqs": 8}),
+        (["vllm", "serve", "/models/m", "--enforce-eager"], "/models/m", {"enforce-eager": True}),
+        (["/usr/bin/vllm", "serve", "m", "--max_model_len=128k"], "m", {"max-model-len": "128k"}),
+        (["m", "--no-enable-prefix-caching", "--lora-modules", "a", "b"], "m", {"enable-prefix-caching": False, "lora-modules": ["a", "b"]}),
+        (["m", "--speculative-config", '{"method": "mtp"}'], "m", {"speculative-config": {"method": "mtp"}}),
+        ([], "", {}),
+    ],
+)  # fmt: skip
+def test_command_words_are_parsed_as_flags(words: list[str], model: str, parsed_flags: dict[str, object]) -> None:
+    assert flags.parse_command(words) == Command(model, parsed_flags)
+
+
+def test_parsing_reverses_rendering() -> None:
+    flag_values = {"max-num-seqs": 8, "enable-chunked-prefill": False, "enforce-eager": True, "middleware": ["a", "b"]}
+    assert flags.parse_command(flags.command("/models/m", flag_values)) == Command("/models/m", flag_values)

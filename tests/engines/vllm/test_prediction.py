@@ -14,33 +14,17 @@ LOGS = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
 
 #: the models of the recorded logs
 TINY_QWEN3_NEXT: dict[str, Any] = {
-    "architectures": ["Qwen3NextForCausalLM"],
-    "model_type": "qwen3_next",
+    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "num_hidden_layers": 4,
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "head_dim": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 64,
-    "linear_value_head_dim": 64,
-    "linear_conv_kernel_dim": 4,
-}
+    "hidden_size": 256, "head_dim": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+}  # fmt: skip
 TINY_JAMBA: dict[str, Any] = {
-    "architectures": ["JambaForCausalLM"],
-    "model_type": "jamba",
-    "num_hidden_layers": 4,
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "attn_layer_period": 4,
-    "attn_layer_offset": 2,
-    "mamba_d_state": 16,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-}
+    "architectures": ["JambaForCausalLM"], "model_type": "jamba", "num_hidden_layers": 4, "hidden_size": 256,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "attn_layer_period": 4, "attn_layer_offset": 2,
+    "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2,
+}  # fmt: skip
 
 
 def predict_on_cpu(model: dict[str, Any], alignment: int) -> int | None:

@@ -28,9 +28,7 @@ def find_by_vllm(flags: dict[str, Any], version: str | None, model: dict[str, An
     return rules.check(rules.VllmRequest(flags, env=env), classify(model), versions.parse(version))
 
 
-def find_speculation(
-    config: Any, *, version: str | None = "0.32.0", model: dict[str, Any] = MODEL_WITH_MTP
-) -> list[Finding]:
+def find_speculation(config: Any, version: str | None = "0.32.0", model: Any = MODEL_WITH_MTP) -> list[Finding]:
     flags = config if isinstance(config, dict) and FLAG in config else {FLAG: config}
     return [finding for finding in find_by_vllm(flags, version, model) if finding.flag == FLAG]
 

@@ -48,9 +48,7 @@ def test_the_explanation_of_parallel() -> None:
         (2, 9, 3, True),
     ],
 )
-def test_heads_are_divided_and_kv_heads_are_divided_or_copied(
-    tensor: int, attention: int, kv: int, refused: bool
-) -> None:
+def test_heads_are_divided_or_kv_heads_copied(tensor: int, attention: int, kv: int, refused: bool) -> None:
     findings = check_split(Split(tensor=tensor), build_model(attention, kv))
     assert findings == ({"parallel-heads": "error"} if refused else {})
 
@@ -94,9 +92,7 @@ def test_one_mamba_group_is_copied() -> None:
         (Split(tensor=3), build_model(layers=2), RELEASE, 0, "serve it on a different number of hosts, or on each host separately"),
     ],
 )  # fmt: skip
-def test_the_other_split_is_offered(
-    split: Split, model: dict[str, Any], version: Version, position: int, remedy: str
-) -> None:
+def test_the_other_split_is_offered(split: Split, model: Any, version: Version, position: int, remedy: str) -> None:
     (finding,) = parallel.check(split, {}, model, version)
     assert finding.ways_out[position].text == remedy
 
