@@ -44,6 +44,7 @@ DOCKER = (
     "tests/real_llama/test_container.py",
     "tests/real_llama/test_described.py",
     "tests/real_llama/test_interim.py",
+    "tests/real_llama/test_turns.py",
 )
 #: long files whose tests have a sandbox each: distributed test by test, other files as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")
