@@ -181,9 +181,7 @@ def test_on_the_host_network_another_port_or_loopback_is_refused(tmp_path: Path)
 @pytest.mark.parametrize(
     ("user", "dropped", "own_file"),
     [
-        ("", (), True),
-        ("0:0", (), True),
-        ("1234567", (), False),
+        *(("", (), True), ("0:0", (), True), ("1234567", (), False)),
         ("0", ("NET_RAW",), True),
         ("0", ("CAP_DAC_OVERRIDE",), None),
     ],

@@ -95,10 +95,8 @@ def test_a_recipe_adds_paths() -> None:
     section = {"served_name": "m", "paths": added}
     assert not list(description.find_mistakes(section))
     paths = described_http(description.render_label(section)).paths
-    assert [(served.path, served.model) for served in paths[-2:]] == [
-        ("/v1/audio/speech", "json"),
-        ("/v1/audio/transcriptions", "form"),
-    ]
+    added_paths = [(served.path, served.model) for served in paths[-2:]]
+    assert added_paths == [("/v1/audio/speech", "json"), ("/v1/audio/transcriptions", "form")]
     assert api_paths.OPENAI_PATHS[0] in paths
 
 

@@ -9,9 +9,9 @@ from sparkwright.engines.log.reader import read_log
 from sparkwright.engines.slowness import Cause, SlownessEvidence, find_causes, list_likely_causes
 from sparkwright.units import GIB
 
-NO_GRAPHS: dict[str, Any] = {"cuda_graphs": False, "evidence": {"cuda_graphs": "cudagraph_mode=NONE"}}
-UNQUANTIZED: dict[str, Any] = {"quantization": "none", "evidence": {"quantization": "quantization=None"}}
-FULL_MEMORY: dict[str, Any] = {"MemAvailable": GIB, "MemTotal": 120 * GIB}
+NO_GRAPHS = {"cuda_graphs": False, "evidence": {"cuda_graphs": "cudagraph_mode=NONE"}}
+UNQUANTIZED = {"quantization": "none", "evidence": {"quantization": "quantization=None"}}
+FULL_MEMORY = {"MemAvailable": GIB, "MemTotal": 120 * GIB}
 THINKING: dict[str, Any] = {"thinking_tokens": 30, "answer_tokens": 32}
 
 
