@@ -1,9 +1,8 @@
-"""A gateway's container on a real Docker Engine: a hostile image reads nothing of the host, and an earlier release's is replaced."""
+"""A gateway's container on a real Docker Engine: a hostile image cannot read the host, and a container of an earlier release is replaced."""
 
 import contextlib
 import json
 import os
-import shutil
 import signal
 import time
 import uuid
@@ -24,20 +23,21 @@ from sparkwright.modules.gateway.gateway_files import GatewayCheck, GatewayKeep,
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from tests import docker_image
-from tests.gateway.loopback import PATHS
+from tests.gateway.loopback import PATHS, needs_haproxy
 from tests.host.containers.test_log_reader import engine
 from tests.modules.context import RecordingContext
 from tests.remote.sshd import free_port
+from tests.waiting import wait_until
 
 __all__ = ["engine"]
 
-pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+pytestmark = needs_haproxy
 PROGRAMS = (
     "/usr/sbin/haproxy", "/bin/sh", "/bin/ln", "/bin/rm", "/bin/mkdir", "/usr/bin/mkfifo", "/bin/sleep", "/bin/cp",
     "/bin/mv",
 )  # fmt: skip
 SECRET = "the private key of this user"
-#: what a hostile image does with each place that it may write to, and then stays
+#: a hostile image attacks each folder that it may write to, and then keeps running
 ATTACK = """
 for at in /etc/gateway /etc/gateway/files /etc/gateway/sockets; do
   ln -sf HOME/secret $at/keys; ln -sf HOME/secret $at/haproxy.cfg; ln -sf HOME/secret $at/operators.map
@@ -58,64 +58,55 @@ def image(engine: docker.DockerClient) -> Iterator[str]:
 
 
 class GatewayHost:
-    """A host with a gateway that has a unique name.
-
-    `made` is the gateway's routing.
-    """
+    """A host with a gateway that has a unique name."""
 
     def __init__(self, home: Path, image: str) -> None:
         self.context = RecordingContext(home)
         (home / "secret").write_text(SECRET)
         port, self.name = free_port(), f"sparkwright-test-{uuid.uuid4().hex[:12]}"
         model = Model("qwen", (Upstream("one", "127.0.0.1", 9, 4),), 4096, '{"model": "qwen"}')
-        self.made = Gateway(
+        self.routing = Gateway(
             "lab", "127.0.0.1", port, port + 1, False, False, "none", 16, 2**20, 10, 60, 1, (model,), PATHS
         )
+        memory = f"{render.container_limit_bytes(self.routing) // 2**20}m"
         self.spec = ContainerSpec(
-            name=self.name,
-            image=image,
-            gpus="",
-            ipc="",
-            network="host",
-            memory=f"{render.container_limit_bytes(self.made) // 2**20}m",
-            cap_drop=("ALL",),
-            security_opt=("no-new-privileges",),
-            working_dir=container.FILES_INSIDE,
-            stop_signal="SIGUSR1",
-            entrypoint=("haproxy",),
-            command=render.HAPROXY_ARGUMENTS,
-        ).to_json()
+            self.name, image, gpus="", ipc="", network="host", memory=memory, cap_drop=("ALL",),
+            security_opt=("no-new-privileges",), working_dir=container.FILES_INSIDE, stop_signal="SIGUSR1",
+            entrypoint=("haproxy",), command=render.HAPROXY_ARGUMENTS,
+        ).to_json()  # fmt: skip
 
     @property
     def folder(self) -> Path:
         return gateway_folders.state_of(self.context).path
 
-    def shared_arguments(self) -> dict[str, Any]:
-        """The arguments that its modules share."""
-        files = {**render.render_files(self.made)}
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that the modules share."""
         key = server_operations.hash_key(server_operations.ensure_key(self.context.state))
-        return {"spec": self.spec, "files": files, "operators": {"one": key}}
+        return {"spec": self.spec, "files": {**render.render_files(self.routing)}, "operators": {"one": key}}
 
-    def running(self, **changes: Any) -> Result:
-        return GatewayRunning().run(
-            GatewayRunning.Args(**{**self.shared_arguments(), "name": "lab", **changes}), self.context
-        )
+    def running(self) -> Result:
+        """Run the module that starts, reloads or replaces the gateway."""
+        return GatewayRunning().run(GatewayRunning.Args(**self.arguments(), name="lab"), self.context)
 
-    def keep(self, digest: str) -> Result:
-        proof = {"name": "lab", "port": self.made.port, "keyed": False, "tls": False, "models": {}}
-        return GatewayKeep().run(GatewayKeep.Args(self.spec, digest, ["qwen"], proof), self.context)
+    def keep(self, digest: Any) -> Result:
+        """Record the gateway as verified."""
+        proof = {"name": "lab", "port": self.routing.port, "keyed": False, "tls": False, "models": {}}
+        return GatewayKeep().run(GatewayKeep.Args(self.spec, str(digest), ["qwen"], proof), self.context)
+
+    def inspect(self) -> dict[str, Any]:
+        return dict(haproxy_sockets.inspect(self.context.state))
 
     def start_earlier_release(self) -> dict[str, Any]:
-        """Start a gateway as a release before 0.36 did, verified. Returns its spec."""
-        message = self.shared_arguments()
+        """Start a gateway as a release before 0.36 did, verified. Return its spec."""
+        arguments = self.arguments()
         config = self.folder / gateway_folders.LEGACY_FOLDER
-        files = {name: text.replace(listeners.SOCKETS_FOLDER + "/", "") for name, text in message["files"].items()}
-        operators = {operations.OPERATORS_FILE: clients.format_keys(message["operators"])}
+        files = {name: text.replace(listeners.SOCKETS_FOLDER + "/", "") for name, text in arguments["files"].items()}
+        operators = {operations.OPERATORS_FILE: clients.format_keys(arguments["operators"])}
         digest = gateway_folders.digest_of(files | operators)
         files[render.CONFIG_FILE] = files[render.CONFIG_FILE].replace(render.DIGEST_PLACEHOLDER, digest)
         gateway_folders.folder(self.context, gateway_folders.LEGACY_FOLDER)
-        for at in (config, gateway_folders.folder(self.context, gateway_folders.VERIFIED) / digest):
-            gateway_folders.write_files(at, files | operators)
+        for folder in (config, gateway_folders.folder(self.context, gateway_folders.VERIFIED) / digest):
+            gateway_folders.write_files(folder, files | operators)
         command = tuple(word.replace(listeners.SOCKETS_FOLDER + "/", "") for word in render.HAPROXY_ARGUMENTS)
         rendered = replace(
             container.resolve_spec(self.spec, self.context),
@@ -128,9 +119,8 @@ class GatewayHost:
         container.wait_for_running(self.name, digest, self.context)
         inspected = self.context.docker().api.inspect_container(self.name)
         state = {"spec": rendered.to_json(), "digest": digest, "container_id": inspected["Id"], "models": ["qwen"]}
-        gateway_folders.state_of(self.context).write(
-            "verified", {**state, "proof": {"name": "lab"}, "since": time.time()}
-        )
+        state |= {"proof": {"name": "lab"}, "since": time.time()}
+        gateway_folders.state_of(self.context).write("verified", state)
         return rendered.to_json()
 
     def end(self) -> None:
@@ -141,18 +131,16 @@ class GatewayHost:
 
 @pytest.fixture
 def bench(engine: docker.DockerClient, image: str, tmp_path: Path) -> Iterator[GatewayHost]:
-    value = GatewayHost(tmp_path, image)
-    yield value
-    value.end()
+    host = GatewayHost(tmp_path, image)
+    yield host
+    host.end()
 
 
-def test_it_reads_its_files_and_cannot_write_them(bench: GatewayHost) -> None:
-    """Checked, started, drained, reloaded, kept: drained servers stay drained, and a second run changes nothing."""
-    assert (
-        GatewayCheck().run(GatewayCheck.Args(port=bench.made.port, **bench.shared_arguments()), bench.context).msg
-        == "valid"
-    )
-    digest = str(bench.running().data["digest"])
+def test_a_gateway_has_read_only_files_and_keeps_drained_servers_over_a_reload(bench: GatewayHost) -> None:
+    """A second run without changes changes nothing."""
+    check = GatewayCheck.Args(port=bench.routing.port, **bench.arguments())
+    assert GatewayCheck().run(check, bench.context).msg == "valid"
+    digest = bench.running().data["digest"]
     bench.keep(digest)
     mounts = bench.context.docker().api.inspect_container(bench.name)["Mounts"]
     assert {(mount["Destination"], mount["RW"]) for mount in mounts} == {
@@ -160,112 +148,104 @@ def test_it_reads_its_files_and_cannot_write_them(bench: GatewayHost) -> None:
         (container.SOCKETS_INSIDE, True),
     }
     assert not bench.running().changed
-    endpoint = server_operations.Gateway("lab", "127.0.0.1", bench.made.control_port, tls=False, server="one")
+    endpoint = server_operations.Gateway("lab", "127.0.0.1", bench.routing.control_port, tls=False, server="one")
     key = server_operations.load_key(bench.context.state)
     for server in server_operations.list_servers(endpoint, key):
         server_operations.send_action(endpoint, key, operations.MAINTENANCE, server)
-    bench.made = replace(bench.made, queue_s=11)
+    bench.routing = replace(bench.routing, queue_s=11)
     result = bench.running()
     assert result.data["reloaded"] and result.data["digest"] != digest
     assert [server.state for server in server_operations.list_servers(endpoint, key)] == ["maintenance"]
-    bench.keep(str(result.data["digest"]))
-    assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
+    bench.keep(result.data["digest"])
+    assert bench.inspect()["verified"] is True
 
 
-def test_a_gateway_that_docker_started_again_is_told_from_one_that_a_deploy_started(bench: GatewayHost) -> None:
+def test_a_restart_by_docker_is_distinguished_from_a_deploy(bench: GatewayHost) -> None:
     digest = str(bench.running().data["digest"])
     bench.keep(digest)
-    state = bench.context.state
-    assert haproxy_sockets.inspect(state)["restarted_s"] is None
-    gateway = gateway_folders.state_in(state)
+    assert bench.inspect()["restarted_s"] is None
+    gateway = gateway_folders.state_in(bench.context.state)
     gateway.write("verified", {**(gateway.read("verified") or {}), "since": time.time() - 3600})
     api = bench.context.docker().api
     crashed = api.inspect_container(bench.name)["State"]["Pid"]
     os.kill(crashed, signal.SIGKILL)
-    deadline_s = time.monotonic() + 60
-    while api.inspect_container(bench.name)["State"]["Pid"] in (0, crashed):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    wait_until(lambda: api.inspect_container(bench.name)["State"]["Pid"] not in (0, crashed), "the restart")
     container.wait_for_running(bench.name, digest, bench.context)
-    inspected = haproxy_sockets.inspect(state)
+    inspected = bench.inspect()
     assert inspected["verified"] and 0 <= inspected["restarted_s"] < 3600
 
 
-def test_a_hostile_image_gets_nothing_of_the_host_and_hangs_nothing(
-    bench: GatewayHost, engine: docker.DockerClient
-) -> None:
+def test_a_hostile_image_cannot_read_the_host_or_block_its_readers(bench: GatewayHost) -> None:
     home = bench.context.machine.home
     script = ATTACK.replace("HOME", str(home))
     bench.spec = {**bench.spec, "entrypoint": ["/bin/sh"], "command": ["-c", script]}
     (home / "engine.sock").symlink_to("/var/run/docker.sock")
-    files = bench.shared_arguments()["files"]
+    files = bench.arguments()["files"]
     gateway_folders.folder(bench.context, gateway_folders.SOCKETS)
     gateway_folders.write_files(gateway_folders.folder(bench.context, gateway_folders.FILES), files)
     resolved = container.resolve_spec(bench.spec, bench.context)
     container.start(container.create(resolved, bench.context), resolved, bench.context)
-    deadline_s = time.monotonic() + 60
-    while not (bench.folder / "sockets/x/home").is_symlink():
-        assert time.monotonic() < deadline_s, engine.containers.get(bench.name).logs()
-        time.sleep(0.1)
+    wait_until((bench.folder / "sockets/x/home").is_symlink, "the attack")
     assert gateway_folders.read_files(bench.folder / gateway_folders.FILES) == files
     for name in (listeners.ADMIN_SOCKET, listeners.MASTER_SOCKET):
         assert (bench.folder / "sockets" / name).is_symlink()
         assert haproxy_sockets.send_command(bench.folder / "sockets", "show info", name) == ""
-    assert not haproxy_sockets.inspect(bench.context.state)
+    assert not bench.inspect()
     with pytest.raises(SparkwrightError):
-        bench.keep("0" * 16) and bench.running()
+        bench.keep("0" * 16)
+        bench.running()
     bench.end()
     GatewayRestore().run(GatewayRestore.Args(bench.name, "x"), bench.context)
-    copies = [path for path in (bench.folder).rglob("*") if path.is_file() and not path.is_symlink()]
+    copies = [path for path in bench.folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in copies if "sockets" not in path.parts and SECRET in path.read_text()]
     assert (home / "secret").read_text() == SECRET
 
 
 @pytest.mark.parametrize("name", ["keys", "haproxy.cfg", "more.map"])
 def test_links_in_the_folder_of_an_earlier_release_are_not_followed(bench: GatewayHost, name: str) -> None:
-    """Its container could write there: its contents are read by name, as files, and never copied."""
+    """The container of an earlier release could write there: files are read by name and never copied."""
     bench.start_earlier_release()
-    link = bench.folder / gateway_folders.LEGACY_FOLDER / name
-    link.unlink(missing_ok=True)
-    link.symlink_to(bench.context.machine.home / "secret")
-    (bench.folder / gateway_folders.LEGACY_FOLDER / "server_keys.map").symlink_to("/dev/zero")
-    assert SECRET not in json.dumps(gateway_folders.read_files(bench.folder / gateway_folders.LEGACY_FOLDER))
-    assert SECRET not in json.dumps(haproxy_sockets.inspect(bench.context.state))
-    result = bench.running()
-    bench.keep(str(result.data["digest"]))
-    assert not (bench.folder / gateway_folders.LEGACY_FOLDER).exists()
+    folder = bench.folder / gateway_folders.LEGACY_FOLDER
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(bench.context.machine.home / "secret")
+    (folder / "server_keys.map").symlink_to("/dev/zero")
+    assert SECRET not in json.dumps(gateway_folders.read_files(folder))
+    assert SECRET not in json.dumps(bench.inspect())
+    digest = str(bench.running().data["digest"])
+    bench.keep(digest)
+    assert not folder.exists()
     assert SECRET not in json.dumps(bench.context.events)
-    assert SECRET not in json.dumps(gateway_folders.state_files(bench.context, str(result.data["digest"])))
+    assert SECRET not in json.dumps(gateway_folders.state_files(bench.context, digest))
 
 
-def test_a_gateway_of_an_earlier_release_is_replaced_by_a_plan_that_says_so(bench: GatewayHost) -> None:
+def test_a_gateway_of_an_earlier_release_is_replaced_and_the_plan_shows_it(bench: GatewayHost) -> None:
     bench.start_earlier_release()
-    assert haproxy_sockets.inspect(bench.context.state)["running"] is True, "a host with the old way does not break"
+    assert bench.inspect()["running"] is True
     bench.context.check = True
     planned = {change.field for change in bench.running().diff}
     bench.context.check = False
     assert {"volumes", "working-dir"} <= planned
     result = bench.running()
     assert result.data["reloaded"] is False
-    bench.keep(str(result.data["digest"]))
-    assert haproxy_sockets.inspect(bench.context.state)["verified"] is True
+    bench.keep(result.data["digest"])
+    assert bench.inspect()["verified"] is True
     assert not bench.running().changed
     with pytest.raises(Refused, match="deployed by sparkwright 0.1"):
         GatewayLastGood().run(GatewayLastGood.Args(bench.name), bench.context)
 
 
-def test_an_upgrade_that_fails_restores_the_gateway_of_the_earlier_release(bench: GatewayHost) -> None:
+def test_a_failed_upgrade_restores_the_gateway_of_the_earlier_release(bench: GatewayHost) -> None:
     bench.start_earlier_release()
     bench.running()
-    assert haproxy_sockets.inspect(bench.context.state)["verified"] is False
+    assert bench.inspect()["verified"] is False
     result = GatewayRestore().run(GatewayRestore.Args(bench.name, "no model generates"), bench.context)
     assert result.data["restored"] is True
-    inspected = haproxy_sockets.inspect(bench.context.state)
+    inspected = bench.inspect()
     assert (inspected["running"], inspected["verified"], inspected["changed"]) == (True, True, [])
     assert bench.running().changed
 
 
-def test_files_that_are_not_those_of_their_digest_are_gone(bench: GatewayHost) -> None:
+def test_verified_files_that_do_not_match_their_digest_are_not_used(bench: GatewayHost) -> None:
     """An earlier release copied files that a container had written."""
     spec = bench.start_earlier_release()
     digest = gateway_folders.state_of(bench.context).read("verified")["digest"]  # type: ignore[index]
