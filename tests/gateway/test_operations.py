@@ -1,6 +1,6 @@
-"""Draining and returning a server in Debian's real HAProxy: the allowed hosts, and the state after a reload."""
+"""Draining a server and returning it in a real HAProxy: permissions of hosts, and states after a reload."""
 
-import shutil
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from sparkwright.host.gateway import container, haproxy_sockets, server_operatio
 from sparkwright.host.gateway.server_operations import GatewayError
 from sparkwright.project.gateway_servers import fingerprint
 from tests.gateway.loopback import (
+    CHAT,
     DEADLINE_S,
     HOST_KEYS,
     KEY,
@@ -23,68 +24,71 @@ from tests.gateway.loopback import (
     StreamServer,
     build_gateway,
     build_model,
+    needs_haproxy,
     run_gateway,
 )
 from tests.project.test_gateway_routes import write_certificate
 
-pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+pytestmark = needs_haproxy
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[RunningGateway]:
-    servers = [StreamServer("one"), StreamServer("two")]
-    with run_gateway(tmp_path, build_gateway(build_model("org/qwen", *servers))) as running_gateway:
-        running_gateway.up("org/qwen")
-        yield running_gateway
-    for server in servers:
-        server.shutdown()
-
-
-def host_endpoint(lab: RunningGateway, name: str) -> server_operations.Gateway:
-    return server_operations.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server=name)
+def lab(tmp_path: Path, server: StreamServer, other: StreamServer) -> Iterator[RunningGateway]:
+    with run_gateway(tmp_path, build_gateway(build_model("org/qwen", server, other))) as lab:
+        lab.up("org/qwen")
+        yield lab
 
 
 def change_server(lab: RunningGateway, name: str, action: str, key: str = "") -> None:
-    endpoint, key = host_endpoint(lab, name), key or HOST_KEYS[name]
+    endpoint, key = lab.endpoint(name), key or HOST_KEYS[name]
     for server in server_operations.list_servers(endpoint, key):
         server_operations.send_action(endpoint, key, action, server)
 
 
 def server_state(lab: RunningGateway, name: str) -> str:
-    (server,) = server_operations.list_servers(host_endpoint(lab, name), HOST_KEYS[name.partition(":")[0]])
+    (server,) = server_operations.list_servers(lab.endpoint(name), HOST_KEYS[name.partition(":")[0]])
     return server.state
+
+
+def assert_both_up(lab: RunningGateway) -> None:
+    assert (server_state(lab, "one"), server_state(lab, "two")) == ("up", "up")
+
+
+def answering_servers(lab: RunningGateway) -> set[str]:
+    """Return the names of the servers that answer six requests."""
+    return {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(6)}
 
 
 def test_a_host_drains_and_returns_its_own_server(lab: RunningGateway) -> None:
     change_server(lab, "one", operations.DRAIN)
     assert (server_state(lab, "one"), server_state(lab, "two")) == ("draining", "up")
-    assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(6)} == {"two"}
+    assert answering_servers(lab) == {"two"}
     change_server(lab, "one", operations.READY)
     assert server_state(lab, "one") == "up"
 
 
-def test_a_gateway_that_shows_another_certificate_is_told_no_key(tmp_path: Path) -> None:
+def test_a_gateway_with_an_unexpected_certificate_gets_no_key(tmp_path: Path, server: StreamServer) -> None:
     for name in ("lab", "other"):
         write_certificate(tmp_path, name)
     pem = (tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text()
     fingerprints = {name: fingerprint((tmp_path / f"{name}.pem").read_text()) for name in ("lab", "other")}
-    server = StreamServer("one")
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", server), tls=True), pem) as running_gateway:
-        endpoint = server_operations.Gateway(
-            "lab", "127.0.0.1", running_gateway.gateway.control_port, True, "one", fingerprints["lab"]
-        )
+    with run_gateway(tmp_path, build_gateway(build_model("qwen", server), tls=True), pem) as lab:
+        endpoint = replace(lab.endpoint(), tls=True, certificate=fingerprints["lab"])
         assert [server.name for server in server_operations.list_servers(endpoint, HOST_KEYS["one"])] == ["one"]
-        with pytest.raises(GatewayError, match="presented an unexpected certificate"):
-            server_operations.list_servers(replace(endpoint, certificate=fingerprints["other"]), HOST_KEYS["one"])
-        with pytest.raises(GatewayError, match="could not be read on the laptop"):
-            server_operations.list_servers(replace(endpoint, certificate=""), HOST_KEYS["one"])
-        logged = (running_gateway.folder / "log").read_text()
-    assert logged.count("hosts/<lua.operate>") == 1, "a gateway of unknown identity was sent a request"
-    server.shutdown()
+        for certificate, message in (
+            (fingerprints["other"], "presented an unexpected certificate"),
+            ("", "could not be read on the laptop"),
+        ):
+            with pytest.raises(GatewayError, match=message):
+                server_operations.list_servers(replace(endpoint, certificate=certificate), HOST_KEYS["one"])
+        log = (lab.folder / "log").read_text()
+    assert log.count("hosts/<lua.operate>") == 1, "a request was sent to a gateway of unknown identity"
 
 
-@pytest.mark.parametrize("key", [HOST_KEYS["two"], KEY, "x", "00" * 32])
-def test_no_one_else_drains_it(lab: RunningGateway, key: str) -> None:
+@pytest.mark.parametrize(
+    "key", [HOST_KEYS["two"], KEY, "x", "00" * 32], ids=["another host", "client", "short key", "unknown key"]
+)
+def test_no_other_key_drains_a_server(lab: RunningGateway, key: str) -> None:
     with pytest.raises(GatewayError):
         change_server(lab, "one", operations.DRAIN, key)
     assert server_state(lab, "one") == "up"
@@ -113,113 +117,106 @@ DRAIN_ONE, DRAIN_TWO = (operations.operation_url(operations.DRAIN, "org::qwen", 
         ("GET", "/" + "x" * 100_000, None),
     ],
 )
-def test_nothing_else_is_done_for_a_host(lab: RunningGateway, method: str, url: str, body: Any) -> None:
-    answer = lab.control(method, url, body, key=HOST_KEYS["one"])
-    assert (answer.status, answer.json["error"]["code"]) == (403, "not_allowed")
-    assert (server_state(lab, "one"), server_state(lab, "two")) == ("up", "up")
+def test_other_requests_of_a_host_are_refused(lab: RunningGateway, method: str, url: str, body: Any) -> None:
+    assert lab.control(method, url, body, key=HOST_KEYS["one"]).error == (403, "not_allowed")
+    assert_both_up(lab)
 
 
 @pytest.mark.parametrize(
     "url", [f"{DRAIN_ONE}\0", f"{DRAIN_ONE}\0/../two/drain", f"{DRAIN_ONE} x", DRAIN_ONE.replace("one", "\xff")]
 )
-def test_bytes_that_no_url_has_are_no_request(lab: RunningGateway, url: str) -> None:
+def test_a_url_with_invalid_bytes_is_refused(lab: RunningGateway, url: str) -> None:
     head = f"PUT {url} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {HOST_KEYS['one']}\r\n\r\n"
     answer = lab.raw(head.encode("latin-1"), lab.gateway.control_port)
     assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 403")), answer
-    assert (server_state(lab, "one"), server_state(lab, "two")) == ("up", "up")
+    assert_both_up(lab)
 
 
-def test_a_body_that_ends_at_a_null_byte_drains_nobody_at_the_clients_port(lab: RunningGateway) -> None:
-    """HAProxy's own statistics page, which reads on behind the byte, is not reachable."""
+def test_the_port_of_clients_does_not_drain_servers(lab: RunningGateway) -> None:
+    """HAProxy's statistics page, which continues to read after a null byte, is not reachable."""
     body = b"action=drain&b=org::qwen&s=one\0&s=two"
     for path in (operations.URL_PREFIX, f"{operations.URL_PREFIX};csv", "/haproxy?stats", "/;csv"):
         assert lab.ask("POST", path, body, key=HOST_KEYS["one"]).status == 401
         assert lab.ask("POST", path, body).json["error"]["code"] == "unknown_url"
-    assert (server_state(lab, "one"), server_state(lab, "two")) == ("up", "up")
+    assert_both_up(lab)
 
 
-def test_a_host_is_told_of_its_own_servers_only(lab: RunningGateway) -> None:
+def test_a_host_can_list_only_its_own_servers(lab: RunningGateway) -> None:
     (row,) = lab.control("GET", operations.URL_PREFIX, key=HOST_KEYS["two"]).json["servers"]
     assert (row["backend"], row["server"], row["running"]) == ("org::qwen", "two", 0)
     assert row["status"].startswith("UP") and {*row} == {"backend", "server", "status", "running", "requests"}
     assert lab.control("GET", operations.URL_PREFIX, key=KEY).json["error"]["code"] == "invalid_operator_key"
 
 
-def test_a_hosts_key_is_none_of_a_clients(lab: RunningGateway) -> None:
-    assert lab.control("POST", "/v1/chat/completions", {"model": "org/qwen"}, key=HOST_KEYS["one"]).status == 403
+def test_the_key_of_a_host_is_refused_for_requests_of_clients(lab: RunningGateway) -> None:
+    assert lab.control("POST", CHAT, {"model": "org/qwen"}, key=HOST_KEYS["one"]).status == 403
     assert lab.chat({"model": "org/qwen"}, key=HOST_KEYS["one"]).status == 401
     assert lab.ask("GET", "/metrics", key=HOST_KEYS["one"]).status == 401
 
 
-def test_a_reload_returns_nobody_and_takes_the_ports_that_come(lab: RunningGateway) -> None:
-    change_server(lab, "one", operations.DRAIN)
-    other = StreamServer("one")
-    config = (lab.folder / render.CONFIG_FILE).read_text()
-    before = next(upstream.port for upstream in lab.gateway.models[0].upstreams if upstream.name == "one")
-    config = config.replace(f"127.0.0.1:{before}", f"127.0.0.1:{other.port}")
-    reload_gateway(lab, config, "after")
-    assert (server_state(lab, "one"), server_state(lab, "two")) == ("draining", "up")
-    change_server(lab, "one", operations.READY)
-    change_server(lab, "two", operations.DRAIN)
-    assert lab.chat({"model": "org/qwen"}).status == 200
-    assert other.seen, "the server at the port of the new configuration was not asked"
-    other.shutdown()
-
-
 def reload_gateway(lab: RunningGateway, config: str, name: str) -> None:
-    """Reload HAProxy with this configuration, as `gateway.deploy` does it."""
+    """Reload HAProxy with this configuration, as `gateway.deploy` does."""
     container.save_states(lab.sockets, lab.folder, config)
     (lab.folder / render.CONFIG_FILE).write_text(config.replace("lab @DIGEST@", f"lab {name}"))
     until_s = time.monotonic() + DEADLINE_S
     while haproxy_sockets.running_digest(lab.sockets) != name:
         assert time.monotonic() < until_s
-        haproxy_sockets.send_command(
-            lab.sockets, "reload", MASTER_SOCKET
-        )  # one in the first moments of HAProxy may be lost
+        haproxy_sockets.send_command(lab.sockets, "reload", MASTER_SOCKET)  # the first one may be lost
         time.sleep(0.3)
     container.clear_states(lab.folder)
 
 
-def test_a_request_whose_body_comes_while_the_gateway_is_reloaded_is_answered(lab: RunningGateway) -> None:
-    """The previous process considers every backend empty from then on, and has requests to finish."""
-    ahead, rest = b'{"messages": [], "mo', b'del": "org/qwen"}'
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
+def test_a_reload_keeps_drained_servers_and_uses_new_ports(lab: RunningGateway, server: StreamServer) -> None:
+    change_server(lab, "one", operations.DRAIN)
+    with StreamServer("one") as replacement:
+        config = (lab.folder / render.CONFIG_FILE).read_text()
+        reload_gateway(lab, config.replace(f"127.0.0.1:{server.port}", f"127.0.0.1:{replacement.port}"), "after")
+        assert (server_state(lab, "one"), server_state(lab, "two")) == ("draining", "up")
+        change_server(lab, "one", operations.READY)
+        change_server(lab, "two", operations.DRAIN)
+        assert lab.chat({"model": "org/qwen"}).status == 200
+        assert replacement.seen, "the server at the port of the new configuration got no request"
+
+
+def test_a_request_whose_body_arrives_after_a_reload_is_answered(lab: RunningGateway) -> None:
+    """The previous process finishes its requests while it considers every backend empty."""
+    begin, rest = b'{"messages": [], "mo', b'del": "org/qwen"}'
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
     with socket.create_connection(("127.0.0.1", lab.gateway.port), DEADLINE_S) as link:
-        link.sendall(head.encode() + f"Content-Length: {len(ahead + rest)}\r\n\r\n".encode() + ahead)
-        assert lab.chat({"model": "org/qwen"}).status == 200, "the one before has been accepted"
+        link.sendall(head.encode() + f"Content-Length: {len(begin + rest)}\r\n\r\n".encode() + begin)
+        assert lab.chat({"model": "org/qwen"}).status == 200  # so the request before it has been accepted
         reload_gateway(lab, (lab.folder / render.CONFIG_FILE).read_text(), "after")
         link.sendall(rest)
         assert link.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_a_server_that_takes_another_ones_requests_gets_none_before_and_keeps_them_over_a_reload(
-    tmp_path: Path,
+def test_an_interim_server_gets_requests_only_while_it_is_ready_also_after_a_reload(
+    tmp_path: Path, server: StreamServer
 ) -> None:
-    first, second = StreamServer("one"), StreamServer("one::interim")
-    upstream_model = build_model("org/qwen", first)
-    place = replace(upstream_model, upstreams=(replace(upstream_model.upstreams[0], interim_port=second.port),))
-    with run_gateway(tmp_path, build_gateway(place)) as lab:
+    model = build_model("org/qwen", server)
+    with contextlib.ExitStack() as stack:
+        interim = stack.enter_context(StreamServer("one::interim"))
+        upstream = replace(model.upstreams[0], interim_port=interim.port)
+        lab = stack.enter_context(run_gateway(tmp_path, build_gateway(replace(model, upstreams=(upstream,)))))
         lab.up("org/qwen")
         config = (lab.folder / render.CONFIG_FILE).read_text()
-        assert server_state(lab, "one::interim") == "maintenance" and not second.seen
+        assert server_state(lab, "one::interim") == "maintenance" and not interim.seen
         (row,) = statistics.model_statistics(haproxy_sockets.read_statistics(lab.sockets))
-        assert [server["host"] for server in row["servers"]] == ["one"], "an empty place is no server"
+        assert [server["host"] for server in row["servers"]] == ["one"]
         change_server(lab, "one::interim", operations.READY, HOST_KEYS["one"])
         change_server(lab, "one", operations.DRAIN)
         for name in ("first", "second"):
-            assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(4)} == {"one::interim"}
+            assert answering_servers(lab) == {"one::interim"}
             reload_gateway(lab, config, name)
         assert (server_state(lab, "one"), server_state(lab, "one::interim")) == ("draining", "up")
         change_server(lab, "one", operations.READY)
         change_server(lab, "one::interim", operations.MAINTENANCE, HOST_KEYS["one"])
         reload_gateway(lab, config, "third")
         assert (server_state(lab, "one"), server_state(lab, "one::interim")) == ("up", "maintenance")
-        assert {lab.chat({"model": "org/qwen"}).json["from"] for _ in range(4)} == {"one"}
-    for item in (first, second):
-        item.shutdown()
+        assert answering_servers(lab) == {"one"}
 
 
-def test_a_gateway_that_does_not_answer_is_a_sentence(lab: RunningGateway) -> None:
+def test_operations_of_a_stopped_gateway_fail_with_a_sentence(lab: RunningGateway) -> None:
     lab.process.kill()
     lab.process.wait()
     with pytest.raises(GatewayError, match="does not answer"):
