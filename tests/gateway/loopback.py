@@ -56,7 +56,7 @@ class LoopbackServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore the error: a client, or a check of HAProxy, has disconnected."""
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.go_on.set()
         self.shutdown()
         super().__exit__(*error)
@@ -244,7 +244,7 @@ class RunningGateway:
             time.sleep(0.05)
 
 
-def build_model(name: str, *servers: StreamServer, slots: int = 4, key: str = "", task: Task = "generate") -> Model:
+def build_model(name: str, *servers: LoopbackServer, slots: int = 4, key: str = "", task: Task = "generate") -> Model:
     upstreams = tuple(Upstream(server.name, "127.0.0.1", server.port, slots) for server in servers)
     body = {"model": name, "max_tokens": 1} if task == "generate" else PROOFS[task].request(name)[1]
     return Model(name, upstreams, 4096, json.dumps(body), key, task)

@@ -1,4 +1,4 @@
-"""Clients that send streams and short requests through a gateway without a break; each is answered, failed or cut."""
+"""Clients that send streams and short requests through a gateway without a break; each is answered, fails or breaks off."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-#: how long one answer may take, seconds; one that takes longer has hung, and counts as failed
+#: an answer that takes longer has hung and counts as failed
 ANSWER_TIMEOUT_S = 120.0
 CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """An API that clients speak."""
+    """An API of the clients."""
 
     path: str
-    #: name of the field with the question, and of the one with the most tokens
+    #: field with the question
     question: str
+    #: field with the maximum of tokens
     most: str
-    #: what the last event of a stream holds
+    #: part of the last event of a stream
     last: bytes
 
     def body(self, model: str, tokens: int, *, stream: bool) -> dict[str, Any]:
-        """Return a request."""
         content: Any = [{"role": "user", "content": "hello"}] if self.question == "messages" else "hello"
         return {"model": model, self.question: content, self.most: tokens, "stream": stream}
 
@@ -44,11 +44,9 @@ DIALECTS = {
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """One request."""
-
     #: when it was sent
     at_s: float
-    #: seconds until the first byte of its answer
+    #: time until the first byte of the answer
     first_s: float
     #: "answered", or the error
     end: str
@@ -60,13 +58,12 @@ class SentRequest:
 class SteadyClients:
     """Clients that send requests without a break."""
 
-    #: of the gateway
+    #: port of the gateway
     port: int
-    #: requested model
     model: str
-    #: API key of the clients; empty for none
+    #: API key; empty for none
     key: str = ""
-    #: of each stream
+    #: tokens of each stream
     tokens: int = 40
     clients: int = 8
     #: each client cycles through them
@@ -127,7 +124,7 @@ class SteadyClients:
             self.stop.set()
             for thread in threads:
                 thread.join(ANSWER_TIMEOUT_S)
-            # no answer, no error: of those a count of failures says nothing
+            # they have neither an answer nor an error
             hung = sum(thread.is_alive() for thread in threads)
             self.asked.extend([SentRequest(0.0, ANSWER_TIMEOUT_S, "hung", True, self.dialects[0])] * hung)
 
@@ -140,7 +137,7 @@ class SteadyClients:
 
 
 def _classify_answer(status: int, body: bytes, last: bytes) -> str:
-    """Return how an answer ended. A whole stream has `last` in its last event; empty for an answer that is none."""
+    """Return how an answer ended. last: part of the last event of a complete stream; empty for other answers."""
     if status != 200:
         return f"failed: {status} {_error_code(body)}"
     return "answered" if not last or last in body.rstrip().rpartition(b"\n\n")[2] else "cut: no end of the stream"

@@ -36,7 +36,7 @@ PROGRESS = Progress(
     (MetricSample("engine:running"), MetricSample("engine:waiting")),
 )
 STUCK_S = 1
-BODY = {"model": "qwen", "messages": []}
+BODY: dict[str, Any] = {"model": "qwen", "messages": []}
 
 
 class WedgedServer(LoopbackServer):
@@ -104,8 +104,7 @@ def run_watched(folder: Path, *servers: Any, counters: Progress = PROGRESS, **ch
     watched = replace(model, upstreams=tuple(replace(upstream, progress=counters) for upstream in model.upstreams))
     with run_gateway(folder, build_gateway(watched, stuck_s=STUCK_S, **changes)) as lab:
         lab.up("qwen")
-        for server in servers:
-            wait_until(lambda name=server.name: not is_down(lab, name))
+        wait_until(lambda: not any(is_down(lab, server.name) for server in servers))
         yield lab
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,10 @@ def test_a_stream_is_not_buffered(lab: RunningGateway, servers: dict[str, Stream
     assert response.read() == b"data: [DONE]\n\n"
 
 
+def has_running_requests(servers: list[StreamServer], count: int) -> bool:
+    return sum(server.running for server in servers) == count
+
+
 def test_requests_beyond_the_slots_of_the_servers_wait_in_the_gateway(
     lab: RunningGateway, servers: dict[str, StreamServer]
 ) -> None:
@@ -250,7 +255,7 @@ def test_requests_beyond_the_slots_of_the_servers_wait_in_the_gateway(
     with ThreadPoolExecutor(10) as pool:
         answers = [pool.submit(lab.chat, {"model": "qwen", "messages": HI}) for _ in range(10)]
         try:
-            wait_until(lambda: sum(server.running for server in pair) == 4)
+            wait_until(partial(has_running_requests, pair, 4))
         finally:
             for server in pair:
                 server.go_on.set()
@@ -324,7 +329,7 @@ def test_one_conversation_does_not_fill_one_server_while_others_are_idle(
         try:
             for count in range(1, 13):
                 pool.submit(lab.chat, {"model": "qwen", "messages": HI})
-                wait_until(lambda count=count: sum(server.running for server in three_servers) == count)
+                wait_until(partial(has_running_requests, three_servers, count))
             running_counts = sorted(server.running for server in three_servers)
         finally:
             for server in three_servers:

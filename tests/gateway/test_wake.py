@@ -1,7 +1,6 @@
-"""Requests for a sleeping model, noted by Debian's real HAProxy and read by the model's host."""
+"""Requests for a sleeping model, which a real HAProxy records for the model's host."""
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +13,7 @@ from sparkwright.gateway import operations, wake
 from sparkwright.host.gateway import server_operations
 from sparkwright.host.gateway.server_operations import GatewayError
 from tests.gateway.loopback import (
+    CHAT,
     HOST_KEYS,
     KEY,
     Answer,
@@ -21,120 +21,118 @@ from tests.gateway.loopback import (
     StreamServer,
     build_gateway,
     build_model,
+    needs_haproxy,
     run_gateway,
 )
 
-pytestmark = pytest.mark.skipif(shutil.which("haproxy") is None, reason="needs haproxy")
+pytestmark = needs_haproxy
 BODY = {"model": "org/qwen", "messages": []}
 URL = operations.operation_url(wake.ASLEEP, "org::qwen", "one")
 
 
 @pytest.fixture
-def server() -> Iterator[StreamServer]:
-    servers = StreamServer("one")
-    servers.healthy = False
-    yield servers
-    servers.shutdown()
+def server(server: StreamServer) -> StreamServer:
+    server.healthy = False
+    return server
 
 
 @contextlib.contextmanager
 def wakeable_gateway(folder: Path, server: StreamServer, **changes: Any) -> Iterator[RunningGateway]:
-    """A gateway in front of a model that a request may wake, beside one that none may; neither is up."""
-    sleeps = build_model("org/qwen", server)
-    sleeps = replace(sleeps, upstreams=tuple(replace(item, wakes=True) for item in sleeps.upstreams))
-    with run_gateway(
-        folder, build_gateway(sleeps, replace(build_model("other", server), on_demand=True), **changes)
-    ) as gateway:
-        gateway.up()
-        yield gateway
+    """Run a gateway with two models that are down: a request may wake the first one only."""
+    sleeping = build_model("org/qwen", server)
+    sleeping = replace(sleeping, upstreams=tuple(replace(item, wakes=True) for item in sleeping.upstreams))
+    other = replace(build_model("other", server), on_demand=True)
+    with run_gateway(folder, build_gateway(sleeping, other, **changes)) as lab:
+        lab.up()
+        yield lab
 
 
-def report_wake_time(lab: RunningGateway, seconds: int, *, key: str = HOST_KEYS["one"]) -> float | None:
-    endpoint = server_operations.Gateway("lab", "127.0.0.1", lab.gateway.control_port, tls=False, server="one")
-    (sleeper,) = [row for row in server_operations.list_servers(endpoint, key) if row.backend == "org::qwen"]
-    return server_operations.report_asleep(endpoint, key, sleeper, seconds)
+def report_wake_time(lab: RunningGateway, seconds: int) -> float | None:
+    """Report the model asleep. Return how long ago a request asked for it, in seconds."""
+    endpoint, key = lab.endpoint(), HOST_KEYS["one"]
+    (sleeping,) = [row for row in server_operations.list_servers(endpoint, key) if row.backend == "org::qwen"]
+    return server_operations.report_asleep(endpoint, key, sleeping, seconds)
 
 
 def error_of(answer: Answer) -> tuple[int, str, str]:
-    return answer.status, answer.json["error"]["code"], answer.headers.get("retry-after", "")
+    return *answer.error, answer.headers.get("retry-after", "")
 
 
-def test_a_request_for_a_sleeping_model_is_noted_and_told_the_measured_time(
+def test_a_request_for_a_sleeping_model_is_recorded_and_gets_the_measured_start_time(
     tmp_path: Path, server: StreamServer
 ) -> None:
-    with wakeable_gateway(tmp_path, server) as running_gateway:
-        assert error_of(running_gateway.chat(BODY)) == (503, "model_not_up", "5"), "its host has not reported"
-        assert report_wake_time(running_gateway, 240) is None, "a request before the first report wakes nothing"
-        refused = running_gateway.chat(BODY)
+    with wakeable_gateway(tmp_path, server) as lab:
+        assert error_of(lab.chat(BODY)) == (503, "model_not_up", "5"), "the host has not reported yet"
+        assert report_wake_time(lab, 240) is None, "a request before the first report wakes nothing"
+        refused = lab.chat(BODY)
         assert error_of(refused) == (503, "model_asleep", "240")
         assert refused.json["error"]["message"].endswith("Try again in 240 s, estimated from its last start.")
-        asked_s = report_wake_time(running_gateway, 0)
-        assert asked_s is not None and asked_s < 20
-        unknown = running_gateway.chat(BODY)
-        assert (
-            error_of(unknown) == (503, "model_asleep", str(wake.DEFAULT_RETRY_S)) and "240" not in unknown.body.decode()
-        )
-        assert running_gateway.ask("GET", "/v1/models").json["data"] == [], "a list of models wakes none"
-        assert error_of(running_gateway.chat({**BODY, "model": "other"})) == (503, "model_not_up", "5")
+        age_s = report_wake_time(lab, 0)
+        assert age_s is not None and age_s < 20
+        unknown = lab.chat(BODY)
+        assert error_of(unknown) == (503, "model_asleep", str(wake.DEFAULT_RETRY_S))
+        assert "240" not in unknown.body.decode()
+        assert lab.ask("GET", "/v1/models").json["data"] == []
+        assert error_of(lab.chat({**BODY, "model": "other"})) == (503, "model_not_up", "5")
 
 
-def test_only_a_request_that_the_gateway_would_serve_wakes_a_model(tmp_path: Path, server: StreamServer) -> None:
-    with wakeable_gateway(tmp_path, server) as running_gateway:
-        report_wake_time(running_gateway, 240)
-        assert running_gateway.chat(BODY, key="another-key-another").status == 401
-        assert running_gateway.chat({"model": "org/qwen-2"}).status == 404
-        assert running_gateway.ask("GET", "/v1/chat/completions").status == 405
-        assert running_gateway.ask("POST", "/sleep", BODY).status == 404
-        assert report_wake_time(running_gateway, 240) is None
+def test_only_a_valid_request_wakes_a_model(tmp_path: Path, server: StreamServer) -> None:
+    with wakeable_gateway(tmp_path, server) as lab:
+        report_wake_time(lab, 240)
+        assert lab.chat(BODY, key="another-key-another").status == 401
+        assert lab.chat({"model": "org/qwen-2"}).status == 404
+        assert lab.ask("GET", CHAT).status == 405
+        assert lab.ask("POST", "/sleep", BODY).status == 404
+        assert report_wake_time(lab, 240) is None
 
 
 @pytest.mark.parametrize(
     ("key", "seconds", "status"),
     [
-        (HOST_KEYS["two"], "240", 403),
-        (KEY, "240", 401),
-        (HOST_KEYS["one"], "240;x", 200),
-        (HOST_KEYS["one"], "-1", 200),
+        pytest.param(HOST_KEYS["two"], "240", 403, id="another host"),
+        pytest.param(KEY, "240", 401, id="client"),
+        pytest.param(HOST_KEYS["one"], "240;x", 200, id="invalid number"),
+        pytest.param(HOST_KEYS["one"], "-1", 200, id="negative number"),
     ],
 )
-def test_a_report_of_another_host_or_of_no_number_counts_for_nothing(
+def test_an_invalid_report_is_ignored(
     tmp_path: Path, server: StreamServer, key: str, seconds: str, status: int
 ) -> None:
-    with wakeable_gateway(tmp_path, server) as running_gateway:
-        assert running_gateway.control("PUT", URL, key=key, **{wake.SECONDS_HEADER: seconds}).status == status
-        assert error_of(running_gateway.chat(BODY)) == (503, "model_not_up", "5")
-        assert (
-            running_gateway.control(
-                "PUT", operations.operation_url(wake.ASLEEP, "other", "one"), key=HOST_KEYS["one"]
-            ).status
-            == 403
-        )
+    with wakeable_gateway(tmp_path, server) as lab:
+        assert lab.control("PUT", URL, key=key, **{wake.SECONDS_HEADER: seconds}).status == status
+        assert error_of(lab.chat(BODY)) == (503, "model_not_up", "5")
 
 
-def test_a_request_waits_for_its_model_if_it_can_be_awake_in_time(tmp_path: Path, server: StreamServer) -> None:
-    with wakeable_gateway(tmp_path, server, waits=True, queue_s=10) as running_gateway, ThreadPoolExecutor(1) as pool:
-        assert report_wake_time(running_gateway, 11) is None
-        assert error_of(running_gateway.chat(BODY)) == (503, "model_asleep", "11"), "it would have waited in vain"
-        report_wake_time(running_gateway, 9)
-        answer = pool.submit(running_gateway.chat, BODY)
-        while (asked_s := report_wake_time(running_gateway, 9)) is None:
+def test_a_report_about_a_model_that_requests_may_not_wake_is_refused(tmp_path: Path, server: StreamServer) -> None:
+    with wakeable_gateway(tmp_path, server) as lab:
+        url = operations.operation_url(wake.ASLEEP, "other", "one")
+        assert lab.control("PUT", url, key=HOST_KEYS["one"]).status == 403
+
+
+def test_a_request_waits_for_a_model_that_can_start_in_time(tmp_path: Path, server: StreamServer) -> None:
+    with wakeable_gateway(tmp_path, server, waits=True, queue_s=10) as lab, ThreadPoolExecutor(1) as pool:
+        assert report_wake_time(lab, 11) is None
+        assert error_of(lab.chat(BODY)) == (503, "model_asleep", "11"), "the start takes longer than a request may wait"
+        report_wake_time(lab, 9)
+        answer = pool.submit(lab.chat, BODY)
+        while (age_s := report_wake_time(lab, 9)) is None:
             pass
-        assert asked_s <= 10
+        assert age_s <= 10
         server.healthy = True
         assert answer.result().json["from"] == "one"
-        running_gateway.up("org/qwen", "other")
-        assert running_gateway.chat(BODY).status == 200, "its report is valid still, and it is up"
+        lab.up("org/qwen", "other")
+        assert lab.chat(BODY).status == 200, "a report that the model is asleep outweighs that it is up"
 
 
-def test_a_request_that_waited_in_vain_is_told_the_measured_time_too(tmp_path: Path, server: StreamServer) -> None:
-    with wakeable_gateway(tmp_path, server, waits=True, queue_s=1) as running_gateway:
-        report_wake_time(running_gateway, 1)
-        assert error_of(running_gateway.chat(BODY)) == (503, "overloaded", "1")
+def test_a_request_that_waited_too_long_gets_the_measured_start_time(tmp_path: Path, server: StreamServer) -> None:
+    with wakeable_gateway(tmp_path, server, waits=True, queue_s=1) as lab:
+        report_wake_time(lab, 1)
+        assert error_of(lab.chat(BODY)) == (503, "overloaded", "1")
 
 
-def test_a_gateway_that_wakes_nothing_says_so_to_the_host(tmp_path: Path, server: StreamServer) -> None:
+def test_a_gateway_without_wakeable_models_refuses_reports(tmp_path: Path, server: StreamServer) -> None:
     with (
-        run_gateway(tmp_path, build_gateway(build_model("org/qwen", server))) as running_gateway,
+        run_gateway(tmp_path, build_gateway(build_model("org/qwen", server))) as lab,
         pytest.raises(GatewayError, match="answered with status 403"),
     ):
-        report_wake_time(running_gateway, 240)
+        report_wake_time(lab, 240)
