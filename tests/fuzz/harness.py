@@ -1,4 +1,4 @@
-"""Real examples, damaged at random, handed to a reader that has to answer or to refuse with a sentence."""
+"""Damages real examples at random and feeds them to a reader, which must return or refuse with a sentence."""
 
 import json
 import os
@@ -6,16 +6,17 @@ import random
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkwright.errors import SparkwrightError
 
 ROUNDS = int(os.environ.get("SPARKWRIGHT_FUZZ", "200"))
 SEED = int(os.environ.get("SPARKWRIGHT_FUZZ_SEED", "12"))
-#: processor seconds and memory growth that one case may cost; both are far above what an honest example of the size needs
+#: limits of CPU time and memory growth for one case, far above what a valid example of that size needs
 CPU_S, GROWTH_KIB = 2.0, 256 * 1024
 
-#: what readers trip over: markup, escapes, paths, numbers out of range, other types
+#: values that break naive readers: markup, escapes, paths, numbers out of range, other types
 NASTY: tuple[Any, ...] = (
     None, True, False, 0, -1, 1e308, float("nan"), 10**10, 10**400, "", " ", "[/red]", "{{ 7*7 }}", "\x1b]52;c;aGk=\x07",
     "../../.ssh/authorized_keys", "/etc/passwd", "a\nb", "\x00", "\ud800", "💥" * 50, "a" * 100_000, "-1", "0x10", "1e9",
@@ -24,20 +25,20 @@ NASTY: tuple[Any, ...] = (
 
 
 def damaged_texts(seeds: Sequence[bytes], rounds: int = ROUNDS) -> Iterator[bytes]:
-    """The seeds as they are, then damaged: bytes flipped, cut, doubled, spliced with another or with something nasty."""
+    """Yield the seeds unchanged, then damaged: bytes replaced, cut, repeated, or spliced with another seed or a nasty value."""
     yield from seeds
     rng = random.Random(SEED)
     for _ in range(rounds):
         data = rng.choice(seeds)
         for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-            at = rng.randrange(len(data) + 1)
-            to = min(len(data), at + rng.choice((0, 1, 4, 40, 400)))
-            data = data[:at] + _replacement(data[at:to], seeds, rng) + data[to:]
+            start = rng.randrange(len(data) + 1)
+            end = min(len(data), start + rng.choice((0, 1, 4, 40, 400)))
+            data = data[:start] + _build_replacement(data[start:end], seeds, rng) + data[end:]
         yield data
 
 
 def damaged_values(seeds: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Any]:
-    """Values as JSON has them, as they are, then with some of their parts replaced, removed or moved."""
+    """Yield JSON values unchanged, then with some of their parts replaced, removed or renamed."""
     yield from seeds
     rng = random.Random(SEED)
     for _ in range(rounds):
@@ -48,16 +49,16 @@ def damaged_values(seeds: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Any]:
 
 
 def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[type[BaseException], ...] = ()) -> None:
-    """Hand every case to the reader. It may answer, or raise a SparkwrightError or one of `refuses`; nothing else.
+    """Pass each case to the reader, which may raise a SparkwrightError or one of `refuses`.
 
-    Raises AssertionError with the case when it raised something else, or took too long or too much memory.
+    Raises AssertionError with the case if the reader raised another error, or took too much time or memory.
     """
     for number, case in enumerate(cases):
         before, began = _rss_kib(), time.process_time()
         try:
             read(case)
         except (SparkwrightError, *refuses) as error:
-            assert str(error).strip(), f"refused without a word: {_describe_case(number, case)}"
+            assert str(error).strip(), f"refused without a message: {_describe_case(number, case)}"
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}: {error}\n{_describe_case(number, case)}") from error
         took = time.process_time() - began
@@ -66,12 +67,36 @@ def feed(read: Callable[[Any], object], cases: Iterator[Any], refuses: tuple[typ
         assert growth_kib < GROWTH_KIB, f"{growth_kib // 1024} MiB more: {_describe_case(number, case)}"
 
 
+def feed_texts(
+    read: Callable[[str], object], seeds: Sequence[bytes], refuses: tuple[type[BaseException], ...] = ()
+) -> None:
+    """Pass damaged texts to a reader of str, with invalid UTF-8 replaced."""
+    feed(lambda data: read(data.decode(errors="replace")), damaged_texts(seeds), refuses)
+
+
+def feed_json(
+    read: Callable[[bytes], object], seeds: Sequence[Any], refuses: tuple[type[BaseException], ...] = ()
+) -> None:
+    """Pass JSON with damaged values to a reader of bytes, then JSON with damaged bytes."""
+    feed(lambda value: read(json.dumps(value).encode()), damaged_values(seeds), refuses)
+    feed(read, damaged_texts([json.dumps(seed).encode() for seed in seeds]), refuses)
+
+
+def via_file(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
+    """Return a reader that writes its case to a file first."""
+
+    def write_and_read(data: bytes) -> None:
+        path.write_bytes(data)
+        read()
+
+    return write_and_read
+
+
 def _describe_case(number: int, case: Any) -> str:
     return f"case {number} of seed {SEED}: {case!r:.1500}"
 
 
-def _replacement(cut: bytes, seeds: Sequence[bytes], rng: random.Random) -> bytes:
-    """Return replacement bytes for a piece of a text."""
+def _build_replacement(cut: bytes, seeds: Sequence[bytes], rng: random.Random) -> bytes:
     match rng.randrange(6):
         case 0:
             return b""
@@ -88,7 +113,7 @@ def _replacement(cut: bytes, seeds: Sequence[bytes], rng: random.Random) -> byte
 
 
 def _damage(value: Any, rng: random.Random) -> Any:
-    """One place inside, replaced or removed."""
+    """Return the value with one part of it replaced, removed or renamed."""
     if isinstance(value, dict) and value and rng.random() < 0.85:
         key = rng.choice(list(value))
         if rng.random() < 0.15:
@@ -97,11 +122,11 @@ def _damage(value: Any, rng: random.Random) -> Any:
             return {**value, str(rng.choice(NASTY))[:200]: value[key]}
         return {**value, key: _damage(value[key], rng)}
     if isinstance(value, list) and value and rng.random() < 0.85:
-        at = rng.randrange(len(value))
-        return [*value[:at], _damage(value[at], rng), *value[at + 1 :]]
+        index = rng.randrange(len(value))
+        return [*value[:index], _damage(value[index], rng), *value[index + 1 :]]
     if isinstance(value, str) and rng.random() < 0.4:
-        at = rng.randrange(len(value) + 1)
-        return value[:at] + str(rng.choice(NASTY)) + value[at:]
+        index = rng.randrange(len(value) + 1)
+        return value[:index] + str(rng.choice(NASTY)) + value[index:]
     return rng.choice(NASTY)
 
 

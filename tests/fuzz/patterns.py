@@ -1,4 +1,4 @@
-"""Every regular expression in the source tree, and inputs that expose a quadratic or worse search."""
+"""Finds every regular expression in the source tree, and builds texts that reveal a quadratic or worse search."""
 
 import ast
 import importlib
@@ -13,9 +13,9 @@ from typing import Any
 import sparkwright
 from sparkwright.engines.log.text import Line
 
-#: smallest first: on the largest a quadratic search takes a minute, and a cubic one never ends
+#: in ascending order: on the largest a quadratic search takes a minute, and a cubic one does not end
 SIZES = (1 << 12, 1 << 14, 1 << 16)
-#: one character of each kind that patterns distinguish
+#: one character of each class that patterns distinguish
 LETTERS = "a1 .,:/-_'\"[](){}=`|A\t\\"
 #: character classes, each with a member and its spelling
 CATEGORIES = {
@@ -50,8 +50,8 @@ def find_patterns(module: str) -> dict[tuple[str, str], str]:
     for name, value in vars(loaded).items():
         for item in _nested_patterns(value):
             functions.setdefault((item.pattern, "search"), name)
-    for line, text, how in _literal_patterns(Path(str(loaded.__file__))):
-        functions.setdefault((text, how), f"line {line}")
+    for line, text, method in _literal_patterns(Path(str(loaded.__file__))):
+        functions.setdefault((text, method), f"line {line}")
     return functions
 
 
@@ -72,15 +72,15 @@ class Shape:
     """A text of any size: a repeated part between a beginning and an end."""
 
     begin: str
-    again: str
+    repeated: str
     end: str
 
     def text(self, size: int) -> str:
-        return self.begin + (self.again * (size // len(self.again) + 1))[:size] + self.end
+        return self.begin + (self.repeated * (size // len(self.repeated) + 1))[:size] + self.end
 
 
 def find_slow_shapes(pattern: str) -> Iterator[Shape]:
-    """Yield shapes on which a search for the pattern fails late, and from many positions."""
+    """Yield shapes on which a search for the pattern fails late and from many positions."""
     starts = {""}
     before = ""
     for node in _parser.parse(pattern):
@@ -105,37 +105,36 @@ def _distinct_letters(pattern: str) -> list[str]:
 
 def _atoms(nodes: Any) -> Iterator[str]:
     """Yield every single character or class in a pattern, as its own pattern."""
-    for kind, of in nodes:
+    for kind, content in nodes:
         if kind is sre.LITERAL:
-            yield re.escape(chr(of))
+            yield re.escape(chr(content))
         elif kind is sre.NOT_LITERAL:
-            yield f"[^{re.escape(chr(of))}]"
+            yield f"[^{re.escape(chr(content))}]"
         elif kind is sre.IN:
-            negated = of[0][0] is sre.NEGATE
-            yield f"[{'^' if negated else ''}{''.join(_spell_item(item) for item in of[negated:])}]"
+            negated = content[0][0] is sre.NEGATE
+            yield f"[{'^' if negated else ''}{''.join(_spell_item(item) for item in content[negated:])}]"
         elif kind is sre.BRANCH:
-            for branch in of[1]:
+            for branch in content[1]:
                 yield from _atoms(branch)
         elif kind in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT, sre.SUBPATTERN):
-            yield from _atoms(of[-1])
+            yield from _atoms(content[-1])
         elif kind in (sre.ASSERT, sre.ASSERT_NOT):
-            yield from _atoms(of[1])
+            yield from _atoms(content[1])
         elif kind is sre.ATOMIC_GROUP:
-            yield from _atoms(of)
+            yield from _atoms(content)
 
 
-def _nested_patterns(value: Any, deeper: int = 4) -> Iterator[re.Pattern[str]]:
-    """Yield the patterns in a value."""
+def _nested_patterns(value: Any, depth: int = 4) -> Iterator[re.Pattern[str]]:
     if isinstance(value, re.Pattern):
         if isinstance(value.pattern, str):
             yield value
     elif isinstance(value, Line):
         yield re.compile(value.pattern)
-    elif isinstance(value, dict) and deeper:
-        yield from _nested_patterns(tuple(value.values()), deeper - 1)
-    elif isinstance(value, tuple | list | frozenset) and deeper:
+    elif isinstance(value, dict) and depth:
+        yield from _nested_patterns(tuple(value.values()), depth - 1)
+    elif isinstance(value, tuple | list | frozenset) and depth:
         for item in value:
-            yield from _nested_patterns(item, deeper - 1)
+            yield from _nested_patterns(item, depth - 1)
     elif hasattr(value, "line") and isinstance(value.line, Line):
         yield from _nested_patterns(value.line)
 
@@ -144,29 +143,29 @@ def _literal_patterns(path: Path) -> Iterator[tuple[int, str, str]]:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Call(ast.Attribute(ast.Name("re"), attr), [ast.Constant(str() as text), *_]) if attr in READERS:
-                if attr != "compile":  # found by _held
+                if attr != "compile":  # found by _nested_patterns
                     yield node.lineno, text, attr
 
 
 def _sample_text(node: tuple[Any, Any]) -> str:
     """Return a text that a node of a pattern matches; empty for a lookaround."""
-    kind, of = node
+    kind, content = node
     match kind:
         case sre.LITERAL:
-            return chr(of)
+            return chr(content)
         case sre.NOT_LITERAL | sre.ANY:
             return "a"
         case sre.IN:
-            return _class_member(of)
+            return _class_member(content)
         case sre.MAX_REPEAT | sre.MIN_REPEAT | sre.POSSESSIVE_REPEAT:
-            low, _, inner = of
+            low, _, inner = content
             return _sample_texts(inner) * max(low, 1)
         case sre.SUBPATTERN:
-            return _sample_texts(of[-1])
+            return _sample_texts(content[-1])
         case sre.ATOMIC_GROUP:
-            return _sample_texts(of)
+            return _sample_texts(content)
         case sre.BRANCH:
-            return _sample_texts(of[1][0])
+            return _sample_texts(content[1][0])
     return ""
 
 
@@ -179,14 +178,16 @@ def _class_member(items: Any) -> str:
     if negated:
         excluded = re.compile("".join(_spell_item(item) for item in items[1:]).join(("[^", "]")))
         return next((letter for letter in LETTERS if excluded.match(letter)), "z")
-    kind, of = items[0]
-    return {sre.LITERAL: lambda: chr(of), sre.RANGE: lambda: chr(of[0])}.get(kind, lambda: CATEGORIES[of][0])()
+    kind, content = items[0]
+    if kind is sre.LITERAL:
+        return chr(content)
+    return chr(content[0]) if kind is sre.RANGE else CATEGORIES[content][0]
 
 
 def _spell_item(item: tuple[Any, Any]) -> str:
-    kind, of = item
+    kind, content = item
     if kind is sre.LITERAL:
-        return re.escape(chr(of))
+        return re.escape(chr(content))
     if kind is sre.RANGE:
-        return f"{re.escape(chr(of[0]))}-{re.escape(chr(of[1]))}"
-    return CATEGORIES[of][1]
+        return f"{re.escape(chr(content[0]))}-{re.escape(chr(content[1]))}"
+    return CATEGORIES[content][1]

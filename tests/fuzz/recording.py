@@ -1,9 +1,9 @@
-"""Real answers of hosts to every command that asks them: recorded from two sandboxes, and played back without any.
+"""Real answers of hosts to every command that queries hosts, recorded from two sandboxes and replayed without them.
 
-python -m tests.fuzz.recording    records anew (some minutes): after a change of what hosts answer
+python -m tests.fuzz.recording    records again (some minutes), after a change of the answers
 
-A recording is the events of each request of a command, by host. Played back, a host is asked by the laptop's own code down to its
-link; the bytes go through the reader of a real link.
+A recording holds the events of each request of a command, by host. A replay uses the laptop's own code down to the link; its bytes
+are read like those of a real link.
 """
 
 import contextlib
@@ -34,14 +34,12 @@ BOTH = ("--host", f"{HONEST},{HOSTILE}")
 ONE = ("--host", HOSTILE)
 TIMEOUT_S = 90.0
 
-#: every command that asks a host, and its words; what stands for two ways of one command follows a colon
+#: every command that queries a host, and its arguments; a name after a colon distinguishes several entries of a command
 COMMANDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("plan", "verify", "diagnose", "client", "attach", "runs", "history", "status", "doctor"), BOTH),
     **dict.fromkeys(("health.check", "hosts.check", "cluster.inspect", "cluster.check", "models.list"), BOTH),
-    **dict.fromkeys(
-        ("models.verify", "ollama.ps", "ollama.unload", "incident", "logs", "recipe.list", "caches.list"), BOTH
-    ),
-    **dict.fromkeys(("deploy", "restart", "provision", "health.install", "health.uninstall"), BOTH),
+    **dict.fromkeys(("models.verify", "ollama.ps", "ollama.unload", "incident", "logs", "recipe.list"), BOTH),
+    **dict.fromkeys(("caches.list", "deploy", "restart", "provision", "health.install", "health.uninstall"), BOTH),
     "runs:all": (*BOTH, "--all"),
     **dict.fromkeys(("models.prune", "images.prune", "caches.prune", "host.clean"), (*BOTH, "--yes")),
     "logs:state": (*BOTH, "--state"),
@@ -64,7 +62,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "bench.smoke": (*ONE, "--prompt-tokens", "64", "--output-tokens", "8"),
     "bench.serve": (*ONE, "--requests", "4", "--prompt-tokens", "64", "--output-tokens", "8"),
 }
-#: commands that print what a program reads
+#: commands with an option --json
 AS_JSON = frozenset(
     (
         *("plan", "verify", "diagnose", "client", "runs", "history", "status", "doctor", "health.check", "hosts.check"),
@@ -75,7 +73,7 @@ AS_JSON = frozenset(
 
 @dataclass
 class Request:
-    """One request to a host: what was asked, in short, and the events that answered it."""
+    """A request to a host, its key (see `request_key`), and the events of the answer."""
 
     command: str
     host: str
@@ -84,7 +82,7 @@ class Request:
 
 
 def request_key(header: Mapping[str, Any]) -> str:
-    """Return a name of a request: the verb, of a question its module, and of a run its play and its first module."""
+    """Return a name for a request: its verb and module, or the play and the first module of a run."""
     plan = header.get("plan")
     if header["verb"] != "run" or not isinstance(plan, dict):
         return " ".join(str(header[name]) for name in ("verb", "module") if name in header)
@@ -93,7 +91,7 @@ def request_key(header: Mapping[str, Any]) -> str:
 
 
 def recorder(command: str, file: Path) -> Callable[[], None]:
-    """A change of the link that writes down what hosts answer."""
+    """Return a function that changes the link to record the answers of hosts."""
 
     def install() -> None:
         real = LocalLink.request
@@ -105,8 +103,8 @@ def recorder(command: str, file: Path) -> Callable[[], None]:
                 for event in real(self, header, secrets):
                     events.append(event)
                     yield event
-            finally:  # whoever asked may have heard enough
-                with file.open("a") as out:  # a line is written at once: two threads may
+            finally:  # the reader may stop before the end
+                with file.open("a") as out:  # each line is written at once, because there are several threads
                     out.write(json.dumps(row) + "\n")
 
         LocalLink.request = request  # type: ignore[method-assign]
@@ -115,23 +113,25 @@ def recorder(command: str, file: Path) -> Callable[[], None]:
 
 
 def player(command: str, rows: list[Request], mutate: Callable[[str, list[Event]], bytes]) -> Callable[[], None]:
-    """A change of the link that plays back. mutate: makes the bytes of a host's answer of its recorded events."""
+    """Return a function that changes the link to replay answers. mutate: turns a host's recorded events into bytes."""
     ordered = [row for row in rows if row.command == command] + [row for row in rows if row.command != command]
     used: set[int] = set()
 
     def install() -> None:
         def request(self: LocalLink, header: dict[str, Any], secrets: Any) -> Iterator[Event]:
             host, key = self._host.name, request_key(header)
-            fits = [n for n, row in enumerate(ordered) if row.key == key and row.host == host]
-            fits = fits or [n for n, row in enumerate(ordered) if row.key == key]
-            play = key.rpartition(" check ")[0] or key.rpartition(" act ")[0]  # nonsense of a check may lead to the act
-            fits = fits or [n for n, row in enumerate(ordered) if play and row.key.startswith(play)]
-            assert fits, f"no answer to {key!r} was recorded: python -m tests.fuzz.recording"
-            at = next((n for n in fits if n not in used), fits[0])
-            used.add(at)
-            received = EventReader()
-            yield from received.feed(mutate(host, ordered[at].events))
-            yield from received.end()
+            matching = [n for n, row in enumerate(ordered) if row.key == key and row.host == host]
+            matching = matching or [n for n, row in enumerate(ordered) if row.key == key]
+            play = (
+                key.rpartition(" check ")[0] or key.rpartition(" act ")[0]
+            )  # a nonsense check may be followed by a run
+            matching = matching or [n for n, row in enumerate(ordered) if play and row.key.startswith(play)]
+            assert matching, f"no answer to {key!r} was recorded: python -m tests.fuzz.recording"
+            index = next((n for n in matching if n not in used), matching[0])
+            used.add(index)
+            reader = EventReader()
+            yield from reader.feed(mutate(host, ordered[index].events))
+            yield from reader.end()
 
         LocalLink.request = request  # type: ignore[method-assign]
 
@@ -139,24 +139,23 @@ def player(command: str, rows: list[Request], mutate: Callable[[str, list[Event]
 
 
 def encode_events(events: list[Event]) -> bytes:
-    """Events as a host writes them."""
     return b"".join(json.dumps(event).encode() + b"\n" for event in events)
 
 
 @dataclass
 class CommandResult:
-    """The end of a command; code is None for one that was killed after TIMEOUT_S."""
+    """The result of a command; code is None if it was killed after TIMEOUT_S."""
 
     code: int | None
     out: str
 
 
 def run_command(words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None]) -> CommandResult:
-    """One command in a child of this process, both its outputs together."""
+    """Run a command in a child of this process, with both outputs combined."""
     out = folder / ".output"
     child = os.fork()
     if not child:
-        _become(words, folder, env, install, out)
+        _run_in_child(words, folder, env, install, out)
     descriptor = os.pidfd_open(child)
     in_time = bool(select.select([descriptor], [], [], TIMEOUT_S)[0])
     os.close(descriptor)
@@ -166,18 +165,17 @@ def run_command(words: list[str], folder: Path, env: Mapping[str, str], install:
     return CommandResult(code if in_time else None, out.read_text(errors="replace"))
 
 
-def _become(words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None], out: Path) -> NoReturn:
+def _run_in_child(
+    words: list[str], folder: Path, env: Mapping[str, str], install: Callable[[], None], out: Path
+) -> NoReturn:
     code = 70
     try:
-        written = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        output = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         for descriptor in (1, 2):
-            os.dup2(written, descriptor)
+            os.dup2(output, descriptor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(0, "r", closefd=False),
-            os.fdopen(1, "w", buffering=1, closefd=False),
-            os.fdopen(2, "w", buffering=1, closefd=False),
-        )
+        sys.stdin = os.fdopen(0, "r", closefd=False)
+        sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", buffering=1, closefd=False) for descriptor in (1, 2))
         os.chdir(folder)
         os.environ.update(env)
         sys.argv = ["sparkwright", *words]
@@ -196,26 +194,25 @@ def _become(words: list[str], folder: Path, env: Mapping[str, str], install: Cal
 
 
 def import_commands() -> None:
-    """Import all that commands import, once for all children of this process."""
+    """Import the modules of all commands, once for all children of this process."""
     for package in (app, console):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
 
 
 def command_words(name: str, *, json: bool = False) -> list[str]:
-    """The command line of an entry of COMMANDS."""
+    """Return the command line of an entry of COMMANDS."""
     command = name.partition(":")[0]
     return [command, *COMMANDS[name], *(["--json"] if json else [])]
 
 
 def load_recording() -> tuple[list[Request], dict[str, str]]:
-    """The recording, and the files of the project that it was made in."""
+    """Return the recorded requests, and the files of their project."""
     data = json.loads(gzip.decompress(FILE.read_bytes()))
     return [Request(**row) for row in data["requests"]], data["files"]
 
 
 def write_files(files: Mapping[str, str], folder: Path) -> None:
-    """Write the project's files."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +220,7 @@ def write_files(files: Mapping[str, str], folder: Path) -> None:
 
 
 def record() -> None:
-    """Run every command against two sandboxes and keep what they answer."""
+    """Run every command against two sandboxes and store their answers."""
     from sparkwright.sandbox import control
     from tests.e2e.two_hosts import HOSTS, TwoHostProject
 
@@ -231,7 +228,7 @@ def record() -> None:
         desk, rows = TwoHostProject(Path(name)), Path(name) / "rows.jsonl"
         try:
             print("deploying two sandboxes")
-            # what a reader finds in the state of a host that has a past: a deploy, a check, an incident
+            # the hosts' state gets a history: a deploy, a check, an incident
             result = desk.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
             assert result.code in (0, 4), result.out[-3000:] + result.err
             result = desk.run("gateway.deploy", "--host", "box", "--json", timeout_s=300)
@@ -247,13 +244,12 @@ def record() -> None:
     for request in requests:
         request["events"] = [_truncate_texts(event) for event in request["events"]]
     FILE.write_bytes(gzip.compress(json.dumps({"requests": requests, "files": files}).encode(), mtime=0))
-    print(
-        f"{len(requests)} requests of {len({row['command'] for row in requests})} commands: {FILE.stat().st_size} bytes"
-    )
+    commands = {row["command"] for row in requests}
+    print(f"{len(requests)} requests of {len(commands)} commands: {FILE.stat().st_size} bytes")
 
 
 def _read_files(root: Path) -> dict[str, str]:
-    """Return the files of a project, the locks of its sandbox included."""
+    """Return the files of a project, including the locks of its sandbox."""
     own = [path for path in root.rglob("*") if path.is_file() and ".sandbox" not in path.parts]
     wanted = [path for path in own if path.suffix in (".yml", ".j2", ".lock", ".py", ".json")]
     wanted += (root / ".sandbox").glob("**/spark.lock")
@@ -261,7 +257,7 @@ def _read_files(root: Path) -> dict[str, str]:
 
 
 def _truncate_texts(event: Event) -> Event:
-    """An event without the bulk of a long text."""
+    """Return the event with long texts truncated."""
     return {name: value[:4000] if isinstance(value, str) else value for name, value in event.items()}
 
 

@@ -1,4 +1,4 @@
-"""Damaged answers of servers, Ollama and nvidia-smi, and damaged engine logs, are read or count as unknown."""
+"""Damaged answers of servers, Ollama and nvidia-smi, and damaged engine logs: readable values are used, others are unknown."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ from sparkwright.host import nvidia_smi
 from sparkwright.host.ollama import LoadedModel, Ollama, OllamaBusy
 from sparkwright.measure import gpu_sampler, http_probe, stream
 from sparkwright.measure.stream import Recording, StreamError
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.harness import damaged_texts, damaged_values, feed, feed_texts
 
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
 LOGS = [path.read_bytes() for at in ("*", "../llama-b*/*") for path in sorted(DATA.glob(f"{at}/server.log"))]
@@ -48,50 +48,46 @@ PS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", engines.TITLES)
 def test_logs(name: str) -> None:
-    def take(data: bytes) -> None:
+    def read(data: bytes) -> None:
         state = reader.read_log(data, engines.get_engine(name).log)
         json.dumps(state.to_json())
         for line in log_text.iter_lines(data):
             log.parse_settings_line(line)
 
-    feed(take, damaged_texts(LOGS))
+    feed(read, damaged_texts(LOGS))
 
 
 def test_metrics() -> None:
-    def read(data: bytes) -> None:
-        text = data.decode(errors="replace")
+    def read(text: str) -> None:
         counters = HTTP.counters(text)
         assert all(0 <= value < 2**60 for value in counters.values())
         HTTP.cache_of(text)
 
-    feed(read, damaged_texts([METRICS]))
+    feed_texts(read, [METRICS])
 
 
-def test_what_is_no_count_is_left_out() -> None:
-    text = "\n".join(
-        f"{HTTP.roles[engine_http.GENERATED].name} {value}" for value in ("NaN", "+Inf", "1e308", "-5", "9" * 5000, "7")
-    )
+def test_invalid_counter_values_are_ignored() -> None:
+    name = HTTP.roles[engine_http.GENERATED].name
+    text = "\n".join(f"{name} {value}" for value in ("NaN", "+Inf", "1e308", "-5", "9" * 5000, "7"))
     assert HTTP.counters(text) == {engine_http.GENERATED: 7.0, engine_http.HEARTBEAT: 7.0}
 
 
 def test_nvidia_smi() -> None:
-    def read(data: bytes) -> None:
-        sample = gpu_sampler.build_sample(
-            nvidia_smi.parse_figures(data.decode(errors="replace"), nvidia_smi.SAMPLE_VALUES)
-        )
+    def read(text: str) -> None:
+        sample = gpu_sampler.build_sample(nvidia_smi.parse_figures(text, nvidia_smi.SAMPLE_VALUES))
         state = gpu_sampler.summarize_samples([sample] if sample else [])
         json.dumps(state.to_json(), allow_nan=False)
         assert state.sentence
 
-    feed(read, damaged_texts([SMI]))
+    feed_texts(read, [SMI])
 
 
 def test_compute_processes() -> None:
-    def read(data: bytes) -> None:
-        processes = nvidia_smi.parse_processes(data.decode(errors="replace"))
+    def read(text: str) -> None:
+        processes = nvidia_smi.parse_processes(text)
         assert all(process.pid >= 0 and (process.bytes or 0) >= 0 for process in processes.processes)
 
-    feed(read, damaged_texts([b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"]))
+    feed_texts(read, [b"4242, VLLM::EngineCore, 104140\n77, [Not Found], [N/A]\n[N/A], [N/A], [N/A]\n"])
 
 
 def test_streams() -> None:
@@ -113,7 +109,7 @@ def test_chunks() -> None:
     feed(read, damaged_values(chunks), refuses=(StreamError,))
 
 
-def test_a_chunk_without_an_end_is_not_collected() -> None:
+def test_an_endless_chunk_is_refused() -> None:
     with pytest.raises(StreamError, match="a chunk exceeds 1 MiB"):
         stream.parse_recording(Recording([(0.1, b"data: " + b"x" * 2**16)] * 40))
 
@@ -134,9 +130,9 @@ def test_answers_of_a_server() -> None:
 
 
 class HostileServer(ThreadingHTTPServer):
-    """Answers every request with `answers` as it is."""
+    """A server that answers every request with these bytes."""
 
-    answers: bytes = b""
+    answer: bytes = b""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -145,9 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         try:
             assert isinstance(self.server, HostileServer)
-            self.wfile.write(self.server.answers)
+            self.wfile.write(self.server.answer)
         except OSError:
-            pass  # the client has had enough
+            pass  # the client has closed the connection
 
     do_POST = do_GET
 
@@ -167,38 +163,44 @@ def hostile() -> Iterator[HostileServer]:
 def test_ollama(hostile: HostileServer) -> None:
     ollama = Ollama(f"http://127.0.0.1:{hostile.server_port}")
 
-    def ask(value: Any) -> None:
-        hostile.answers = json.dumps(value).encode()
+    def read(value: Any) -> None:
+        hostile.answer = json.dumps(value).encode()
         for item in ollama.list_loaded():
             assert item.size_bytes is None or 0 <= item.size_bytes < 2**60
             assert 0 <= item.context_length < 2**60
 
-    feed(ask, damaged_values([PS]), refuses=(OllamaBusy,))
+    feed(read, damaged_values([PS]), refuses=(OllamaBusy,))
 
 
 @pytest.mark.parametrize(
-    ("answers", "loaded"),
+    ("answer", "loaded"),
     [
         ({"models": [{"name": "m", "size": 10**30, "context_length": -1}]}, [LoadedModel("m", None)]),
         ({"models": [{"size": 1}, "x", {"name": "m", "size": 5}]}, [LoadedModel("m", 5)]),
         ({"models": 7}, []),
     ],
 )
-def test_absurd_sizes_are_unknown(hostile: HostileServer, answers: Any, loaded: list[LoadedModel]) -> None:
-    hostile.answers = json.dumps(answers).encode()
+def test_absurd_sizes_of_loaded_models_are_unknown(
+    hostile: HostileServer, answer: Any, loaded: list[LoadedModel]
+) -> None:
+    hostile.answer = json.dumps(answer).encode()
     assert Ollama(f"http://127.0.0.1:{hostile.server_port}").list_loaded() == loaded
 
 
 @pytest.mark.parametrize(
-    ("answers", "result"), [(b"<html>", "not JSON"), (b"[" * 10**6, "deeper"), (b" " * 2**24, "more than 8 MiB")]
+    ("answer", "message"),
+    [(b"<html>", "not JSON"), (b"[" * 10**6, "deeper"), (b" " * 2**24, "more than 8 MiB")],
+    ids=["HTML", "deep nesting", "too large"],
 )
-def test_what_is_no_answer_is_one_that_does_not_come(hostile: HostileServer, answers: bytes, result: str) -> None:
-    hostile.answers = answers
-    with pytest.raises(OllamaBusy, match=result):
+def test_an_unreadable_answer_of_ollama_counts_as_no_answer(
+    hostile: HostileServer, answer: bytes, message: str
+) -> None:
+    hostile.answer = answer
+    with pytest.raises(OllamaBusy, match=message):
         Ollama(f"http://127.0.0.1:{hostile.server_port}").list_loaded()
 
 
-def test_a_probe_reads_so_much_and_no_more(hostile: HostileServer) -> None:
-    hostile.answers = b"x" * 2**24
+def test_a_probe_limits_the_size_of_a_response(hostile: HostileServer) -> None:
+    hostile.answer = b"x" * 2**24
     answer = http_probe.send_request(f"http://127.0.0.1:{hostile.server_port}", "/metrics", timeout_s=20)
     assert (answer.status, answer.body, answer.error) == (0, b"", "the response has more than 8 MiB")

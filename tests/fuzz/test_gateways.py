@@ -1,4 +1,4 @@
-"""Gateways: the groups that describe one, what HAProxy says of itself, and what a host says of its gateway."""
+"""Damaged groups with a gateway, statistics of HAProxy, and a host's answers about its gateway."""
 
 import json
 import shutil
@@ -15,20 +15,12 @@ from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import gateway_routes, starter
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.trust.shapes import validate
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
-from tests.fuzz.test_user_files import via_file
+from tests.fuzz.harness import damaged_texts, damaged_values, feed, feed_texts
+from tests.fuzz.test_user_files import via_project_file
 
+GATEWAY = {"host": "spark1", "port": 8080, "tls": "none", "publish": "lan", "key": {"env": "GATEWAY_KEY"}}
 GROUPS: dict[str, Any] = {
-    "lab": {
-        "hosts": ["spark1", "spark2"],
-        "gateway": {
-            "host": "spark1",
-            "port": 8080,
-            "tls": "none",
-            "publish": "lan",
-            "key": {"env": "GATEWAY_KEY"},
-        },
-    },
+    "lab": {"hosts": ["spark1", "spark2"], "gateway": GATEWAY},
     "pair": {"hosts": ["spark3", "spark4"], "cluster": {"recipe": "qwen3.5-35b", "head": "spark3"}, "vars": {"a": 1}},
 }
 STATISTICS = (
@@ -66,44 +58,37 @@ def test_groups_with_a_gateway(project: Path) -> None:
             for name, content in render.render_files(built_gateway).items():
                 assert name and "\0" not in content
 
-    take = via_file(project / "hosts/groups.yml", read)
-    read_yaml = [yaml.safe_dump(GROUPS).encode()]
-    feed(
-        lambda value: take(yaml.safe_dump(value, allow_unicode=True).encode(errors="replace")), damaged_values([GROUPS])
-    )
-    feed(take, damaged_texts(read_yaml))
+    def read_value(value: Any) -> None:
+        read_file(yaml.safe_dump(value, allow_unicode=True).encode(errors="replace"))
+
+    read_file = via_project_file(project / "hosts/groups.yml", read)
+    feed(read_value, damaged_values([GROUPS]))
+    feed(read_file, damaged_texts([yaml.safe_dump(GROUPS).encode()]))
 
 
 def test_statistics_of_haproxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def read(data: bytes) -> None:
-        monkeypatch.setattr(
-            haproxy_sockets, "send_command", lambda folder, command, at="": data.decode(errors="replace")
-        )
+    def read(text: str) -> None:
+        monkeypatch.setattr(haproxy_sockets, "send_command", lambda folder, command, at="": text)
         rows = statistics.model_statistics(haproxy_sockets.read_statistics(tmp_path))
         json.dumps(rows, allow_nan=False)
         for row in rows:
             assert row["queued"] >= 0 and all(server["state"] in statistics.STATES for server in row["servers"])
         assert isinstance(haproxy_sockets.running_digest(tmp_path), str)
 
-    feed(read, damaged_texts([STATISTICS, INFO]))
+    feed_texts(read, [STATISTICS, INFO])
 
 
-def test_a_days_file_and_the_table_of_clients() -> None:
-    def read(data: bytes) -> None:
-        text = data.decode(errors="replace")
+def test_usage_file_and_table_of_clients() -> None:
+    def read(text: str) -> None:
         (row,) = clients.client_usage(text, text, text, ["alice"])
         json.dumps(row, allow_nan=False)
         assert row["client"] == "alice" and all(row[field] >= 0 for field in usage.FIELDS)
 
-    feed(
-        read,
-        damaged_texts(
-            [b"alice 1 2 3 0 0 0 40\nalice 1 1 1 1 1 1 1\n", b"0x1: key=alice use=0 exp=9 gpc0=3 conn_cur=1\n"]
-        ),
-    )
+    day, table = b"alice 1 2 3 0 0 0 40\nalice 1 1 1 1 1 1 1\n", b"0x1: key=alice use=0 exp=9 gpc0=3 conn_cur=1\n"
+    feed_texts(read, [day, table])
 
 
-def test_what_a_host_says_of_its_gateway() -> None:
+def test_answer_of_a_host_about_its_gateway() -> None:
     def read(value: Any) -> None:
         try:
             answer = host_requests.validate_answer("gateway_state", value, host="spark1")
@@ -119,7 +104,7 @@ def test_what_a_host_says_of_its_gateway() -> None:
     feed(read, damaged_values([STATE]))
 
 
-def test_what_status_shows_of_it(project: Path) -> None:
+def test_status_of_a_gateway(project: Path) -> None:
     (project / "hosts/groups.yml").write_text(yaml.safe_dump(GROUPS))
     gateway = next(iter(Inventory.load(project).gateways.values()))
 

@@ -1,4 +1,4 @@
-"""Registries of recipes, damaged: the user's files that name them, and what a stranger's repository holds."""
+"""Damaged registries of recipes: the user's files that name them, and hostile repositories."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from sparkwright.errors import SparkwrightError
 from sparkwright.project import registries
 from sparkwright.remote.git import File, Repository
 from tests.fuzz.harness import damaged_texts, feed
-from tests.fuzz.test_user_files import via_file
+from tests.fuzz.test_user_files import via_project_file
 
 FILE = (
     b"official: {url: https://github.com/spark-arena/recipe-registry, recipes: official-recipes, ref: main}\n"
@@ -30,7 +30,7 @@ PRINTED = OBJECT + b" blob 9\nmodel: a\n\n" + OBJECT + b" missing\n" + OBJECT + 
 
 
 class FakeRepository(Repository):
-    """A repository of which git prints what the test says."""
+    """A repository for which git prints these bytes."""
 
     printed: bytes = b""
 
@@ -38,24 +38,24 @@ class FakeRepository(Repository):
         return type(self).printed
 
 
-def test_the_users_file(tmp_path: Path) -> None:
-    feed(via_file(tmp_path / registries.FILE, lambda: registries.load(tmp_path)), damaged_texts([FILE]))
+def test_file_of_registries(tmp_path: Path) -> None:
+    feed(via_project_file(tmp_path / registries.FILE, lambda: registries.load(tmp_path)), damaged_texts([FILE]))
 
 
-def test_the_lock(tmp_path: Path) -> None:
+def test_lock_of_registries(tmp_path: Path) -> None:
     (tmp_path / registries.FILE).write_bytes(FILE)
-    feed(via_file(tmp_path / registries.LOCK, lambda: registries.load(tmp_path)), damaged_texts([LOCK]))
+    feed(via_project_file(tmp_path / registries.LOCK, lambda: registries.load(tmp_path)), damaged_texts([LOCK]))
 
 
-def test_the_files_of_a_commit(tmp_path: Path) -> None:
+def test_files_of_a_commit(tmp_path: Path) -> None:
     registry = registries.Registry("ours", "file:///srv/recipes.git", "recipes", "main", "a" * 40)
 
     def read(data: bytes) -> None:
         FakeRepository.printed = data
         repository = FakeRepository(registry.url, registry.name)
-        for wanted in ("tiny-fp8", "4x/tiny-fp8", "nothing"):
+        for name in ("tiny-fp8", "4x/tiny-fp8", "nothing"):
             try:
-                app._find_recipe_file(repository, registry, registry.commit, wanted)
+                app._find_recipe_file(repository, registry, registry.commit, name)
             except SparkwrightError as error:
                 assert "\n" not in str(error)
         for script in app._list_scripts(repository, registry.commit):
@@ -65,7 +65,7 @@ def test_the_files_of_a_commit(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"inside"}
 
 
-def test_the_contents_of_files() -> None:
+def test_contents_of_files() -> None:
     files = [File(f"recipes/{number}.yaml", OBJECT.decode(), 9) for number in range(3)]
 
     def read(data: bytes) -> None:

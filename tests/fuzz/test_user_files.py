@@ -1,4 +1,4 @@
-"""Hosts, groups, recipes, playbooks, locks and templates, damaged: each is read, or refused with one sentence."""
+"""Damaged hosts, groups, recipes, playbooks, locks and templates are read, or refused with one sentence."""
 
 import shutil
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from sparkwright.project.inventory import patterns
 from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.project.playbook import playbook
 from sparkwright.project.recipe import recipe
-from tests.fuzz.harness import damaged_texts, feed
+from tests.fuzz.harness import damaged_texts, feed, via_file
 
 PROJECT = Path(__file__).parents[2]
 HOST = b"""address: 192.0.2.7
@@ -41,17 +41,16 @@ def read_seeds(folder: str) -> list[bytes]:
 
 
 def make_project(tmp_path: Path) -> Path:
-    for folder in ("hosts", "recipes", "playbooks"):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    parts = PROJECT / "playbooks/parts"
-    if parts.is_dir():
-        shutil.copytree(parts, tmp_path / "playbooks/parts")
+    for folder in ("hosts", "recipes"):
+        (tmp_path / folder).mkdir()
+    shutil.copytree(PROJECT / "playbooks/parts", tmp_path / "playbooks/parts")
     return tmp_path
 
 
-def via_file(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
-    def one(data: bytes) -> None:
-        path.write_bytes(data)
+def via_project_file(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
+    """Return a reader that writes its case to a file first, and must refuse it with a single, short line."""
+
+    def check_refusal() -> None:
         try:
             read()
         except Refused as refused:
@@ -60,52 +59,52 @@ def via_file(path: Path, read: Callable[[], object]) -> Callable[[bytes], None]:
             assert len(refused.message) < 1000, refused.message
             raise
 
-    return one
+    return via_file(path, check_refusal)
 
 
 def test_hosts(tmp_path: Path) -> None:
     root = make_project(tmp_path)
     (root / "hosts/groups.yml").write_bytes(GROUPS)
-    feed(
-        via_file(root / "hosts/spark1.yml", lambda: Inventory.load(root).match("all")),
-        damaged_texts([HOST, *read_seeds("hosts")]),
-    )
+    read = via_project_file(root / "hosts/spark1.yml", lambda: Inventory.load(root).match("all"))
+    feed(read, damaged_texts([HOST, *read_seeds("hosts")]))
 
 
 def test_groups(tmp_path: Path) -> None:
     root = make_project(tmp_path)
     (root / "hosts/spark1.yml").write_bytes(HOST)
-    feed(via_file(root / "hosts/groups.yml", lambda: Inventory.load(root).match("all")), damaged_texts([GROUPS]))
+    read = via_project_file(root / "hosts/groups.yml", lambda: Inventory.load(root).match("all"))
+    feed(read, damaged_texts([GROUPS]))
 
 
-def test_a_glance_never_says_a_word(tmp_path: Path) -> None:
+def test_reading_the_ssh_hosts_of_a_damaged_inventory_never_fails(tmp_path: Path) -> None:
     root = make_project(tmp_path)
 
-    def look(data: bytes) -> None:
+    def read(data: bytes) -> None:
         (root / "hosts/spark1.yml").write_bytes(data)
         (root / "hosts/groups.yml").write_bytes(data[::-1] if len(data) % 2 else GROUPS)
         patterns.read_ssh_hosts(root, "all")
 
-    feed(look, damaged_texts([HOST, GROUPS]))
+    feed(read, damaged_texts([HOST, GROUPS]))
 
 
 def test_recipes(tmp_path: Path) -> None:
     root = make_project(tmp_path)
-    feed(via_file(root / "recipes/one.yml", lambda: recipe.load(root, "one")), damaged_texts(read_seeds("recipes")))
+    read = via_project_file(root / "recipes/damaged.yml", lambda: recipe.load(root, "damaged"))
+    feed(read, damaged_texts(read_seeds("recipes")))
 
 
 def test_playbooks(tmp_path: Path) -> None:
-    path = make_project(tmp_path) / "playbooks/one.yml"
+    path = make_project(tmp_path) / "playbooks/damaged.yml"
 
     def read() -> None:
         for play in playbook.load(path, tmp_path).plays:
             play.uses({"facts"})
 
-    feed(via_file(path, read), damaged_texts(read_seeds("playbooks")))
+    feed(via_project_file(path, read), damaged_texts(read_seeds("playbooks")))
 
 
 def test_locks(tmp_path: Path) -> None:
-    feed(via_file(tmp_path / lockfile.FILE_NAME, lambda: lockfile.load(tmp_path)), damaged_texts([LOCK]))
+    feed(via_project_file(tmp_path / lockfile.FILE_NAME, lambda: lockfile.load(tmp_path)), damaged_texts([LOCK]))
 
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -135,9 +134,10 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         (b"#" * (1 << 20) + b"\n", "", "more than 1 MiB"),
         (b"[" + b"1," * 400_000 + b"]", ":1", "more than"),
     ],
+    ids=lambda value: f"{value!r:.40}",
 )
-def test_what_can_hurt_is_one_sentence_with_its_line(tmp_path: Path, data: bytes, where: str, sentence: str) -> None:
-    path = tmp_path / "one.yml"
+def test_a_harmful_document_is_refused_with_its_line(tmp_path: Path, data: bytes, where: str, sentence: str) -> None:
+    path = tmp_path / "a.yml"
     path.write_bytes(data)
     with pytest.raises(Refused) as excinfo:
         document.load(path)
@@ -146,14 +146,14 @@ def test_what_can_hurt_is_one_sentence_with_its_line(tmp_path: Path, data: bytes
     assert "\n" not in str(excinfo.value)
 
 
-def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / "one.yml").symlink_to("/dev/zero")
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").symlink_to("/dev/zero")
     with pytest.raises(Refused, match="not a regular file"):
-        document.load(tmp_path / "one.yml")
+        document.load(tmp_path / "a.yml")
 
 
-def test_what_is_odd_and_harmless_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "one.yml"
+def test_a_harmless_document_with_unusual_syntax_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.yml"
     path.write_bytes(b"\xef\xbb\xbfa: &x {b: 1, c: 0.90}\r\nd: *x\r\ne: 2024-01-01\nf: ! 12\n")
     read = document.load(path)
     assert read.data == {"a": {"b": 1, "c": 0.9}, "d": {"b": 1, "c": 0.9}, "e": "2024-01-01", "f": "12"}

@@ -1,4 +1,4 @@
-"""Users' files damaged at random: whatever is said of them, no secret that stands where secrets stand is repeated."""
+"""Refusals of damaged user files never repeat a value from a place for secrets."""
 
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,26 @@ PLACES: tuple[dict[str, Any], ...] = (
     {"secrets": {"HF_TOKEN": {"command": [CANARY, CANARY]}}, "env": {"HF_TOKEN": "{{ x }}" + CANARY}, "user": "ops"},
     {"vars": {"hub_token": CANARY, "more": {"password": CANARY}}, "env": {"HTTPS_PROXY": f"http://u:{CANARY}@proxy"}},
 )
+RECIPE: dict[str, Any] = {"image": "a/b:c", "model": MODEL, "container": {"name": "box"}}
 RECIPES: tuple[dict[str, Any], ...] = (
-    {"image": "a/b:c", "model": MODEL, "container": {"name": "box"}, "server_key": {"env": CANARY}},
-    {"image": "a/b:c", "model": MODEL, "container": {"name": "box", "env": {"A_TOKEN": CANARY}}, "publish": "loopback"},
-    {"image": "a/b:c", "model": MODEL, "container": {"name": "box"}, "vllm": {"api-key": CANARY}},
-    {"image": "a/b:c", "model": MODEL, "container": {"name": "box"}, "server_key": {"command": [CANARY]}},
+    {**RECIPE, "server_key": {"env": CANARY}},
+    {**RECIPE, "container": {"name": "box", "env": {"A_TOKEN": CANARY}}, "publish": "loopback"},
+    {**RECIPE, "vllm": {"api-key": CANARY}},
+    {**RECIPE, "server_key": {"command": [CANARY]}},
 )
 
 
 def without_canary(read: Any) -> Any:
-    """The reader, held to not repeating the canary."""
+    """Return the reader with a check that its refusals do not contain the canary."""
 
-    def held(case: Any) -> None:
+    def check_refusal(case: Any) -> None:
         try:
             read(case)
         except SparkwrightError as error:
             assert CANARY not in str(error), str(error)
             raise
 
-    return held
+    return check_refusal
 
 
 @pytest.fixture
