@@ -1,4 +1,4 @@
-"""Damaged lines between a cluster's head and its members are read or refused."""
+"""Damaged lines between the head of a cluster and its members are read or refused."""
 
 import json
 from typing import Any
@@ -35,14 +35,14 @@ HEAD_MESSAGES: list[Any] = [
 
 
 def open_sessions() -> tuple[Session, Session]:
-    """Both ends of one connection: the head's and the member's."""
+    """Return both ends of a connection: the head's and the member's."""
     claim, handshake = wire.answer_greeting(wire.build_greeting(NONCE).strip(), PAIR, TOKEN)
     rank, proof, head = wire.verify_claim(claim.strip(), NONCE, PAIR, TOKEN)
     assert rank == 1
     return head, wire.verify_proof(proof.strip(), handshake, TOKEN)
 
 
-def test_lines_of_strangers() -> None:
+def test_lines_before_authentication() -> None:
     claim, handshake = wire.answer_greeting(wire.build_greeting(NONCE).strip(), PAIR, TOKEN)
     _, proof, _ = wire.verify_claim(claim.strip(), NONCE, PAIR, TOKEN)
     seeds = [wire.build_greeting(NONCE), claim, proof]
@@ -62,19 +62,16 @@ def test_lines_of_strangers() -> None:
     feed(read, damaged_texts(seeds), refuses=(WireError,))
 
 
-def test_lines_of_a_session_that_were_changed_are_not_authentic() -> None:
+def test_damaged_lines_of_a_session_are_not_authentic() -> None:
     head, member = open_sessions()
     sealed = [member.seal(item) for item in MEMBER_MESSAGES]
-    honest = [line.strip() for line in sealed]
-    expected = honest[0]
+    first = sealed[0].strip()
 
     def read(data: bytes) -> None:
-        lines = LineSplitter(MAX_LINE_BYTES)
-        for line in lines.feed(data):
-            before = head._received
-            if line == expected and before == 0:
+        for line in LineSplitter(MAX_LINE_BYTES).feed(data):
+            if line == first and head._received == 0:
                 continue
-            assert head.unseal(line) is None, "what was not written here and now has been taken"
+            assert head.unseal(line) is None, "a damaged or repeated line was accepted"
 
     feed(read, damaged_texts(sealed), refuses=(WireError,))
 
@@ -86,35 +83,34 @@ def test_messages_as_values() -> None:
         refuses=(WireError,),
     )
 
-    def apply(one: Any) -> None:
-        meeting = ClusterState(PAIR)
-        if isinstance(one, dict):
-            for event in (one, *HEAD_MESSAGES):
-                parsed = validate_message(event, EVENTS)
-                meeting.apply(parsed)
-            json.dumps(meeting.shared_data(next(iter(meeting._shared))))
+    def apply(message: Any) -> None:
+        state = ClusterState(PAIR)
+        if isinstance(message, dict):
+            for event in (message, *HEAD_MESSAGES):
+                state.apply(validate_message(event, EVENTS))
+            json.dumps(state.shared_data(next(iter(state._shared))))
 
     feed(apply, damaged_values(HEAD_MESSAGES), refuses=(WireError,))
 
 
-def test_the_cluster_of_a_plan() -> None:
-    plan = Plan("r", "spark2", "Deploy", (), cluster=PAIR).to_json()
-
-    def read(one: Any) -> None:
-        if isinstance(one, dict):
-            plan = Plan.from_json(one)
+def test_cluster_of_a_plan() -> None:
+    def read(value: Any) -> None:
+        if isinstance(value, dict):
+            plan = Plan.from_json(value)
             assert plan.cluster is None or plan.cluster.members[plan.cluster.rank] == plan.host
 
-    feed(read, damaged_values([plan]), refuses=(ValueError, TypeError))
+    seed = Plan("r", "spark2", "Deploy", (), cluster=PAIR).to_json()
+    feed(read, damaged_values([seed]), refuses=(ValueError, TypeError))
 
 
-def test_each_line_counts_once_and_in_its_order() -> None:
+def test_repeated_reflected_and_foreign_lines_are_refused() -> None:
     head, member = open_sessions()
     first, second = member.seal(MEMBER_MESSAGES[0]).strip(), member.seal(MEMBER_MESSAGES[1]).strip()
     assert head.unseal(first) == MEMBER_MESSAGES[0]
-    for repeated in (first, head.seal(MEMBER_MESSAGES[1]).strip()):  # replayed, and reflected
+    reflected = head.seal(MEMBER_MESSAGES[1]).strip()
+    for line in (first, reflected):
         with pytest.raises(WireError):
-            head.unseal(repeated)
+            head.unseal(line)
     assert head.unseal(second) == MEMBER_MESSAGES[1]
     other_head, _ = open_sessions()
     with pytest.raises(WireError, match="not authentic"):

@@ -1,4 +1,4 @@
-"""The label with which a container describes its server, and what such a server answers, damaged: read, or taken for none."""
+"""Damaged labels with which a container describes its server, and damaged settings from such a server, are read or ignored."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from sparkwright.engines import engine
 from sparkwright.engines.engine import DESCRIPTION_LABEL, ENGINE_LABEL
 from sparkwright.engines.log.state import FIELDS
 from sparkwright.engines.openai import description
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.harness import damaged_values, feed, feed_json
 
 SECTION: dict[str, Any] = {
     "port": 8000,
@@ -25,7 +25,7 @@ METRICS = "".join(f"{name} {value}\n" for name, value in (("requests_running", 2
 
 
 def check_label(label: str) -> engine.Engine:
-    """The engine of a container with this label, asked for all that a check asks it."""
+    """Return the engine of a container with this label, after using all that a check uses of it."""
     labelled = engine.from_labels({ENGINE_LABEL: "openai", DESCRIPTION_LABEL: label})
     http, key = labelled.http, labelled.key
     assert 1 <= http.port <= 65535 and all(path[:1] in ("", "/") for path in (http.health, http.models, http.version))
@@ -38,29 +38,20 @@ def check_label(label: str) -> engine.Engine:
 
 
 def test_labels() -> None:
-    feed(
-        lambda data: check_label(data.decode(errors="replace")),
-        damaged_texts([description.render_label(SECTION).encode()]),
-    )
+    feed_json(lambda data: check_label(data.decode(errors="replace")), [json.loads(description.render_label(SECTION))])
 
 
-def test_labels_as_values() -> None:
-    feed(lambda value: check_label(json.dumps(value)), damaged_values([SECTION]))
+def test_sections_of_recipes() -> None:
+    def read(section: Any) -> None:
+        if isinstance(section, dict):
+            for place, mistake in description.find_mistakes(section):
+                assert mistake and len(mistake) < 1000, (place, mistake[:200])
+
+    seed = {**SECTION, "served_name": "m", "command": ["serve"], "context": 4096, "memory_gib": 8.5}
+    feed(read, damaged_values([seed]))
 
 
-def test_sections() -> None:
-    def read(one: Any) -> None:
-        if isinstance(one, dict):
-            for place, why in description.find_mistakes(one):
-                assert why and len(why) < 1000, (place, why[:200])
-
-    feed(
-        read,
-        damaged_values([{**SECTION, "served_name": "m", "command": ["serve"], "context": 4096, "memory_gib": 8.5}]),
-    )
-
-
-def test_settings_that_a_server_answers() -> None:
+def test_settings_from_a_server() -> None:
     http = check_label(description.render_label(SECTION)).http
 
     def read(answer: Any) -> None:

@@ -1,4 +1,4 @@
-"""The header of a GGUF file, which a stranger wrote: values, or a sentence, in little time and memory."""
+"""Damaged or hostile headers of GGUF files are parsed or refused with a sentence, in little time and memory."""
 
 import functools
 import struct
@@ -28,7 +28,7 @@ def test_headers() -> None:
     feed(read, damaged_texts(SEEDS))
 
 
-def test_lists_that_cost_much() -> None:
+def test_expensive_lists() -> None:
     nested = encode_array(gguf.ARRAY_TYPE, 1024, struct.pack("<IQ", 0, 0) * 1024)
     long = encode_array(gguf.TEXT_TYPE, 1 << 20, bytes(8) * (1 << 20))
     short = encode_array(gguf.TEXT_TYPE, 1024, (struct.pack("<Q", 20) + b"x" * 20) * 1024)

@@ -1,6 +1,5 @@
-"""Hostile answers of registries and Docker Engines about images and containers."""
+"""Damaged answers of registries and Docker Engines about images and containers."""
 
-import json
 from typing import Any
 
 from sparkwright.engines.vllm import image as engine_image
@@ -12,7 +11,7 @@ from sparkwright.protocol.container import ContainerSpec
 from sparkwright.trust import container_option_rules
 from sparkwright.trust.image_name import ImageReference, check_image
 from sparkwright.visible import one_line
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.harness import damaged_texts, damaged_values, feed, feed_json, feed_texts
 
 ZERO = "sha256:" + "0" * 64
 INDEX = {
@@ -42,37 +41,21 @@ DISTRIBUTION = {
     "Platforms": [{"architecture": "amd64", "os": "linux"}],
 }
 CONTAINER = {
-    "Id": "ab" * 32,
-    "Name": "/qwen35",
-    "Image": ZERO,
-    "RestartCount": 0,
+    "Id": "ab" * 32, "Name": "/qwen35", "Image": ZERO, "RestartCount": 0,
     "State": {"Status": "running", "Running": True, "StartedAt": "2026-11-02T08:14:51.123456789Z", "ExitCode": 0},
-    "Config": {
-        "Env": ["PATH=/bin", "A=1"],
-        "Labels": {"made": "by"},
-        "Entrypoint": ["vllm", "serve"],
-        "Cmd": ["--model", "/m"],
-    },
+    "Config": {"Env": ["PATH=/bin", "A=1"], "Labels": {"made": "by"}, "Entrypoint": ["vllm", "serve"], "Cmd": ["--model", "/m"]},
     "HostConfig": {
-        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
-        "Binds": ["/models:/m:ro"],
-        "PortBindings": {"8000/tcp": [{"HostIp": "", "HostPort": "8000"}]},
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0}, "Binds": ["/models:/m:ro"], "IpcMode": "host",
+        "PortBindings": {"8000/tcp": [{"HostIp": "", "HostPort": "8000"}]}, "ShmSize": 2**36,
         "DeviceRequests": [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}],
-        "IpcMode": "host",
-        "ShmSize": 2**36,
         "Ulimits": [{"Name": "memlock", "Soft": -1, "Hard": -1}, {"Name": "core", "Soft": 0, "Hard": 0}],
     },
-}
+}  # fmt: skip
 IMAGE = {
-    "Id": ZERO,
-    "RepoTags": ["a/b:v1"],
-    "RepoDigests": [f"a/b@{ZERO}"],
-    "Architecture": "arm64",
-    "Os": "linux",
-    "Size": 10**10,
+    "Id": ZERO, "RepoTags": ["a/b:v1"], "RepoDigests": [f"a/b@{ZERO}"], "Architecture": "arm64", "Os": "linux", "Size": 10**10,
     "Config": {"Env": ["PATH=/bin"], "Labels": None, "Entrypoint": ["vllm", "serve"], "Cmd": None},
     "RootFS": {"Type": "layers", "Layers": [ZERO]},
-}
+}  # fmt: skip
 SPEC = ContainerSpec(
     "qwen35", f"a/b:v1@{ZERO}", shm_size="64gb", ports=("8000:8000",), volumes=("/models:/m:ro",), env={"A": "1"},
     labels={"made": "by"}, ulimits={"memlock": "-1"}, command=("--model", "/m"), image_ids=(ZERO,),
@@ -81,51 +64,42 @@ SPEC = ContainerSpec(
 
 def test_documents_of_a_registry() -> None:
     def read(raw: bytes) -> None:
-        for reader in (registry_documents.parse_index, registry_documents.parse_manifest, config):
+        for parse in (registry_documents.parse_index, registry_documents.parse_manifest, parse_config):
             try:
-                reader(registry_documents.parse_object(raw, "it"), "it")
+                parse(registry_documents.parse_object(raw, "it"), "it")
             except SparkwrightError as error:
                 assert str(error).strip()
 
-    def config(document: dict[str, Any], what: str) -> None:
-        config = registry_documents.parse_config(document, what)
-        version = engine_image.version_of(config["config"])
+    def parse_config(document: dict[str, Any], name: str) -> None:
+        version = engine_image.version_of(registry_documents.parse_config(document, name)["config"])
         assert version is None or len(version) < 100
 
-    seeds = [json.dumps(item).encode() for item in (INDEX, MANIFEST, CONFIG)]
-    feed(read, damaged_texts(seeds))
-    feed(lambda value: read(json.dumps(value).encode()), damaged_values([INDEX, MANIFEST, CONFIG]))
+    feed_json(read, [INDEX, MANIFEST, CONFIG])
 
 
 def test_tokens_errors_and_challenges() -> None:
     token, error = b'{"token": "eyJ.abc", "expires_in": 300}', b'{"errors": [{"code": "DENIED", "message": "no"}]}'
     challenge = b'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull"'
 
-    def errors(raw: bytes) -> None:
+    def parse_errors(raw: bytes) -> None:
         result = registry_client.parse_errors(raw)
         assert result == one_line(result) and len(result) < 2000
 
     feed(lambda raw: registry_client.parse_token(raw, "the token"), damaged_texts([token, b'{"access_token": "a"}']))
-    feed(errors, damaged_texts([error]))
-    feed(
-        lambda raw: registry_client.parse_challenge(raw.decode(errors="replace")),
-        damaged_texts([challenge, b'Basic realm="x"']),
-    )
-    feed(
-        lambda raw: registry_documents.error_from_message("a/b:v1", raw.decode(errors="replace")),
-        damaged_texts([error, b"401 Unauthorized"]),
-    )
+    feed(parse_errors, damaged_texts([error]))
+    feed_texts(registry_client.parse_challenge, [challenge, b'Basic realm="x"'])
+    feed_texts(lambda text: registry_documents.error_from_message("a/b:v1", text), [error, b"401 Unauthorized"])
 
 
 def test_hosts_of_realms() -> None:
-    def read(raw: bytes) -> None:
-        value, _, other = raw.decode(errors="replace").partition(" ")
+    def read(text: str) -> None:
+        value, _, other = text.partition(" ")
         registry_client.is_same_owner(value, other)
 
-    feed(read, damaged_texts([b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"]))
+    feed_texts(read, [b"registry-1.docker.io auth.docker.io", b"10.0.0.1 10.0.0.2"])
 
 
-def test_what_an_engine_says_of_a_registry() -> None:
+def test_distribution_from_a_docker_engine() -> None:
     def read(value: Any) -> None:
         for platform in registry_documents.parse_distribution(value, "it")["platforms"]:
             docker_image.refuse_other_platforms([platform], "a/b", platform)
@@ -133,7 +107,7 @@ def test_what_an_engine_says_of_a_registry() -> None:
     feed(read, damaged_values([DISTRIBUTION]))
 
 
-def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
+def test_comparison_of_an_inspected_container_and_image_with_a_spec() -> None:
     def read(pair: Any) -> None:
         container, image = inspection.validate_container(pair["container"]), inspection.validate_image(pair["image"])
         for change in container_options.differences(SPEC, container, image):
@@ -149,7 +123,7 @@ def test_an_inspected_container_and_image_through_the_comparing_code() -> None:
     feed(read, ({"container": CONTAINER, "image": value} for value in damaged_values([IMAGE])))
 
 
-def test_references_and_dockers_words() -> None:
+def test_image_references_and_container_options() -> None:
     readers = (
         container_option_rules.check_size,
         container_option_rules.check_port,

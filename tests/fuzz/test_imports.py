@@ -1,4 +1,4 @@
-"""Recipes of others, damaged: each is taken, asked about, or refused with one sentence. Four formats, docker's lines, running containers."""
+"""Damaged foreign recipes in four formats, docker run lines and running containers are imported, or refused with one sentence."""
 
 import json
 from pathlib import Path
@@ -12,13 +12,13 @@ from sparkwright.errors import Failed, Refused
 from sparkwright.modules.server.server_inspection import ContainerSettings
 from sparkwright.project.importing import container, format_detection, recipe_builder
 from sparkwright.project.importing.foreign_recipe import ImportReport
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.harness import damaged_values, feed, feed_texts
 from tests.fuzz.test_images import CONTAINER, IMAGE
 from tests.modules.context import RecordingContext
 from tests.project.importing.forms import COMPOSE, EUGR, SPARKRUN_2, VLLM
 from tests.project.importing.test_running import SETTINGS
 
-#: what the small forms of tests/project/importing do not have
+#: keys that the small examples of tests/project/importing do not have
 MORE: dict[str, str] = {
     "vllm": """
 dependencies: [{command: pip install x, optional: false}, {note: y}]
@@ -79,76 +79,38 @@ LINES = [
 ]
 
 HOST_CONFIG: dict[str, Any] = {
-    **CONTAINER["HostConfig"],
-    "NetworkMode": "host",
-    "CapAdd": ["IPC_LOCK"],
-    "SecurityOpt": ["seccomp=unconfined"],
+    **CONTAINER["HostConfig"], "NetworkMode": "host", "PidMode": "host", "Privileged": True, "Init": True,
+    "CapAdd": ["IPC_LOCK"], "SecurityOpt": ["seccomp=unconfined"], "ExtraHosts": ["a:192.0.2.1"],
     "Devices": [{"PathOnHost": "/dev/infiniband", "PathInContainer": "/dev/infiniband", "CgroupPermissions": "rwm"}],
-    "Privileged": True,
-    "Memory": 2**36,
-    "ExtraHosts": ["a:192.0.2.1"],
-    "MemorySwap": 2**37,
-    "NanoCpus": 1_500_000_000,
-    "CpusetCpus": "0",
-    "OomScoreAdj": 50,
-    "PidMode": "host",
-    "Init": True,
-    "Tmpfs": {"/scratch": "size=64m"},
-    "Sysctls": {"net.core.somaxconn": "64"},
+    "Memory": 2**36, "MemorySwap": 2**37, "NanoCpus": 1_500_000_000, "CpusetCpus": "0", "OomScoreAdj": 50,
+    "Tmpfs": {"/scratch": "size=64m"}, "Sysctls": {"net.core.somaxconn": "64"},
     "LogConfig": {"Type": "json-file", "Config": {"max-size": "10m"}},
-}
+}  # fmt: skip
 CONFIG = {
-    **CONTAINER["Config"],
-    "Image": "vllm/vllm-openai:v0.32.0",
+    **CONTAINER["Config"], "Image": "vllm/vllm-openai:v0.32.0",
     "Env": ["PATH=/bin", "HF_TOKEN=hf_0123456789", "LD_PRELOAD=/x.so"],
     "Cmd": ["--model", "Qwen/Qwen3-8B", "--api-key", "secret", "--max-model-len", "4096"],
-    "User": "1000",
-    "WorkingDir": "/srv",
-    "Hostname": "spark.lan",
-    "StopSignal": "SIGINT",
+    "User": "1000", "WorkingDir": "/srv", "Hostname": "spark.lan", "StopSignal": "SIGINT",
     "Healthcheck": {"Test": ["CMD-SHELL", "true"], "Interval": 90 * 10**9, "Retries": 4},
-}
-#: a value for each kind of option, as `container_settings` returns it
+}  # fmt: skip
+#: a value for each option, as `container_settings` returns it
 OPTIONS: dict[str, Any] = {
-    "restart": "no",
-    "gpus": "device=0",
-    "ipc": "host",
-    "shm_size": "64gb",
-    "ulimits": {"memlock": "-1"},
-    "labels": {"team": "a"},
-    "networks": ["name=back,alias=x"],
-    "hostname": "llm",
-    "extra_hosts": ["a:host-gateway"],
-    "dns": ["192.0.2.1"],
-    "user": "1000:1000",
-    "group_add": ["44"],
-    "privileged": True,
-    "cap_add": ["SYS_PTRACE"],
-    "cap_drop": ["ALL"],
-    "security_opt": ["seccomp=unconfined"],
-    "devices": ["/dev/a:/dev/b:rw"],
-    "pid": "host",
-    "init": False,
-    "working_dir": "/srv",
-    "stop_signal": "SIGINT",
-    "tmpfs": ["/tmp:size=1g"],
-    "cpus": 1.5,
-    "healthcheck": {"test": "curl x", "interval": "30s", "retries": "3"},
-    "sysctls": {"net.core.somaxconn": "1024"},
-    "memory": "100gb",
-    "memory_swap": "-1",
-    "cpuset_cpus": "0-9",
-    "oom_score_adj": 5,
-    "log_driver": "local",
+    "restart": "no", "gpus": "device=0", "ipc": "host", "shm_size": "64gb", "ulimits": {"memlock": "-1"},
+    "labels": {"team": "a"}, "networks": ["name=back,alias=x"], "hostname": "llm", "extra_hosts": ["a:host-gateway"],
+    "dns": ["192.0.2.1"], "user": "1000:1000", "group_add": ["44"], "privileged": True, "cap_add": ["SYS_PTRACE"],
+    "cap_drop": ["ALL"], "security_opt": ["seccomp=unconfined"], "devices": ["/dev/a:/dev/b:rw"], "pid": "host",
+    "init": False, "working_dir": "/srv", "stop_signal": "SIGINT", "tmpfs": ["/tmp:size=1g"], "cpus": 1.5,
+    "healthcheck": {"test": "curl x", "interval": "30s", "retries": "3"}, "sysctls": {"net.core.somaxconn": "1024"},
+    "memory": "100gb", "memory_swap": "-1", "cpuset_cpus": "0-9", "oom_score_adj": 5, "log_driver": "local",
     "log_options": {"max-size": "100m"},
-}
+}  # fmt: skip
 MANY_CPUS = {"cpuset_cpus": ",".join(["0-9999"] * 20_000)}
 NETWORKS = {"host": {"Aliases": None}, "other": {"Aliases": ["vllm"]}}
 RUNNING = {**CONTAINER, "Config": CONFIG, "HostConfig": HOST_CONFIG, "NetworkSettings": {"Networks": NETWORKS}}
 
 
 def import_text(text: str, path: str = "recipe.yaml") -> None:
-    """As `recipe.import` does, with some of the answers; a refusal is one line."""
+    """Import a text as `recipe.import` does, with some of the answers. A refusal must be a single line."""
     report = ImportReport(dict(ANSWERS[len(text) % len(ANSWERS)]))
     try:
         imported = recipe_builder.build_recipe(format_detection.parse(text, Path(path), report), "", report, path)
@@ -159,40 +121,36 @@ def import_text(text: str, path: str = "recipe.yaml") -> None:
     assert imported.text or report.questions
 
 
+def import_settings(answer: Any, report: ImportReport | None = None) -> None:
+    """Import the settings of a running container, as a host answers them."""
+    settings = host_requests.validate_answer("container_settings", answer, host="spark1")
+    report = report or ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
+    recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_a_format_as_values(form: str) -> None:
+def test_recipes_in_a_foreign_format(form: str) -> None:
     seeds = [yaml.safe_load(text) for text in FORMS[form]]
     feed(lambda value: import_text(yaml.safe_dump(value, allow_unicode=True)), damaged_values(seeds))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_format_as_text(form: str) -> None:
-    feed(
-        lambda data: import_text(data.decode("utf-8", "replace")),
-        damaged_texts([text.encode() for text in FORMS[form]]),
-    )
+    feed_texts(import_text, [text.encode() for text in FORMS[form]])
 
 
 def test_docker_run_lines() -> None:
-    feed(lambda data: import_text(data.decode("utf-8", "replace"), "docker run"), damaged_texts(LINES))
+    feed_texts(lambda text: import_text(text, "docker run"), LINES)
 
 
-def test_a_hostile_container_that_is_inspected(tmp_path: Path) -> None:
+def test_inspected_containers(tmp_path: Path) -> None:
     def read(value: Any) -> None:
         context = RecordingContext(tmp_path)
         context.docker = lambda: FakeEngine(value)  # type: ignore[method-assign]
         result = ContainerSettings().run(ContainerSettings.Args(name="qwen35"), context)
-        settings = host_requests.validate_answer(
-            "container_settings", json.loads(json.dumps(result.data)), host="spark1"
-        )
-        report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
+        import_settings(json.loads(json.dumps(result.data)))
 
     feed(read, damaged_values([RUNNING]), refuses=(Failed,))
 
 
 class FakeEngine:
-    """A Docker Engine with one container, which says of it what the test says."""
+    """A Docker Engine with this container."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -209,19 +167,12 @@ class FakeEngine:
 
 
 def test_settings_of_a_running_container() -> None:
-    def adopted(value: Any) -> None:
-        settings = host_requests.validate_answer("container_settings", value, host="spark1")
-        report = ImportReport({"model": "a/b", "file": "*Q4*", "engine": "vllm"})
-        recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
-
-    feed(adopted, damaged_values([SETTINGS]), refuses=(Failed,))
+    feed(import_settings, damaged_values([SETTINGS]), refuses=(Failed,))
 
 
 def test_options_of_a_running_container() -> None:
-    def adopted(options: Any) -> None:
-        answer = {**SETTINGS, "network": "name=lan,alias=llm", "options": options}
-        settings, report = host_requests.validate_answer("container_settings", answer, host="spark1"), ImportReport()
-        recipe_builder.build_recipe(container.convert_running(settings, "spark1", report), "", report, "spark1")
+    def read(options: Any) -> None:
+        import_settings({**SETTINGS, "network": "name=lan,alias=llm", "options": options}, ImportReport())
 
-    adopted(OPTIONS)
-    feed(adopted, damaged_values([OPTIONS, MANY_CPUS]), refuses=(Failed,))
+    read(OPTIONS)
+    feed(read, damaged_values([OPTIONS, MANY_CPUS]), refuses=(Failed,))

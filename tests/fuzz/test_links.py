@@ -1,4 +1,4 @@
-"""Damaged answers about a host's fast links are refused with a sentence, or are safe to print and to write."""
+"""Damaged answers about a host's links are refused with a sentence, or safe to print and to write."""
 
 import json
 from pathlib import Path
@@ -18,22 +18,15 @@ from sparkwright.fleet.member import Member
 from sparkwright.project.inventory import host as inventory
 from sparkwright.trust import bounds
 from tests.doctor import link_tree
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.harness import damaged_values, feed, feed_texts
 from tests.modules.context import RecordingContext
 
 HOST = inventory.Host("spark1", "127.0.0.1")
 LINK = {
-    "adapter": "rocep1s0f1",
-    "interface": "enp1s0f1np1",
-    "firmware": "28.45.4028",
-    "pci": "32.0 GT/s PCIe x4",
-    "active": True,
-    "rate_gbps": 200.0,
-    "mtu": 9000,
-    "carrier": True,
-    "addresses": ["192.168.100.1/24"],
+    "adapter": "rocep1s0f1", "interface": "enp1s0f1np1", "firmware": "28.45.4028", "pci": "32.0 GT/s PCIe x4",
+    "active": True, "rate_gbps": 200.0, "mtu": 9000, "carrier": True, "addresses": ["192.168.100.1/24"],
     "gids": ["192.168.100.1"],
-}
+}  # fmt: skip
 ANSWER: dict[str, Any] = {
     "links": [LINK, {**LINK, "adapter": "roceP2p1s0f1", "interface": "enP2p1s0f1np1", "addresses": []}],
     "findings": [{"check": "fabric", "verdict": "bad", "evidence": "down", "fix": "", "source": "", "repair": ""}],
@@ -46,15 +39,14 @@ GOOD = cluster_links._parse_links(Member(HOST), host_requests.validate_answer("f
 
 
 def read_links(answer: Any) -> HostLinks | None:
-    """As `cluster.check` and `cluster.inspect --write` do, up to the screen and the file."""
+    """Read an answer as `cluster.check` and `cluster.inspect --write` do, including the output on the screen and in the file."""
     if not isinstance(answer, dict):
         return None
     links = cluster_links._parse_links(
         Member(HOST), host_requests.validate_answer("fabric", bounds.sanitize(answer), host="spark1")
     )
-    rows = [
-        {"host": host, **cluster_links._finding_row(finding)} for host, finding in link_rules.check_links([GOOD, links])
-    ]
+    findings = link_rules.check_links([GOOD, links])
+    rows = [{"host": host, **cluster_links._finding_row(finding)} for host, finding in findings]
     lines = [*tables.format_table(rows, FINDING_COLUMNS, 80)]
     lines += tables.format_table([cluster_links._link_row("spark1", link) for link in links.links], LINK_COLUMNS, 80)
     assert not any("\x1b" in text for _, text in lines)
@@ -84,35 +76,33 @@ def test_answers() -> None:
         {"pci": "\u0661"},
     ],
 )
-def test_a_link_that_is_none_is_refused(link: dict[str, Any]) -> None:
+def test_an_invalid_link_is_refused(link: dict[str, Any]) -> None:
     with pytest.raises(Failed, match=r"its answer can't be used: fabric\.links\[0\]"):
         read_links({**ANSWER, "links": [{**LINK, **link}]})
 
 
-def test_what_is_not_known_here_is_left_out() -> None:
+def test_unknown_fields_are_ignored() -> None:
     finding = {**ANSWER["findings"][0], "more": 1}
     links = read_links({**ANSWER, "links": [{**LINK, "more": 1}], "findings": [finding]})
     assert links is not None and [link.interface for link in links.links] == ["enp1s0f1np1"]
 
 
 @pytest.mark.parametrize("name", ["on", "1e5", "null", "0x10"])
-def test_a_name_that_yaml_would_read_as_something_else_is_quoted(name: str) -> None:
+def test_an_interface_with_the_name_of_a_yaml_value_is_quoted(name: str) -> None:
     links = read_links({**ANSWER, "links": [{**LINK, "interface": name}]})
     assert links is not None
     written = yaml.safe_load(cluster_links._fabric_yaml(link_rules.propose_fabric(links.links)))
     assert written["fabric"]["interfaces"] == [name]
 
 
-def test_what_ip_says(tmp_path: Path) -> None:
+def test_output_of_ip(tmp_path: Path) -> None:
     link_tree.write_host(tmp_path / "root", 1)
-    result, program = tmp_path / "output", tmp_path / "root/usr/bin/ip"
-    program.write_text(f"#!/bin/sh\ncat {result}\n")
     host = Host(RecordingContext(tmp_path, root=str(tmp_path / "root")), "user")
-    seeds = [{"ifname": "enp1s0f1np1", "addr_info": [{"local": "192.168.100.1", "prefixlen": 24}]}]
+    addresses = [{"ifname": "enp1s0f1np1", "addr_info": [{"local": "192.168.100.1", "prefixlen": 24}]}]
 
-    def listen(data: bytes) -> None:
-        host.read_output = lambda *argv: data.decode(errors="replace")  # type: ignore[method-assign]
+    def read(text: str) -> None:
+        host.read_output = lambda *argv: text  # type: ignore[method-assign]
         for addresses in fabric.addresses_by_interface(host).values():
             assert all(host_requests.check_cidr(address) == address for address in addresses)
 
-    feed(listen, damaged_texts([json.dumps(seeds).encode()]))
+    feed_texts(read, [json.dumps(addresses).encode()])

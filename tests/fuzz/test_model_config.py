@@ -1,4 +1,4 @@
-"""A model's config.json, damaged: the answer is what it says, or unknown, and comes at once."""
+"""A damaged config.json of a model is read quickly; values that cannot be read are unknown."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ TENSORS = [("model.embed_tokens.weight", 10**9), ("model.layers.0.mlp.experts.3.
 
 
 def check_config(model_config: Any) -> None:
-    """Run everything that the laptop and a host compute from a model's config."""
+    """Run every computation of the laptop and of a host that uses a model's config."""
     if not isinstance(model_config, Mapping):
         return
     architecture = classify(model_config)
@@ -44,42 +44,31 @@ def check_config(model_config: Any) -> None:
         assert all(item.sentence and item.ways_out for item in parallel.check(split, {}, model_config, VERSION))
 
 
-def test_configs() -> None:
+def test_damaged_values() -> None:
     feed(check_config, damaged_values(SEEDS))
 
 
-def test_texts() -> None:
+def test_damaged_bytes() -> None:
     feed(lambda raw: check_config(model_config.parse_config(raw, "config.json")), damaged_texts(RAW))
 
 
-def test_the_sandbox_refuses_like_the_engine(tmp_path: Path) -> None:
-    def start(found: Any) -> None:
-        (tmp_path / "config.json").write_text(json.dumps(found))
+def test_start_of_the_sandbox_with_a_damaged_config(tmp_path: Path) -> None:
+    def start(value: Any) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(value))
         options = command_line.parse_arguments(["/m"], "0.32.0")
         config.build_config(options, config.read_model_config("/m", tmp_path), tmp_path, "0.32.0")
 
     feed(start, damaged_values(SEEDS), refuses=(StartError,))
 
 
-HOSTILE: tuple[Any, ...] = (
-    10**10,
-    10**400,
-    -1,
-    0,
-    1.5,
-    float("nan"),
-    "40",
-    [40],
-    ["mamba"] * 20_000,
-    {"a": 1},
-    True,
-    None,
-)
+INVALID: tuple[Any, ...] = (
+    10**10, 10**400, -1, 0, 1.5, float("nan"), "40", [40], ["mamba"] * 20_000, {"a": 1}, True, None,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("layers", HOSTILE, ids=lambda value: f"{value!r:.20}")
+@pytest.mark.parametrize("layers", INVALID, ids=lambda value: f"{value!r:.20}")
 @pytest.mark.parametrize("name", ["jamba-1.5-mini", "plamo-2-1b", "zamba2-7b", "qwen3.5-35b-a3b", "bamba-9b-tf5"])
-def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) -> None:
+def test_an_impossible_number_of_layers_is_ignored(name: str, layers: Any) -> None:
     data = json.loads((DATA / f"{name}.json").read_text())
     for part in (data, data.get("text_config") or {}):
         part |= dict.fromkeys(("num_hidden_layers", "layer_types", "layers_block_type"), layers)
@@ -88,7 +77,7 @@ def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("raw", "result"),
+    ("raw", "message"),
     [
         (b'{"a": ' + b"[" * 100_000, "nested deeper than 32"),
         (b"[" * 40 + b"]" * 40, "nested deeper than 32"),
@@ -98,10 +87,11 @@ def test_a_number_of_layers_that_cannot_be_is_unknown(name: str, layers: Any) ->
         (b"\xff\xfe\x00", "not JSON"),
         (b"[]", "a JSON object"),
     ],
+    ids=lambda value: f"{value!r:.20}",
 )
-def test_what_is_no_config_is_one_sentence(tmp_path: Path, raw: bytes, result: str) -> None:
+def test_an_unreadable_config_is_refused_with_one_sentence(tmp_path: Path, raw: bytes, message: str) -> None:
     (tmp_path / "config.json").write_bytes(raw)
-    with pytest.raises(Refused, match=result) as excinfo:
+    with pytest.raises(Refused, match=message) as excinfo:
         model_config.load_config(str(tmp_path))
     assert "\n" not in str(excinfo.value)
     with pytest.raises(ValueError, match="."):

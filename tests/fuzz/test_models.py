@@ -1,4 +1,4 @@
-"""Damaged data about a model from a hub, a lock, a peer or the model's folder."""
+"""Damaged data about a model from a hub, a lock, a peer, or the model's folder."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from sparkwright.project import lockfile
 from sparkwright.sandbox import hub as sandbox_hub
 from sparkwright.trust import model_files
 from sparkwright.visible import one_line
-from tests.fuzz.harness import NASTY, damaged_texts, damaged_values, feed
+from tests.fuzz.harness import NASTY, damaged_texts, damaged_values, feed, feed_json
 
 MODEL = "Qwen/Qwen3.5-35B-A3B-FP8"
 SOURCE = Source("http://127.0.0.1:1", MODEL, "main")
@@ -31,37 +31,23 @@ def is_inside(path: str) -> bool:
     return (Path("/models/m") / path).resolve().is_relative_to("/models/m/")
 
 
-def test_a_hubs_answer(tmp_path: Path) -> None:
-    """What is taken of it can be locked, and is read as it was written."""
-
-    def read(answer: Any) -> None:
-        entry = hub_info.parse_lock_entry(answer, SOURCE, lambda path: True)
-        assert all(is_inside(file["path"]) for file in entry["files"])
-        locked = lockfile.Lock().with_model(MODEL, "main", entry)
-        locked.save(tmp_path)
-        assert lockfile.load(tmp_path) == locked
-
-    feed(read, damaged_values([hub_answer()]))
+def lock_answer(answer: Any, folder: Path) -> None:
+    """Lock the model of a hub's answer; the lock must be unchanged when it is loaded."""
+    entry = hub_info.parse_lock_entry(answer, SOURCE, lambda path: True)
+    assert all(is_inside(file["path"]) for file in entry["files"])
+    locked = lockfile.Lock().with_model(MODEL, "main", entry)
+    locked.save(folder)
+    assert lockfile.load(folder) == locked
 
 
-def test_a_name(tmp_path: Path) -> None:
-    def read(row: Any) -> None:
-        entry = hub_info.parse_lock_entry({**hub_answer(), "siblings": [row]}, SOURCE, lambda path: True)
-        locked = lockfile.Lock().with_model(MODEL, "main", entry)
-        locked.save(tmp_path)
-        assert lockfile.load(tmp_path) == locked
-
-    rows = [
-        {"rfilename": name, "size": 1, "blobId": "b" * 40} for name in ("a, b.json", "x[1].bin", "'q': #1", "a/b/c")
-    ]
-    feed(read, damaged_values(rows))
+def test_answers_of_a_hub(tmp_path: Path) -> None:
+    feed_json(lambda data: lock_answer(hub_info.parse_answer(data, SOURCE), tmp_path), [hub_answer()])
 
 
-def test_the_bytes_of_an_answer() -> None:
-    def read(text: bytes) -> None:
-        hub_info.parse_lock_entry(hub_info.parse_answer(text, SOURCE), SOURCE, lambda path: True)
-
-    feed(read, damaged_texts([json.dumps(hub_answer()).encode()]))
+def test_file_names_from_a_hub(tmp_path: Path) -> None:
+    names = ("a, b.json", "x[1].bin", "'q': #1", "a/b/c")
+    rows = [{"rfilename": name, "size": 1, "blobId": "b" * 40} for name in names]
+    feed(lambda row: lock_answer({**hub_answer(), "siblings": [row]}, tmp_path), damaged_values(rows))
 
 
 def lock_data() -> dict[str, Any]:
@@ -70,7 +56,7 @@ def lock_data() -> dict[str, Any]:
     return {"schema": 1, "images": {"a/b:v1": image}, "models": {f"{MODEL}@main": {**entry, "config": {"a": [1]}}}}
 
 
-def test_a_lock(tmp_path: Path) -> None:
+def test_lock(tmp_path: Path) -> None:
     def read(data: Any) -> None:
         text = yaml.safe_dump(data, allow_unicode=True)
         (tmp_path / "spark.lock").write_text(text, encoding="utf-8", errors="replace")
@@ -82,20 +68,18 @@ def test_a_lock(tmp_path: Path) -> None:
     feed(read, damaged_values([lock_data()]))
 
 
-def test_what_a_host_says_of_a_model() -> None:
-    entry = lock_data()["models"][f"{MODEL}@main"]
-    feed(
-        lambda found: lockfile.build_entry("model", "a/b@main", found if isinstance(found, dict) else {}),
-        damaged_values([entry]),
-    )
+def test_lock_entry_from_a_host() -> None:
+    def read(value: Any) -> None:
+        lockfile.build_entry("model", "a/b@main", value if isinstance(value, dict) else {})
+
+    feed(read, damaged_values([lock_data()["models"][f"{MODEL}@main"]]))
 
 
-def test_the_rows_that_a_host_is_given() -> None:
-    rows = lock_data()["models"][f"{MODEL}@main"]["files"]
-    feed(
-        lambda found: model_files.check_files(found if isinstance(found, list) else [found], "the plan"),
-        damaged_values([rows]),
-    )
+def test_files_in_a_plan() -> None:
+    def read(value: Any) -> None:
+        model_files.check_files(value if isinstance(value, list) else [value], "the plan")
+
+    feed(read, damaged_values([lock_data()["models"][f"{MODEL}@main"]["files"]]))
 
 
 def test_ids_and_revisions() -> None:
@@ -108,21 +92,20 @@ def test_ids_and_revisions() -> None:
     feed(read, damaged_texts([MODEL.encode(), b"refs/pr/1"]))
 
 
-def test_where_a_peer_hands_out() -> None:
-    def read(found: Any) -> None:
-        for url in preparation.parse_peer_urls(found if isinstance(found, dict) else {}, "spark1"):
+def test_addresses_of_a_peer() -> None:
+    def read(value: Any) -> None:
+        for url in preparation.parse_peer_urls(value if isinstance(value, dict) else {}, "spark1"):
             assert url.startswith("http://") and url.count("/") == 2
 
-    feed(
-        read, damaged_values([{"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}])
-    )
+    seed = {"urls": ["http://10.0.0.2:4711", "http://169.254.1.1:1"], "dir": "/m", "size_bytes": 1}
+    feed(read, damaged_values([seed]))
 
 
-def test_a_range() -> None:
+def test_range_header() -> None:
     feed(lambda text: peer._parse_range(text.decode("latin-1"), 1000), damaged_texts([b"bytes=0-99", b"bytes=5-"]))
 
 
-def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:
+def test_record_of_kept_files(tmp_path: Path) -> None:
     record_path = tmp_path / "m" / model_folders.KEPT_FOLDER / model_folders.KEPT_RECORD
     (tmp_path / "keys").write_text("mine")
 
@@ -136,7 +119,7 @@ def test_what_was_kept_of_another_revision(tmp_path: Path) -> None:
     feed(read, damaged_texts([json.dumps({"commit": "a" * 40, "new": ["a", "b/c", "../keys"]}).encode()]))
 
 
-def test_an_index(tmp_path: Path) -> None:
+def test_index_of_shards(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     folder.mkdir()
     manifest = Manifest(StateFolder(tmp_path / "state"), folder, {})
@@ -149,7 +132,7 @@ def test_an_index(tmp_path: Path) -> None:
     feed(read, damaged_texts([sandbox_hub.file_content(MODEL, "model.safetensors.index.json")]))
 
 
-def test_every_nasty_thing_is_judged() -> None:
+def test_files_with_nasty_values_are_accepted_or_refused() -> None:
     for item in NASTY:
         for rows in ([item], [{"path": item, "size_bytes": 1, "sha256": None, "blob_id": "b" * 40}]):
             try:

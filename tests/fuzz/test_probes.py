@@ -1,4 +1,4 @@
-"""Damaged answers to probes, and damaged output of images, give a verdict or count as unknown."""
+"""Damaged answers to probes produce a verdict, and damaged output of images is parsed or ignored."""
 
 from typing import Any
 
@@ -7,17 +7,13 @@ import pytest
 from sparkwright.engines import engine
 from sparkwright.engines.probes import content, table
 from sparkwright.engines.probes.probe import Reply
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.harness import damaged_values, feed, feed_texts
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
 ANSWERS: tuple[Any, ...] = (
     {"choices": [{"finish_reason": "tool_calls", "message": {"content": None, "tool_calls": [CALL]}}]},
     {"choices": [{"finish_reason": "stop", "message": {"content": '{"city": "Oslo", "capital": true}'}}]},
-    {
-        "choices": [
-            {"finish_reason": "length", "message": {"reasoning": "hm <think>", "content": "Bonjour, le </think>"}}
-        ]
-    },
+    {"choices": [{"finish_reason": "length", "message": {"reasoning": "<think>", "content": "Bonjour, le </think>"}}]},
     {"data": [{"embedding": [0.25] * 16, "index": 0}], "usage": {"prompt_tokens": 3}},
     {"error": {"message": "tools need --enable-auto-tool-choice", "code": 400}},
 )
@@ -44,15 +40,14 @@ def test_answers_to_probes() -> None:
 
 
 @pytest.mark.parametrize("name", HELP)
-def test_the_help_of_an_image(name: str) -> None:
+def test_help_of_an_image(name: str) -> None:
     image = engine.get_engine(name).image
     assert image is not None
 
-    def read(data: bytes) -> None:
-        text = data.decode(errors="replace")
+    def read(text: str) -> None:
         shapes = image.parse_options(text)
         image.restore_options(image.difference(shapes))
         version = image.parse_version(text)
         assert version is None or len(version) < 100
 
-    feed(read, damaged_texts([HELP[name], b"vllm 0.32.0\nversion: 10434 (7e4c0a9)\n0.5.9\n"]))
+    feed_texts(read, [HELP[name], b"vllm 0.32.0\nversion: 10434 (7e4c0a9)\n0.5.9\n"])
