@@ -18,7 +18,7 @@ SIZES = (1 << 12, 1 << 14, 1 << 16)
 #: one character of each class that patterns distinguish
 LETTERS = "a1 .,:/-_'\"[](){}=`|A\t\\"
 #: character classes, each with a member and its spelling
-CATEGORIES = {
+CATEGORIES: dict[Any, tuple[str, str]] = {
     sre.CATEGORY_DIGIT: ("1", r"\d"),
     sre.CATEGORY_SPACE: (" ", r"\s"),
     sre.CATEGORY_WORD: ("a", r"\w"),

@@ -40,7 +40,7 @@ DISTRIBUTION = {
     "Descriptor": {"mediaType": INDEX["mediaType"], "digest": ZERO, "size": 1},
     "Platforms": [{"architecture": "amd64", "os": "linux"}],
 }
-CONTAINER = {
+CONTAINER: dict[str, Any] = {
     "Id": "ab" * 32, "Name": "/qwen35", "Image": ZERO, "RestartCount": 0,
     "State": {"Status": "running", "Running": True, "StartedAt": "2026-11-02T08:14:51.123456789Z", "ExitCode": 0},
     "Config": {"Env": ["PATH=/bin", "A=1"], "Labels": {"made": "by"}, "Entrypoint": ["vllm", "serve"], "Cmd": ["--model", "/m"]},

@@ -1,4 +1,4 @@
-"""Damaged standard input: a request is answered or refused, and a plan is refused or runs to its recap."""
+"""Damaged standard input: a request is parsed or refused, and a plan is refused or runs to its recap."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from sparkwright.runner import request as requests
 from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
-from tests.fuzz.harness import damaged_texts, damaged_values, feed
+from tests.fuzz.harness import damaged_values, feed, feed_json, feed_texts
 
 INNER = Block("b2", "inner", (Task("t5", "e", "fail", {"msg": "{{ a }}"}, open=("msg",)),), when=("a == 'b'",))
 STEPS: tuple[Step, ...] = (
@@ -29,16 +29,10 @@ STEPS: tuple[Step, ...] = (
     ),
 )
 PLAN = Plan(
-    "r1",
-    "spark1",
-    "Test",
-    STEPS,
-    handlers=(Task("h1", "h", "fail", {"msg": "h"}),),
-    vars={"x": 1, "deep": {"a": [1, "b"]}},
-    open_vars={"v": "{{ w }}{{ x }}", "w": "{{ a.msg }}"},
-    secrets=("HF_TOKEN",),
-    who="a@b",
-).to_json()
+    "r1", "spark1", "Test", STEPS, handlers=(Task("h1", "h", "fail", {"msg": "h"}),),
+    vars={"x": 1, "deep": {"a": [1, "b"]}}, open_vars={"v": "{{ w }}{{ x }}", "w": "{{ a.msg }}"},
+    secrets=("HF_TOKEN",), who="a@b",
+).to_json()  # fmt: skip
 HEADERS: list[Any] = [
     {"verb": "run", "plan": PLAN, "env": {"HF_ENDPOINT": "http://x"}, "secrets": {"HF_TOKEN": "hf_0123456789"}},
     {"verb": "attach", "run": "20261122T100000-0a0b0c0d"},
@@ -58,35 +52,31 @@ HIDDEN = Redactor(["hf_0123456789", "geheim '\" ë"])
 
 
 def run_plan(data: Any, home: Path) -> None:
-    """Run a plan in this process. Its modules only fail."""
+    """Run a plan in this process. Its modules can only fail."""
     if not isinstance(data, dict):
         return
-    result: list[Event] = []
     try:
         plan = Plan.from_json(data)
     except (ValueError, RecursionError):
         return
     if _waits_long(data) or _has_side_effects(data):
         return
+    events: list[Event] = []
     secrets = {"HF_TOKEN": Secret("hf_0123456789")}
-    recap = PlayRun(plan, Machine(home=home), StateFolder(home / "state"), secrets, result.append).run()
+    recap = PlayRun(plan, Machine(home=home), StateFolder(home / "state"), secrets, events.append).run()
     assert recap["event"] == "recap" and recap["exit"] in range(6)
-    for item in (*result, recap):
-        assert decode(encode(item, HIDDEN))["event"] == item["event"]
+    for event in (*events, recap):
+        assert decode(encode(event, HIDDEN))["event"] == event["event"]
 
 
 def _waits_long(data: Any) -> bool:
     """Return True if a task would pause or retry many times, which is valid but takes too long for a test."""
     if isinstance(data, dict):
-        often = data.get("retries", 0) > 5 if isinstance(data.get("retries"), int) else False
-        return bool(often or ("module" in data and data.get("delay_s", 5) > 0 and _is_retried(data))) or any(
-            map(_waits_long, data.values())
-        )
+        retries = data.get("retries")
+        is_retried = bool(retries or data.get("until"))
+        waits = "module" in data and data.get("delay_s", 5) > 0 and is_retried
+        return waits or (isinstance(retries, int) and retries > 5) or any(map(_waits_long, data.values()))
     return isinstance(data, list) and any(map(_waits_long, data))
-
-
-def _is_retried(task: dict[str, Any]) -> bool:
-    return bool(task.get("until") or task.get("retries"))
 
 
 def _has_side_effects(data: Any) -> bool:
@@ -96,12 +86,8 @@ def _has_side_effects(data: Any) -> bool:
     return isinstance(data, list) and any(map(_has_side_effects, data))
 
 
-def test_damaged_request_lines() -> None:
-    feed(requests.parse, damaged_texts([json.dumps(header).encode() for header in HEADERS]))
-
-
-def test_damaged_request_values() -> None:
-    feed(lambda value: requests.parse(json.dumps(value).encode()), damaged_values(HEADERS))
+def test_damaged_requests() -> None:
+    feed_json(requests.parse, HEADERS)
 
 
 def test_damaged_plans(tmp_path: Path) -> None:
@@ -111,34 +97,27 @@ def test_damaged_plans(tmp_path: Path) -> None:
 def test_damaged_expressions() -> None:
     names = {"a": {"failed": True, "msg": "no"}, "v": "x", "deep": {"a": [1, "b"]}}
 
-    def read(text: bytes) -> None:
-        expression = text.decode(errors="replace")
+    def read_value(expression: str) -> None:
         expressions.names_in_value(expression)
         expressions.render(expression, names)
 
-    def condition(text: bytes) -> None:
-        expressions.names_in_condition(text.decode(errors="replace"))
-        expressions.all_true((text.decode(errors="replace"),), names)
+    def read_condition(expression: str) -> None:
+        expressions.names_in_condition(expression)
+        expressions.all_true((expression,), names)
 
-    feed(read, damaged_texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
-    feed(condition, damaged_texts(EXPRESSIONS), refuses=(expressions.ExpressionError,))
+    feed_texts(read_value, EXPRESSIONS, refuses=(expressions.ExpressionError,))
+    feed_texts(read_condition, EXPRESSIONS, refuses=(expressions.ExpressionError,))
 
 
-def test_events_keep_their_structure_whatever_is_hidden() -> None:
-    one: Event = {
-        "event": "task_finished",
-        "task": "t1",
-        "status": "ok",
-        "msg": "geheim '\" ë",
-        "data": {"k": ["hf_0123456789"]},
-    }
+def test_redaction_keeps_the_structure_of_events() -> None:
+    event: Event = {"event": "task_finished", "task": "t1", "status": "ok", "msg": "geheim '\" ë"}
+    event["data"] = {"k": ["hf_0123456789"]}
 
     def read(value: Any) -> None:
         if isinstance(value, dict) and isinstance(value.get("event"), str):
             message = decode(encode(value, HIDDEN))
             assert message["event"].encode(errors="replace") or not value["event"]
-            assert "hf_0123456789" not in json.dumps(
-                {k: v for k, v in message.items() if k not in ("event", "task", "status")}
-            )
+            redacted = {name: part for name, part in message.items() if name not in ("event", "task", "status")}
+            assert "hf_0123456789" not in json.dumps(redacted)
 
-    feed(read, damaged_values([one]))
+    feed(read, damaged_values([event]))

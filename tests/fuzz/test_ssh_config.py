@@ -1,4 +1,4 @@
-"""Damaged output of `ssh -G` and `ssh-keygen -F` gives a value or a one-sentence refusal."""
+"""Damaged output of `ssh -G` and `ssh-keygen -F` is parsed, or refused with one sentence."""
 
 import shutil
 import subprocess
@@ -15,20 +15,19 @@ HEADS = ("IdentityFile %d/.ssh/%h_%r\n", "ProxyJump ann@a:22,b@[::1]:22\n", "Kno
 
 
 def read_seeds(folder: Path) -> list[bytes]:
-    """Return the output of the real ssh for some configurations of the table."""
+    """Return the output of the real ssh for some configurations of CASES."""
     if shutil.which("ssh") is None:
-        pytest.skip("no ssh here")
+        pytest.skip("needs ssh")
     outputs = []
     for number, head in enumerate(HEADS):
         config = folder / f"config{number}"
         config.write_text(head + next(case.config for case in CASES[number * 7 :] if "<" not in case.config) + "\n")
-        outputs.append(
-            subprocess.run(["ssh", "-F", str(config), "-G", "spark1"], capture_output=True, check=True).stdout
-        )
+        command = ["ssh", "-F", str(config), "-G", "spark1"]
+        outputs.append(subprocess.run(command, capture_output=True, check=True).stdout)
     return outputs
 
 
-def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
+def test_output_of_ssh(tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         target = ssh_config.parse(data.decode(errors="surrogateescape"), "spark1")
         assert 0 <= target.port <= 65535
@@ -41,7 +40,7 @@ def test_what_ssh_says_of_its_configuration(tmp_path: Path) -> None:
     feed(read, damaged_texts(read_seeds(tmp_path)))
 
 
-def test_what_is_known_of_a_host() -> None:
+def test_output_of_ssh_keygen() -> None:
     lines = [
         f"# Host spark1 found: line 1 \nspark1 ssh-ed25519 {KEY} a comment\n",
         f"# Host h found: line 2 REVOKED\n@revoked * ssh-ed25519 {KEY}\n",

@@ -1,4 +1,4 @@
-"""Readers of a host's state folder treat damaged files as absent, without a traceback."""
+"""Damaged files in a host's state folder are treated as missing, without a traceback."""
 
 import dataclasses
 import json
@@ -44,18 +44,10 @@ CHECK = Record(
     *(1_795_000_000.0, "ok", "ok", 1_794_000_000.0), why="it generates", evidence=(Evidence("token", "ok", "made"),)
 ).to_json()
 CHECK_HISTORY = {
-    "seen": ["ok", "down"],
-    "state": "ok",
-    "since_s": 1.0,
-    "cures": 0,
-    "answered": "abc 1",
-    "told": "ok",
-    "failed": 0,
+    "seen": ["ok", "down"], "state": "ok", "since_s": 1.0, "cures": 0, "answered": "abc 1", "told": "ok", "failed": 0,
     "counted": {"time_s": 1.0, "start": "abc 1.0", "running": 0.0, "token": "made", "generated": 5.0},
-    "broken": {"id": "abc", "why": "x"},
-    "heals": [1.0],
-    "speed": {"tok_per_s": 30.0, "measured_s": 1.0},
-}
+    "broken": {"id": "abc", "why": "x"}, "heals": [1.0], "speed": {"tok_per_s": 30.0, "measured_s": 1.0},
+}  # fmt: skip
 REFERENCE = {
     "prompts": 1,
     "since": 1.0,
@@ -63,18 +55,10 @@ REFERENCE = {
     "texts": [{"text": f"one, two{n}", "steps": [[["one", -0.1], [f"two{n}", -0.7]]]} for n in range(3)],
 }
 BASELINE = {
-    "tok_per_s": {"count": 30.0},
-    "deviation": 0.01,
-    "runs": 5,
-    "clock_mhz": None,
-    "key": {"model": "m"},
-    "about": {},
-}
+    "tok_per_s": {"count": 30.0}, "deviation": 0.01, "runs": 5, "clock_mhz": None, "key": {"model": "m"}, "about": {},
+}  # fmt: skip
 GRANT = Task("t1", "Grant", "grant_restart", {"spec": GOOD["spec"], "model": GOOD["model"]})
-RESTART_PLAN = {
-    "runtime": host_side.content_hash(),
-    "plan": Plan("restart", "spark1", "Restart", (GRANT,)).to_json(),
-}
+RESTART_PLAN = {"runtime": host_side.content_hash(), "plan": Plan("restart", "spark1", "Restart", (GRANT,)).to_json()}
 EVENTS = [
     {"event": "run_started", "time": 1.0, "run": "run-1"},
     {"event": "task_started", "time": 1.0, "task": "1", "name": "Gather facts"},
@@ -96,8 +80,8 @@ def read_verified_states(context: RecordingContext) -> None:
     holders.recorded_bytes(context, "abc")
     stop._describe_cost(1, context, "")
     crash_loop._read_samples({"Id": "abc"}, context)
-    looker = probe.Prober(context, CheckHistory(), probe.Limits())
-    assert isinstance(looker.serves.served_name, str)
+    prober = probe.Prober(context, CheckHistory(), probe.Limits())
+    assert isinstance(prober.serves.served_name, str)
     if good:
         if good["spec"].get("image"):
             ContainerSpec.from_json(good["spec"])
@@ -106,13 +90,13 @@ def read_verified_states(context: RecordingContext) -> None:
 
 def read_restart_plan(context: RecordingContext) -> None:
     context.state.write("verified", GOOD)
-    sick = Record(time_s=1.0, state="wedged", seen="wedged", since_s=1.0, cure="restart")
-    decision = heal.decide(sick, CheckHistory(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
+    wedged = Record(time_s=1.0, state="wedged", seen="wedged", since_s=1.0, cure="restart")
+    decision = heal.decide(wedged, CheckHistory(cures=2), settings.Settings(heal="restart"), context.state, 2e9)
     assert decision.message or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
 
 
 class _IdleHost(RecordingContext):
-    """A host whose Docker Engine has nothing."""
+    """A host without containers."""
 
     def __init__(self, original: RecordingContext) -> None:
         super().__init__(original.machine.home)
@@ -184,8 +168,8 @@ def read_baselines(context: RecordingContext) -> None:
 def read_references(context: RecordingContext) -> None:
     stored = baselines.read_reference(context.state, {"model": "m"})
     if stored is not None:
-        _, partings = reference.compare_texts(stored.texts, stored.texts[::-1])
-        assert all(parting.sentence for parting in partings)
+        _, differences = reference.compare_texts(stored.texts, stored.texts[::-1])
+        assert all(difference.sentence for difference in differences)
 
 
 def read_manifests(context: RecordingContext) -> None:
@@ -200,7 +184,7 @@ def read_settings(context: RecordingContext) -> None:
     json.dumps(stored.to_json())
 
 
-#: the file, an example of what stands there, and who reads it
+#: the file, an example of its content, and its reader
 FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
     "verified": ("verified.json", GOOD, read_verified_states),
     "verified before": ("verified_before.json", {"states": [GOOD]}, read_verified_states),
@@ -223,7 +207,7 @@ FILES: dict[str, tuple[str, Any, Callable[[RecordingContext], None]]] = {
 
 
 def write_state_file(context: RecordingContext, name: str, data: bytes) -> None:
-    """This file alone, and the folder of the run it may belong to."""
+    """Write a file into an empty state folder. A file of a run gets the other files of that run."""
     shutil.rmtree(context.state.path)
     path = context.state.path / name
     path.parent.mkdir(parents=True)
@@ -239,18 +223,18 @@ def encode_rows(value: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_state_file_is_no_traceback(name: str, context: RecordingContext) -> None:
+def test_damaged_state_file(name: str, context: RecordingContext) -> None:
     path, example, read = FILES[name]
 
-    def reader(data: bytes) -> None:
+    def write_and_read(data: bytes) -> None:
         write_state_file(context, path, data)
         read(context)
 
-    feed(reader, damaged_texts([encode_rows(example)]))
-    feed(lambda value: reader(encode_rows(value)), damaged_values([example]))
+    feed(write_and_read, damaged_texts([encode_rows(example)]))
+    feed(lambda value: write_and_read(encode_rows(value)), damaged_values([example]))
 
 
-def test_what_is_damaged_is_said_and_the_rest_is_still_read(
+def test_a_damaged_part_of_a_state_is_reported_and_the_rest_is_used(
     context: RecordingContext, capfd: pytest.CaptureFixture[str]
 ) -> None:
     context.state.write("verified", {**GOOD, "measured": "fast"})
@@ -258,10 +242,10 @@ def test_what_is_damaged_is_said_and_the_rest_is_still_read(
     assert (good["spec"]["name"], "measured" in good) == ("qwen35", False)
     assert "verified.json is damaged, ignoring it" in capfd.readouterr().err
     context.state.write("verified", {**GOOD, "spec": {**GOOD["spec"], "ports": 8000}})
-    assert verified_states.load_last(context.state) == {}, "half of a container would be another one"
+    assert verified_states.load_last(context.state) == {}, "a state with a damaged container was used"
 
 
-def test_an_honest_state_is_read_without_a_word(context: RecordingContext, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_valid_state_is_read_without_a_warning(context: RecordingContext, capfd: pytest.CaptureFixture[str]) -> None:
     for path, example, _ in FILES.values():
         if path.endswith(".json") and not path.startswith("runs"):
             write_state_file(context, path, encode_rows(example))
