@@ -182,10 +182,7 @@ def test_a_server_without_proof_of_a_stall_keeps_its_requests(
     """A long prompt generates no token for minutes; only its steps progress."""
     wedged.works = case == "steps progress"
     counters = replace(PROGRESS, moves=(MetricSample("no:such"),)) if case == "no counter" else PROGRESS
-    with (
-        run_watched(tmp_path, wedged, other, counters=counters, check_s=60) as lab,
-        ThreadPoolExecutor(4) as pool,
-    ):
+    with run_watched(tmp_path, wedged, other, counters=counters, check_s=60) as lab, ThreadPoolExecutor(4) as pool:
         pending = send_to_wedged(pool, lab, wedged)
         if case == "no running requests":  # the client does not read the answer
             wedged.requests = 0

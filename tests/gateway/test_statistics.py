@@ -6,14 +6,7 @@ from typing import Any
 
 from sparkwright.gateway import statistics
 from sparkwright.host.gateway import haproxy_sockets
-from tests.gateway.loopback import (
-    RunningGateway,
-    StreamServer,
-    build_gateway,
-    build_model,
-    needs_haproxy,
-    run_gateway,
-)
+from tests.gateway.loopback import RunningGateway, StreamServer, build_gateway, build_model, needs_haproxy, run_gateway
 from tests.waiting import wait_until
 
 pytestmark = needs_haproxy

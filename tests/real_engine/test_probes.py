@@ -66,11 +66,7 @@ CASES = {
     "another model's reasoning parser": (
         {**TOOLS, "tool-call-parser": "hermes", "reasoning-parser": "deepseek_r1"},
         {
-            "tool_call": (
-                "disproved",
-                "the tool call is in the thinking: '<tool_call>",
-                "the call counts as thinking",
-            ),
+            "tool_call": ("disproved", "the tool call is in the thinking: '<tool_call>", "the call counts as thinking"),
             "json_schema": (
                 "disproved",
                 "content is null instead of JSON",

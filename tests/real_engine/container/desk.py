@@ -19,13 +19,7 @@ FLAGS = {"served-model-name": "tiny", "max-model-len": 4096, "gpu-memory-utiliza
 #: of the KV cache on a CPU, GiB
 CACHE = "VLLM_CPU_KVCACHE_SPACE"
 #: TORCHDYNAMO_DISABLE: even then the first request for log probabilities has a kernel compiled, a minute on a busy machine
-ENV = {
-    CACHE: "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-}
+ENV = {CACHE: "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
 OFF = {"chunked_prefill": "disabled"}
 
 
