@@ -1,1 +1,1 @@
-"""The real engine: vLLM on a CPU, with models of a few million random weights, against what sparkwright says of it."""
+"""Sparkwright's predictions compared with the real vLLM, on a CPU, with models of a few million random weights."""

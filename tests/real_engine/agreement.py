@@ -1,7 +1,7 @@
-"""One case: what was predicted, what the log was read as, and what the engine itself says. All three have to agree.
+"""The evaluation of a case: the prediction, sparkwright's reading of the log, and the engine's own report must agree.
 
-The engine's own word: its exit code, `/server_info` (which only dev mode opens) and a generated token. Of a case whose arguments were
-only asked about (releases/asked.py): the configuration that it makes of them.
+The engine reports its exit code, `/server_info` (in dev mode only) and a generated token. For a case whose arguments were only parsed
+(releases/asked.py), it reports the resulting configuration.
 """
 
 import json
@@ -27,13 +27,13 @@ from tests.real_engine.releases.asked import Answer
 from tests.real_engine.releases.install import NEWEST
 
 SETTINGS = ("chunked_prefill", "prefix_caching", "mamba_cache_mode", "block_size")
-#: a log that shows a start names these two always
+#: settings that every log of a start contains
 ALWAYS_READ = ("chunked_prefill", "prefix_caching")
 STREAMS, STREAM_TOKENS, SAME_COUNT = 3, 128, 0.01
 TRIES = 4
-#: what a busy machine makes of a first token, and of a client beside an engine that wants every processor
+#: limits for a busy machine: the time of a first token, and the failure of a client that gets too little CPU time
 TOKEN_S, HELD_UP = 180.0, "client is too slow"
-#: what ends a start on a CPU, and nowhere else: a line of the log, and what it is. That is no disagreement.
+#: failures that only a CPU causes, which are no disagreement: a part of the log, and the reason
 CPU_ONLY = {
     "too many values to unpack (expected 2)": "the CPU backend can't run recurrent layers",
     "FP8 KV cache on CPU requires x86": "FP8 caches need AVX-512 or AMX on a CPU",
@@ -43,8 +43,11 @@ CPU_ONLY = {
 
 @dataclass
 class Outcome:
-    """read: what sparkwright's reader made of the log. true: what the engine said of itself. started: False where it was only asked.
-    not_here: why it can't start on a CPU."""
+    """The outcome of a case.
+
+    read: sparkwright's reading of the log. true: the settings that the engine reported. started: False if the arguments were
+    only parsed. not_here: why the case cannot start on a CPU.
+    """
 
     case: Case
     predicted: Prediction
@@ -61,28 +64,25 @@ class Outcome:
     not_here: str = ""
 
     def evidence(self) -> str:
-        """The line that decided: of a refusal its reason, of a start the config dump."""
+        """Return the decisive line of the log: the reason of a refusal, or the settings of a start."""
         if not self.starts:
             return self.read.failure.evidence
         return self.read.readings.get("chunked_prefill", Reading()).evidence
 
 
 def run_case(case: Case, engine: Engine, runs: Path, answer: Answer | None = None) -> Outcome:
-    """Start it, ask it, stop it, compare. Its log, command and result stay in runs/NAME.
+    """Run a case and evaluate it. Its log, command and result stay in runs/NAME.
 
-    answer: what it made of the arguments, for a release that does not tell its settings over HTTP.
+    answer: the settings for a release that does not report them over HTTP.
     """
-    folder = runs / case.name
-    model = str(engine.models / case.model)
-    argv = case.argv(model)
-    output = prediction.predict(case, engine.model_config(case.model), VERSION)
-    with serving(engine, argv, folder / "server.log") as server:
-        outcome = Outcome(case, output, folder, server.ready, None, 0, server.reader.state)
+    folder, model = runs / case.name, str(engine.models / case.model)
+    predicted = prediction.predict(case, engine.model_config(case.model), VERSION)
+    with serving(engine, case.argv(model), folder / "server.log") as server:
+        outcome = Outcome(case, predicted, folder, server.ready, None, 0, server.reader.state)
         if server.ready:
             outcome.true = _read_settings(server) or dict(answer.settings or {} if answer else {})
             _query_server(server, outcome, flags.served_name(case.settings(), model))
-    outcome.exit_code = server.exit_code
-    outcome.took_s = server.took_s
+    outcome.exit_code, outcome.took_s = server.exit_code, server.took_s
     log = (folder / "server.log").read_bytes()
     outcome.read = read_log(log, LOG)
     outcome.not_here = "" if outcome.starts else _cpu_only_reason(log.decode(errors="replace"))
@@ -93,15 +93,12 @@ def run_case(case: Case, engine: Engine, runs: Path, answer: Answer | None = Non
 
 def evaluate_answer(case: Case, answer: Answer, engine: Engine, runs: Path) -> Outcome:
     """Evaluate a case whose arguments were only parsed."""
-    folder = runs / case.name
+    folder, starts = runs / case.name, answer.exit_code == 0
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.log").write_text(answer.output)
-    result = prediction.predict(case, engine.model_config(case.model), VERSION)
-    outcome = Outcome(
-        case, result, folder, answer.exit_code == 0, answer.exit_code or None, 0, read_log(answer.output, LOG)
-    )
-    outcome.started = False
-    outcome.not_here = "" if outcome.starts else _cpu_only_reason(answer.output)
+    predicted, read = prediction.predict(case, engine.model_config(case.model), VERSION), read_log(answer.output, LOG)
+    outcome = Outcome(case, predicted, folder, starts, answer.exit_code or None, 0, read, started=False)
+    outcome.not_here = "" if starts else _cpu_only_reason(answer.output)
     outcome.true = dict(answer.settings or {})
     outcome.wrong = disagreements(outcome, str(engine.models / case.model))
     return outcome
@@ -112,7 +109,7 @@ def _cpu_only_reason(log: str) -> str:
 
 
 def disagreements(outcome: Outcome, model: str) -> list[str]:
-    """Sentences for all that does not agree; none is what is wanted."""
+    """Return a sentence for each disagreement."""
     expected = outcome.case.expected if VERSION == NEWEST else Prediction(None)
     sides = {"predicted": outcome.predicted, "expected": expected}
     wrong = [sentence for side, value in sides.items() for sentence in find_contradictions(value, side, outcome)]
@@ -124,15 +121,15 @@ def disagreements(outcome: Outcome, model: str) -> list[str]:
 def _misread_refusal(state: EngineState, expected: Prediction, model: str) -> list[str]:
     sentence = expected.why.replace("{model}", model)
     if expected.starts is False and state.failure.value != sentence:
-        return [f"expected {sentence!r}; the log was read as {state.failure.value!r}"]
-    return [] if state.failure.value else ["nothing was read from the log of a refusal"]
+        return [f"expected {sentence!r}; read from the log: {state.failure.value!r}"]
+    return [] if state.failure.value else ["no reason was read from the log of a refusal"]
 
 
 def _misread_start(outcome: Outcome) -> list[str]:
     state, wrong = outcome.read, []
     if outcome.starts:
-        wrong += [] if state.ready else ["the log was read as not ready"]
-        wrong += [f"the log was read as a death: {state.failure.value}"] if state.failure.value else []
+        wrong += [] if state.ready else ["the log of a start was read as not ready"]
+        wrong += [f"a failure was read from the log of a start: {state.failure.value}"] if state.failure.value else []
     for name in SETTINGS:
         true, read_value = outcome.true.get(name), state.value(name)
         if name in outcome.true and read_value != true and (read_value is not None or name in ALWAYS_READ):
@@ -141,25 +138,26 @@ def _misread_start(outcome: Outcome) -> list[str]:
 
 
 def find_contradictions(stated: Prediction, side: str, outcome: Outcome) -> list[str]:
-    """Return what was predicted and did not happen. For a start that a CPU can't do, the settings in its log count."""
+    """Return the predictions that the outcome contradicts. For a start that fails on a CPU, the settings in the log count."""
     if stated.starts is None:
         return []
     late = not outcome.started and stated.why.startswith(prediction.LATE)
     if stated.starts != outcome.starts and not outcome.not_here and not late:
-        message = "started" if outcome.starts else f"was refused: {outcome.read.failure.value}"
-        return [f"{side} that it {'starts' if stated.starts else 'is refused'}; it {message}"]
+        end = "started" if outcome.starts else f"was refused: {outcome.read.failure.value}"
+        return [f"{side} that it {'starts' if stated.starts else 'is refused'}; it {end}"]
     if not outcome.starts and not outcome.not_here:
         return []
-    pairs = [(name, getattr(stated, name), effective_settings(outcome).get(name)) for name in SETTINGS]
+    effective = effective_settings(outcome)
+    rows = [(name, getattr(stated, name), effective.get(name)) for name in SETTINGS]
     return [
-        f"{name}: {side} {options}, is {true}"
-        for name, options, true in pairs
-        if None not in (options, true) and options != true
+        f"{name}: {side} {value}, is {true}"
+        for name, value, true in rows
+        if None not in (value, true) and value != true
     ]
 
 
 def effective_settings(outcome: Outcome) -> dict[str, Any]:
-    """The settings: the engine's own word, or of a start that a CPU can't do its log's."""
+    """Return the settings that the engine reported, or those in the log of a start that failed on a CPU."""
     read_there = {name: outcome.read.value(name) for name in SETTINGS if outcome.read.value(name) is not None}
     return outcome.true or (read_there if outcome.not_here else {})
 
@@ -167,9 +165,8 @@ def effective_settings(outcome: Outcome) -> dict[str, Any]:
 def _query_server(server: Server, outcome: Outcome, model: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         context = RecordingContext(Path(home))
-        health = VerifyHealth().run(
-            VerifyHealth.Args(base_url=server.base_url, model=model, timeout_s=TOKEN_S), context
-        )
+        args = VerifyHealth.Args(base_url=server.base_url, model=model, timeout_s=TOKEN_S)
+        health = VerifyHealth().run(args, context)
         outcome.health = health.msg
         if health.failed:
             outcome.wrong.append(f"verify_health: {health.msg}")
@@ -179,36 +176,32 @@ def _query_server(server: Server, outcome: Outcome, model: str) -> None:
 
 def _read_settings(server: Server) -> dict[str, Any]:
     config = (server.ask("/server_info?config_format=json").json() or {}).get("vllm_config") or {}
-    cache = config.get("cache_config") or {}
-    message = {
-        "chunked_prefill": (config.get("scheduler_config") or {}).get("enable_chunked_prefill"),
-        "prefix_caching": cache.get("enable_prefix_caching"),
-        "mamba_cache_mode": cache.get("mamba_cache_mode"),
-        "block_size": cache.get("block_size"),
-    }
-    return message if config else {}
+    if not config:
+        return {}
+    cache, scheduler = config.get("cache_config") or {}, config.get("scheduler_config") or {}
+    settings = {name: cache.get(name) for name in ("mamba_cache_mode", "block_size")}
+    settings["prefix_caching"] = cache.get("enable_prefix_caching")
+    return {**settings, "chunked_prefill": scheduler.get("enable_chunked_prefill")}
 
 
 def _measure(server: Server, outcome: Outcome, model: str, context: RecordingContext) -> None:
-    """The clients that judge a deployed server, against this one; and both sides count the same tokens."""
+    """Run the clients that measure a deployed server; their count of tokens and the server's must agree."""
     for _ in range(TRIES):
-        smoked = SmokeTest().run(SmokeTest.Args(base_url=server.base_url, model=model), context)
-        if HELD_UP not in smoked.msg:
+        result = SmokeTest().run(SmokeTest.Args(base_url=server.base_url, model=model), context)
+        if HELD_UP not in result.msg:
             break
-    if smoked.failed and HELD_UP not in smoked.msg:
-        outcome.wrong.append(f"smoke_test: {smoked.msg}")
+    if result.failed and HELD_UP not in result.msg:
+        outcome.wrong.append(f"smoke_test: {result.msg}")
     before = _count_generated(server)
-    bodies = [
-        openai_api.build_stream_request(HTTP, model, throughput.build_prompt(), STREAM_TOKENS) for _ in range(STREAMS)
-    ]
-    streams = [stream.measure_stream(server.base_url, body) for body in bodies]
+    body = openai_api.build_stream_request(HTTP, model, throughput.build_prompt(), STREAM_TOKENS)
+    streams = [stream.measure_stream(server.base_url, body) for _ in range(STREAMS)]
     counted, served = sum(stream.tokens for stream in streams), _count_generated(server) - before
     if any(stream.approximate for stream in streams) or abs(served - counted) > SAME_COUNT * served:
         outcome.wrong.append(f"the client counted {counted} tokens, the server {served:.0f}")
     rate = counted / sum(stream.points[-1][0] for stream in streams)
     held = sum((stream.ttft_s or 0) > stream.points[-1][0] / 2 for stream in streams)
     outcome.figures = (
-        f"{smoked.msg}; client {counted} tokens, server {served:.0f}; {rate:.0f} tok/s from request to last token, "
+        f"{result.msg}; client {counted} tokens, server {served:.0f}; {rate:.0f} tok/s from request to last token, "
         f"{held} of {STREAMS} streams came mostly at once"
     )
 

@@ -1,9 +1,9 @@
-"""Asks the parser of a real vLLM about its options and about values of all kinds; run by the engine's own Python.
+"""Records the options of a real vLLM's parser, and which values it accepts; run by the engine's own Python.
 
     PYTHONPATH=src ENGINE/bin/python tests/real_engine/ask_parser.py tests/data/vllm-0.32.0
 
-Writes parser.json, an option's names, kind and choices, and flag-values.json: VALUES, and a letter for each of them by option:
-"y" taken, "p" refused by the parser, "r" by the range of a config class's field or where the value is used.
+Writes parser.json, with the names, kind and choices of each option, and flag-values.json, with VALUES and a letter for each value by
+option: "y" accepted, "p" refused by the parser, "r" refused by the range of a config class's field or where the value is used.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import io
 import json
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from sparkwright.engines.vllm import flags
 
-#: read, printed or taken apart before the parser looks
+#: options that are processed before the parser
 LEFT_OUT = ("help", "config", "model")
 VALUES: list[Any] = [
     *(True, False, 0, 1, 7, -1, -3, 65535, 65536, 0.5, 1.0, 1.5, -0.5, -1.5),
@@ -33,22 +34,7 @@ VALUES: list[Any] = [
         "lots", "", "None", "none", "auto", "AUTO", "32k", "32K", "1.5k", "1.5K", "2T", "3q", "1_000", " 7 ", "7.0",
         "1e3", "nan", "inf",
     ),
-    *(
-        "a b",
-        "-x",
-        "-",
-        "--port",
-        "-1 2",
-        "fp8",
-        "fp7",
-        "{}",
-        "[1]",
-        '{"a":',
-        "{'a': 1}",
-        '["a", "b"]',
-        '"a"',
-        '{"a": 8k}',
-    ),
+    *("a b", "-x", "-", "--port", "-1 2", "fp8", "fp7", "{}", "[1]", '{"a":', "{'a': 1}", '["a", "b"]', '"a"', '{"a": 8k}'),
     *({}, {"a": 1}, {"a": {"b": [1]}}, [], [1], [1, 2], ["a"], ["a", "b"], ["None", "-x"]),
 ]  # fmt: skip
 
@@ -61,21 +47,17 @@ def main(folder: Path) -> None:
     rows = {name: _row(action) for name, action in options.items()}
     rows["reasoning-parser"]["registered"] = sorted(ReasoningParserManager.list_registered())
     ranges = dict(_ranges(set(options)))
-    request = [name for name in options if name not in LEFT_OUT]
-    letters = {
-        name: "".join(_verdict_letter(parser, name, value, ranges.get(name)) for value in VALUES) for name in request
-    }
-    choices = {
-        name: {
-            str(spelling): _verdict_letter(parser, name, str(spelling), ranges.get(name))
-            for spelling in _spellings(action)
-        }
-        for name, action in options.items()
-        if action.choices and name in request
-    }
-    result = {name: repr(metadata) for name, metadata in ranges.items()}
+    letters: dict[str, str] = {}
+    choices: dict[str, dict[str, str]] = {}
+    for name, action in options.items():
+        if name not in LEFT_OUT:
+            verdict = partial(_verdict_letter, parser, name, limits=ranges.get(name))
+            letters[name] = "".join(map(verdict, VALUES))
+            if action.choices:
+                choices[name] = {spelling: verdict(spelling) for spelling in _spellings(action)}
+    texts = {name: repr(metadata) for name, metadata in ranges.items()}
     _write(folder / "parser.json", rows)
-    _write(folder / "flag-values.json", {"values": VALUES, "letters": letters, "choices": choices, "ranges": result})
+    _write(folder / "flag-values.json", {"values": VALUES, "letters": letters, "choices": choices, "ranges": texts})
 
 
 def _name(action: argparse.Action) -> str:
@@ -89,7 +71,7 @@ def _row(action: argparse.Action) -> dict[str, Any]:
 
 
 def _type(kind: Any) -> str | None:
-    """The name of a type, with that of the one that it wraps."""
+    """Return the name of a type, followed by the types that it wraps."""
     cells = [cell.cell_contents for cell in getattr(kind, "__closure__", None) or ()]
     inner = [_type(cell) for cell in cells if callable(cell)]
     return None if kind is None else ":".join([kind.__name__, *filter(None, inner)])
@@ -119,8 +101,8 @@ def _verdict_letter(parser: FlexibleArgumentParser, name: str, value: Any, limit
         if limits is not None and got is not None and words:
             TypeAdapter(limits).validate_python(got)
         if name == "port":
-            with contextlib.suppress(OSError), socket.socket() as one:
-                one.bind(("127.0.0.1", got))
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                probe.bind(("127.0.0.1", got))
         if name == "sse-keep-alive-interval":
             validate_parsed_serve_args(arguments)
     except (ValidationError, OverflowError, ValueError):
@@ -130,9 +112,12 @@ def _verdict_letter(parser: FlexibleArgumentParser, name: str, value: Any, limit
 
 def _spellings(action: argparse.Action) -> list[str]:
     words = [str(choice) for choice in action.choices or () if choice is not None]
-    return [*words, *(word.upper() for word in words[:2]), *(word.replace("_", "-") for word in words if "_" in word)][
-        :60
+    spellings = [
+        *words,
+        *(word.upper() for word in words[:2]),
+        *(word.replace("_", "-") for word in words if "_" in word),
     ]
+    return spellings[:60]
 
 
 def _write(path: Path, rows: Any) -> None:

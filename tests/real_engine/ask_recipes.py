@@ -1,10 +1,10 @@
-"""Asks a real vLLM whether it takes the flags of the shipped recipes; run by the engine's own Python.
+"""Checks whether a real vLLM accepts the flags of the shipped recipes; run by the engine's own Python.
 
     ENGINE/bin/python tests/real_engine/ask_recipes.py < recipes.json
 
-Reads {recipe: {"argv": words after `vllm serve`, "config": the model's config.json}} and prints {recipe: {"parser": error,
-"model": error}}, an empty text for what it takes. parser: the argument parser and the checks that follow it. model: the
-architecture's own configuration class and its registered model.
+Reads {recipe: {"argv": arguments of `vllm serve`, "config": the model's config.json}} and prints {recipe: {"parser": error,
+"model": error}}; an empty text means accepted. parser: the argument parser and the checks after it. model: the configuration class of
+the architecture and its registered model.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 
 def main() -> None:
-    """Print what the engine says of each recipe."""
+    """Print the engine's errors for each recipe."""
     parser = FlexibleArgumentParser(prog="vllm")
     ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
     recipes = json.load(sys.stdin)

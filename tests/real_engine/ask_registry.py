@@ -1,9 +1,9 @@
-"""Asks the model registry of a real vLLM which architectures are hybrids; run by the engine's own Python, some minutes.
+"""Records which architectures in the registry of a real vLLM are hybrids; run by the engine's own Python, takes some minutes.
 
     ENGINE/bin/python tests/real_engine/ask_registry.py tests/data/vllm-0.32.0/registry.json
 
-A class needs packages for images and sound that the test bed has not: they are stood in for, since only the class's own marks are
-read. What still can't be imported is left out, and so are the Transformers fallbacks, which are no architectures.
+The classes import packages for images and sound that are missing here. Stubs replace them, because only attributes of the classes are
+read. Classes that still cannot be imported are left out, and so are the Transformers fallbacks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MISSING = {"torchvision", "torchaudio", "torchcodec"}
 
 
 class Anything:
-    """A stand-in for any attribute of a missing module."""
+    """A stub for any attribute of a missing module."""
 
     def __init__(self, *args: Any, **more: Any) -> None: ...
 
@@ -44,15 +44,15 @@ class Anything:
 
 
 class StubModule(types.ModuleType):
-    """A module that stands in for one that is missing."""
+    """A stub for a missing module."""
 
     __path__: list[str] = []  # noqa: RUF012
 
     __getattr__ = Anything.__getattr__
 
 
-class StandIns(MetaPathFinder, Loader):
-    """Finds the missing packages and all below them."""
+class StubFinder(MetaPathFinder, Loader):
+    """Finds the missing packages and their submodules."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in MISSING else None
@@ -63,14 +63,14 @@ class StandIns(MetaPathFinder, Loader):
     def exec_module(self, module: types.ModuleType) -> None: ...
 
 
-def kind_of(model: Any) -> str | None:
-    """ "hybrid", "attention_free" or "attention"; None where its class can't be imported here."""
+def find_kind(model: Any) -> str | None:
+    """Return "hybrid", "attention_free" or "attention"; None if the class cannot be imported here."""
     while True:
         try:
             info = _ModelInfo.from_model_cls(model.load_model_cls())
         except ModuleNotFoundError as error:
             name = (error.name or "vllm").partition(".")[0]
-            if name in MISSING or name == "vllm" or not any(isinstance(item, StandIns) for item in sys.meta_path):
+            if name in MISSING or name == "vllm" or not any(isinstance(item, StubFinder) for item in sys.meta_path):
                 return None
             MISSING.add(name)
         except Exception:
@@ -81,7 +81,7 @@ def kind_of(model: Any) -> str | None:
 
 if __name__ == "__main__":
     served = {name: model for name, model in ModelRegistry.models.items() if not name.startswith("Transformers")}
-    kinds = {name: kind for name, model in served.items() if (kind := kind_of(model))}
-    sys.meta_path.insert(0, StandIns())  # some do without them better
-    kinds |= {name: kind for name, model in served.items() if name not in kinds and (kind := kind_of(model))}
+    kinds = {name: kind for name, model in served.items() if (kind := find_kind(model))}
+    sys.meta_path.insert(0, StubFinder())  # some classes can only be imported without stubs
+    kinds |= {name: kind for name, model in served.items() if name not in kinds and (kind := find_kind(model))}
     Path(sys.argv[1]).write_text(json.dumps(kinds, indent=0, sort_keys=True) + "\n")

@@ -1,9 +1,9 @@
-"""Asks a real vLLM's configuration which `speculative-config` it takes; run by the engine's own Python.
+"""Records which `speculative-config` a real vLLM accepts; run by the engine's own Python.
 
     ENGINE/bin/python tests/real_engine/ask_speculation.py tests/data/vllm-0.32.0
 
-Writes speculative-config.json: CONFIGS, each with the beginning of the engine's refusal, "" for one that it takes. No model is loaded:
-a config that is right but for its model fails at TARGET, which counts as taken.
+Writes speculative-config.json: CONFIGS, each with the beginning of the engine's refusal, or "" if it is accepted. No model is loaded:
+a valid config fails with TARGET, which counts as accepted.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 from vllm.config import SpeculativeConfig
 
-#: what a valid config fails at without a model
+#: errors of a valid config without a model
 TARGET = ("target_model_config", "'NoneType' object")
 N = "num_speculative_tokens"
 CONFIGS: list[dict[str, Any]] = [
@@ -26,30 +26,24 @@ CONFIGS: list[dict[str, Any]] = [
     {"method": "ngrm", N: 2},
     {"method": "NGRAM", N: 2},
     {"method": "mtp"},
-    {"method": "mtp", N: 2},
-    {"method": "qwen3_5_mtp", N: 2},
-    {"method": "step5_mtp", N: 2},
-    {"method": "fly", N: 2},
-    *({"method": method, N: 2} for method in ("eagle", "eagle3", "dflash", "draft_model", "medusa", "custom_class")),
+    *({"method": method, N: 2} for method in ("mtp", "qwen3_5_mtp", "step5_mtp", "fly", "eagle", "eagle3", "dflash")),
+    *({"method": method, N: 2} for method in ("draft_model", "medusa", "custom_class")),
     {N: 2},
     {"method": "ngram", "num_spec_tokens": 2},
-    {"method": "ngram", N: 2, "disable_by_batch_size": 4},
-    {"method": "ngram", N: 2, "speculative_token_tree": "[(0,)]"},
-    {"method": "ngram", N: 2, "xpress_topc": 1},
-    {"method": "ngram", N: 2, "enforce_eager": "yes"},
-    {"method": "ngram", N: 2, "enforce_eager": "perhaps"},
-    {"method": "ngram", N: 2, "quantization": 5},
-    {"method": "ngram", N: 2, "revision": 5},
-    {"method": "ngram", N: 2, "prompt_lookup_min": 4, "prompt_lookup_max": 2},
-    {"method": "ngram", N: 2, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
-    {"method": "ngram", N: 2, "prompt_lookup_max": 0},
-    {"method": "ngram", N: 2, "draft_tensor_parallel_size": 0},
-    {"method": "ngram", N: 2, "max_model_len": 0},
-]
+    *(
+        {"method": "ngram", N: 2, **more}
+        for more in (
+            {"disable_by_batch_size": 4}, {"speculative_token_tree": "[(0,)]"}, {"xpress_topc": 1},
+            {"enforce_eager": "yes"}, {"enforce_eager": "perhaps"}, {"quantization": 5}, {"revision": 5},
+            {"prompt_lookup_min": 4, "prompt_lookup_max": 2}, {"prompt_lookup_min": 2, "prompt_lookup_max": 4},
+            {"prompt_lookup_max": 0}, {"draft_tensor_parallel_size": 0}, {"max_model_len": 0},
+        )
+    ),
+]  # fmt: skip
 
 
-def refusal(config: dict[str, Any]) -> str:
-    """Return why the engine refuses a config; "" where it takes it."""
+def find_refusal(config: dict[str, Any]) -> str:
+    """Return why the engine refuses a config, or "" if it accepts it."""
     try:
         SpeculativeConfig(**config)
     except ValidationError as error:
@@ -64,7 +58,7 @@ def refusal(config: dict[str, Any]) -> str:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    rows = [{"config": config, "refusal": refusal(dict(config))} for config in CONFIGS]
+    rows = [{"config": config, "refusal": find_refusal(dict(config))} for config in CONFIGS]
     lines = ",\n ".join(json.dumps(row) for row in rows)
     (folder / "speculative-config.json").write_text(f"[\n {lines}\n]\n")
 

@@ -1,7 +1,4 @@
-"""Cases for the real engine: a model, a recipe's flags, and the expected outcome.
-
-The flags are a recipe's `vllm:` mapping and become words as sparkwright makes them. `words` are for what no mapping can say.
-"""
+"""Cases for the real engine: a model, the flags of a recipe, and the expected outcome."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,15 +6,15 @@ from typing import Any
 
 from sparkwright.engines.vllm import flags
 
-#: of every case; its own flags win. Eager: nothing is compiled, a start takes half the time.
+#: flags of every case, unless it has others. Eager: nothing is compiled, so a start takes half the time.
 COMMON: dict[str, Any] = {"enforce-eager": True, "max-model-len": 4096}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The expected outcome; None is unspecified.
+    """The expected outcome; None means unspecified.
 
-    starts: it answers with a token. The settings: what is effective, and only of a server that starts. why: one sentence.
+    starts: whether the engine answers with a token. why: one sentence. The settings are the effective ones after a start.
     """
 
     starts: bool | None
@@ -30,10 +27,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Case:
-    """model: a kind of tiny_models, or a name of none. first_word: the model goes before the flags, not in --model.
+    """A start of the engine.
 
-    expected: what it did when this case was written; a refusal's `why` is the sentence that its log is to be read as.
-    measured: the clients that measure are run against it too.
+    model: a kind of tiny_models, or the name of a missing model. expected: the outcome when the case was written; the `why` of
+    a refusal is the sentence that sparkwright must read from its log. flags: the recipe's `vllm:` mapping. words: arguments that
+    a mapping cannot express. first_word: the model is the first argument instead of --model. measured: run the measuring clients too.
     """
 
     name: str
@@ -45,31 +43,31 @@ class Case:
     measured: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """The whole `vllm:` mapping of its recipe."""
+        """Return the complete `vllm:` mapping of the recipe."""
         return {**COMMON, **self.flags}
 
     def argv(self, model_path: str) -> tuple[str, ...]:
-        """The words after `vllm serve`, as a recipe's container has them."""
+        """Return the arguments of `vllm serve`, as in the container of a recipe."""
         model = (model_path,) if self.first_word else ("--model", model_path)
         return (*model, *flags.argv(self.settings()), *self.words)
 
     def shown(self) -> str:
-        """Its own words, for a reader."""
+        """Return the arguments of this case only, for a person."""
         return " ".join((*flags.argv(self.flags), *self.words)) or "(defaults)"
 
 
-def starting(why: str = "", **settings: Any) -> Prediction:
+def starting(**settings: Any) -> Prediction:
     """Expect a start, with chunked prefill and prefix caching on by default."""
-    return Prediction(True, **{"chunked_prefill": True, "prefix_caching": True, **settings}, why=why)
+    return Prediction(True, **{"chunked_prefill": True, "prefix_caching": True, **settings})
 
 
-def starting_aligned(why: str = "", **settings: Any) -> Prediction:
-    """Expect the start of a recurrent model with prefix caching, as since 0.28."""
-    return starting(why, **{"mamba_cache_mode": "align", **settings})
+#: the start of a recurrent model with prefix caching, since 0.28
+ALIGNED = starting(mamba_cache_mode="align")
+RECURRENT_OFF = starting(chunked_prefill=False, prefix_caching=False, mamba_cache_mode="none")
 
 
-def refusal(why: str) -> Prediction:
-    return Prediction(False, why=why)
+def refusal(name: str, model: str, why: str, flags: Mapping[str, Any] | None = None, *words: str) -> Case:
+    return Case(name, model, Prediction(False, why=why), flags or {}, words)
 
 
 NEEDS_CHUNKS = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
@@ -77,150 +75,82 @@ AMBIGUOUS = (
     "the engine refuses its arguments: ambiguous option: --max-num could match --max-num-batched-tokens, "
     "--max-num-scheduled-tokens, --max-num-seqs, --max-num-active-seqs, --max-num-queued-reqs, --max-num-queued-tokens."
 )
+BUDGET = "with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."
 NO_CHUNKS = {"enable-chunked-prefill": False}
 NO_PREFIX = {"enable-prefix-caching": False}
+UNKNOWN = "unknown argument: "
 
 REFUSALS: tuple[Case, ...] = (
-    Case("unknown-flag", "dense", refusal("unknown argument: --no-such-flag."), {"no-such-flag": True}),
-    Case(
-        "chunked-disable",
-        "gated_delta",
-        refusal("unknown argument: --disable-chunked-prefill."),
-        {"disable-chunked-prefill": True},
+    refusal("unknown-flag", "dense", f"{UNKNOWN}--no-such-flag.", {"no-such-flag": True}),
+    refusal("chunked-disable", "gated_delta", f"{UNKNOWN}--disable-chunked-prefill.", {"disable-chunked-prefill": True}),
+    refusal("chunked-quoted", "dense", f"{UNKNOWN}False.", {"enable-chunked-prefill": "False"}),
+    refusal(
+        "chunked-equals-false", "dense", "--enable-chunked-prefill takes no value, got False.", None,
+        "--enable-chunked-prefill=False",
     ),
-    Case("chunked-quoted", "dense", refusal("unknown argument: False."), {"enable-chunked-prefill": "False"}),
-    Case(
-        "chunked-equals-false",
-        "dense",
-        refusal("--enable-chunked-prefill takes no value, got False."),
-        words=("--enable-chunked-prefill=False",),
+    refusal("calculate-kv-scales", "dense", f"{UNKNOWN}--calculate-kv-scales.", {"calculate-kv-scales": True}),
+    refusal("disable-log-requests", "dense", f"{UNKNOWN}--disable-log-requests.", {"disable-log-requests": True}),
+    refusal("swap-space", "dense", f"{UNKNOWN}--swap-space 4.", {"swap-space": 4}),
+    refusal("ambiguous-flag", "dense", AMBIGUOUS, {"max-num": 4}),
+    refusal(
+        "mamba-cache-all", "gated_delta", "the engine refuses all for --mamba-cache-mode.", {"mamba-cache-mode": "all"}
     ),
-    Case(
-        "calculate-kv-scales",
-        "dense",
-        refusal("unknown argument: --calculate-kv-scales."),
-        {"calculate-kv-scales": True},
-    ),
-    Case(
-        "disable-log-requests",
-        "dense",
-        refusal("unknown argument: --disable-log-requests."),
-        {"disable-log-requests": True},
-    ),
-    Case("swap-space", "dense", refusal("unknown argument: --swap-space 4."), {"swap-space": 4}),
-    Case("ambiguous-flag", "dense", refusal(AMBIGUOUS), {"max-num": 4}),
-    Case(
-        "mamba-cache-all",
-        "gated_delta",
-        refusal("the engine refuses all for --mamba-cache-mode."),
-        {"mamba-cache-mode": "all"},
-    ),
-    Case(
-        "tools-without-parser",
-        "dense",
-        refusal("enable-auto-tool-choice needs a tool-call-parser."),
+    refusal(
+        "tools-without-parser", "dense", "enable-auto-tool-choice needs a tool-call-parser.",
         {"enable-auto-tool-choice": True},
     ),
-    Case(
-        "context-too-long",
-        "dense",
-        refusal("max-model-len 16384 is more than the model's 8192.0."),
-        {"max-model-len": 16384},
+    refusal(
+        "context-too-long", "dense", "max-model-len 16384 is more than the model's 8192.0.", {"max-model-len": 16384}
     ),
-    Case("model-not-there", "no-such-model", refusal("there is no model at {model} in the container.")),
-    Case(
-        "seqs-over-budget",
-        "dense",
-        refusal("max-num-seqs 64 is more than max-num-batched-tokens 32."),
+    refusal("model-not-there", "no-such-model", "there is no model at {model} in the container."),
+    refusal(
+        "seqs-over-budget", "dense", "max-num-seqs 64 is more than max-num-batched-tokens 32.",
         {"max-num-seqs": 64, "max-num-batched-tokens": 32},
     ),
-    Case(
-        "dense-chunked-off-small-budget",
-        "dense",
-        refusal("with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."),
-        {**NO_CHUNKS, "max-num-batched-tokens": 2048},
-    ),
-    Case("hybrid-chunked-off", "gated_delta", refusal(NEEDS_CHUNKS), NO_CHUNKS),
-    Case("mamba2-chunked-off", "mamba2", refusal(NEEDS_CHUNKS), NO_CHUNKS),
-    Case("short-conv-chunked-off", "short_conv", refusal(NEEDS_CHUNKS), NO_CHUNKS),
-    Case(
-        "hybrid-chunked-off-prefix-off-small-budget",
-        "gated_delta",
-        refusal("with chunked prefill off, max-num-batched-tokens (2048) must reach max-model-len (4096)."),
+    refusal("dense-chunked-off-small-budget", "dense", BUDGET, {**NO_CHUNKS, "max-num-batched-tokens": 2048}),
+    refusal("hybrid-chunked-off", "gated_delta", NEEDS_CHUNKS, NO_CHUNKS),
+    refusal("mamba2-chunked-off", "mamba2", NEEDS_CHUNKS, NO_CHUNKS),
+    refusal("short-conv-chunked-off", "short_conv", NEEDS_CHUNKS, NO_CHUNKS),
+    refusal(
+        "hybrid-chunked-off-prefix-off-small-budget", "gated_delta", BUDGET,
         {**NO_CHUNKS, **NO_PREFIX, "max-num-batched-tokens": 2048},
     ),
-)
+)  # fmt: skip
 
 STARTS: tuple[Case, ...] = (
     Case("dense-defaults", "dense", starting(), measured=True),
     Case("dense-chunked-off", "dense", starting(chunked_prefill=False), NO_CHUNKS),
     Case("dense-prefix-off", "dense", starting(prefix_caching=False), NO_PREFIX),
-    Case("hybrid-defaults", "gated_delta", starting_aligned(), measured=True),
-    Case(
-        "hybrid-chunked-on",
-        "gated_delta",
-        starting_aligned("the flag says what is so without it"),
-        {"enable-chunked-prefill": True},
-    ),
-    Case(
-        "hybrid-chunked-off-prefix-off",
-        "gated_delta",
-        starting(chunked_prefill=False, prefix_caching=False, mamba_cache_mode="none"),
-        {**NO_CHUNKS, **NO_PREFIX},
-        measured=True,
-    ),
+    Case("hybrid-defaults", "gated_delta", ALIGNED, measured=True),
+    Case("hybrid-chunked-on", "gated_delta", ALIGNED, {"enable-chunked-prefill": True}),
+    Case("hybrid-chunked-off-prefix-off", "gated_delta", RECURRENT_OFF, {**NO_CHUNKS, **NO_PREFIX}, measured=True),
     Case("hybrid-prefix-off", "gated_delta", starting(prefix_caching=False, mamba_cache_mode="none"), NO_PREFIX),
-    Case("hybrid-mamba-align", "gated_delta", starting_aligned(), {"mamba-cache-mode": "align"}),
-    Case(
-        "hybrid-mamba-none",
-        "gated_delta",
-        starting_aligned("prefix caching decides, not this flag"),
-        {"mamba-cache-mode": "none"},
-    ),
-    Case(
-        "hybrid-block-over-budget",
-        "gated_delta",
-        starting_aligned("a block (256) larger than the step (128) was refused from 0.17 to 0.26 and is not since"),
-        {"max-num-batched-tokens": 128, "max-num-seqs": 16},
-    ),
-    Case("mamba2-defaults", "mamba2", starting_aligned()),
-    Case(
-        "mamba2-chunked-off-prefix-off",
-        "mamba2",
-        starting(chunked_prefill=False, prefix_caching=False, mamba_cache_mode="none"),
-        {**NO_CHUNKS, **NO_PREFIX},
-    ),
-    Case("short-conv-defaults", "short_conv", starting_aligned()),
-    Case(
-        "attention-free-defaults",
-        "attention_free",
-        starting("no attention: prefix caching stays off by default", prefix_caching=False),
-    ),
+    Case("hybrid-mamba-align", "gated_delta", ALIGNED, {"mamba-cache-mode": "align"}),
+    # prefix caching decides, not this flag
+    Case("hybrid-mamba-none", "gated_delta", ALIGNED, {"mamba-cache-mode": "none"}),
+    # a block (256) larger than the step (128) was refused from 0.17 to 0.26
+    Case("hybrid-block-over-budget", "gated_delta", ALIGNED, {"max-num-batched-tokens": 128, "max-num-seqs": 16}),
+    Case("mamba2-defaults", "mamba2", ALIGNED),
+    Case("mamba2-chunked-off-prefix-off", "mamba2", RECURRENT_OFF, {**NO_CHUNKS, **NO_PREFIX}),
+    Case("short-conv-defaults", "short_conv", ALIGNED),
+    # without attention, prefix caching is off by default
+    Case("attention-free-defaults", "attention_free", starting(prefix_caching=False)),
     Case(
         "attention-free-chunked-off", "attention_free", starting(chunked_prefill=False, prefix_caching=False), NO_CHUNKS
     ),
-    Case("parser-without-tools", "dense", starting("a parser that nothing uses"), {"tool-call-parser": "hermes"}),
-    Case("fp8-kv-cache", "dense", starting("the build for a CPU knows fp8 too"), {"kv-cache-dtype": "fp8"}),
+    Case("parser-without-tools", "dense", starting(), {"tool-call-parser": "hermes"}),
+    # the build for a CPU has fp8 too
+    Case("fp8-kv-cache", "dense", starting(), {"kv-cache-dtype": "fp8"}),
     Case(
-        "named-no-thinking",
-        "dense",
-        starting("--model beside a served name"),
+        "named-no-thinking", "dense", starting(),
         {"served-model-name": "tiny", "default-chat-template-kwargs": {"enable_thinking": False}},
     ),
     Case(
-        "model-first-underscores",
-        "dense",
-        starting(),
-        {"served-model-name": "tiny"},
-        words=("--max_num_seqs", "4"),
+        "model-first-underscores", "dense", starting(), {"served-model-name": "tiny"}, ("--max_num_seqs", "4"),
         first_word=True,
     ),
-    Case(
-        "abbreviated",
-        "dense",
-        starting("its parser completes what begins one flag only"),
-        {"max-num-seq": 4, "kv-cache-memory": 2**30},
-    ),
-)
+    # the parser completes an abbreviation of a single flag
+    Case("abbreviated", "dense", starting(), {"max-num-seq": 4, "kv-cache-memory": 2**30}),
+)  # fmt: skip
 
 CASES = (*REFUSALS, *STARTS)

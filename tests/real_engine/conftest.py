@@ -1,4 +1,4 @@
-"""The engine of a run; and what is checked against one release only."""
+"""The engine of a run, and the mark for tests that need the newest release."""
 
 import signal
 
@@ -10,9 +10,7 @@ from tests.real_engine.releases.install import NEWEST
 
 @pytest.fixture(scope="session")
 def engine(pytestconfig: pytest.Config) -> Engine:
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # ended from outside, it still stops the engine it started
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM stops the engine too
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def say(text: str) -> None:

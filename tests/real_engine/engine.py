@@ -1,39 +1,41 @@
-"""A real vLLM on this machine's CPU: installed once (install.py), started as often as there are cases.
+"""A real vLLM on this machine's CPU: installed once (install.py), started for each case.
 
-SPARKWRIGHT_ENGINE_VERSION=0.19.1 takes another release; SPARKWRIGHT_ENGINE=/path/to/a/venv one that is there already.
+SPARKWRIGHT_ENGINE_VERSION=0.19.1 selects another release, SPARKWRIGHT_ENGINE=/path/to/a/venv an existing installation.
 """
 
 import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sparkwright.engines.log.reader import LogReader
+from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import http_probe
 from tests.real_engine import tiny_models
 from tests.real_engine.releases import install
 from tests.real_engine.releases.install import EngineMissing
+from tests.remote.sshd import free_port
 
 VERSION = os.environ.get("SPARKWRIGHT_ENGINE_VERSION") or install.NEWEST
-#: this release's own: models made with its transformers, vLLM's cache, its runs
+#: folder of this release: models made with its transformers, vLLM's cache, runs
 FOLDER = install.release_folder(VERSION)
 RUNS = FOLDER / "runs"
 
-#: a hang, not a slow start: on a busy machine some take minutes
+#: after this time a start has hung; on a busy machine a start can take minutes
 STARTS_WITHIN_S = 900.0
 LISTENS_WITHIN_S = 60.0
 STOPS_WITHIN_S = 30.0
 
-#: INFO is vLLM's default, said here because the readings depend on it. Dev mode: /server_info, against which they are held.
+#: the readings depend on the log level INFO, vLLM's default, and are compared with /server_info, which needs the dev mode
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
@@ -46,7 +48,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Engine:
-    """venv: where vLLM is. models: the tiny models, one folder each. cache: what vLLM keeps between starts."""
+    """An installed vLLM. models: the folder of the tiny models. cache: vLLM's files that are kept between starts."""
 
     venv: Path
     models: Path
@@ -62,16 +64,16 @@ class Engine:
         return {**others, **ENVIRONMENT, "VLLM_CACHE_ROOT": str(self.cache)}
 
     def model_config(self, model: str) -> dict[str, Any]:
-        """A model's config.json; empty for one that is not there."""
+        """Return a model's config.json; empty if there is no such model."""
         path = self.models / model / "config.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
 
 def ensure_installed(say: Callable[[str], object] = lambda text: None) -> Engine:
-    """The engine and its models, made when they are not there. Raises EngineMissing."""
+    """Return the engine and its models, which are created if missing. Raises EngineMissing."""
     configured = os.environ.get("SPARKWRIGHT_ENGINE")
     if configured and not install.has_release(Path(configured), VERSION):
-        raise EngineMissing(f"SPARKWRIGHT_ENGINE is {configured}, and there is no vLLM {VERSION} in it.")
+        raise EngineMissing(f"SPARKWRIGHT_ENGINE={configured} does not contain vLLM {VERSION}.")
     venv = Path(configured) if configured else install.ensure_installed(VERSION, say)
     engine = Engine(venv, FOLDER / "models", FOLDER / "cache")
     missing = [name for name in tiny_models.KINDS if not (engine.models / name).exists()]
@@ -84,10 +86,7 @@ def ensure_installed(say: Callable[[str], object] = lambda text: None) -> Engine
 
 @dataclass
 class Server:
-    """One start of vLLM, followed through its own log until it is ready or gone.
-
-    argv: the words after `vllm serve`. state: what sparkwright reads from the log. ready_s: None when it never was.
-    """
+    """A start of vLLM, followed by its log until it is ready or has exited. argv: the arguments of `vllm serve`."""
 
     argv: tuple[str, ...]
     port: int
@@ -111,32 +110,32 @@ class Server:
         return self.process.poll()
 
     def follow(self) -> None:
-        """Begin to read the log, in a thread of its own."""
+        """Start a thread that reads the log."""
         self._pump = threading.Thread(target=self._read_log, daemon=True)
         self._pump.start()
 
     def settle(self) -> None:
-        """Wait for "ready" in the log and an open port, or for the end of the process. Raises TimeoutError."""
+        """Wait until the log is ready and the port is open, or the process has exited. Raises TimeoutError."""
         self._health()
         while not self._settled.wait(0.1) and self.process.poll() is None:
             if time.monotonic() - self.started_s > STARTS_WITHIN_S:
-                raise TimeoutError(f"neither ready nor gone after {STARTS_WITHIN_S:g} s; its log is {self.log}")
+                raise TimeoutError(f"neither ready nor exited after {STARTS_WITHIN_S:g} s; see {self.log}")
         if self.process.poll() is None and not self.reader.state.ready:
             self.process.wait(STOPS_WITHIN_S)
-        self._answers()
+        self._wait_for_port()
         self.took_s = time.monotonic() - self.started_s
         self.ready = self.process.poll() is None
         if not self.ready:
-            self._at(f"exited {self.process.returncode}")
+            self._add_transition(f"exited {self.process.returncode}")
 
-    def _answers(self) -> None:
-        """Its log is milliseconds ahead of its port: "Application startup complete." comes before it listens."""
+    def _wait_for_port(self) -> None:
+        """Wait for the port, which opens some milliseconds after "Application startup complete." in the log."""
         deadline_s = time.monotonic() + LISTENS_WITHIN_S
         while self.process.poll() is None and not self._health() and time.monotonic() < deadline_s:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Stop it as Docker does: SIGTERM, then SIGKILL to all its processes."""
+        """Stop the server as Docker does: SIGTERM, then SIGKILL to all its processes."""
         began_s = time.monotonic()
         if self.process.poll() is None:
             self.process.terminate()
@@ -165,18 +164,18 @@ class Server:
 
     def _health(self) -> bool:
         answer = self.ask("/health")
-        self._at(f"http {answer.status}" if answer.status else "ConnectionRefusedError")
+        self._add_transition(f"http {answer.status}" if answer.status else "ConnectionRefusedError")
         return answer.status == 200
 
-    def _at(self, what: str) -> None:
-        if not self.transitions or self.transitions[-1][1] != what:
-            self.transitions.append((round(time.monotonic() - self.started_s, 2), what))
+    def _add_transition(self, state: str) -> None:
+        if not self.transitions or self.transitions[-1][1] != state:
+            self.transitions.append((round(time.monotonic() - self.started_s, 2), state))
 
 
 @contextlib.contextmanager
 def serving(engine: Engine, argv: Sequence[str], log: Path) -> Iterator[Server]:
-    """vLLM started with these words on a free port, ready or gone; stopped at the end."""
-    port = _free_port()
+    """Run vLLM with these arguments on a free port during the `with` block, which begins when it is ready or has exited."""
+    port = free_port()
     words = (*argv, "--host", "127.0.0.1", "--port", str(port))
     log.parent.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
@@ -196,7 +195,16 @@ def serving(engine: Engine, argv: Sequence[str], log: Path) -> Iterator[Server]:
         server.stop()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def serving_ready(engine: Engine, argv: Sequence[str], log: Path) -> Iterator[Server]:
+    """Run vLLM as `serving` does, and fail if it does not start."""
+    with serving(engine, argv, log) as server:
+        assert server.ready, log.read_text()[-3000:]
+        yield server
+
+
+def serve_arguments(model: Path, more: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+    """Return the arguments for a model that is served as `m` without compilation. more: more flags."""
+    return [
+        *flags.command(str(model), {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, **more})
+    ]

@@ -1,4 +1,4 @@
-"""Keeps runs as test data, without this machine's folders.
+"""Stores runs as test data, without paths of this machine.
 
     PYTHONPATH=src python -m tests.real_engine.keep hybrid-defaults mamba2-chunked-off ...
 
@@ -14,7 +14,7 @@ from tests.real_engine.engine import ENVIRONMENT, RUNS, VERSION, Engine, ensure_
 DATA = Path(__file__).parents[1] / "data" / f"vllm-{VERSION}"
 FILES = ("server.log", "command.txt", "result.json")
 MOST_BYTES = 60_000
-#: what names this machine, and what stands for it
+#: addresses and paths of this machine
 ADDRESS = re.compile(r"(mq_connect_ip=)[\d.]+")
 SCRATCH = re.compile(r"/(?:var/)*tmp/[\w./-]+")
 STDLIB = re.compile(r"(?<![\w.-])/(?!opt/engine/|models/)[^\s\"']*?/lib/(python3\.\d+)/")
@@ -22,9 +22,9 @@ ROUTES = re.compile(r"^.*Route: /(?!health|v1/models|metrics|v1/chat/completions
 
 
 def keep_run(case: str, engine: Engine) -> None:
-    """Copy one run. One that is kept already stays; a log too long, or that names a folder of this machine, is refused."""
+    """Copy a run. Exits if it is stored already, if a file is too long, or if it has a path of this machine."""
     if (DATA / case).exists():
-        sys.exit(f"{DATA / case} is there already.")
+        sys.exit(f"{DATA / case} exists already.")
     texts = {}
     for name in FILES:
         text = (RUNS / case / name).read_text(errors="replace")
@@ -32,10 +32,10 @@ def keep_run(case: str, engine: Engine) -> None:
             text = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items()) + f" {text}"
         clean = neutralize(text, engine)
         if len(clean.encode()) > MOST_BYTES:
-            sys.exit(f"{case}/{name} has {len(clean)} characters; {MOST_BYTES} are the most.")
+            sys.exit(f"{case}/{name} has {len(clean)} characters, more than {MOST_BYTES}.")
         folder = re.search(r".{0,40}/(tmp|work|root|home)/.{0,40}", clean)
         if folder:
-            sys.exit(f"{case}/{name} still names a folder: {folder[0]}")
+            sys.exit(f"{case}/{name} still has a path of this machine: {folder[0]}")
         texts[name] = clean
     (DATA / case).mkdir(parents=True)
     for name, clean in texts.items():
@@ -43,7 +43,7 @@ def keep_run(case: str, engine: Engine) -> None:
 
 
 def neutralize(text: str, engine: Engine) -> str:
-    """Models in /models, the engine in /opt/engine, its Python in /usr; most of the routes it lists are left out."""
+    """Replace the paths of the models, the engine and its Python, and remove most of the listed routes."""
     for path in {str(engine.models), str(engine.models.resolve())}:
         text = text.replace(path, "/models")
     for path in {str(engine.venv), str(engine.venv.resolve())}:

@@ -1,4 +1,4 @@
-"""Predictions by sparkwright's rules: the single interface between the rules and these tests."""
+"""Predictions by sparkwright's rules: the only interface between the rules and these tests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,14 +8,14 @@ from sparkwright.engines.vllm import prediction, rules, versions
 from tests.real_engine.cases import Case, Prediction
 from tests.real_engine.releases.install import NEWEST
 
-#: what a rule says where the release is not known to refuse
+#: part of a finding's sentence if it is unknown whether the release refuses
 MAY_REFUSE = "may refuse"
-#: rules of what is checked only once the weights are loaded: of a case that was only asked about nothing is seen of it
+#: rules about checks after the weights are loaded, which do not happen if arguments are only parsed
 LATE = ("block-over-budget", "seqs-over-mamba-blocks")
 
 
 def predict(case: Case, model_config: Mapping[str, Any], release: str = NEWEST) -> Prediction:
-    """The prediction for these flags and this model's config.json (empty when there is no such model: nothing is said then)."""
+    """Return the prediction for a case. model_config: empty if there is no such model, which predicts nothing."""
     if not model_config or case.words:
         return Prediction(None)
     options = rules.VllmRequest(case.settings())

@@ -1,9 +1,9 @@
-"""A tiny model that recites: whatever is asked, it answers as a good model would, token by token, in the way that its parser takes out.
+"""A tiny model that recites fixed answers of a good model, in the format that its parsers expect.
 
     ENGINE/bin/python reciting.py FOLDER
 
-It runs in the engine's own Python. Its layers add nothing and each token's vector is its own direction, so that the next token depends
-on the present one alone: a chain of tokens that begins where the chat template ends. The text of each step is one token.
+It runs in the engine's own Python. The layers add nothing and the vectors of tokens are orthogonal, so that the next token depends only
+on the current one: the answer is a chain of tokens that begins at the end of the chat template. The text of each step is one token.
 """
 
 import itertools
@@ -14,29 +14,23 @@ from typing import Any
 
 SIZE = 512
 END = "<|end|>"
-#: where the template ends, by what is asked: with tools, with thinking, without
+#: ends of the template for requests with tools, with thinking, and without both
 CALLS, THINKS, ANSWERS = "<|calls|>", "<|thinks|>", "<|answers|>"
 SPECIAL = (END, CALLS, THINKS, ANSWERS)
-#: as Qwen's models say it: what `hermes` and `qwen3` take out
+#: in the format of Qwen's models, for the parsers `hermes` and `qwen3`
 CHAINS = (
     (CALLS, "<tool_call>", '\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n', "</tool_call>", END),
     (THINKS, "<think>", "\n9.90 is more than 9.11.\n", "</think>", "\n\nThe larger number is 9.9.", END),
     (ANSWERS, '{"city": "Oslo", "capital": true}', END),
 )
 CHAT = (
-    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-    "{% if tools %}"
-    + CALLS
-    + "{% elif enable_thinking is defined and enable_thinking %}"
-    + THINKS
-    + "{% else %}"
-    + ANSWERS
-    + "{% endif %}"
-)
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}{% if tools %}" + CALLS
+    + "{% elif enable_thinking is defined and enable_thinking %}" + THINKS + "{% else %}" + ANSWERS + "{% endif %}"
+)  # fmt: skip
 
 
 def make(target: Path) -> None:
-    """Write the model; one that is there stays."""
+    """Write the model unless it exists."""
     if target.exists():
         return
     import torch
@@ -56,8 +50,8 @@ def make(target: Path) -> None:
             layer.mlp.down_proj.weight.zero_()
         model.lm_head.weight.zero_()
         for chain in CHAINS:
-            for now, then in itertools.pairwise(chain):
-                model.lm_head.weight[words.convert_tokens_to_ids(then), words.convert_tokens_to_ids(now)] = 1
+            for token, successor in itertools.pairwise(chain):
+                model.lm_head.weight[words.convert_tokens_to_ids(successor), words.convert_tokens_to_ids(token)] = 1
     half_made = target.with_name(f"{target.name}.part")
     shutil.rmtree(half_made, ignore_errors=True)
     model.save_pretrained(half_made)
@@ -66,7 +60,7 @@ def make(target: Path) -> None:
 
 
 def _tokenizer() -> Any:
-    """Bytes, and each step of the chains as a token of its own."""
+    """Return a tokenizer of bytes in which each step of the chains is a single token."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
