@@ -1,4 +1,4 @@
-"""LoRA adapters of a real vLLM, with the files of the sandbox's hub: served by name, and refused where a recipe's check refuses them."""
+"""LoRA adapters in a real vLLM, with the files of the sandbox's hub: served by name, and refused as predicted by the rules for recipes."""
 
 import json
 from dataclasses import replace
@@ -16,10 +16,10 @@ from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.sandbox.hub import Lora, safetensors
 from tests.modules.context import RecordingContext
-from tests.real_engine.engine import Engine, serving
+from tests.real_engine.engine import Engine, serving, serving_ready
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
-#: of the tiny model "dense"; a scale at which its answers change
+#: fits the tiny model "dense"; with this scale its answers change
 FITS = Lora("tiny/dense", 256, (0, 1, 2, 3), rank=8, outputs=256, alpha=4000)
 NAME, ASK_S = "tiny", 120.0
 
@@ -33,7 +33,7 @@ def write_adapter(folder: Path, lora: Lora, seed: str) -> str:
 
 
 def serve_words(engine: Engine, paths: dict[str, str], **more: Any) -> list[str]:
-    """The command line of a recipe with these adapters."""
+    """Return the arguments of a recipe with these adapters."""
     place = flags.ADAPTERS
     assert place is not None
     options = with_adapters({"served-model-name": NAME, "max-model-len": 2048, "enforce-eager": True}, place, paths)
@@ -49,7 +49,7 @@ def ask_model(base_url: str, model: str) -> str:
 
 
 def lint_refusal(engine: Engine, lora: Lora, max_rank: int = 16) -> str:
-    """The sentence with which `lint` refuses an adapter of the tiny model; empty if it does not."""
+    """Return the sentence with which `lint` refuses an adapter of the tiny model; empty if it does not."""
     header = adapter_files.parse_header(safetensors(lora.shapes, "x"))
     assert isinstance(header, dict)
     entry = adapter_files.parse_adapter(lora.config, header)
@@ -58,45 +58,40 @@ def lint_refusal(engine: Engine, lora: Lora, max_rank: int = 16) -> str:
     return next((finding.sentence for finding in ADAPTER_RULES.check(case) if finding.severity == "error"), "")
 
 
-def test_each_is_listed_and_answers_by_its_name_with_a_text_of_its_own(engine: Engine, tmp_path: Path) -> None:
-    """One of a smaller model is loaded too, without a word: only the recipe's check refuses it."""
+def test_each_adapter_is_listed_and_generates_a_different_text(engine: Engine, tmp_path: Path) -> None:
+    """An adapter of a smaller model is also loaded, without a warning: only the rules for recipes refuse it."""
     small = replace(FITS, hidden=128, outputs=128)
-    paths = {
-        name: write_adapter(tmp_path / name, lora, name)
-        for name, lora in (("sql", FITS), ("law", FITS), ("small", small))
-    }
+    adapters = {"sql": FITS, "law": FITS, "small": small}
+    paths = {name: write_adapter(tmp_path / name, lora, name) for name, lora in adapters.items()}
     argv = serve_words(engine, paths, **{"max-loras": 3, "max-lora-rank": 8})
-    with serving(engine, argv, tmp_path / "log") as server:
-        assert server.ready, server.log.read_text()[-3000:]
+    with serving_ready(engine, argv, tmp_path / "log") as server:
         rows = {row["id"]: row for row in server.ask("/v1/models").json()["data"]}
         assert list(rows) == [NAME, "sql", "law", "small"]
         assert (rows["sql"]["root"], rows["sql"]["parent"]) == (paths["sql"], NAME)
         texts = {name: ask_model(server.base_url, name) for name in (NAME, "sql", "law", "small")}
         assert len({texts[NAME], texts["sql"], texts["law"]}) == 3, texts
         args = VerifyHealth.Args(server.base_url, NAME, ["sql", "law"], timeout_s=ASK_S)
-        proved = VerifyHealth().check_server(args, RecordingContext(tmp_path / "host"), HTTP)
+        context = RecordingContext(tmp_path / "host")
+        proved = VerifyHealth().check_server(args, context, HTTP)
         assert not proved.failed and "; sql: generates: 8 tokens" in proved.msg, proved.msg
-        lost = VerifyHealth().check_server(
-            replace(args, adapters=["sql", "nobody"]), RecordingContext(tmp_path / "host"), HTTP
-        )
-        assert lost.failed and "nobody" in lost.msg
+        missing = VerifyHealth().check_server(replace(args, adapters=["sql", "nobody"]), context, HTTP)
+        assert missing.failed and "nobody" in missing.msg
     assert lint_refusal(engine, FITS) == ""
     assert "its o_proj has 128 inputs, the model's has 256" in lint_refusal(engine, small)
 
 
 REFUSED = {
-    "a larger model": (replace(FITS, hidden=512), "The size of tensor a (256) must match the size of tensor b (512)"),
-    "a rank above the flag": (replace(FITS, rank=64), "LoRA rank 64 is greater than max_lora_rank 16."),
+    "larger model": (replace(FITS, hidden=512), "The size of tensor a (256) must match the size of tensor b (512)"),
+    "rank above the flag": (replace(FITS, rank=64), "LoRA rank 64 is greater than max_lora_rank 16."),
     "DoRA": (replace(FITS, extras={"use_dora": True}), "vLLM does not yet support DoRA."),
 }
 
 
 @pytest.mark.parametrize(("lora", "line"), REFUSED.values(), ids=REFUSED)
-def test_what_it_refuses_is_refused_before(engine: Engine, tmp_path: Path, lora: Lora, line: str) -> None:
-    """And by the sandbox's vLLM in the same words: tests/sandbox/vllm/test_adapters.py."""
-    with serving(
-        engine, serve_words(engine, {"sql": write_adapter(tmp_path / "sql", lora, "x")}), tmp_path / "log"
-    ) as server:
+def test_an_adapter_that_vllm_refuses_is_refused_by_lint(engine: Engine, tmp_path: Path, lora: Lora, line: str) -> None:
+    """The sandbox's vLLM refuses it with the same line: tests/sandbox/vllm/test_adapters.py."""
+    argv = serve_words(engine, {"sql": write_adapter(tmp_path / "sql", lora, "x")})
+    with serving(engine, argv, tmp_path / "log") as server:
         assert not server.ready
     assert line in server.log.read_text()
     assert lint_refusal(engine, lora)

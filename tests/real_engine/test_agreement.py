@@ -1,6 +1,6 @@
-"""`make test-engine`: what sparkwright says of a release agrees with what that release did. Minutes; not part of `make test-all`.
+"""`make test-engine`: sparkwright's predictions for a release agree with that release. Takes minutes; not part of `make test-all`.
 
-SPARKWRIGHT_ENGINE_STARTS: all, some (those of releases.cases.STARTED) or none; an engine is started for so many of the cases.
+SPARKWRIGHT_ENGINE_STARTS: for which cases an engine is started: all, some (those of releases.cases.STARTED) or none.
 """
 
 import os
@@ -27,7 +27,7 @@ def answers(engine: Engine) -> Answers:
 
 @pytest.fixture(scope="session")
 def outcomes(engine: Engine, answers: Answers) -> Iterator[list[agreement.Outcome]]:
-    """Collect outcomes. After a run of all cases the report is stored and the page in docs/ written; after a partial run the report goes beside the logs."""
+    """Collect outcomes. After all cases the report is stored and the page in docs/ written; a partial report goes to the logs' folder."""
     collected: list[agreement.Outcome] = []
     yield collected
     is_complete = {item.case.name for item in collected} == {case.name for case in cases.ALL}
@@ -37,19 +37,19 @@ def outcomes(engine: Engine, answers: Answers) -> Iterator[list[agreement.Outcom
 
 
 @pytest.mark.parametrize("case", cases.ALL, ids=lambda case: case.name)
-def test_the_engine_does_what_was_predicted(
+def test_the_outcome_of_a_case_agrees_with_the_prediction(
     case: Case, engine: Engine, answers: Answers, outcomes: list[agreement.Outcome]
 ) -> None:
     answer = answers.by_case[case.name]
     outcome = agreement.evaluate_answer(case, answer, engine, RUNS)
-    refused_later = outcome.predicted.starts is False and STARTED
-    if outcome.starts and (case.name in STARTED or refused_later):
+    may_fail_later = outcome.predicted.starts is False and STARTED
+    if outcome.starts and (case.name in STARTED or may_fail_later):
         outcome = agreement.run_case(case, engine, RUNS, answer)
     outcomes.append(outcome)
-    assert not outcome.wrong, "\n".join([*outcome.wrong, f"its log: {outcome.folder}/server.log"])
+    assert not outcome.wrong, "\n".join([*outcome.wrong, f"log: {outcome.folder}/server.log"])
 
 
-def test_the_tables_say_of_this_release_what_it_shows(
+def test_the_tables_agree_with_this_release(
     engine: Engine, answers: Answers, outcomes: list[agreement.Outcome]
 ) -> None:
     assert tables.disagreements(record.build_report(outcomes, answers, engine)) == []

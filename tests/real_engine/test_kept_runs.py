@@ -1,4 +1,4 @@
-"""Without an engine: the runs that were kept read as their cases say, and the harness's own small parts."""
+"""Tests of stored runs and of the harness, without an engine."""
 
 import json
 from pathlib import Path
@@ -17,21 +17,17 @@ KEPT = [case for case in CASES if (keep.DATA / case.name).exists()]
 
 
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
-def test_a_kept_run_reads_as_its_case_says(case: Case) -> None:
-    folder, output = keep.DATA / case.name, case.expected
+def test_the_log_of_a_stored_run_is_read_as_expected(case: Case) -> None:
+    folder, expected = keep.DATA / case.name, case.expected
     state = read_log((folder / "server.log").read_bytes(), LOG)
-    assert (state.ready, json.loads((folder / "result.json").read_text())["exit_code"] == 0) == (
-        output.starts,
-        output.starts,
-    )
-    if output.starts:
-        assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (
-            output.chunked_prefill,
-            output.prefix_caching,
-        )
+    assert state.ready == expected.starts
+    assert (json.loads((folder / "result.json").read_text())["exit_code"] == 0) == expected.starts
+    if expected.starts:
+        assert state.value("chunked_prefill") == expected.chunked_prefill
+        assert state.value("prefix_caching") == expected.prefix_caching
         assert state.failure.value is None
     else:
-        assert state.failure.value == output.why.replace("{model}", f"/models/{case.model}")
+        assert state.failure.value == expected.why.replace("{model}", f"/models/{case.model}")
 
 
 OTHERS = [
@@ -43,28 +39,27 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("report", "folder"), OTHERS)
-def test_the_log_of_another_release_reads_as_its_report_says(report: kept.Report, folder: Path) -> None:
-    """Of a release over another one's kernels too: its log is its own."""
-    state, did = read_log((folder / "server.log").read_bytes(), LOG), report.cases[folder.name]
-    assert (state.value("version"), did.how) == (report.version, "started")
-    assert (state.ready, state.failure.value) == (did.starts, None)
+def test_the_log_of_another_release_is_read_as_in_its_report(report: kept.Report, folder: Path) -> None:
+    state, result = read_log((folder / "server.log").read_bytes(), LOG), report.cases[folder.name]
+    assert (state.value("version"), result.how) == (report.version, "started")
+    assert (state.ready, state.failure.value) == (result.starts, None)
     for name in ("chunked_prefill", "prefix_caching"):
-        assert state.value(name) == did.settings[name]
-    assert state.value("mamba_cache_mode") in (did.settings["mamba_cache_mode"], None)
+        assert state.value(name) == result.settings[name]
+    assert state.value("mamba_cache_mode") in (result.settings["mamba_cache_mode"], None)
     assert list(state.stage_s) and state.value("kv_cache_tokens") > 0
 
 
-def test_cases_have_names_of_their_own() -> None:
+def test_names_of_cases_are_unique() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-def test_a_recipes_flags_become_the_words_of_its_container() -> None:
+def test_the_flags_of_a_case_become_arguments() -> None:
     case = next(case for case in CASES if case.name == "hybrid-chunked-off")
     words = ("--model", "/m", "--enforce-eager", "--max-model-len", "4096", "--no-enable-chunked-prefill")
     assert case.argv("/m") == words
 
 
-def test_a_kept_log_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+def test_a_stored_log_has_no_path_of_this_machine(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "venv", tmp_path / "models", tmp_path / "cache")
     log = (
         f'File "{engine.venv}/lib/python3.11/site-packages/vllm/x.py", line 1\n'

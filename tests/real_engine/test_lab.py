@@ -1,4 +1,4 @@
-"""The lab against a real vLLM on this CPU: smoke, prefix cache, chunked prefill on against off, and a sweep of three sizes."""
+"""The lab with a real vLLM on a CPU: smoke test, prefix cache, chunked prefill on and off, and a sweep of three sizes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,13 @@ from sparkwright.engines.vllm.log import LOG
 from sparkwright.measure import lab, server_client, server_counters
 from sparkwright.measure.lab import Target
 from sparkwright.measure.workload import Load
-from tests.real_engine.engine import RUNS, Engine, Server, serving
+from tests.real_engine.engine import RUNS, Engine, Server, serving_ready
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 CONTEXT = 4096
 RECURRENT = ("--enforce-eager", "--max-model-len", str(CONTEXT), "--max-num-seqs", "16")
+CHUNKED = "enable-chunked-prefill"
 LONG = 3000
 STEPS = (256, 512, 1024)
 TIMES = 5
@@ -29,25 +30,24 @@ TIMES = 5
 
 @contextmanager
 def running_server(engine: Engine, name: str, model: str, *words: str) -> Iterator[Server]:
-    path = engine.models / model
-    with serving(engine, (str(path), *RECURRENT, *words), RUNS / f"lab-{name}" / "server.log") as server:
-        assert server.ready, server.log.read_text()[-2000:]
+    words = (str(engine.models / model), *RECURRENT, *words)
+    with serving_ready(engine, words, RUNS / f"lab-{name}" / "server.log") as server:
         yield server
 
 
+def read_counters(server: Server) -> dict[str, float]:
+    return server_counters.read_counters(HTTP, server.base_url, "")[0]
+
+
 def measure(server: Server, load: Load) -> dict[str, Any]:
-    model = server.argv[0]
-    target = Target(
-        HTTP, server.base_url, model, counters=lambda: server_counters.read_counters(HTTP, server.base_url, "")[0]
-    )
+    target = Target(HTTP, server.base_url, server.argv[0], counters=lambda: read_counters(server))
     cell = lab.measure_load(target, load)
     assert cell["verdict"] == "measured", cell["doubts"]
     return cell
 
 
 def chunks_meanwhile(server: Server, load: Load) -> float:
-    """Return the number of chunks that a decoding stream gets during a long prefill, the median of TIMES: a single figure depends
-    on the processor's scheduling."""
+    """Return the number of chunks of a decoding stream during a long prefill: the median, because it depends on the scheduler."""
     derived = [measure(server, load)["derived"] for _ in range(TIMES)]
     assert all(item["long_prompt_tokens"] == pytest.approx(LONG, rel=0.1) for item in derived)
     return median(item["chunks_meanwhile"] for item in derived)
@@ -58,26 +58,21 @@ def read_settings(server: Server) -> dict[str, str]:
     return next(settings for line in lines if (settings := vllm_settings.parse_settings_line(line)))
 
 
-def test_smoke_and_the_prefix_cache(engine: Engine) -> None:
+def test_smoke_load_and_prefix_cache(engine: Engine) -> None:
     with running_server(engine, "dense", "dense") as server:
         streamed = measure(server, Load("smoke", requests=3, prompt_tokens=1024, output_tokens=64))
         assert streamed["derived"]["prompt_tokens"] == pytest.approx(1024, rel=0.1)
         assert streamed["figures"]["output_tokens"] == 3 * 64
         assert streamed["figures"]["approximate"] is False
         assert streamed["prefix_hit_share"] is not None and streamed["prefix_hit_share"] < 0.05
-        sightings = server_client.measure_prefix_reuse(
-            HTTP,
-            server.base_url,
-            server.argv[0],
-            500,
-            lambda: server_counters.read_counters(HTTP, server.base_url, "")[0],
-            timeout_s=60,
+        requests = server_client.measure_prefix_reuse(
+            HTTP, server.base_url, server.argv[0], 500, lambda: read_counters(server), timeout_s=60
         )
-        assert [bool(sighting.hits) for sighting in sightings] == [False, True, True]
+        assert [bool(request.hits) for request in requests] == [False, True, True]
 
 
-def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -> None:
-    """On, a stream that decodes gets a token after each piece of a long prompt; off, only when all of it is computed."""
+def test_chunked_prefill_lets_other_streams_continue_during_a_long_prompt(engine: Engine) -> None:
+    """With it, a decoding stream gets a token after each piece of a long prompt; without it, only after the whole prompt."""
     hol1 = Load("hol1", streams=2, output_tokens=400, long_tokens=LONG, after_s=0.4)
     off_words = ("--no-enable-chunked-prefill", "--no-enable-prefix-caching")
     on_words = ("--no-enable-prefix-caching", "--max-num-batched-tokens", str(STEPS[0]))
@@ -87,24 +82,21 @@ def test_chunked_prefill_on_against_off_without_prefix_caching(engine: Engine) -
             meanwhile[name], dumps[name] = chunks_meanwhile(server, hol1), read_settings(server)
             state = read_log(server.log.read_bytes(), LOG)
             assert (state.value("chunked_prefill"), state.value("prefix_caching")) == (name == "on", False)
-    assert (
-        log_dump.evaluate_settings(dumps["on"], dumps["off"], ["enable-chunked-prefill"], engines.get_engine("vllm"))
-        == "differs"
-    )
+    assert log_dump.evaluate_settings(dumps["on"], dumps["off"], [CHUNKED], engines.get_engine("vllm")) == "differs"
     assert meanwhile["on"] - meanwhile["off"] >= LONG / STEPS[0] / 2, meanwhile
 
 
-def test_saying_the_default_changes_nothing(engine: Engine) -> None:
+def test_an_explicit_default_changes_nothing(engine: Engine) -> None:
     dumps = []
-    for name, words in (("plain", ()), ("said", ("--enable-chunked-prefill",))):
+    for name, words in (("plain", ()), ("explicit", (f"--{CHUNKED}",))):
         with running_server(engine, name, "gated_delta", *words) as server:
             dumps.append(read_settings(server))
     assert log_dump.find_differences(*dumps) == {}
-    assert log_dump.evaluate_settings(*dumps, ["enable-chunked-prefill"], engines.get_engine("vllm")) == "same"
+    assert log_dump.evaluate_settings(*dumps, [CHUNKED], engines.get_engine("vllm")) == "same"
 
 
 def test_a_sweep_of_three_sizes(engine: Engine) -> None:
-    """The larger the step, the fewer tokens a stream that decodes gets while a long prompt is computed."""
+    """The larger the step, the fewer tokens a decoding stream gets during a long prompt."""
     meanwhile = []
     for size in STEPS:
         with running_server(engine, f"step-{size}", "gated_delta", "--max-num-batched-tokens", str(size)) as server:

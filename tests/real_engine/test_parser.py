@@ -10,21 +10,15 @@ from tests.real_engine.engine import ENVIRONMENT, Engine
 from tests.real_engine.keep import DATA
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
-SOURCE = Path(__file__).parents[2] / "src"
-ASK = Path(__file__).parent / "ask_parser.py"
-ASK_SPECULATION = Path(__file__).parent / "ask_speculation.py"
+HERE = Path(__file__).parent
 
 
-def test_the_parser_matches_its_record(engine: Engine, tmp_path: Path) -> None:
-    env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
-    line = [str(engine.python), str(ASK), str(tmp_path)]
-    subprocess.run(line, env=env, check=True, timeout=900)
-    for name in ("parser.json", "flag-values.json"):
-        assert (tmp_path / name).read_text() == (DATA / name).read_text(), f"{name} is no longer what this engine says"
-
-
-def test_the_speculative_config_matches_its_record(engine: Engine, tmp_path: Path) -> None:
-    env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([str(engine.python), str(ASK_SPECULATION), str(tmp_path)], env=env, check=True, timeout=300)
-    name = "speculative-config.json"
-    assert (tmp_path / name).read_text() == (DATA / name).read_text(), f"{name} is no longer what this engine says"
+@pytest.mark.parametrize(
+    ("script", "files"),
+    [("ask_parser.py", ["parser.json", "flag-values.json"]), ("ask_speculation.py", ["speculative-config.json"])],
+)
+def test_the_engine_matches_the_record(engine: Engine, tmp_path: Path, script: str, files: list[str]) -> None:
+    env = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(HERE.parents[1] / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([engine.python, HERE / script, tmp_path], env=env, check=True, timeout=900)
+    for name in files:
+        assert (tmp_path / name).read_text() == (DATA / name).read_text(), f"{name} differs from this engine's answers"

@@ -1,69 +1,56 @@
-"""The probes against a real vLLM, whose model recites what a good one says: a parser that is missing or another model's is named."""
+"""The probes with a real vLLM and a model that recites good answers: a missing or wrong parser is named."""
 
 from pathlib import Path
 
 import pytest
 
 from sparkwright.engines.log.reader import read_log
-from sparkwright.engines.vllm import flags
 from sparkwright.engines.vllm.log import LOG
 from sparkwright.modules.proof.probes import Probes
 from tests.modules.context import RecordingContext
 from tests.real_engine import reciting
-from tests.real_engine.engine import Engine, serving
+from tests.real_engine.engine import Engine, serve_arguments, serving, serving_ready
 from tests.real_engine.releases import install
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 TOOLS = {"enable-auto-tool-choice": True}
-#: the parsers of a start; by probe its verdict, and what its evidence and its likely cause say
+CALLED = ("proved", "called get_weather with 'Paris'", "")
+THOUGHT = ("proved", "thinking in `reasoning`, the answer in the content", "")
+JSON = ("proved", "the content is JSON that matches the schema", "")
+NO_TOOLS = ("disproved", "refused with 400", "--enable-auto-tool-choice and --tool-call-parser are needed")
+WRONG_TOOLS = (
+    "disproved",
+    "the tool call came as text in the content: '<tool_call>",
+    "--tool-call-parser is for another model",
+)
+#: the flags of a start; the verdict of each probe, a part of its evidence, and a part of the likely cause
 CASES = {
-    "its own parsers": (
+    "right parsers": (
         {**TOOLS, "tool-call-parser": "hermes", "reasoning-parser": "qwen3"},
         {
-            "tool_call": ("proved", "called get_weather with 'Paris'", ""),
-            "reasoning": ("proved", "thinking in `reasoning`, the answer in the content", ""),
-            "json_schema": ("proved", "the content is JSON that matches the schema", ""),
-            "messages": ("proved", "called get_weather with 'Paris'", ""),
+            "tool_call": CALLED,
+            "reasoning": THOUGHT,
+            "json_schema": JSON,
+            "messages": CALLED,
             "messages, thinking": ("proved", "thinking in `thinking`, the answer in the content", ""),
             "messages, count_tokens": ("proved", "like the answer's usage", ""),
-            "responses": ("proved", "called get_weather with 'Paris'", ""),
-            "responses, not streamed": ("proved", "called get_weather with 'Paris'", ""),
-            "responses, thinking": ("proved", "thinking in `reasoning`, the answer in the content", ""),
+            "responses": CALLED,
+            "responses, not streamed": CALLED,
+            "responses, thinking": THOUGHT,
         },
     ),
-    "no parser": (
+    "no parsers": (
         {},
         {
-            "tool_call": (
-                "disproved",
-                "refused with 400",
-                "--enable-auto-tool-choice and --tool-call-parser are needed",
-            ),
-            "messages": (
-                "disproved",
-                "refused with 400",
-                "--enable-auto-tool-choice and --tool-call-parser are needed",
-            ),
-            "responses": (
-                "disproved",
-                "the tool call came as text in the content: '<tool_call>",
-                "--tool-call-parser is for another model",
-            ),
+            "tool_call": NO_TOOLS,
+            "messages": NO_TOOLS,
+            "responses": WRONG_TOOLS,
             "reasoning": ("disproved", "the thinking is in the content: '<think>", "--reasoning-parser is missing"),
-            "json_schema": ("proved", "the content is JSON that matches the schema", ""),
+            "json_schema": JSON,
         },
     ),
-    "another model's tool parser": (
-        {**TOOLS, "tool-call-parser": "pythonic"},
-        {
-            "tool_call": (
-                "disproved",
-                "the tool call came as text in the content: '<tool_call>",
-                "--tool-call-parser is for another model",
-            )
-        },
-    ),
-    "another model's reasoning parser": (
+    "wrong tool parser": ({**TOOLS, "tool-call-parser": "pythonic"}, {"tool_call": WRONG_TOOLS}),
+    "wrong reasoning parser": (
         {**TOOLS, "tool-call-parser": "hermes", "reasoning-parser": "deepseek_r1"},
         {
             "tool_call": ("disproved", "the tool call is in the thinking: '<tool_call>", "the call counts as thinking"),
@@ -88,28 +75,17 @@ def model(engine: Engine) -> Path:
 def test_a_parser_that_is_missing_or_anothers_is_named(
     parsers: dict[str, object], expected: dict[str, tuple[str, str, str]], model: Path, engine: Engine, tmp_path: Path
 ) -> None:
-    flag_values = {"served-model-name": "m", "max-model-len": 4096, "enforce-eager": True, **parsers}
-    words = flags.command(str(model), flag_values)
-    with serving(engine, words, tmp_path / "server.log") as server:
-        assert server.ready, server.log.read_text()[-2000:]
-        args = Probes.Args(server.base_url, "m", probes=[item for item in expected if "," not in item], timeout_s=60)
+    with serving_ready(engine, serve_arguments(model, parsers), tmp_path / "server.log") as server:
+        args = Probes.Args(server.base_url, "m", probes=[name for name in expected if "," not in name], timeout_s=60)
         result = {check["check"]: check for check in Probes().run(args, RecordingContext(tmp_path)).data["checks"]}
     for probe, (verdict, evidence, cause) in expected.items():
         row = result[probe]
         assert row["verdict"] == verdict and evidence in row["evidence"] and cause in row["fix"], row
 
 
-def test_a_parser_whose_tokens_the_model_lacks_ends_the_start_by_name(
-    model: Path, engine: Engine, tmp_path: Path
-) -> None:
-    flag_values = {
-        "served-model-name": "m",
-        "max-model-len": 4096,
-        "enforce-eager": True,
-        **TOOLS,
-        "tool-call-parser": "llama3_json",
-    }
-    with serving(engine, flags.command(str(model), flag_values), tmp_path / "server.log") as server:
+def test_a_start_that_fails_because_of_a_parser_names_it(model: Path, engine: Engine, tmp_path: Path) -> None:
+    words = serve_arguments(model, {**TOOLS, "tool-call-parser": "llama3_json"})
+    with serving(engine, words, tmp_path / "server.log") as server:
         assert not server.ready
     message = str(read_log((tmp_path / "server.log").read_bytes(), LOG).failure.value)
     assert message.startswith("--tool-call-parser llama3_json: the parser is for another model"), message

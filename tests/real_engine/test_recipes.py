@@ -1,10 +1,9 @@
-"""The shipped recipes, asked of the real vLLM: its argument parser, the checks after it, and its configuration of each model."""
+"""The real vLLM accepts the shipped recipes: its argument parser, the checks after it, and its configuration of each model."""
 
 import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,27 +19,24 @@ OF_VLLM = tuple(name for name in recipe.names(TOP) if recipe.load(TOP, name).eng
 
 
 @pytest.fixture(scope="module")
-def objections(engine: Engine) -> dict[str, dict[str, str]]:
+def errors(engine: Engine) -> dict[str, dict[str, str]]:
     """Return the engine's errors: {recipe: {"parser": …, "model": …}}."""
     env = {**os.environ, **ENVIRONMENT, "PYTHONDONTWRITEBYTECODE": "1"}
     options = json.dumps({name: {"argv": serve_arguments(name), "config": load_config(name)} for name in OF_VLLM})
-    line = [str(engine.python), str(ASK)]
-    ran = subprocess.run(line, input=options, env=env, check=True, timeout=900, stdout=subprocess.PIPE, text=True)
-    answer: dict[str, dict[str, str]] = json.loads(ran.stdout)
-    return answer
+    words = [str(engine.python), str(ASK)]
+    result = subprocess.run(words, input=options, env=env, check=True, timeout=900, stdout=subprocess.PIPE, text=True)
+    errors: dict[str, dict[str, str]] = json.loads(result.stdout)
+    return errors
 
 
 def serve_arguments(name: str) -> list[str]:
     """Return the arguments of `vllm serve` for a recipe."""
     loaded_recipe = recipe.load(TOP, name)
     version = loaded_recipe.engine.advice.version(loaded_recipe.image.rpartition(":")[2])
-    model_config: dict[str, Any] = load_config(name)
-    return [
-        loaded_recipe.file.model.mount,
-        *flags.argv(resolve_settings(loaded_recipe, {}, model=model_config, version=version).flags),
-    ]
+    settings = resolve_settings(loaded_recipe, {}, model=load_config(name), version=version)
+    return [loaded_recipe.file.model.mount, *flags.argv(settings.flags)]
 
 
 @pytest.mark.parametrize("name", OF_VLLM)
-def test_the_engine_takes_the_flags_of_a_shipped_recipe(objections: dict[str, dict[str, str]], name: str) -> None:
-    assert objections[name] == {"parser": "", "model": ""}
+def test_the_engine_accepts_the_flags_of_a_shipped_recipe(errors: dict[str, dict[str, str]], name: str) -> None:
+    assert errors[name] == {"parser": "", "model": ""}

@@ -1,36 +1,29 @@
-"""A real vLLM takes its key from the file that sparkwright mounts: no process shows it, its log hides it, and it asks for it."""
+"""A real vLLM reads its key from the file that sparkwright mounts: it requires the key, and no process or log shows it."""
 
 import secrets
 from pathlib import Path
 
 import pytest
 
-from sparkwright.engines.vllm import flags, http
+from sparkwright.engines.vllm import http
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import http_probe
 from sparkwright.modules.proof.liveness import VerifyHealth
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
-from tests.real_engine.engine import Engine, serving
+from tests.real_engine.engine import Engine, serve_arguments, serving_ready
 from tests.watching import ProcessWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("newest")]
 
 
-def test_it_asks_for_the_key_of_its_file_and_shows_it_nowhere(engine: Engine, tmp_path: Path) -> None:
+def test_the_key_in_the_file_is_required_and_never_shown(engine: Engine, tmp_path: Path) -> None:
     key = "spk-" + secrets.token_hex(20)
     file = tmp_path / Path(http.KEY_FILE_MOUNT).name
     file.touch(mode=0o600)
     file.write_text(http.render_key_file(key))
-    flag_values = {
-        "served-model-name": "m",
-        "max-model-len": 4096,
-        "enforce-eager": True,
-        http.KEY_FILE_FLAG: str(file),
-    }
-    words = flags.command(str(engine.models / "dense"), flag_values)
-    with ProcessWatcher(key) as watch, serving(engine, words, tmp_path / "server.log") as server:
-        assert server.ready, server.log.read_text()[-2000:]
+    words = serve_arguments(engine.models / "dense", {http.KEY_FILE_FLAG: str(file)})
+    with ProcessWatcher(key) as watch, serving_ready(engine, words, tmp_path / "server.log") as server:
         for path in HTTP.public:
             assert server.ask(path).status == 200
         refused = http_probe.send_request(server.base_url, HTTP.models, api_key="spk-wrong")
