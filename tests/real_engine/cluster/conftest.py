@@ -1,4 +1,4 @@
-"""A cluster of two real engines; its image is that of tests/real_engine/container."""
+"""A cluster of two real engines, with the image of tests/real_engine/container."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +24,9 @@ def pair(tmp_path: Path, engine: Engine) -> Iterator[RealPair]:
         engine_beside.second_engine(["--bridge=docker0"]) as (extra, _),
     ):
         shelf = Shelf({version: image.push(registry, engine.venv, version)}, version)
-        value = RealPair(tmp_path, shelf, hub, ("", extra))
+        pair = RealPair(tmp_path, shelf, hub, ("", extra))
         try:
-            yield value
+            yield pair
         finally:
-            value.close()
+            pair.close()
             shelf.remove()

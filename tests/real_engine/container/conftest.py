@@ -1,6 +1,5 @@
-"""The desk shared by all these tests; each test takes over the server of the previous one."""
+"""The project shared by all these tests; each test takes over the server of the previous one."""
 
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,28 +14,30 @@ from tests.real_engine.engine import EngineMissing, ensure_installed
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A project from which nothing was deployed, with its images only in the registry. Skips if a prerequisite is missing."""
+    """Yield a project without a deployment, whose images are only in the registry. Skips if a prerequisite is missing."""
     if why := image.missing_prerequisite():
         pytest.skip(why)
     try:
         engine = ensure_installed()
     except EngineMissing as error:
         pytest.skip(str(error))
-    defaults = image.vllm_version(engine.venv)
-    venvs = {**dict(other_version()), defaults: engine.venv}
+    default = image.vllm_version(engine.venv)
+    venvs = {**find_other_version(), default: engine.venv}
     with image.registry() as registry, own_hub.serve_models(hub_files(engine)) as hub:
-        shelf = Shelf({version: image.push(registry, venv, version) for version, venv in venvs.items()}, defaults)
-        value = Project(tmp_path_factory.mktemp("desk"), shelf, hub)
+        shelf = Shelf({version: image.push(registry, venv, version) for version, venv in venvs.items()}, default)
+        project = Project(tmp_path_factory.mktemp("desk"), shelf, hub)
         try:
-            yield value
+            yield project
         finally:
-            value.close()
+            project.close()
             shelf.remove()
 
 
-def other_version() -> Iterator[tuple[str, Path]]:
-    """Return the newest other installed version: that of SPARKWRIGHT_ENGINE_OTHER=/path/to/a/venv, or one in `.engine/`."""
+def find_other_version() -> dict[str, Path]:
+    """Return the newest other installed version, from SPARKWRIGHT_ENGINE_OTHER=/path/to/a/venv or in `.engine/`, if any."""
     configured = os.environ.get("SPARKWRIGHT_ENGINE_OTHER")
     folders = [Path(configured)] if configured else sorted(image.ENGINES.glob("*/venv"), reverse=True)
-    installed_venvs = (venv for venv in folders if any(venv.glob("lib/python3.*/site-packages/vllm-*.dist-info")))
-    return ((image.vllm_version(venv), venv) for venv in itertools.islice(installed_venvs, 1))
+    for venv in folders:
+        if any(venv.glob("lib/python3.*/site-packages/vllm-*.dist-info")):
+            return {image.vllm_version(venv): venv}
+    return {}

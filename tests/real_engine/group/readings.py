@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tests.real_engine.engine import VERSION
 
-#: a file a release
+#: with a file for each release
 DATA = Path(__file__).parents[2] / "data" / "engine-agreement" / "group"
 
 
 def save_reading(case: str, predicted: str, did: str) -> None:
-    """One row, in place of that of another day."""
+    """Store the reading of a case, which replaces an earlier one."""
     DATA.mkdir(exist_ok=True)
     path = DATA / f"{VERSION}.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
@@ -20,7 +20,7 @@ def save_reading(case: str, predicted: str, did: str) -> None:
 
 
 def load_readings() -> list[tuple[str, str, str, str, str]]:
-    """Release, case, what was predicted, what the group did, and when."""
+    """Return rows of release, case, prediction, outcome and date."""
     return [
         (path.stem, case, row["predicted"], row["did"], row["on"])
         for path in sorted(DATA.glob("*.json"))
