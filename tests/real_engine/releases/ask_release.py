@@ -1,9 +1,9 @@
-"""Asks a real vLLM what it makes of command lines, without starting an engine; run by the engine's own Python.
+"""Records how a real vLLM processes command lines, without starting an engine; run by the engine's own Python.
 
     echo '{"NAME": ["--model", "/models/dense", ...]}' | ENGINE/bin/python tests/real_engine/releases/ask_release.py ANSWERS.json
 
-Each line goes through vLLM's own `vllm serve` in a process forked from this one, up to where it would start the engine: its parser,
-its checks, and the configuration that it makes of them. That takes a second, not a start; what only a started engine does is not seen.
+Each line goes through vLLM's own `vllm serve` in a forked process, up to where it would start the engine: the parser, the checks, and
+the resulting configuration. That takes a second; checks of a started engine are not covered.
 """
 
 import contextlib
@@ -22,22 +22,22 @@ from vllm.entrypoints.cli.serve import ServeSubcommand
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.usage.usage_lib import UsageContext
 
-#: what logs the arguments, newest first
+#: modules that log the arguments, newest first
 LOGS_ARGUMENTS = ("vllm.entrypoints.serve.utils.api_utils", "vllm.entrypoints.utils")
-#: of an argument: what a person reads as it is
+#: types of arguments with a readable repr
 PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
 
 
 def main(target: Path) -> None:
-    """Write what became of every line, and the architectures that it has a model for."""
+    """Write the result of every line, and the supported architectures."""
     lines = {name: run_line(argv) for name, argv in json.load(sys.stdin).items()}
     target.write_text(json.dumps({"lines": lines, "architectures": sorted(ModelRegistry.get_supported_archs())}))
 
 
 def run_line(argv: list[str]) -> dict[str, Any]:
-    """Run `vllm serve ARGV` up to the engine's start. settings: None if it ended before. arguments: as its parser read them."""
+    """Run `vllm serve ARGV` up to the engine's start. The settings are None if it exited before."""
     with tempfile.TemporaryDirectory() as scratch:
-        output, answer_file = Path(scratch, "output"), Path(scratch, "found")
+        output, answer_file = Path(scratch, "output"), Path(scratch, "answer")
         child = os.fork()
         if not child:
             _run(argv, output, answer_file)

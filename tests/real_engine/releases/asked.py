@@ -1,4 +1,4 @@
-"""A release's parsing of command lines, without starting an engine: the harness's side of ask_release.py."""
+"""The results of ask_release.py: how a release processes command lines without starting an engine."""
 
 import json
 import subprocess
@@ -45,14 +45,8 @@ def query_release(engine: Engine, cases: Sequence[Case]) -> Answers:
     lines = {case.name: case_arguments(case, engine) for case in cases}
     lines |= {HELP: ["--help=all"], PLAIN: ["--model", str(engine.models / "dense")]}
     target = FOLDER / "answers.json"
-    subprocess.run(
-        [engine.python, SCRIPT, target],
-        input=json.dumps(lines),
-        text=True,
-        env=engine.environment(),
-        check=True,
-        timeout=WITHIN_S,
-    )
+    words, environment = [engine.python, SCRIPT, target], engine.environment()
+    subprocess.run(words, input=json.dumps(lines), text=True, env=environment, check=True, timeout=WITHIN_S)
     result = json.loads(target.read_text())
     return Answers({name: Answer(**line) for name, line in result["lines"].items()}, tuple(result["architectures"]))
 

@@ -1,4 +1,4 @@
-"""Changes from one release to another, from their reports."""
+"""Changes between two releases, from their reports."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,14 +8,14 @@ from tests.real_engine.releases.kept import CaseResult, Report
 
 
 def previous_report(version: str, reports: Sequence[Report]) -> Report | None:
-    """The newest release that is kept and older than this one. known: oldest first."""
+    """Return the report of the newest release before this one. reports: oldest first."""
     mine = parse(version)
     older = [item for item in reports if mine and (other := parse(item.version)) and other < mine]
     return older[-1] if older else None
 
 
 def describe_changes(old: Report, new: Report) -> dict[str, list[str]]:
-    """A heading for each kind of change, with its lines; a kind without any is left out."""
+    """Return the changes by heading, without empty headings."""
     lines_by_heading = {
         "options that are new": [f"--{name} {new.options[name]}" for name in _added(new.options, old.options)],
         "options that are gone": [f"--{name}" for name in _added(old.options, new.options)],
@@ -50,7 +50,7 @@ def _shapes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
 
 
 def _words(shape: str) -> list[str] | None:
-    """The choices of a shape; None where it has none."""
+    """Return the choices of a shape, or None."""
     if not shape.startswith("{"):
         return None
     return shape.removesuffix(option_values.MANY_MARK).removesuffix(option_values.OPEN_MARK).strip("{}").split(",")
@@ -69,13 +69,13 @@ def _cases(old: Mapping[str, CaseResult], new: Mapping[str, CaseResult]) -> Iter
             yield f"{name}: {_end(was)} before, {_end(now)} now"
 
 
-def _end(did: CaseResult) -> str:
-    """Describe a case's end; the block size is known for starts only."""
-    if did.not_here:
-        return f"not on a CPU ({did.not_here})"
-    if not did.starts:
-        return f"refused: {did.said}"
-    message = (
-        f"{name} {value}" for name, value in did.settings.items() if name not in ("block_size", "memory_utilization")
-    )
-    return f"taken: {', '.join(message)}"
+def _end(result: CaseResult) -> str:
+    """Describe the outcome of a case, without settings that are not known for all cases."""
+    if result.not_here:
+        return f"not on a CPU ({result.not_here})"
+    if not result.starts:
+        return f"refused: {result.said}"
+    settings = {
+        name: value for name, value in result.settings.items() if name not in ("block_size", "memory_utilization")
+    }
+    return f"taken: {', '.join(f'{name} {value}' for name, value in settings.items())}"

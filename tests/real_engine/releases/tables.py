@@ -21,7 +21,7 @@ from tests.real_engine.releases.cases import ALL
 from tests.real_engine.releases.kept import CaseResult, Report
 
 TINY = Path(__file__).parents[2] / "data" / "tiny"
-#: set by images for themselves; and one of ROCm's that 0.29 and 0.30 lack, between releases that have it
+#: unchecked variables: those set by images, and one of ROCm that 0.29 and 0.30 lack, unlike earlier and later releases
 OF_NO_CHECK = {f"{environment.PREFIX}{name}" for name in (*environment.IMAGE_VARIABLES, "ROCM_USE_AITER_FP4_ASM_GEMM")}
 COMPARED = ("chunked_prefill", "prefix_caching", "mamba_cache_mode")
 Seen = Callable[[Report], bool | None]
@@ -29,7 +29,7 @@ Seen = Callable[[Report], bool | None]
 
 @dataclass(frozen=True)
 class Change:
-    """A sentence of the tables: from `release` on, `what` holds. seen: whether it holds in a report; None: that does not tell."""
+    """A change in the tables: from `release` on, `what` is true. seen: whether a report confirms it; None if unknown."""
 
     release: str
     what: str
@@ -43,11 +43,9 @@ class Change:
 
     def evidence(self, reports: Sequence[Report]) -> str:
         """Describe the evidence of real releases, for a table. reports: oldest first."""
-        message = [
-            (f"{report.version}{' (source)' if report.of_source else ''}", self.seen(report)) for report in reports
-        ]
-        without = [version for version, seen in message if seen is False]
-        having = [version for version, seen in message if seen]
+        names = {report.version: f"{report.version}{' (source)' if report.of_source else ''}" for report in reports}
+        without = [names[report.version] for report in reports if self.seen(report) is False]
+        having = [names[report.version] for report in reports if self.seen(report)]
         if any(self.wrong(report) for report in reports):
             return f"**wrong**: not in {', '.join(without) or 'none'}; in {', '.join(having) or 'none'}"
         if without and having:
@@ -58,13 +56,10 @@ class Change:
 
 
 def disagreements(report: Report) -> list[str]:
-    """Sentences for all that a release showed and the tables say otherwise."""
+    """Return a sentence for each disagreement between a release and the tables."""
+    wrong = [change for change in list_changes() if change.wrong(report)]
     return [
-        *(
-            f"{change.what} from {change.release} on ({change.source})"
-            for change in list_changes()
-            if change.wrong(report)
-        ),
+        *(f"{change.what} from {change.release} on ({change.source})" for change in wrong),
         *_options(report),
         *_architectures(report),
         *_variables(report),
@@ -81,24 +76,26 @@ def predict_case(case: Case, release: str) -> Prediction:
 
 def find_contradictions(case: Case, report: Report) -> list[str]:
     """Return the predictions of the rules that this release contradicts."""
-    did = report.cases.get(case.name)
-    result = predict_case(case, report.version)
-    if did is None or result.starts is None:
+    result, predicted = report.cases.get(case.name), predict_case(case, report.version)
+    if result is None or predicted.starts is None:
         return []
-    if did.not_here or (did.starts and result.starts):
+    if result.not_here or (result.starts and predicted.starts):
+        values = {name: getattr(predicted, name) for name in COMPARED if name in result.settings}
         return [
-            f"{name}: predicted {wanted}, is {did.settings[name]}"
-            for name in COMPARED
-            if (wanted := getattr(result, name)) is not None and did.settings.get(name, wanted) != wanted
+            f"{name}: predicted {value}, is {result.settings[name]}"
+            for name, value in values.items()
+            if value not in (None, result.settings[name])
         ]
-    late = did.how == "asked" and result.why.startswith(LATE)
-    if did.starts == result.starts or late:
+    late = result.how == "asked" and predicted.why.startswith(LATE)
+    if result.starts == predicted.starts or late:
         return []
-    return [f"predicted that it {'starts' if result.starts else 'is refused'}; it {_describe_end(did)}"]
+    return [f"predicted that it {'starts' if predicted.starts else 'is refused'}; it {_describe_end(result)}"]
 
 
-def _describe_end(did: CaseResult) -> str:
-    return f"was refused: {did.said}" if not did.starts else "started" if did.how == "started" else "was accepted"
+def _describe_end(result: CaseResult) -> str:
+    if not result.starts:
+        return f"was refused: {result.said}"
+    return "started" if result.how == "started" else "was accepted"
 
 
 # -- options and architectures -------------------------------------------------------------------------------------------------
@@ -121,9 +118,9 @@ def _options(report: Report) -> Iterator[str]:
 
 
 def _has_option(name: str, report: Report) -> bool:
-    """Return whether the release has the option. An option with its own row is not completed: --device would be read as --device-ids."""
-    meant = [name] if name in option_history.ROWS_BY_FLAG else options.complete_name(name, report.options)
-    return len(meant) == 1 and meant[0] in report.options
+    """Return whether the release has the option. An option with its own row is not completed: --device is not --device-ids."""
+    names = [name] if name in option_history.ROWS_BY_FLAG else options.complete_name(name, report.options)
+    return len(names) == 1 and names[0] in report.options
 
 
 def count_unknown(report: Report) -> int:
@@ -133,7 +130,7 @@ def count_unknown(report: Report) -> int:
 
 
 def _class(shape: str) -> str:
-    """A shape without its choices: a list of them is one word."""
+    """Return a shape without its choices."""
     if not shape.startswith("{"):
         return shape
     return "words" if shape.endswith(option_values.MANY_MARK) else "word"
@@ -149,27 +146,24 @@ def _architectures(report: Report) -> Iterator[str]:
 def _variables(report: Report) -> Iterator[str]:
     """Yield contradictions about variables; none where the release's variables are unknown."""
     version, read = versions.parse(report.version), set(report.variables)
-    for name in sorted(
-        (read | {environment.PREFIX + short for short in environment.variable_histories()}) - OF_NO_CHECK
-        if read
-        else ()
-    ):
+    known = {environment.PREFIX + short for short in environment.variable_histories()}
+    for name in sorted((read | known) - OF_NO_CHECK if read else ()):
         result = environment.find_unread(name, version) is None
         if result != (name in read) and name.startswith(environment.PREFIX):
             yield f"{name}: the tables say that it is {'read' if result else 'not read'}, and it is {'not ' if result else ''}read"
 
 
 def _config_file(report: Report) -> Iterator[str]:
-    did = report.cases.get("switch-off-in-a-config-file")
-    if did is not None and did.settings.get("prefix_caching") is False:
-        yield "a false in a --config file is heard, and the rule config-file-switches says that it is not"
+    result = report.cases.get("switch-off-in-a-config-file")
+    if result is not None and result.settings.get("prefix_caching") is False:
+        yield "a false in a --config file is used, but the rule config-file-switches says that it is ignored"
 
 
 # -- changes from release to release ---------------------------------------------------------------------------------------------
 
 
 def list_changes() -> list[Change]:
-    """Every change that the tables date, in the order of the releases."""
+    """Return every dated change in the tables, oldest release first."""
     dated = [*_option_changes(), *_setting_changes()]
     return sorted(dated, key=lambda value: (versions.parse(value.release), value.what))  # type: ignore[arg-type, return-value]
 
@@ -184,7 +178,7 @@ def _option_changes() -> Iterator[Change]:
 
 
 def _has(row: option_history.OptionChange) -> Seen:
-    """A release after it went tells nothing of its beginning."""
+    """Return whether a report has an option; None for releases after its removal."""
 
     def seen(report: Report) -> bool | None:
         gone = row.removed and versions.at_least(versions.parse(report.version), row.removed)
@@ -194,13 +188,13 @@ def _has(row: option_history.OptionChange) -> Seen:
 
 
 def _gone(row: option_history.OptionChange) -> Seen:
-    """A release before it came, or after it came back, tells nothing of its end."""
+    """Return whether an option is gone; None for releases before it was added, or after it was added again."""
 
     def seen(report: Report) -> bool | None:
         version = versions.parse(report.version)
-        came = not row.since or versions.at_least(version, row.since)
-        back = bool(row.added_again) and versions.at_least(version, row.added_again)
-        return row.flag not in report.options if came and not back else None
+        added = not row.since or versions.at_least(version, row.since)
+        added_again = bool(row.added_again) and versions.at_least(version, row.added_again)
+        return row.flag not in report.options if added and not added_again else None
 
     return seen
 
@@ -242,15 +236,15 @@ def _key_hidden(report: Report) -> bool | None:
 
 def _setting(case: str, name: str, value: object) -> Seen:
     def seen(report: Report) -> bool | None:
-        did = report.cases.get(case)
-        return None if did is None or name not in did.settings else did.settings[name] == value
+        result = report.cases.get(case)
+        return None if result is None or name not in result.settings else result.settings[name] == value
 
     return seen
 
 
 def _refused(case: str) -> Seen:
     def seen(report: Report) -> bool | None:
-        did = report.cases.get(case)
-        return None if did is None or did.not_here else not did.starts
+        result = report.cases.get(case)
+        return None if result is None or result.not_here else not result.starts
 
     return seen

@@ -1,11 +1,11 @@
-"""Takes in a release of vLLM: installs it, runs the cases, keeps its report, and prints what changed since the release before it.
+"""Adds a release of vLLM: installs it, runs the cases, stores its report, and prints the changes since the previous release.
 
     PYTHONPATH=src python -m tests.real_engine.releases.take_in 0.33.0        # make engine-release VERSION=0.33.0
 
-Three ways, the first that works: its build for a CPU; its Python files over the kernels of the newest release that has one (install.py);
-its wheel alone, whose source tells options, architectures and variables, and no case is run (wheel.py). The report says which.
+It uses the release's build for a CPU; if there is none, its Python files over the kernels of the newest release that has one
+(install.py); if that fails, only its wheel, for options, architectures and variables without running a case (wheel.py).
 
-Exit code 0: the tables hold for it. 1: they don't (what to correct is printed), or it can't be installed.
+Exit code 0: the tables agree with it. 1: they do not (the errors are printed), or it cannot be installed.
 """
 
 import os
@@ -22,7 +22,7 @@ TESTS = Path(__file__).parents[1] / "test_agreement.py"
 
 
 def main(version: str) -> int:
-    """Take one in; the exit code."""
+    """Add a release. Return the exit code."""
     try:
         if "SPARKWRIGHT_ENGINE" not in os.environ:
             ensure_installed(version, lambda text: print(text, flush=True))
@@ -39,7 +39,7 @@ def main(version: str) -> int:
 
 
 def _from_source(version: str) -> int:
-    """Keep what a release's wheel tells without being run; a report of a run that is kept stays."""
+    """Store the names in a release's wheel. A stored report of a run is not changed."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
@@ -60,13 +60,13 @@ def _written_ns(path: Path) -> int:
 
 
 def _run_cases(version: str) -> int:
-    """pytest's exit code: 1 when some case differs, which is what this is run for."""
+    """Run the cases. Return pytest's exit code: 1 if a case differs."""
     line = [sys.executable, "-m", "pytest", "-m", "engine", "-q", "--tb=line", "-p", "no:xdist", str(TESTS)]
     return subprocess.run(line, env={**os.environ, "SPARKWRIGHT_ENGINE_VERSION": version}, check=False).returncode
 
 
 def _print_changes(new: Report) -> int:
-    """Print what changed and what the tables have wrong; 1 when there is something of the latter."""
+    """Print the changes and the errors in the tables. Return 1 if there are errors."""
     old = compare.previous_report(new.version, sources.all_reports())
     print(f"\n# vLLM {new.version}" + (f" after {old.version}" if old else ": no older release is kept"))
     for heading, lines in compare.describe_changes(old, new).items() if old else ():
