@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.api_paths import ApiPath
+from sparkwright.gateway import statistics
 from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.host.gateway.haproxy_sockets import Endpoint
 from tests.gateway.loopback import (
@@ -29,6 +30,7 @@ from tests.waiting import wait_until
 pytestmark = needs_haproxy
 LIMIT = 2**20
 HI = [{"role": "user", "content": "hi"}]
+QWEN = {"model": "qwen", "messages": HI}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def lab(servers: dict[str, StreamServer], tmp_path_factory: pytest.TempPathFacto
 
 def test_the_model_in_the_body_selects_the_server(lab: RunningGateway) -> None:
     assert lab.chat({"messages": HI, "model": "org/small-1.5"}).json["from"] == "small"
-    assert lab.chat({"model": "qwen", "messages": HI}).json["from"] in ("one", "two")
+    assert lab.chat(QWEN).json["from"] in ("one", "two")
 
 
 def test_a_server_gets_its_own_key_and_never_the_key_of_a_client(
@@ -62,7 +64,7 @@ def test_a_server_gets_its_own_key_and_never_the_key_of_a_client(
 ) -> None:
     lab.chat({"model": "org/small-1.5", "messages": HI})
     assert "authorization" not in servers["small"].seen[-1]["headers"]
-    name = lab.chat({"model": "qwen", "messages": HI}).json["from"]
+    name = lab.chat(QWEN).json["from"]
     assert servers[name].seen[-1]["headers"]["authorization"] == "Bearer server-key-server-key"
 
 
@@ -78,7 +80,7 @@ def test_each_alias_of_a_model_is_listed_and_routed_to_its_servers(server: Strea
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/pooling"])
 def test_paths_of_the_engines_are_routed(lab: RunningGateway, path: str) -> None:
-    assert lab.ask("POST", path, {"model": "qwen", "messages": HI}).json["from"] in ("one", "two")
+    assert lab.ask("POST", path, QWEN).json["from"] in ("one", "two")
 
 
 def test_a_path_that_no_engine_of_the_group_serves_is_refused(server: StreamServer, tmp_path: Path) -> None:
@@ -253,7 +255,7 @@ def test_requests_beyond_the_slots_of_the_servers_wait_in_the_gateway(
         server.most = 0
         server.go_on.clear()
     with ThreadPoolExecutor(10) as pool:
-        answers = [pool.submit(lab.chat, {"model": "qwen", "messages": HI}) for _ in range(10)]
+        answers = [pool.submit(lab.chat, QWEN) for _ in range(10)]
         try:
             wait_until(partial(has_running_requests, pair, 4))
         finally:
@@ -328,7 +330,7 @@ def test_one_conversation_does_not_fill_one_server_while_others_are_idle(
         lab.up("qwen")
         try:
             for count in range(1, 13):
-                pool.submit(lab.chat, {"model": "qwen", "messages": HI})
+                pool.submit(lab.chat, QWEN)
                 wait_until(partial(has_running_requests, three_servers, count))
             running_counts = sorted(server.running for server in three_servers)
         finally:
@@ -342,9 +344,37 @@ def test_a_gateway_with_a_certificate_answers_https_only(tmp_path: Path, server:
     pem = (tmp_path / "lab.pem").read_text() + (tmp_path / "lab.key").read_text()
     rendered = build_gateway(build_model("qwen", server), tls=True)
     with run_gateway(tmp_path, rendered, pem) as lab:
-        body = {"model": "qwen", "messages": HI}
+        body = QWEN
         for door in (Endpoint(rendered.port, tls=True), Endpoint(rendered.port, True, lab.sockets)):
             answer = haproxy_sockets.send_request(door, CHAT, body, key=KEY, timeout_s=20)
             assert (answer.status, answer.data["from"]) == (200, "one")
         plain = haproxy_sockets.send_request(Endpoint(rendered.port), CHAT, body, key=KEY, timeout_s=20)
         assert plain.status in (0, 400)
+
+
+def read_model_statistics(lab: RunningGateway) -> dict[str, Any]:
+    return statistics.model_statistics(haproxy_sockets.read_statistics(lab.sockets))[0]
+
+
+def test_a_request_waits_for_its_server_and_counts_as_queued(tmp_path: Path, server: StreamServer) -> None:
+    server.healthy = False
+    with (
+        run_gateway(tmp_path, build_gateway(build_model("qwen", server), waits=True)) as lab,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        lab.up()
+        answer = pool.submit(lab.chat, QWEN)
+        wait_until(lambda: read_model_statistics(lab)["queued"] == 1)
+        assert [item["host"] for item in read_model_statistics(lab)["servers"]] == ["one"]
+        server.healthy = True
+        assert answer.result().json["from"] == "one"
+        lab.up("qwen")
+
+
+def test_a_request_whose_server_stays_down_gets_503_with_retry_after(tmp_path: Path, server: StreamServer) -> None:
+    server.healthy = False
+    with run_gateway(tmp_path, build_gateway(build_model("qwen", server), waits=True, queue_s=1)) as lab:
+        lab.up()
+        answer = lab.chat(QWEN)
+    assert (*answer.error, answer.headers["retry-after"]) == (503, "overloaded", "5")
+    assert not server.seen

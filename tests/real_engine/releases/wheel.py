@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python -m tests.real_engine.releases.wheel vllm-0.33.0-*.whl        # prints the number of each
 
-Nothing in the wheel is executed, only its source is parsed. So the values and default of an option, and the resolved settings, are unknown.
+The source in the wheel is parsed, not executed. So the values and the default of an option, and the resolved settings, are unknown.
 """
 
 import ast
@@ -31,7 +31,7 @@ PREFIX = "VLLM_"
 
 @dataclass(frozen=True)
 class Wheel:
-    """The names found in a release's source."""
+    """The names in a release's source."""
 
     options: frozenset[str]  # without the leading dashes
     architectures: frozenset[str]
@@ -39,20 +39,9 @@ class Wheel:
 
     def report(self, version: str, date: str) -> Report:
         """Return a report with these names and without cases: shapes and defaults are unknown."""
-        return Report(
-            version=version,
-            date=date,
-            torch="none",
-            key_shown=None,
-            options=dict.fromkeys(sorted(self.options), ""),
-            defaults={},
-            architectures=tuple(sorted(self.architectures)),
-            cases={},
-            lines=(),
-            figures={},
-            kernels="none",
-            variables=tuple(sorted(self.variables)),
-        )
+        options = dict.fromkeys(sorted(self.options), "")
+        architectures, variables = tuple(sorted(self.architectures)), tuple(sorted(self.variables))
+        return Report(version, date, "none", None, options, {}, {}, architectures, (), {}, "none", variables)
 
 
 def read_wheel(path: Path) -> Wheel:
@@ -64,18 +53,14 @@ def read_wheel(path: Path) -> Wheel:
         trees = {name: ast.parse(archive.read(name)) for name in (REGISTRY, VARIABLES) if name in archive.namelist()}
     if not parsers or len(trees) < 2:
         raise ValueError(f"{path.name} has no parser, registry or environment where vLLM keeps them")
-    options_found = dict(option for tree in parsers for option in _options(tree))
-    options = {*options_found, "help"}
-    if paired:
-        options |= {
-            other + name.removeprefix(prefix)
-            for name, pairs in options_found.items()
-            for prefix, other in OPPOSITES.items()
-            if pairs and name.startswith(prefix)
-        }
-    return Wheel(
-        frozenset(options), frozenset(_architectures(trees[REGISTRY])), frozenset(_variables(trees[VARIABLES]))
-    )
+    may_have_opposite = dict(option for tree in parsers for option in _options(tree))
+    options = {*may_have_opposite, "help"}
+    for name, may in may_have_opposite.items():
+        for prefix, opposite in OPPOSITES.items():
+            if paired and may and name.startswith(prefix):
+                options.add(opposite + name.removeprefix(prefix))
+    architectures, variables = _architectures(trees[REGISTRY]), _variables(trees[VARIABLES])
+    return Wheel(frozenset(options), frozenset(architectures), frozenset(variables))
 
 
 def list_variables(source: bytes | str) -> frozenset[str]:
@@ -84,7 +69,7 @@ def list_variables(source: bytes | str) -> frozenset[str]:
 
 
 def _options(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Yield each option, and whether it may have an opposite: one with a value, or one that can only be turned on, has none."""
+    """Yield each option, and whether it may have an opposite, unlike an option with an explicit action."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             action = [word for key in node.keywords if key.arg == "action" for word in _words([key.value])]
@@ -112,13 +97,10 @@ def _variables(tree: ast.Module) -> Iterator[str]:
 
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        value = getattr(node, "value", None)
-        for target in targets:
-            if isinstance(target, ast.Name) and value is not None:
-                yield target.id, value
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    yield target.id, node.value
 
 
 def _words(nodes: Iterable[ast.expr]) -> Iterator[str]:
@@ -129,8 +111,8 @@ def _words(nodes: Iterable[ast.expr]) -> Iterator[str]:
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        found = read_wheel(path)
-        print(
-            f"{path.name}: {len(found.options)} options, {len(found.architectures)} architectures, "
-            f"{len(found.variables)} variables"
+        names = read_wheel(path)
+        counts = (
+            f"{len(names.options)} options, {len(names.architectures)} architectures, {len(names.variables)} variables"
         )
+        print(f"{path.name}: {counts}")
