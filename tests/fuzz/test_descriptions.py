@@ -10,16 +10,11 @@ from sparkwright.engines.openai import description
 from tests.fuzz.harness import damaged_values, feed, feed_json
 
 SECTION: dict[str, Any] = {
-    "port": 8000,
-    "health": "/health",
-    "loading": [503, 425],
-    "models": "/v1/models",
-    "version": "/version",
+    "port": 8000, "health": "/health", "loading": [503, 425], "models": "/v1/models", "version": "/version",
     "settings": {"path": "/server_info", "max_model_len": "config.max_seq_len", "version": "version"},
     "metrics": {"path": "/metrics", "running": "requests_running", "heartbeat": 'steps_total{mode="decode"}'},
-    "public": ["/ping"],
-    "key": {"env": "SERVER_KEY"},
-}
+    "public": ["/ping"], "key": {"env": "SERVER_KEY"},
+}  # fmt: skip
 ANSWER: dict[str, Any] = {"config": {"max_seq_len": 4096}, "version": "1.2.3"}
 METRICS = "".join(f"{name} {value}\n" for name, value in (("requests_running", 2), ('steps_total{mode="decode"}', 7)))
 

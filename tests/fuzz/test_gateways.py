@@ -30,12 +30,10 @@ STATISTICS = (
 INFO = b"Name: HAProxy\nVersion: 2.6.12\nDescription: gateway " + b"a" * 64 + b"\n"
 ROUTED = {"model": "qwen", "requests": 5, "running": 1, "queued": 0, "errors": 0, "on_demand": False}
 STATE = {
-    "running": True,
-    "verified": True,
-    "changed": [],
+    "running": True, "verified": True, "changed": [],
     "clients": [{"client": "alice", **dict.fromkeys((*usage.FIELDS, "running", "tokens_per_day"), 1)}],
     "models": [{**ROUTED, "servers": [{"host": "spark1", "state": "up", "running": 1, "requests": 5}]}],
-}
+}  # fmt: skip
 
 
 @pytest.fixture

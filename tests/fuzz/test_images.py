@@ -24,22 +24,17 @@ INDEX = {
     ],
 }  # fmt: skip
 MANIFEST = {
-    "schemaVersion": 2,
-    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+    "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
     "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "size": 9, "digest": ZERO},
     "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "size": 10**9, "digest": ZERO}] * 3,
-}
+}  # fmt: skip
 CONFIG = {
-    "os": "linux",
-    "architecture": "arm64",
-    "created": "2026-11-02T08:14:51.123456789Z",
+    "os": "linux", "architecture": "arm64", "created": "2026-11-02T08:14:51.123456789Z",
     "config": {"Env": ["PATH=/bin", "VLLM_VERSION=0.32.0"], "Labels": {"ai.vllm.version": "0.32.0"}, "Cmd": ["x"]},
     "rootfs": {"type": "layers", "diff_ids": [ZERO]},
-}
-DISTRIBUTION = {
-    "Descriptor": {"mediaType": INDEX["mediaType"], "digest": ZERO, "size": 1},
-    "Platforms": [{"architecture": "amd64", "os": "linux"}],
-}
+}  # fmt: skip
+DESCRIPTOR = {"mediaType": INDEX["mediaType"], "digest": ZERO, "size": 1}
+DISTRIBUTION = {"Descriptor": DESCRIPTOR, "Platforms": [{"architecture": "amd64", "os": "linux"}]}
 CONTAINER: dict[str, Any] = {
     "Id": "ab" * 32, "Name": "/qwen35", "Image": ZERO, "RestartCount": 0,
     "State": {"Status": "running", "Running": True, "StartedAt": "2026-11-02T08:14:51.123456789Z", "ExitCode": 0},

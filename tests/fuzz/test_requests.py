@@ -6,14 +6,13 @@ from typing import Any
 
 from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
-from sparkwright.protocol import expressions
 from sparkwright.protocol.events import Event, decode, encode
 from sparkwright.protocol.plan import Block, Plan, Step, Task
 from sparkwright.runner import request as requests
 from sparkwright.runner.play import PlayRun
 from sparkwright.secret import Secret
 from sparkwright.trust.redact import Redactor
-from tests.fuzz.harness import damaged_values, feed, feed_json, feed_texts
+from tests.fuzz.harness import damaged_values, feed, feed_json
 
 INNER = Block("b2", "inner", (Task("t5", "e", "fail", {"msg": "{{ a }}"}, open=("msg",)),), when=("a == 'b'",))
 STEPS: tuple[Step, ...] = (
@@ -40,13 +39,6 @@ HEADERS: list[Any] = [
     {"verb": "health", "smoke": True, "token_s": 3.5},
     {"verb": "checks", "since_s": 1e9},
     {"verb": "unlock", "how": "kill", "run": "x"},
-]
-EXPRESSIONS = [
-    b"a.failed or not v",
-    b"{{ a.msg | default('x') ~ v }}",
-    b"{% for x in deep.a %}{{ loop.index * 2 ** 3 }}{% endfor %}",
-    b"{{ (deep.a | length) / 2 > 1 and a is failed }}",
-    b"{{ '%05d %s' | format(3, 'x') | center(20) | quote }}",
 ]
 HIDDEN = Redactor(["hf_0123456789", "geheim '\" ë"])
 
@@ -92,21 +84,6 @@ def test_damaged_requests() -> None:
 
 def test_damaged_plans(tmp_path: Path) -> None:
     feed(lambda value: run_plan(value, tmp_path), damaged_values([PLAN]))
-
-
-def test_damaged_expressions() -> None:
-    names = {"a": {"failed": True, "msg": "no"}, "v": "x", "deep": {"a": [1, "b"]}}
-
-    def read_value(expression: str) -> None:
-        expressions.names_in_value(expression)
-        expressions.render(expression, names)
-
-    def read_condition(expression: str) -> None:
-        expressions.names_in_condition(expression)
-        expressions.all_true((expression,), names)
-
-    feed_texts(read_value, EXPRESSIONS, refuses=(expressions.ExpressionError,))
-    feed_texts(read_condition, EXPRESSIONS, refuses=(expressions.ExpressionError,))
 
 
 def test_redaction_keeps_the_structure_of_events() -> None:

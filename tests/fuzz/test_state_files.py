@@ -33,13 +33,9 @@ GOOD: dict[str, Any] = {
     "spec": ContainerSpec("qwen35", "vllm/vllm-openai:v0.11@sha256:" + "0" * 64, ports=("8000:8000",)).to_json(),
     "model": {"id": "Qwen/Qwen3", "commit": "c" * 40, "dir": "~/m", "files": [{"path": "a", "size_bytes": 1}]},
     "serve": {"served_name": "qwen", "utilization": 0.8, "ready_s": 300.0, "tok_per_s": 30, "stop_timeout_s": 60},
-    "measured": {"ready_s": 212.5, "tok_per_s": 31.4},
-    "held_bytes": 10**11,
-    "container_id": "abc",
-    "restart_count": 0,
-    "run": "run-1",
-    "since": 1_795_000_000.0,
-}
+    "measured": {"ready_s": 212.5, "tok_per_s": 31.4}, "held_bytes": 10**11, "container_id": "abc", "restart_count": 0,
+    "run": "run-1", "since": 1_795_000_000.0,
+}  # fmt: skip
 CHECK = Record(
     *(1_795_000_000.0, "ok", "ok", 1_794_000_000.0), why="it generates", evidence=(Evidence("token", "ok", "made"),)
 ).to_json()
@@ -49,11 +45,9 @@ CHECK_HISTORY = {
     "broken": {"id": "abc", "why": "x"}, "heals": [1.0], "speed": {"tok_per_s": 30.0, "measured_s": 1.0},
 }  # fmt: skip
 REFERENCE = {
-    "prompts": 1,
-    "since": 1.0,
-    "key": {"model": "m"},
+    "prompts": 1, "since": 1.0, "key": {"model": "m"},
     "texts": [{"text": f"one, two{n}", "steps": [[["one", -0.1], [f"two{n}", -0.7]]]} for n in range(3)],
-}
+}  # fmt: skip
 BASELINE = {
     "tok_per_s": {"count": 30.0}, "deviation": 0.01, "runs": 5, "clock_mhz": None, "key": {"model": "m"}, "about": {},
 }  # fmt: skip

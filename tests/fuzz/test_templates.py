@@ -17,6 +17,11 @@ EXPRESSIONS = [
     b"{% macro m(x) %}{{ x * 2 }}{% endmacro %}{{ m('ab') | center(10) | indent(4) }}",
     b"{{ '%5d' % 3 }}{{ name.replace('a', 'b').ljust(9) }}{% set x = [1] + [2] %}{{ x | length }}",
     b"not image.changed and (name == 'x' or ports[0] is defined)",
+    b"a.failed or not v",
+    b"{{ a.msg | default('x') ~ v }}",
+    b"{% for x in deep.a %}{{ loop.index * 2 ** 3 }}{% endfor %}",
+    b"{{ (deep.a | length) / 2 > 1 and a is failed }}",
+    b"{{ '%05d %s' | format(3, 'x') | center(20) | quote }}",
 ]
 NAMES = {
     "facts": {"memory_bytes": 2**37, "gpu": None},
@@ -27,6 +32,9 @@ NAMES = {
     "flags": {"max-num-seqs": 8},
     "text": "a" * 1000,
     "things": ["a" * 100_000] * 100,
+    "a": {"failed": True, "msg": "no"},
+    "v": "x",
+    "deep": {"a": [1, "b"]},
 }
 
 

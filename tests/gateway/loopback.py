@@ -296,6 +296,14 @@ def run_gateway(folder: Path, rendered: Gateway, pem: str = "") -> Iterator[Runn
         process.wait()
 
 
+@contextlib.contextmanager
+def serve_models(folder: Path, *models: Model, **changes: Any) -> Iterator[RunningGateway]:
+    """Run a gateway of these models during the `with` block, which begins when all of them are up."""
+    with run_gateway(folder, build_gateway(*models, **changes)) as gateway:
+        gateway.up(*(name for model in models for name in model.names))
+        yield gateway
+
+
 def _wait_until_listening(running: RunningGateway) -> None:
     until_s = time.monotonic() + DEADLINE_S
     while running.process.poll() is None and time.monotonic() < until_s:

@@ -26,6 +26,7 @@ from tests.gateway.loopback import (
     client_key,
     needs_haproxy,
     run_gateway,
+    serve_models,
 )
 from tests.gateway.test_operations import reload_gateway
 from tests.waiting import wait_until
@@ -53,8 +54,7 @@ def servers() -> Iterator[dict[str, StreamServer]]:
 @pytest.fixture(scope="module")
 def lab(servers: dict[str, StreamServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     models = build_model("qwen", servers["one"]), build_model("org/small", servers["small"])
-    with run_gateway(tmp_path_factory.mktemp("gateway"), build_gateway(*models, named=CLIENTS)) as lab:
-        lab.up("qwen", "org/small")
+    with serve_models(tmp_path_factory.mktemp("gateway"), *models, named=CLIENTS) as lab:
         yield lab
 
 
@@ -135,8 +135,7 @@ def test_a_client_can_use_only_its_models(lab: RunningGateway) -> None:
 def test_an_adapter_is_allowed_without_its_model_and_the_model_without_it(server: StreamServer, tmp_path: Path) -> None:
     small = replace(build_model("small", server), aliases=("fast", "sql", "law"), adapters=("sql", "law"))
     named = (Client("all"), Client("base", models=("fast",)), Client("one", models=("sql",)))
-    with run_gateway(tmp_path, build_gateway(small, named=named)) as lab:
-        lab.up(*small.names)
+    with serve_models(tmp_path, small, named=named) as lab:
         allowed = {
             client.name: [name for name in small.names if chat_as(lab, client.name, name).status == 200]
             for client in named
@@ -195,8 +194,7 @@ def test_without_clients_the_configuration_does_not_mention_them(server: StreamS
 def counting(server: StreamServer, tmp_path: Path) -> Iterator[RunningGateway]:
     """A gateway that has not counted anything yet."""
     named = (Client("alice", tokens_per_day=100), Client("bob"))
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", server, slots=1), named=named)) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", server, slots=1), named=named) as lab:
         yield lab
 
 
@@ -277,8 +275,7 @@ def test_a_large_usage_file_is_summed_up_without_its_damaged_lines(server: Strea
     day = usage_file(tmp_path / "sockets")
     hostile = "x\n\n  \nalice 1 x\n" + "bob " + "9 " * 500 + "\neve 1 99999999999999999999\n"
     day.write_text(hostile + "alice 1 2 3 0 0 0 0\n" * 20_000)
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", server), named=(Client("alice"),))) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", server), named=(Client("alice"),)) as lab:
         wait_until(lambda: day.stat().st_size < 5000)
         wait_for_file(lab, "alice", prompt_tokens=40_000)
         assert chat_as(lab, "alice", usage=token_usage(1, 1)).status == 200

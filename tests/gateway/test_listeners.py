@@ -25,6 +25,7 @@ from tests.gateway.loopback import (
     build_model,
     needs_haproxy,
     run_gateway,
+    serve_models,
 )
 from tests.waiting import wait_until
 
@@ -41,8 +42,7 @@ MIB = 2**20
 @pytest.fixture
 def lab(tmp_path: Path, server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningGateway]:
     monkeypatch.setattr(listeners, "HEAD_TIMEOUT_S", 600)  # longer than any test
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", server, slots=0), clients=256)) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", server, slots=0), clients=256) as lab:
         yield lab
 
 
@@ -132,8 +132,7 @@ def test_the_timeout_of_clients_does_not_limit_the_wait_for_a_server(
 ) -> None:
     monkeypatch.setattr(render, "CLIENT_TIMEOUT_S", 1)
     server.go_on.clear()
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", server))) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", server)) as lab:
         threading.Timer(2.5, server.go_on.set).start()
         assert lab.chat({"model": "qwen", "stream": True}).body.endswith(b"data: [DONE]\n\n")
 

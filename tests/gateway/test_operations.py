@@ -26,6 +26,7 @@ from tests.gateway.loopback import (
     build_model,
     needs_haproxy,
     run_gateway,
+    serve_models,
 )
 from tests.project.test_gateway_routes import write_certificate
 
@@ -34,8 +35,7 @@ pytestmark = needs_haproxy
 
 @pytest.fixture
 def lab(tmp_path: Path, server: StreamServer, other: StreamServer) -> Iterator[RunningGateway]:
-    with run_gateway(tmp_path, build_gateway(build_model("org/qwen", server, other))) as lab:
-        lab.up("org/qwen")
+    with serve_models(tmp_path, build_model("org/qwen", server, other)) as lab:
         yield lab
 
 
@@ -197,8 +197,7 @@ def test_an_interim_server_gets_requests_only_while_it_is_ready_also_after_a_rel
     with contextlib.ExitStack() as stack:
         interim = stack.enter_context(StreamServer("one::interim"))
         upstream = replace(model.upstreams[0], interim_port=interim.port)
-        lab = stack.enter_context(run_gateway(tmp_path, build_gateway(replace(model, upstreams=(upstream,)))))
-        lab.up("org/qwen")
+        lab = stack.enter_context(serve_models(tmp_path, replace(model, upstreams=(upstream,))))
         config = (lab.folder / render.CONFIG_FILE).read_text()
         assert server_state(lab, "one::interim") == "maintenance" and not interim.seen
         (row,) = statistics.model_statistics(haproxy_sockets.read_statistics(lab.sockets))

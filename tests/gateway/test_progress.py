@@ -22,10 +22,9 @@ from tests.gateway.loopback import (
     LoopbackServer,
     RunningGateway,
     StreamServer,
-    build_gateway,
     build_model,
     needs_haproxy,
-    run_gateway,
+    serve_models,
 )
 from tests.waiting import wait_until
 
@@ -102,8 +101,7 @@ def run_watched(folder: Path, *servers: Any, counters: Progress = PROGRESS, **ch
     """Run a gateway that watches the counters of these servers, all of them up."""
     model = build_model("qwen", *servers)
     watched = replace(model, upstreams=tuple(replace(upstream, progress=counters) for upstream in model.upstreams))
-    with run_gateway(folder, build_gateway(watched, stuck_s=STUCK_S, **changes)) as lab:
-        lab.up("qwen")
+    with serve_models(folder, watched, stuck_s=STUCK_S, **changes) as lab:
         wait_until(lambda: not any(is_down(lab, server.name) for server in servers))
         yield lab
 

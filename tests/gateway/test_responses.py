@@ -13,10 +13,9 @@ from tests.gateway.loopback import (
     JsonHandler,
     LoopbackServer,
     RunningGateway,
-    build_gateway,
     build_model,
     needs_haproxy,
-    run_gateway,
+    serve_models,
 )
 
 pytestmark = needs_haproxy
@@ -71,9 +70,8 @@ def servers() -> Iterator[tuple[StoringServer, StoringServer]]:
 def lab(
     servers: tuple[StoringServer, StoringServer], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningGateway]:
-    rendered = build_gateway(build_model("qwen", *servers), build_model("org/small", servers[1]))
-    with run_gateway(tmp_path_factory.mktemp("gateway"), rendered) as lab:
-        lab.up("qwen", "org/small")
+    models = build_model("qwen", *servers), build_model("org/small", servers[1])
+    with serve_models(tmp_path_factory.mktemp("gateway"), *models) as lab:
         yield lab
 
 

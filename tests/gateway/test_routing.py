@@ -23,6 +23,7 @@ from tests.gateway.loopback import (
     build_model,
     needs_haproxy,
     run_gateway,
+    serve_models,
 )
 from tests.project.test_gateway_routes import write_certificate
 from tests.waiting import wait_until
@@ -48,9 +49,8 @@ def three_servers() -> Iterator[list[StreamServer]]:
 @pytest.fixture(scope="module")
 def lab(servers: dict[str, StreamServer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     qwen = build_model("qwen", servers["one"], servers["two"], slots=2, key="server_key of qwen")
-    rendered = build_gateway(qwen, build_model("org/small-1.5", servers["small"]))
-    with run_gateway(tmp_path_factory.mktemp("gateway"), rendered) as lab:
-        lab.up("qwen", "org/small-1.5")
+    small = build_model("org/small-1.5", servers["small"])
+    with serve_models(tmp_path_factory.mktemp("gateway"), qwen, small) as lab:
         yield lab
 
 
@@ -70,8 +70,7 @@ def test_a_server_gets_its_own_key_and_never_the_key_of_a_client(
 
 def test_each_alias_of_a_model_is_listed_and_routed_to_its_servers(server: StreamServer, tmp_path: Path) -> None:
     small = replace(build_model("small", server), aliases=("claude-sonnet-4-5", "org/fast"))
-    with run_gateway(tmp_path, build_gateway(small)) as lab:
-        lab.up("small", "claude-sonnet-4-5", "org/fast")
+    with serve_models(tmp_path, small) as lab:
         for name in small.names:
             assert lab.chat({"model": name, "messages": HI}).json["from"] == "one"
             assert server.seen[-1]["body"]["model"] == name
@@ -84,8 +83,7 @@ def test_paths_of_the_engines_are_routed(lab: RunningGateway, path: str) -> None
 
 
 def test_a_path_that_no_engine_of_the_group_serves_is_refused(server: StreamServer, tmp_path: Path) -> None:
-    with run_gateway(tmp_path, build_gateway(build_model("small", server), paths=(ApiPath(CHAT),))) as lab:
-        lab.up("small")
+    with serve_models(tmp_path, build_model("small", server), paths=(ApiPath(CHAT),)) as lab:
         assert lab.ask("POST", "/v1/messages", {"model": "small"}).error == (404, "unknown_url")
 
 
@@ -266,9 +264,8 @@ def test_requests_beyond_the_slots_of_the_servers_wait_in_the_gateway(
 
 
 def test_a_request_that_waits_too_long_gets_503_with_retry_after(tmp_path: Path, server: StreamServer) -> None:
-    rendered = build_gateway(build_model("qwen", server, slots=1), queue_s=1)
-    with run_gateway(tmp_path, rendered) as lab, ThreadPoolExecutor(1) as pool:
-        lab.up("qwen")
+    model = build_model("qwen", server, slots=1)
+    with serve_models(tmp_path, model, queue_s=1) as lab, ThreadPoolExecutor(1) as pool:
         server.go_on.clear()
         pool.submit(lab.chat, {"model": "qwen"})
         assert server.part_sent.acquire(timeout=10)
@@ -278,8 +275,7 @@ def test_a_request_that_waits_too_long_gets_503_with_retry_after(tmp_path: Path,
 
 
 def test_a_server_that_generates_nothing_is_down_until_it_generates_again(tmp_path: Path, server: StreamServer) -> None:
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", server))) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", server)) as lab:
         server.healthy = False
         lab.up()
         answer = lab.chat({"model": "qwen"})
@@ -291,16 +287,14 @@ def test_a_server_that_generates_nothing_is_down_until_it_generates_again(tmp_pa
 def test_an_embedding_server_is_up_if_it_returns_a_vector(
     tmp_path: Path, server: StreamServer, other: StreamServer
 ) -> None:
-    rendered = build_gateway(build_model("text", server), build_model("vectors", other, task="embed"))
-    with run_gateway(tmp_path, rendered) as lab:
-        lab.up("text", "vectors")
+    models = build_model("text", server), build_model("vectors", other, task="embed")
+    with serve_models(tmp_path, *models) as lab:
         other.healthy = False
         lab.up("text")
 
 
 def test_requests_with_the_same_prefix_go_to_the_same_server(tmp_path: Path, three_servers: list[StreamServer]) -> None:
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", *three_servers), affinity="prefix")) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", *three_servers), affinity="prefix") as lab:
 
         def find_server(path: str, body: dict[str, Any]) -> str:
             lab.idle()
@@ -325,9 +319,8 @@ def test_one_conversation_does_not_fill_one_server_while_others_are_idle(
     """By prefix all of these requests belong to one server; it takes three quarters of them."""
     for server in three_servers:
         server.go_on.clear()
-    rendered = build_gateway(build_model("qwen", *three_servers, slots=16), affinity="prefix")
-    with run_gateway(tmp_path, rendered) as lab, ThreadPoolExecutor(12) as pool:
-        lab.up("qwen")
+    model = build_model("qwen", *three_servers, slots=16)
+    with serve_models(tmp_path, model, affinity="prefix") as lab, ThreadPoolExecutor(12) as pool:
         try:
             for count in range(1, 13):
                 pool.submit(lab.chat, QWEN)

@@ -20,10 +20,9 @@ from tests.gateway.loopback import (
     LoopbackServer,
     RunningGateway,
     StreamServer,
-    build_gateway,
     build_model,
     needs_haproxy,
-    run_gateway,
+    serve_models,
 )
 from tests.gateway.newer_haproxy import FOLDER, PROGRAM
 
@@ -92,11 +91,7 @@ def adds_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_a_request_without_an_answer_is_retried_at_another_server(
     tmp_path: Path, dying: DyingServer, other: StreamServer, adds_errors: bool
 ) -> None:
-    with (
-        DyingServer("three") as third,
-        run_gateway(tmp_path, build_gateway(build_model("qwen", dying, other, third))) as lab,
-    ):
-        lab.up("qwen")
+    with DyingServer("three") as third, serve_models(tmp_path, build_model("qwen", dying, other, third)) as lab:
         answers = []
         for _ in range(12):
             lab.idle()  # by leastconn a busy server comes last: the other two would alternate until no retry is left
@@ -108,8 +103,7 @@ def test_a_request_without_an_answer_is_retried_at_another_server(
 def test_a_request_that_crashes_the_only_server_is_not_sent_again(
     tmp_path: Path, dying: DyingServer, waits: bool
 ) -> None:
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", dying), waits=waits)) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", dying), waits=waits) as lab:
         assert lab.chat(BODY).error == (502, "server_gone")
     assert dying.requests == 1
 
@@ -150,8 +144,7 @@ def test_client_libraries_raise_an_error_for_a_broken_stream(
 ) -> None:
     """With a newer HAProxy it is an error of the API, otherwise an error of the connection."""
     errors = (openai.APIError, anthropic.APIError) if adds_errors else (Exception,)
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", dying))) as lab:
-        lab.up("qwen")
+    with serve_models(tmp_path, build_model("qwen", dying)) as lab:
         client = build_client(lab, kind)
         stream = iter(ask(client))
         assert next(stream)
@@ -167,10 +160,11 @@ def test_a_broken_stream_has_no_end(tmp_path: Path, dying: DyingServer, adds_err
     """So even a client that ignores errors can tell that the answer is incomplete."""
     if ends:
         dying.go_on.set()
-    with run_gateway(tmp_path, build_gateway(build_model("qwen", dying), answer_s=2)) as lab:
-        lab.up("qwen")
-        with pytest.raises(http.client.IncompleteRead) as raised:
-            lab.begin_stream(**BODY).read()
+    with (
+        serve_models(tmp_path, build_model("qwen", dying), answer_s=2) as lab,
+        pytest.raises(http.client.IncompleteRead) as raised,
+    ):
+        lab.begin_stream(**BODY).read()
     events = raised.value.partial.decode().split("\n\n")
     assert events[0] == CHAT.strip() and "[DONE]" not in events
     added = [json.loads(event.strip().removeprefix("data: "))["error"]["code"] for event in events[1:] if event.strip()]

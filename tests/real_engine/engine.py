@@ -37,13 +37,9 @@ STOPS_WITHIN_S = 30.0
 
 #: the readings depend on the log level INFO, vLLM's default, and are compared with /server_info, which needs the dev mode
 ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "INFO",
-    "VLLM_SERVER_DEV_MODE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-}
+    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "INFO", "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -172,20 +168,23 @@ class Server:
             self.transitions.append((round(time.monotonic() - self.started_s, 2), state))
 
 
+def start_vllm(
+    engine: Engine, words: Sequence[str], output: Any, environment: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.Popen[bytes]:
+    """Start `vllm serve` with these arguments, in a new session."""
+    return subprocess.Popen(
+        [engine.venv / "bin" / "vllm", "serve", *words], stdin=subprocess.DEVNULL, stdout=output,
+        stderr=subprocess.STDOUT, env={**engine.environment(), **environment}, start_new_session=True,
+    )  # fmt: skip
+
+
 @contextlib.contextmanager
 def serving(engine: Engine, argv: Sequence[str], log: Path) -> Iterator[Server]:
     """Run vLLM with these arguments on a free port during the `with` block, which begins when it is ready or has exited."""
     port = free_port()
     words = (*argv, "--host", "127.0.0.1", "--port", str(port))
     log.parent.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(
-        [engine.venv / "bin" / "vllm", "serve", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=engine.environment(),
-        start_new_session=True,
-    )
+    process = start_vllm(engine, words, subprocess.PIPE)
     server = Server(words, port, log, process)
     server.follow()
     try:

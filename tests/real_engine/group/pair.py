@@ -28,7 +28,7 @@ from sparkwright.project.inventory.inventory import Inventory
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Change
 from tests.engines.vllm.group_proof import GroupProof, evaluate_group
-from tests.real_engine.engine import VERSION, Engine
+from tests.real_engine.engine import VERSION, Engine, start_vllm
 from tests.remote.sshd import free_port
 
 #: hosts, in the order of their ranks
@@ -167,12 +167,5 @@ def _start_member(
     words = list(spec["command"])
     for flag, value in changes.items():
         words[words.index(flag) + 1] = value
-    with log.open("wb") as out:
-        return subprocess.Popen(
-            [engine.venv / "bin" / "vllm", "serve", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**engine.environment(), **THREADS, **spec["env"]},
-            start_new_session=True,
-        )
+    with log.open("wb") as output:
+        return start_vllm(engine, words, output, {**THREADS, **spec["env"]})
