@@ -34,7 +34,8 @@ import psutil
 from tests.e2e.alone import MODEL as ALONE
 from tests.e2e.alone import single_server
 from tests.e2e.two_hosts import HOSTS, MODEL, TwoHostProject, two_host_project
-from tests.gateway.loopback import StreamServer, build_gateway, build_model, run_gateway
+from tests.gateway.loopback import build_gateway, build_model, run_gateway
+from tests.gateway.servers import StreamServer
 from tests.gateway.steady import DIALECTS, SentRequest, SteadyClients
 
 from sparkwright.gateway import render

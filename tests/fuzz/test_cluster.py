@@ -77,11 +77,9 @@ def test_damaged_lines_of_a_session_are_not_authentic() -> None:
 
 
 def test_messages_as_values() -> None:
-    feed(
-        lambda value: validate_message(value, MESSAGES) if isinstance(value, dict) else None,
-        damaged_values(MEMBER_MESSAGES),
-        refuses=(WireError,),
-    )
+    def validate(message: Any) -> None:
+        if isinstance(message, dict):
+            validate_message(message, MESSAGES)
 
     def apply(message: Any) -> None:
         state = ClusterState(PAIR)
@@ -90,6 +88,7 @@ def test_messages_as_values() -> None:
                 state.apply(validate_message(event, EVENTS))
             json.dumps(state.shared_data(next(iter(state._shared))))
 
+    feed(validate, damaged_values(MEMBER_MESSAGES), refuses=(WireError,))
     feed(apply, damaged_values(HEAD_MESSAGES), refuses=(WireError,))
 
 

@@ -215,13 +215,12 @@ def test_every_command_over_ssh_is_tested() -> None:
 
 
 COPY = ["images.copy", "--to", PEERS, "--image", IMAGE]
-ADD = ["hosts.add", "new"]
 COMMANDS: dict[str, list[str]] = {
     "images.copy": [*COPY, "--from", SENDER],
     "images.copy of a liar": [*COPY, "--from", LIAR],
     "runtime.install": ["runtime.install", "--host", PEERS],
-    "hosts.add": [*ADD, "--yes"],
-    "hosts.add as JSON": [*ADD, "--json"],
+    "hosts.add": ["hosts.add", "new", "--yes"],
+    "hosts.add as JSON": ["hosts.add", "new", "--json"],
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from sparkwright import host_side
@@ -25,7 +26,7 @@ from sparkwright.modules.server import stop
 from sparkwright.modules.server.records import LastGood
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.plan import Plan, Task
-from sparkwright.runner import run, status
+from sparkwright.runner import records, run, status
 from tests.fuzz.harness import damaged_texts, damaged_values, feed
 from tests.modules.context import RecordingContext
 
@@ -70,7 +71,8 @@ def context(tmp_path: Path) -> RecordingContext:
 def read_verified_states(context: RecordingContext) -> None:
     good = verified_states.load_last(context.state)
     verified_states.load_earlier(context.state)
-    LastGood().run(LastGood.Args(name="qwen35"), _IdleHost(context))
+    context.docker = _NoContainers  # type: ignore[assignment, method-assign]
+    LastGood().run(LastGood.Args(name="qwen35"), context)
     holders.recorded_bytes(context, "abc")
     stop._describe_cost(1, context, "")
     crash_loop._read_samples({"Id": "abc"}, context)
@@ -89,23 +91,13 @@ def read_restart_plan(context: RecordingContext) -> None:
     assert decision.message or (decision.plan is not None and Plan.from_json(decision.plan.to_json()))
 
 
-class _IdleHost(RecordingContext):
-    """A host without containers."""
-
-    def __init__(self, original: RecordingContext) -> None:
-        super().__init__(original.machine.home)
-
-    def docker(self) -> Any:
-        return _NoContainers()
-
-
 class _NoContainers:
+    """A Docker Engine without containers."""
+
     api = property(lambda self: self)
 
     def inspect_container(self, name: str) -> Any:
-        from docker.errors import NotFound
-
-        raise NotFound("none")
+        raise docker.errors.NotFound("none")
 
     def containers(self, **options: Any) -> list[dict[str, Any]]:
         return []
@@ -146,8 +138,6 @@ def read_runs(context: RecordingContext) -> None:
 
 
 def read_history(context: RecordingContext) -> None:
-    from sparkwright.runner import records
-
     for row in records.read_history({}, context.machine, context.state):
         assert row["event"] == "history"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway.loopback import StreamServer
+from tests.gateway.servers import StreamServer
 
 
 @pytest.fixture

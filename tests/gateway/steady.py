@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.waiting import wait_until
+
 #: an answer that takes longer has hung and counts as failed
 ANSWER_TIMEOUT_S = 120.0
 CHAT = "/v1/chat/completions"
@@ -129,11 +131,9 @@ class SteadyClients:
             self.asked.extend([SentRequest(0.0, ANSWER_TIMEOUT_S, "hung", True, self.dialects[0])] * hung)
 
     def wait_for_answers(self, more: int) -> None:
-        """Wait until so many more requests have ended."""
-        until, deadline_s = len(self.asked) + more, time.monotonic() + ANSWER_TIMEOUT_S
-        while len(self.asked) < until:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        """Wait until this number of further requests has ended."""
+        count = len(self.asked) + more
+        wait_until(lambda: len(self.asked) >= count, f"{more} more answers", ANSWER_TIMEOUT_S)
 
 
 def _classify_answer(status: int, body: bytes, last: bytes) -> str:

@@ -15,19 +15,16 @@ from sparkwright.gateway import clients, render, usage
 from sparkwright.gateway.model import Client
 from sparkwright.host.gateway import haproxy_sockets
 from tests.gateway.loopback import (
-    CHAT,
-    DEADLINE_S,
     KEY,
     Answer,
     RunningGateway,
-    StreamServer,
     build_gateway,
     build_model,
     client_key,
-    needs_haproxy,
     run_gateway,
     serve_models,
 )
+from tests.gateway.servers import CHAT, DEADLINE_S, StreamServer, needs_haproxy
 from tests.gateway.test_operations import reload_gateway
 from tests.waiting import wait_until
 

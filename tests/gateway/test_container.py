@@ -23,7 +23,8 @@ from sparkwright.modules.gateway.gateway_files import GatewayCheck, GatewayKeep,
 from sparkwright.protocol.container import ContainerSpec
 from sparkwright.protocol.result import Result
 from tests import docker_image
-from tests.gateway.loopback import PATHS, needs_haproxy
+from tests.gateway.loopback import PATHS
+from tests.gateway.servers import needs_haproxy
 from tests.host.containers.test_log_reader import engine
 from tests.modules.context import RecordingContext
 from tests.remote.sshd import free_port

@@ -14,19 +14,8 @@ import pytest
 from sparkwright.gateway import listeners, render
 from sparkwright.host.gateway import haproxy_sockets, server_operations
 from sparkwright.host.gateway.haproxy_sockets import Endpoint
-from tests.gateway.loopback import (
-    CHAT,
-    DEADLINE_S,
-    HOST_KEYS,
-    KEY,
-    RunningGateway,
-    StreamServer,
-    build_gateway,
-    build_model,
-    needs_haproxy,
-    run_gateway,
-    serve_models,
-)
+from tests.gateway.loopback import HOST_KEYS, KEY, RunningGateway, build_gateway, build_model, run_gateway, serve_models
+from tests.gateway.servers import CHAT, DEADLINE_S, StreamServer, needs_haproxy
 from tests.waiting import wait_until
 
 pytestmark = [

@@ -15,19 +15,8 @@ from sparkwright.gateway.listeners import MASTER_SOCKET
 from sparkwright.host.gateway import container, haproxy_sockets, server_operations
 from sparkwright.host.gateway.server_operations import GatewayError
 from sparkwright.project.gateway_servers import fingerprint
-from tests.gateway.loopback import (
-    CHAT,
-    DEADLINE_S,
-    HOST_KEYS,
-    KEY,
-    RunningGateway,
-    StreamServer,
-    build_gateway,
-    build_model,
-    needs_haproxy,
-    run_gateway,
-    serve_models,
-)
+from tests.gateway.loopback import HOST_KEYS, KEY, RunningGateway, build_gateway, build_model, run_gateway, serve_models
+from tests.gateway.servers import CHAT, DEADLINE_S, StreamServer, needs_haproxy
 from tests.project.test_gateway_routes import write_certificate
 
 pytestmark = needs_haproxy

@@ -15,17 +15,8 @@ import pytest
 from sparkwright.engines.http import MetricSample
 from sparkwright.gateway import progress
 from sparkwright.gateway.model import Progress
-from tests.gateway.loopback import (
-    DEADLINE_S,
-    Answer,
-    JsonHandler,
-    LoopbackServer,
-    RunningGateway,
-    StreamServer,
-    build_model,
-    needs_haproxy,
-    serve_models,
-)
+from tests.gateway.loopback import Answer, RunningGateway, build_model, serve_models
+from tests.gateway.servers import DEADLINE_S, JsonHandler, LoopbackServer, StreamServer, needs_haproxy
 from tests.waiting import wait_until
 
 pytestmark = needs_haproxy

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.loopback import (
-    DEADLINE_S,
-    Answer,
-    JsonHandler,
-    LoopbackServer,
-    RunningGateway,
-    build_model,
-    needs_haproxy,
-    serve_models,
-)
+from tests.gateway.loopback import Answer, RunningGateway, build_model, serve_models
+from tests.gateway.servers import DEADLINE_S, JsonHandler, LoopbackServer, needs_haproxy
 
 pytestmark = needs_haproxy
 JSON = {"Content-Type": "application/json"}

@@ -14,17 +14,8 @@ from sparkwright.engines.api_paths import ApiPath
 from sparkwright.gateway import statistics
 from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.host.gateway.haproxy_sockets import Endpoint
-from tests.gateway.loopback import (
-    CHAT,
-    KEY,
-    RunningGateway,
-    StreamServer,
-    build_gateway,
-    build_model,
-    needs_haproxy,
-    run_gateway,
-    serve_models,
-)
+from tests.gateway.loopback import KEY, RunningGateway, build_gateway, build_model, run_gateway, serve_models
+from tests.gateway.servers import CHAT, StreamServer, needs_haproxy
 from tests.project.test_gateway_routes import write_certificate
 from tests.waiting import wait_until
 

@@ -14,17 +14,9 @@ import anthropic
 import openai
 import pytest
 
-from tests.gateway.loopback import (
-    KEY,
-    JsonHandler,
-    LoopbackServer,
-    RunningGateway,
-    StreamServer,
-    build_model,
-    needs_haproxy,
-    serve_models,
-)
+from tests.gateway.loopback import KEY, RunningGateway, build_model, serve_models
 from tests.gateway.newer_haproxy import FOLDER, PROGRAM
+from tests.gateway.servers import JsonHandler, LoopbackServer, StreamServer, needs_haproxy
 
 pytestmark = needs_haproxy
 BODY: dict[str, Any] = {"model": "qwen", "messages": []}

@@ -12,18 +12,8 @@ import pytest
 from sparkwright.gateway import operations, wake
 from sparkwright.host.gateway import server_operations
 from sparkwright.host.gateway.server_operations import GatewayError
-from tests.gateway.loopback import (
-    CHAT,
-    HOST_KEYS,
-    KEY,
-    Answer,
-    RunningGateway,
-    StreamServer,
-    build_gateway,
-    build_model,
-    needs_haproxy,
-    run_gateway,
-)
+from tests.gateway.loopback import HOST_KEYS, KEY, Answer, RunningGateway, build_gateway, build_model, run_gateway
+from tests.gateway.servers import CHAT, StreamServer, needs_haproxy
 
 pytestmark = needs_haproxy
 BODY = {"model": "org/qwen", "messages": []}

@@ -82,7 +82,7 @@ def run_case(case: Case, engine: Engine, runs: Path, answer: Answer | None = Non
         if server.ready:
             outcome.true = _read_settings(server) or dict(answer.settings or {} if answer else {})
             _query_server(server, outcome, flags.served_name(case.settings(), model))
-    outcome.exit_code, outcome.took_s = server.exit_code, server.took_s
+    outcome.exit_code, outcome.took_s = server.process.poll(), server.took_s
     log = (folder / "server.log").read_bytes()
     outcome.read = read_log(log, LOG)
     outcome.not_here = "" if outcome.starts else _cpu_only_reason(log.decode(errors="replace"))
@@ -212,12 +212,7 @@ def _count_generated(server: Server) -> float:
 
 def _save_run(server: Server, folder: Path) -> None:
     words = ["vllm", "serve", *server.argv]
-    result = {
-        "cmd": words,
-        "health_transitions": server.transitions,
-        "start_s": round(server.took_s, 2),
-        "stop_s": round(server.stop_s, 2),
-        "exit_code": server.exit_code,
-    }
+    times = {"start_s": round(server.took_s, 2), "stop_s": round(server.stop_s, 2)}
+    result = {"cmd": words, "health_transitions": server.transitions, **times, "exit_code": server.process.poll()}
     (folder / "command.txt").write_text(" ".join(words) + "\n")
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")

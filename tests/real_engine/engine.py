@@ -101,10 +101,6 @@ class Server:
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def exit_code(self) -> int | None:
-        return self.process.poll()
-
     def follow(self) -> None:
         """Start a thread that reads the log."""
         self._pump = threading.Thread(target=self._read_log, daemon=True)

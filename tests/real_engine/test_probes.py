@@ -18,11 +18,9 @@ CALLED = ("proved", "called get_weather with 'Paris'", "")
 THOUGHT = ("proved", "thinking in `reasoning`, the answer in the content", "")
 JSON = ("proved", "the content is JSON that matches the schema", "")
 NO_TOOLS = ("disproved", "refused with 400", "--enable-auto-tool-choice and --tool-call-parser are needed")
-WRONG_TOOLS = (
-    "disproved",
-    "the tool call came as text in the content: '<tool_call>",
-    "--tool-call-parser is for another model",
-)
+AS_TEXT = "the tool call came as text in the content: '<tool_call>"
+WRONG_TOOLS = ("disproved", AS_TEXT, "--tool-call-parser is for another model")
+WRONG_PARSER = "--reasoning-parser or --tool-call-parser is for another model"
 #: the flags of a start; the verdict of each probe, a part of its evidence, and a part of the likely cause
 CASES = {
     "right parsers": (
@@ -54,11 +52,7 @@ CASES = {
         {**TOOLS, "tool-call-parser": "hermes", "reasoning-parser": "deepseek_r1"},
         {
             "tool_call": ("disproved", "the tool call is in the thinking: '<tool_call>", "the call counts as thinking"),
-            "json_schema": (
-                "disproved",
-                "content is null instead of JSON",
-                "--reasoning-parser or --tool-call-parser is for another model",
-            ),
+            "json_schema": ("disproved", "content is null instead of JSON", WRONG_PARSER),
         },
     ),
 }

@@ -14,15 +14,8 @@ import pytest
 from sparkwright.engines.http import GENERATE
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.project.gateway_routes import progress_metrics
-from tests.gateway.loopback import (
-    Answer,
-    RunningGateway,
-    StreamServer,
-    build_gateway,
-    build_model,
-    needs_haproxy,
-    run_gateway,
-)
+from tests.gateway.loopback import Answer, RunningGateway, build_gateway, build_model, run_gateway
+from tests.gateway.servers import StreamServer, needs_haproxy
 from tests.real_engine.engine import Engine, Server, serve_arguments, serving_ready
 from tests.waiting import wait_until
 

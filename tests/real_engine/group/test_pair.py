@@ -54,9 +54,8 @@ def test_a_rank_killed_while_idle(engine: Engine, tmp_path: Path) -> None:
         assert proof.verdict == "failed" and proof.sentence.startswith(f"rank 1 ({WORKER}): the process of rank 1")
         assert pair.token().status != 200
         message = f"/health {health}, the worker exited with {code}: {proof.sentence}"
-        readings.save_reading(
-            "its rank 1 killed while idle", "/health 200, the worker exits with 0, told as rank 1's end", message
-        )
+        predicted = "/health 200, the worker exits with 0, told as rank 1's end"
+        readings.save_reading("its rank 1 killed while idle", predicted, message)
 
 
 def test_a_rank_killed_under_load(engine: Engine, tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_a_member_with_different_arguments(engine: Engine, tmp_path: Path) -> No
 
 
 def test_pipeline_parallel_and_stopping_it(engine: Engine, tmp_path: Path) -> None:
-    """Stop the head first: no worker exits by itself, and each takes longer to stop than Docker's default of 10 s."""
+    """Stop the head first: the worker keeps running, and each takes longer to stop than Docker's default of 10 s."""
     with running(engine, tmp_path, {"pipeline": 2}, **EAGER_BACKEND) as pair:
         wait_until_serving(pair)
         readings.save_reading("pipeline: 2", "both ranks, over gloo; a token", pair.proof().sentence)
@@ -117,9 +116,8 @@ def test_pipeline_parallel_and_stopping_it(engine: Engine, tmp_path: Path) -> No
         worker = pair.stop(WORKER)
         assert (head, worker) == (0, 0)
         message = f"the worker runs on without its head; they exit with {head} and {worker}"
-        readings.save_reading(
-            "stopped, the head first", "no worker ends by itself; both exit with 0 within its time", message
-        )
+        predicted = "no worker ends by itself; both exit with 0 within its time"
+        readings.save_reading("stopped, the head first", predicted, message)
 
 
 def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:
@@ -130,6 +128,5 @@ def test_a_worker_that_never_joins(engine: Engine, tmp_path: Path) -> None:
         assert (proof.verdict, proof.missing) == ("incomplete", (0, 1))
         assert proof.sentence == f"not joined: rank 0 ({HEAD}), rank 1 ({WORKER})."
         assert pair.health() == 0
-        readings.save_reading(
-            "the worker is never started", "no rank joined, no port", f"/health refused; {proof.sentence}"
-        )
+        message = f"/health refused; {proof.sentence}"
+        readings.save_reading("the worker is never started", "no rank joined, no port", message)
