@@ -2,8 +2,8 @@
 
 python -m tests.fuzz.recording    records again (some minutes), after a change of the answers
 
-A recording holds the events of each request of a command, by host. A replay uses the laptop's own code down to the link; its bytes
-are read like those of a real link.
+A recording holds the events of each request of a command, by host. A replay uses the laptop's own code down to the
+link; its bytes are read like those of a real link.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Every command that queries hosts, with an honest host and a hostile one whose answers are nonsense of the right structure.
 
-The hostile host's answers are recorded answers whose values were replaced by others of the same type. The command must exit with a
-documented code and without a traceback, and must print the row of the honest host.
+The hostile host's answers are recorded answers whose values were replaced by others of the same type. The command must
+exit with a documented code and without a traceback, and must print the row of the honest host.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Commands that work only over ssh, with a real sshd whose programs answer nonsense of the right structure.
 
-One host is honest, another one hostile. Whatever the runner, `docker save`, `docker load` and sudo of the hostile host answer, the
-command must exit with a documented code and without a traceback, and must print the row of the honest host.
+One host is honest, another one hostile. Whatever the runner, `docker save`, `docker load` and sudo of the hostile host
+answer, the command must exit with a documented code and without a traceback, and must print the row of the honest host.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A gateway's container on a real Docker Engine: a hostile image cannot read the host, and a container of an earlier release is replaced."""
+"""A gateway's container on a real Docker Engine: hostile images cannot read the host, and earlier releases are replaced."""
 
 import contextlib
 import json

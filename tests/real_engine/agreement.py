@@ -1,7 +1,7 @@
 """The evaluation of a case: the prediction, sparkwright's reading of the log, and the engine's own report must agree.
 
-The engine reports its exit code, `/server_info` (in dev mode only) and a generated token. For a case whose arguments were only parsed
-(releases/asked.py), it reports the resulting configuration.
+The engine reports its exit code, `/server_info` (in dev mode only) and a generated token. For a case whose arguments
+were only parsed (releases/asked.py), it reports the resulting configuration.
 """
 
 import json

@@ -2,8 +2,9 @@
 
     PYTHONPATH=src ENGINE/bin/python tests/real_engine/ask_parser.py tests/data/vllm-0.32.0
 
-Writes parser.json, with the names, kind and choices of each option, and flag-values.json, with VALUES and a letter for each value by
-option: "y" accepted, "p" refused by the parser, "r" refused by the range of a config class's field or where the value is used.
+Writes parser.json, with the names, kind and choices of each option, and flag-values.json, with VALUES and a letter for
+each value by option: "y" accepted, "p" refused by the parser, "r" refused by the range of a config class's field or
+where the value is used.
 """
 
 import argparse

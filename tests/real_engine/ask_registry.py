@@ -2,8 +2,8 @@
 
     ENGINE/bin/python tests/real_engine/ask_registry.py tests/data/vllm-0.32.0/registry.json
 
-The classes import packages for images and sound that are missing here. Stubs replace them, because only attributes of the classes are
-read. Classes that still cannot be imported are left out, and so are the Transformers fallbacks.
+The classes import packages for images and sound that are missing here. Stubs replace them, because only attributes of
+the classes are read. Classes that still cannot be imported are left out, and so are the Transformers fallbacks.
 """
 
 from __future__ import annotations

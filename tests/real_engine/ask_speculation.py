@@ -2,8 +2,8 @@
 
     ENGINE/bin/python tests/real_engine/ask_speculation.py tests/data/vllm-0.32.0
 
-Writes speculative-config.json: CONFIGS, each with the beginning of the engine's refusal, or "" if it is accepted. No model is loaded:
-a valid config fails with TARGET, which counts as accepted.
+Writes speculative-config.json: CONFIGS, each with the beginning of the engine's refusal, or "" if it is accepted. No
+model is loaded: a valid config fails with TARGET, which counts as accepted.
 """
 
 import json

@@ -29,9 +29,10 @@ class Prediction:
 class Case:
     """A start of the engine.
 
-    model: a kind of tiny_models, or the name of a missing model. expected: the outcome when the case was written; the `why` of
-    a refusal is the sentence that sparkwright must read from its log. flags: the recipe's `vllm:` mapping. words: arguments that
-    a mapping cannot express. first_word: the model is the first argument instead of --model. measured: run the measuring clients too.
+    model: a kind of tiny_models, or the name of a missing model. expected: the outcome when the case was written; the
+    `why` of a refusal is the sentence that sparkwright must read from its log. flags: the recipe's `vllm:` mapping.
+    words: arguments that a mapping cannot express. first_word: the model is the first argument instead of --model.
+    measured: run the measuring clients too.
     """
 
     name: str

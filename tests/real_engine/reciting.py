@@ -2,8 +2,9 @@
 
     ENGINE/bin/python reciting.py FOLDER
 
-It runs in the engine's own Python. The layers add nothing and the vectors of tokens are orthogonal, so that the next token depends only
-on the current one: the answer is a chain of tokens that begins at the end of the chat template. The text of each step is one token.
+It runs in the engine's own Python. The layers add nothing and the vectors of tokens are orthogonal, so that the next
+token depends only on the current one: the answer is a chain of tokens that begins at the end of the chat template. The
+text of each step is one token.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""LoRA adapters in a real vLLM, with the files of the sandbox's hub: served by name, and refused as predicted by the rules for recipes."""
+"""LoRA adapters in a real vLLM, with the files of the sandbox's hub: served by name, and refused as the rules predict."""
 
 import json
 from dataclasses import replace

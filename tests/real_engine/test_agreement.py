@@ -1,4 +1,4 @@
-"""`make test-engine`: sparkwright's predictions for a release agree with that release. Takes minutes; not part of `make test-all`.
+"""`make test-engine`: sparkwright's predictions for a release agree with that release. Not part of `make test-all`.
 
 SPARKWRIGHT_ENGINE_STARTS: for which cases an engine is started: all, some (those of releases.cases.STARTED) or none.
 """
@@ -27,7 +27,7 @@ def answers(engine: Engine) -> Answers:
 
 @pytest.fixture(scope="session")
 def outcomes(engine: Engine, answers: Answers) -> Iterator[list[agreement.Outcome]]:
-    """Collect outcomes. After all cases the report is stored and the page in docs/ written; a partial report goes to the logs' folder."""
+    """Collect outcomes. Afterwards store the report and write the page in docs/; a partial report goes to the logs' folder."""
     collected: list[agreement.Outcome] = []
     yield collected
     is_complete = {item.case.name for item in collected} == {case.name for case in cases.ALL}

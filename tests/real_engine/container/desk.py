@@ -18,7 +18,7 @@ KINDS = {DENSE: "dense", RECURRENT: "gated_delta"}
 FLAGS = {"served-model-name": "tiny", "max-model-len": 4096, "gpu-memory-utilization": 0.12, "enforce-eager": True}
 #: variable with the size of the KV cache on a CPU, GiB
 CACHE = "VLLM_CPU_KVCACHE_SPACE"
-#: TORCHDYNAMO_DISABLE: otherwise the first request for log probabilities compiles a kernel, which takes a minute on a busy machine
+#: TORCHDYNAMO_DISABLE: otherwise the first request for log probabilities compiles a kernel, which may take a minute
 ENV = {CACHE: "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
 OFF = {"chunked_prefill": "disabled"}
 
@@ -41,7 +41,7 @@ class Shelf:
                 run_docker("rmi", image, check=False)
 
 
-#: a task that drops the page cache: as root it would do so for the whole machine, and the engine would be read again at each start
+#: a task that drops the page cache, as root that of the whole machine: each start would read the engine again
 CACHE_DROPPED = re.compile(r"^(( *)page_cache:\n(?:\2 +.+\n)+)(?:\2when: .+\n)?", re.M)
 
 

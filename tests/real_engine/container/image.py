@@ -1,8 +1,9 @@
 """Images of a real vLLM for a CPU in a registry on loopback, built once and kept in `.engine/images`.
 
-An image is complete: a root file system, Python and the engine, a layer each, with the entry point and the version label of
-vllm/vllm-openai. So a deploy downloads it, and its version and options are those of the real engine. Files that a CPU never needs are
-left out (`NOT_NEEDED`). The layers are compressed and uploaded once; later runs start the registry with its stored files.
+An image is complete: a root file system, Python and the engine, a layer each, with the entry point and the version
+label of vllm/vllm-openai. So a deploy downloads it, and its version and options are those of the real engine. Files
+that a CPU never needs are left out (`NOT_NEEDED`). The layers are compressed and uploaded once; later runs start the
+registry with its stored files.
 """
 
 import hashlib
@@ -90,7 +91,7 @@ def _path_of(venv: Path) -> str:
 
 
 def _build_layers(venv: Path, folder: Path) -> list[Layer]:
-    """Build the layers. The engine's environment keeps its path, which its programs contain; so does a Python that is not Debian's."""
+    """Build the layers. The engine's environment and a Python that is not Debian's keep their paths, which programs contain."""
     path = venv.resolve()
     settings = dict(line.partition(" = ")[::2] for line in (path / "pyvenv.cfg").read_text().splitlines())
     python = Path(settings["home"]).resolve().parent

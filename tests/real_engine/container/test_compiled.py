@@ -1,4 +1,4 @@
-"""The real vLLM with compilation in a real container: a compile cache makes the next start warm, and is moved aside if it makes the server slow."""
+"""The real vLLM with compilation in a container: its cache makes the next start warm, and a slow one is moved aside."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The real vLLM in a real container: deployed from a registry and a hub on loopback, killed, rolled back, measured.
 
-For the image see image.py. A start takes half a minute, so each test continues with the server of the previous one; a test that runs
-alone deploys the server that it needs.
+For the image see image.py. A start takes half a minute, so each test continues with the server of the previous one; a
+test that runs alone deploys the server that it needs.
 """
 
 import json

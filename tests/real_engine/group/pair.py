@@ -1,7 +1,7 @@
 """A real group of two on this machine's CPU: each member is a process with the arguments and variables of a host's container.
 
-Each member has its own loopback address, and gloo replaces NCCL. Unlike a fabric, the kernel closes the connections of a member that
-exits.
+Each member has its own loopback address, and gloo replaces NCCL. Unlike a fabric, the kernel closes the connections of
+a member that exits.
 """
 
 import contextlib

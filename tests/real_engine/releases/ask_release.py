@@ -2,8 +2,8 @@
 
     echo '{"NAME": ["--model", "/models/dense", ...]}' | ENGINE/bin/python tests/real_engine/releases/ask_release.py ANSWERS.json
 
-Each line goes through vLLM's own `vllm serve` in a forked process, up to where it would start the engine: the parser, the checks, and
-the resulting configuration. That takes a second; checks of a started engine are not covered.
+Each line goes through vLLM's own `vllm serve` in a forked process, up to where it would start the engine: the parser,
+the checks, and the resulting configuration. That takes a second; checks of a started engine are not covered.
 """
 
 import contextlib

@@ -17,9 +17,9 @@ DATA = Path(__file__).parents[2] / "data" / "engine-agreement"
 class CaseResult:
     """The outcome of one case.
 
-    how: "started", or "asked" if the arguments were only processed up to where the engine would start. settings: the effective ones.
-    said: the sentence for a user about a refusal. line: the decisive line of the log. not_here: why it cannot start on a CPU.
-    wrong: sentences about disagreements.
+    how: "started", or "asked" if the arguments were only processed up to where the engine would start. settings: the
+    effective ones. said: the sentence for a user about a refusal. line: the decisive line of the log. not_here: why it
+    cannot start on a CPU. wrong: sentences about disagreements.
     """
 
     model: str

@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python -m tests.real_engine.releases.wheel vllm-0.33.0-*.whl        # prints the number of each
 
-The source in the wheel is parsed, not executed. So the values and the default of an option, and the resolved settings, are unknown.
+The source in the wheel is parsed, not executed. So the values and the default of an option, and the resolved settings,
+are unknown.
 """
 
 import ast
