@@ -12,7 +12,7 @@ HALVES = (("rocep1s0f1", "enp1s0f1np1", 100), ("roceP2p1s0f1", "enP2p1s0f1np1", 
 def host_files(
     number: int, *, mtu: int = 9000, kernel: str = "6.14.0-1015-nvidia", firmware: str = "28.45.4028"
 ) -> dict[str, str]:
-    """Return the files by path, of the host whose addresses end in this number."""
+    """Return the files by path of the host whose addresses end in this number."""
     contents = {"/proc/sys/kernel/osrelease": f"{kernel}\n", "/proc/cmdline": "quiet\n", "/proc/meminfo": MEMINFO}
     for adapter, interface, net in HALVES:
         at, card = f"/sys/class/infiniband/{adapter}", f"/sys/class/net/{interface}"
@@ -44,18 +44,12 @@ def host_programs(number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0
 
 
 def write_host(
-    root: Path,
-    number: int,
-    *,
-    over: str = "enp1s0f1np1",
-    ping: str = "exit 0",
-    driver: str = "580.95.05",
-    **file_options: Any,
+    root: Path, number: int, *, over: str = "enp1s0f1np1", ping: str = "exit 0", driver: str = "580.95.05", **files: Any
 ) -> None:
-    """Write such a host below a folder."""
+    """Write the files and programs of a host below a folder. files: options of host_files."""
     program_bodies = {**host_programs(number, over=over, ping=ping), "nvidia-smi": f"echo 'NVIDIA GB10, {driver}'"}
     scripts = {f"/usr/bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in program_bodies.items()}
-    for name, text in {**host_files(number, **file_options), **scripts}.items():
+    for name, text in {**host_files(number, **files), **scripts}.items():
         path = Path(f"{root}{name}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -1,8 +1,7 @@
-"""A host made of files: the simulated Spark's, with one change in each case."""
+"""A host made of files: those of the simulated Spark, which tests change."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from sparkwright.doctor.checks import CHECKS
 from sparkwright.doctor.host import Finding, Host, IntendedServer
@@ -47,10 +46,8 @@ PROGRAMS: dict[str, str] = {
 }
 
 
-def make_host(
-    folder: Path, changes: Mapping[str, str | None], intended: IntendedServer = INTENDED, **machine: Any
-) -> Host:
-    """Return the healthy host with some files changed. A name without a slash is a program; None removes it."""
+def make_host(folder: Path, changes: Mapping[str, str | None], intended: IntendedServer = INTENDED) -> Host:
+    """Return a healthy host with some files changed. A name without a slash is a program; None removes it."""
     files = {**FILES, **{f"/usr/bin/{name}": f"#!/bin/sh\n{script}\n" for name, script in PROGRAMS.items()}}
     for name, text in changes.items():
         path = name if name.startswith("/") else f"/usr/bin/{name}"
@@ -65,15 +62,10 @@ def make_host(
         path.write_text(text)
         if name.startswith("/usr/bin"):
             path.chmod(0o755)
-    machine_options = {
-        "architecture": "aarch64",
-        "hub_url": "https://hub.test",
-        "ollama_url": "http://127.0.0.1:9",
-        **machine,
-    }
     context = RecordingContext(
-        home, root=str(root), docker_host="unix:///nowhere/docker.sock", sandbox=True, **machine_options
-    )
+        home, root=str(root), docker_host="unix:///nowhere/docker.sock", sandbox=True, architecture="aarch64",
+        hub_url="https://hub.test", ollama_url="http://127.0.0.1:9",
+    )  # fmt: skip
     return Host(context, "ops", intended)
 
 
