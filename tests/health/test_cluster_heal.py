@@ -43,9 +43,8 @@ class Member:
         restart_plans.save(self.state, {"runtime": host_side.content_hash(), "plan": plan}, Redactor())
         server_keys.save_heal_token(self.state, Secret(SECRET))
         good = Record(NOW_S, "ok", "ok", NOW_S, rank=Rank("pair", rank, 2))
-        self.record = (
-            replace(good, seen="wedged", state="wedged", cure="restart", why="no token") if rank == 0 else good
-        )
+        wedged = replace(good, seen="wedged", state="wedged", cure="restart", why="no token")
+        self.record = wedged if rank == 0 else good
 
     @property
     def state(self) -> StateFolder:
@@ -72,24 +71,22 @@ def pair(tmp_path: Path) -> tuple[Member, Member]:
 
 def run_both_checks(head: Member, worker: Member) -> tuple[heal.Decision, heal.Decision]:
     """Return the decisions of the head's check and of the worker's check that joined it."""
-    first, decision = head.begin(), heal.Decision()
-    while decision == heal.Decision() and not first.done():
+    heads_check, decision = head.begin(), heal.Decision()
+    while decision == heal.Decision() and not heads_check.done():
         decision = worker.check()
-    return first.result(60), decision
+    return heads_check.result(60), decision
 
 
 def test_all_members_restart_with_the_same_token_and_reason(pair: tuple[Member, Member]) -> None:
     head, worker = pair
     worker.record = replace(worker.record, seen="down", why="rank 1 of pair exited")
-    first = run_both_checks(head, worker)
-    plans, tokens = [item.plan for item in first], {item.secrets[TOKEN_SECRET].reveal() for item in first}
+    decisions = run_both_checks(head, worker)
+    plans, tokens = [item.plan for item in decisions], {item.secrets[TOKEN_SECRET].reveal() for item in decisions}
     assert [plan.cluster.rank for plan in plans if plan and plan.cluster] == [0, 1]
-    assert {item.why for item in first} == {"spark1: no token; spark2: rank 1 of pair exited"}
+    assert {item.why for item in decisions} == {"spark1: no token; spark2: rank 1 of pair exited"}
     assert len(tokens) == 1 and SECRET not in tokens
-    again = run_both_checks(head, worker)
-    assert (
-        again[0].plan is not None and again[0].secrets[TOKEN_SECRET].reveal() not in tokens
-    )  # each restart has another token
+    again, _ = run_both_checks(head, worker)
+    assert again.plan is not None and again.secrets[TOKEN_SECRET].reveal() not in tokens  # another for each restart
     assert SECRET not in str(head.context.events) + str(worker.context.events)
 
 
@@ -114,7 +111,7 @@ def test_a_missing_member_prevents_the_restart_and_is_named(tmp_path: Path) -> N
     assert (decision.plan, decision.message) == (None, "not restarted: spark2 (rank 1) did not join within 1 s")
 
 
-def test_a_member_with_another_secret_can_not_join(tmp_path: Path) -> None:
+def test_a_member_with_another_secret_cannot_join(tmp_path: Path) -> None:
     port = free_port()
     head, worker = (Member(tmp_path / name, rank, port, every_s=1) for rank, name in enumerate(HOSTS))
     server_keys.save_heal_token(worker.state, Secret("f" * 64))
@@ -149,7 +146,7 @@ def test_without_a_secret_the_message_names_the_command_that_installs_one(pair: 
 def test_only_one_check_of_a_host_waits_for_the_other_members(pair: tuple[Member, Member]) -> None:
     """Cron starts a check even if the previous one is still running."""
     head, worker = pair
-    with store.try_heal_lock(head.state) as first, store.try_heal_lock(worker.state) as other:
-        assert first and other
+    with store.try_heal_lock(head.state) as heads_lock, store.try_heal_lock(worker.state) as workers_lock:
+        assert heads_lock and workers_lock
         assert "an earlier check is waiting" in head.check().message
         assert worker.check() == heal.Decision()

@@ -15,23 +15,25 @@ NOW_S = 1_000_000.0
 URL = "http://127.0.0.1:8000"
 
 
-def evaluate_snapshot(container_fields: dict[str, Any], health: int | None, good: dict[str, Any]) -> tuple[str, str]:
+def evaluate_snapshot(
+    container_fields: dict[str, Any], health: int | None, verified: dict[str, Any]
+) -> tuple[str, str]:
     container = Container("qwen35", id="a", **{"status": "running", "started_s": NOW_S - 10, **container_fields})
-    return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), good, limits=Limits())
+    return current_state.evaluate_snapshot(snapshot.Snapshot(NOW_S, container, URL, health), verified, limits=Limits())
 
 
 def test_a_start_in_the_second_of_the_verification_is_a_later_start() -> None:
     started = "2026-11-22T17:59:53.996820000Z"
     state = {"Status": "running", "StartedAt": started, "FinishedAt": "2026-11-22T17:59:53.9Z", "ExitCode": 0}
     host = {"RestartPolicy": {"Name": "unless-stopped"}}
-    box = snapshot.parse_container({"Id": "a", "Name": "/qwen35", "State": state, "HostConfig": host}, "a")
-    proved_s = 1795370393.5  # 17:59:53.5
-    assert not snapshot.is_verified_since_start(box, {"container_id": "a", "since": proved_s})
-    assert snapshot.is_verified_since_start(box, {"container_id": "a", "since": proved_s + 0.6})
+    container = snapshot.parse_container({"Id": "a", "Name": "/qwen35", "State": state, "HostConfig": host}, "a")
+    verified_s = 1795370393.5  # 17:59:53.5
+    assert not snapshot.is_verified_since_start(container, {"container_id": "a", "since": verified_s})
+    assert snapshot.is_verified_since_start(container, {"container_id": "a", "since": verified_s + 0.6})
 
 
 @pytest.mark.parametrize(
-    ("box", "health", "good", "state", "why"),
+    ("container", "health", "verified", "state", "why"),
     [
         ({}, 200, {}, "up", "no test request sent"),
         ({}, 0, {}, "starting", "starting for 10 s"),
@@ -55,37 +57,38 @@ def test_a_start_in_the_second_of_the_verification_is_a_later_start() -> None:
     ],
 )  # fmt: skip
 def test_a_snapshot_is_evaluated_without_a_check(
-    box: dict[str, Any], health: int | None, good: dict[str, Any], state: str, why: str
+    container: dict[str, Any], health: int | None, verified: dict[str, Any], state: str, why: str
 ) -> None:
-    result = evaluate_snapshot(box, health, good)
+    result = evaluate_snapshot(container, health, verified)
     assert (result[0], why in result[1]) == (state, True), result
 
 
 def test_the_reason_names_the_check_or_run_that_stopped_the_container(tmp_path: Path) -> None:
-    folder, good = StateFolder(tmp_path), {"container_id": "a", "since": NOW_S - 60}
-    box = Container("qwen35", id="a", status="exited", exit_code=0, policy="no", finished_s=NOW_S - 300)
+    folder, verified = StateFolder(tmp_path), {"container_id": "a", "since": NOW_S - 60}
+    container = Container("qwen35", id="a", status="exited", exit_code=0, policy="no", finished_s=NOW_S - 300)
 
-    def seen() -> tuple[str, str]:
-        record = current_state.build_record(snapshot.Snapshot(NOW_S, box, URL), good, folder, busy="", sandbox=False)
+    def read_state() -> tuple[str, str]:
+        observed = snapshot.Snapshot(NOW_S, container, URL)
+        record = current_state.build_record(observed, verified, folder, busy="", sandbox=False)
         return record["state"], record["why"]
 
-    assert seen() == ("down", "qwen35 exited (0) 5 min ago, not stopped by sparkwright")
-    folder.write("previous", {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"})
-    assert seen() == ("down", "qwen35 exited (0) 5 min ago, stopped by sparkwright (run run-7)")
-    folder.write("previous", {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7", "started": True})
-    assert "not stopped by sparkwright" in seen()[1]
-    folder.write("previous", {"id": "b", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"})
-    assert "not stopped by sparkwright" in seen()[1]
+    stopped = {"id": "a", "name": "qwen35", "policy": "unless-stopped", "run": "run-7"}
+    assert read_state() == ("down", "qwen35 exited (0) 5 min ago, not stopped by sparkwright")
+    folder.write("previous", stopped)
+    assert read_state() == ("down", "qwen35 exited (0) 5 min ago, stopped by sparkwright (run run-7)")
+    for other in ({**stopped, "started": True}, {**stopped, "id": "b"}):
+        folder.write("previous", other)
+        assert "not stopped by sparkwright" in read_state()[1], other
     folder.write("health-remembered", {"broken": {"id": "a", "why": "it restarted 4 times"}})
-    assert seen() == ("crash-looping", "qwen35 was stopped for a crash loop: it restarted 4 times")
+    assert read_state() == ("crash-looping", "qwen35 was stopped for a crash loop: it restarted 4 times")
 
 
 def test_the_time_limit_of_a_start_is_read_from_the_settings(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
-    box = Container("qwen35", id="a", status="running", started_s=NOW_S - 3000, restarts=0)
+    container = Container("qwen35", id="a", status="running", started_s=NOW_S - 3000, restarts=0)
 
     def read_state() -> str:
-        current = snapshot.Snapshot(NOW_S, box, URL, 0)
+        current = snapshot.Snapshot(NOW_S, container, URL, 0)
         return str(current_state.build_record(current, {}, folder, busy="", sandbox=False)["state"])
 
     assert read_state() == "down"

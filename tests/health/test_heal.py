@@ -24,10 +24,8 @@ MODEL: dict[str, Any] = {"id": "a/b", "commit": "1" * 40, "dir": "~/models/b", "
 KEY = "spk-0123456789abcdef"
 
 
-def make_record(**fields: Any) -> Record:
-    return Record(
-        **{"time_s": NOW_S, "state": "wedged", "seen": "wedged", "since_s": NOW_S, "cure": "restart", **fields}
-    )
+def make_record(cure: str = "restart", **fields: Any) -> Record:
+    return Record(NOW_S, "wedged", "wedged", NOW_S, cure=cure, **fields)
 
 
 def make_plan(spec: dict[str, Any] = SPEC, model: dict[str, Any] = MODEL, **args: Any) -> dict[str, Any]:
@@ -86,7 +84,7 @@ def test_the_message_recommends_a_power_cycle_if_nothing_else_helps(state: State
 
 
 @pytest.mark.parametrize(
-    ("given", "result"),
+    ("stored", "message"),
     [
         (make_plan(), ""),
         (make_plan({**SPEC, "image_ids": ["sha256:2"]}), ""),
@@ -99,16 +97,16 @@ def test_the_message_recommends_a_power_cycle_if_nothing_else_helps(state: State
     ],
 )
 def test_a_restart_needs_a_plan_for_the_verified_state_and_this_runtime(
-    given: dict[str, Any] | None, result: str, state: StateFolder
+    stored: dict[str, Any] | None, message: str, state: StateFolder
 ) -> None:
-    if given is not None:
-        save_plan(state, given)
+    if stored is not None:
+        save_plan(state, stored)
     decision = decide(state)
-    assert (decision.plan is None) == bool(result)
-    assert result in decision.message and ("`invoke health.install" in decision.message) == bool(result)
+    assert (decision.plan is None) == bool(message)
+    assert message in decision.message and ("`invoke health.install" in decision.message) == bool(message)
 
 
-def test_a_server_that_took_the_host_down_is_not_restarted(state: StateFolder) -> None:
+def test_a_server_that_was_running_when_the_host_went_down_is_not_restarted(state: StateFolder) -> None:
     save_plan(state, make_plan())
     assert decide(state).plan is not None
     why = "the host went down at 02:14 while qwen35 was serving"
@@ -164,5 +162,6 @@ def test_the_plan_gets_the_stored_key_of_the_server(state: StateFolder) -> None:
     decision = decide(state)
     assert {name: secret.reveal() for name, secret in decision.secrets.items()} == {"server_key of qwen": KEY}
     path.unlink()
-    gone = decide(state)
-    assert gone.plan is None and "key is no longer stored" in gone.message and "`invoke deploy`" in gone.message
+    without_key = decide(state)
+    assert without_key.plan is None
+    assert "key is no longer stored" in without_key.message and "`invoke deploy`" in without_key.message

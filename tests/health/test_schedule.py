@@ -23,7 +23,9 @@ SCHEDULES = {
     "bare": Schedule(PROGRAM, 300, [HOME], confined=False),
     "system": Schedule(PROGRAM, 90, [HOME], user="root", heals=True),
 }
-tools = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is in Debian's package systemd")
+needs_systemd_analyze = pytest.mark.skipif(
+    not shutil.which("systemd-analyze"), reason="systemd-analyze is in Debian's package systemd"
+)
 
 
 def write_units(clock: Schedule, folder: Path) -> Path:
@@ -33,23 +35,17 @@ def write_units(clock: Schedule, folder: Path) -> Path:
     return folder / schedule.SERVICE_UNIT
 
 
-@tools
+@needs_systemd_analyze
 @pytest.mark.parametrize("clock", SCHEDULES.values(), ids=SCHEDULES.keys())
 def test_systemd_accepts_the_units(clock: Schedule, tmp_path: Path) -> None:
     service = write_units(clock, tmp_path)
-    words = [
-        "systemd-analyze",
-        "verify",
-        "--man=no",
-        str(service),
-        str(tmp_path / schedule.TIMER_UNIT),
-        str(tmp_path / schedule.WAKE_UNIT),
-    ]
+    units = [service, tmp_path / schedule.TIMER_UNIT, tmp_path / schedule.WAKE_UNIT]
+    words = ["systemd-analyze", "verify", "--man=no", *map(str, units)]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
-@tools
+@needs_systemd_analyze
 @pytest.mark.parametrize(("name", "max_level"), [("system", 3.0), ("user", 6.0)])
 def test_the_exposure_level_of_the_units_is_low(name: str, max_level: float, tmp_path: Path) -> None:
     words = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(write_units(SCHEDULES[name], tmp_path))]
@@ -67,13 +63,13 @@ def test_cron_intervals_are_rounded_to_minutes_or_hours(every_s: float, when: st
 
 
 def test_other_lines_of_a_crontab_are_unchanged() -> None:
-    mine = "# mine\n0 1 * * * backup\n"
+    others = "# mine\n0 1 * * * backup\n"
     line = schedule.render_cron_lines(SCHEDULES["user"])
     assert "\\%" in line and "%" not in line.replace("\\%", "")
-    with_it = schedule.replace_cron_lines(mine, line)
-    assert with_it == mine + line + "\n"
-    assert schedule.replace_cron_lines(with_it, line) == with_it
-    assert schedule.replace_cron_lines(with_it, "") == mine
+    installed = schedule.replace_cron_lines(others, line)
+    assert installed == others + line + "\n"
+    assert schedule.replace_cron_lines(installed, line) == installed
+    assert schedule.replace_cron_lines(installed, "") == others
 
 
 #: words with every character that is special in systemd, cron or a shell
@@ -93,16 +89,11 @@ ODD = {
 
 
 def load_unit(clock: Schedule) -> str:
-    """Return the unit as a user's systemd prints it after loading: Environment, ReadWritePaths and command line."""
+    """Return the unit as a user's systemd prints it after loading."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         (Path(folder) / "x.service").write_text(schedule.render_service_unit(clock))
-        env = {
-            "PATH": os.environ["PATH"],
-            "HOME": folder,
-            "XDG_RUNTIME_DIR": folder,
-            "SYSTEMD_UNIT_PATH": f"{folder}:",
-        }
+        env = {"PATH": os.environ["PATH"], "HOME": folder, "XDG_RUNTIME_DIR": folder, "SYSTEMD_UNIT_PATH": f"{folder}:"}
         run_as = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
         words = [*run_as, "/usr/lib/systemd/systemd", "--user", "--test", "--unit=x.service"]
         result = subprocess.run(words, env=env, capture_output=True, check=False)
@@ -115,17 +106,16 @@ def read_property(text: str, name: str) -> str:
 
 
 @pytest.mark.skipif(
-    not Path("/usr/lib/systemd/systemd").exists() or not shutil.which("setpriv"), reason="no systemd to ask"
+    not Path("/usr/lib/systemd/systemd").exists() or not shutil.which("setpriv"), reason="needs systemd and setpriv"
 )
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
 def test_systemd_parses_every_word_correctly(odd: str) -> None:
     text = load_unit(Schedule(("/usr/bin/env", odd, f"--x={odd}"), 300, [Path(f"/srv/{odd}")], {"DOCKER_HOST": odd}))
     assert read_property(text, "Environment") == f"DOCKER_HOST={odd}"
     assert read_property(text, "ReadWritePaths") == str(Path(f"/srv/{odd}"))
-    shown = (
-        read_property(text, "Command Line").replace("\\$", "$").replace("\\`", "`")
-    )  # escapes that shlex does not undo
-    command = [word.replace("$$", "$") for word in shlex.split(shown)]  # as systemd does at the start of the program
+    # shlex does not undo these two escapes
+    line = read_property(text, "Command Line").replace("\\$", "$").replace("\\`", "`")
+    command = [word.replace("$$", "$") for word in shlex.split(line)]  # as systemd does when it starts the program
     assert command == ["/usr/bin/env", odd, f"--x={odd}"]
 
 
@@ -155,12 +145,8 @@ def test_cron_and_its_shell_parse_every_word_correctly(odd: str) -> None:
 @pytest.mark.parametrize("odd", ["a\nExecStart=/bin/sh", "a\rb", "a\tb", "a\x00b", "a\x1b[2Jb", "\udcff", "a\u2028b"])
 @pytest.mark.parametrize("where", ["environment", "program", "path"])
 def test_control_characters_are_refused_with_a_hint(odd: str, where: str) -> None:
-    clock = Schedule(
-        ("/bin/true", odd if where == "program" else "x"),
-        300,
-        [Path("/srv", odd if where == "path" else "x")],
-        {"DOCKER_HOST": odd if where == "environment" else "x"},
-    )
+    program, path, docker_host = (odd if where == place else "x" for place in ("program", "path", "environment"))
+    clock = Schedule(("/bin/true", program), 300, [Path("/srv", path)], {"DOCKER_HOST": docker_host})
     with pytest.raises(Refused, match="has a control character") as excinfo:
         schedule.render_service_unit(clock)
     assert not set(str(excinfo.value)) & set(odd) - set("aExecStart=/bin/shb[2Ju8")
@@ -170,15 +156,14 @@ def test_control_characters_are_refused_with_a_hint(odd: str, where: str) -> Non
 
 
 def test_unusual_lines_of_a_crontab_are_unchanged() -> None:
-    mine = "# a\x0cb\u2028c\r\n0 1 * * * backup"
-    assert schedule.replace_cron_lines(f"{mine}\n", "") == f"{mine}\n"
-    assert schedule.replace_cron_lines(mine, "") == f"{mine}\n"
+    others = "# a\x0cb\u2028c\r\n0 1 * * * backup"
+    assert schedule.replace_cron_lines(f"{others}\n", "") == f"{others}\n"
+    assert schedule.replace_cron_lines(others, "") == f"{others}\n"
     assert schedule.replace_cron_lines("", "") == ""
 
 
 def test_the_time_limit_of_a_healing_check_includes_the_vote_of_a_cluster() -> None:
     every_s = 3600.0
-    limit = re.search(
-        r"^TimeoutStartSec=(\d+)$", schedule.render_service_unit(Schedule(PROGRAM, every_s, [HOME], heals=True)), re.M
-    )
+    unit = schedule.render_service_unit(Schedule(PROGRAM, every_s, [HOME], heals=True))
+    limit = re.search(r"^TimeoutStartSec=(\d+)$", unit, re.M)
     assert limit is not None and float(limit[1]) == cluster_heal.WAIT_INTERVALS * every_s + schedule.HEAL_TIMEOUT_S

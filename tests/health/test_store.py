@@ -1,6 +1,7 @@
 """The files of the checks: readable, complete, and limited in size."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,12 @@ def test_latest_record_and_history_are_read_as_written(tmp_path: Path) -> None:
 
 
 def test_secrets_are_redacted_in_records(tmp_path: Path) -> None:
-    record = Record(
-        1.0, "ok", "ok", 1.0, why="the log says: key=gehëim-1234", evidence=(Evidence("log", "ok", "gehëim-1234"),)
-    )
-    store.write_record(StateFolder(tmp_path), record, Redactor(["gehëim-1234"]))
+    evidence = (Evidence("log", "ok", "gehëim-1234"),)
+    written = Record(1.0, "ok", "ok", 1.0, why="in the log: key=gehëim-1234", evidence=evidence)
+    store.write_record(StateFolder(tmp_path), written, Redactor(["gehëim-1234"]))
     assert "1234" not in "".join(path.read_text() for path in tmp_path.iterdir())
     stored = load_latest(tmp_path)
-    assert stored is not None and (stored.state, stored.why) == ("ok", "the log says: key=••••")
+    assert stored is not None and (stored.state, stored.why) == ("ok", "in the log: key=••••")
 
 
 def test_invalid_lines_of_the_history_are_skipped(tmp_path: Path) -> None:
@@ -68,18 +68,15 @@ def test_a_missing_or_damaged_record_is_none(tmp_path: Path) -> None:
     assert load_latest(tmp_path) is None
 
 
-# The history that one check passes to the next.
+COUNTED = {"time_s": 5.0, "start": "a@1", "running": 1.0, "token": "", "generated": 7.0, "heartbeat": 40.0}
 
 
-def test_the_counters_are_saved_and_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("counted", [{}, COUNTED], ids=["first check", "later check"])
+def test_the_history_is_passed_to_the_next_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], counted: dict[str, Any]
+) -> None:
     state = StateFolder.in_home(tmp_path)
-    counted = {"time_s": 5.0, "start": "a@1", "running": 1.0, "token": "", "generated": 7.0, "heartbeat": 40.0}
     CheckHistory(seen=["ok"], state="ok", counted=counted).save(state)
-    assert CheckHistory.load(state).counted == counted
-
-
-def test_the_history_of_a_first_check_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = StateFolder.in_home(tmp_path)
-    CheckHistory(seen=["ok"], state="ok").save(state)
-    assert CheckHistory.load(state).seen == ["ok"]
+    loaded = CheckHistory.load(state)
+    assert (loaded.seen, loaded.counted) == (["ok"], counted)
     assert capsys.readouterr().err == ""

@@ -29,13 +29,8 @@ UNKNOWN = Record(time_s=1.8e9, state="unknown", seen="unknown", since_s=1.7e9)
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
 @pytest.mark.parametrize("record", [FULL, UNKNOWN], ids=["full", "unknown"])
 def test_promtool_accepts_the_metrics(record: Record) -> None:
-    result = subprocess.run(
-        ["promtool", "check", "metrics"],
-        input=textfile.render_metrics(record),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["promtool", "check", "metrics"]
+    result = subprocess.run(command, input=textfile.render_metrics(record), capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
@@ -52,8 +47,5 @@ def test_only_the_current_state_is_1() -> None:
 
 def test_every_metric_is_documented() -> None:
     page = (TOP / "docs/metrics.md").read_text()
-    names = [
-        textfile.PREFIX + metric.name
-        for metric in (*textfile.METRICS, textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC)
-    ]
-    assert [name for name in names if f"`{name}`" not in page] == []
+    metrics = (*textfile.METRICS, textfile.STATE_METRIC, textfile.INFO_METRIC, textfile.HEALS_METRIC)
+    assert [metric.name for metric in metrics if f"`{textfile.PREFIX}{metric.name}`" not in page] == []

@@ -53,9 +53,8 @@ def test_a_server_that_requests_may_not_wake_is_neither_woken_nor_reported() -> 
 
 
 def test_the_reported_delay_is_the_rest_of_the_turn_and_the_switch() -> None:
-    assert wake_delays_s(make_situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}, (
-        "no switch to the third was measured"
-    )
+    # no switch to the third server was measured
+    assert wake_delays_s(make_situation(), WakeRecord(), 1500.0) == {"small": 190, "third": 0}
     assert wake_delays_s(make_situation(), WakeRecord(), 1700.0)["small"] == 90
 
 
@@ -104,7 +103,4 @@ def test_the_message_explains_why_the_other_server_is_not_woken_again() -> None:
     gone = TurnServer("large", 1000.0, obstacle="the restart plan was made by another version of sparkwright")
     now = make_situation(gone, SMALL, awake="small", awake_since_s=2000.0, last_used_s=2000.0)
     decision = decide_wake(now, 9000.0, **WOKEN)
-    assert (
-        decision.server == ""
-        and "can't be woken again: the restart plan was made by another version" in decision.messages["small"]
-    )
+    assert decision.server == "" and "can't be woken again: the restart plan" in decision.messages["small"]
