@@ -1,11 +1,9 @@
-"""A real Prometheus on loopback that scrapes pages of metrics and evaluates the shipped rules."""
+"""A real Prometheus on loopback: it scrapes pages of metrics and evaluates the shipped rules."""
 
 import json
 import shutil
-import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,18 +16,19 @@ import pytest
 import yaml
 
 from sparkwright.monitoring import alerts
+from tests.remote.sshd import free_port
+from tests.waiting import wait_until
 
-needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="Debian has it as package prometheus")
+needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
+needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="needs Debian's package prometheus")
 
 
 @dataclass
 class Prometheus:
-    """A running Prometheus.
-
-    `pages` is the answer of each instance to a scrape; tests change it.
-    """
+    """A running Prometheus."""
 
     url: str
+    #: answer to a scrape, by instance
     pages: dict[str, str] = field(default_factory=dict)
 
     def query(self, query: str) -> list[dict[str, Any]]:
@@ -37,19 +36,16 @@ class Prometheus:
         with urlopen(f"{self.url}/api/v1/query?{urlencode({'query': query})}", timeout=10) as answer:
             return json.load(answer)["data"]["result"]
 
-    def until(self, holds: Callable[[], bool], timeout_s: float = 60) -> None:
-        """Wait for a scrape and an evaluation that make it so."""
-        deadline_s = time.monotonic() + timeout_s
-        while not _holds(holds):
-            assert time.monotonic() < deadline_s, "Prometheus does not show it"
-            time.sleep(0.1)
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a query confirms the condition. Until Prometheus listens, queries fail."""
 
+        def is_met() -> bool:
+            try:
+                return condition()
+            except OSError:
+                return False
 
-def _holds(holds: Callable[[], bool]) -> bool:
-    try:
-        return holds()
-    except OSError:
-        return False
+        wait_until(is_met, "the expected state of Prometheus")
 
 
 @pytest.fixture
@@ -67,25 +63,24 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (tmp_path / "rules.yml").write_text(alerts.render_rules())
     target = f"127.0.0.1:{server.server_port}"
     jobs = {"spark1": "hosts", "lab": alerts.GATEWAY_JOB, "clients": alerts.CLIENTS_JOB}
     scrapes = [_scrape_config(name, job, target) for name, job in jobs.items()]
-    often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config = {"global": often, "rule_files": ["rules.yml"], "scrape_configs": scrapes}
+    intervals = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config = {"global": intervals, "rule_files": ["rules.yml"], "scrape_configs": scrapes}
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{port}"
     command = [
         "prometheus",
         "--config.file=prometheus.yml",
         "--storage.tsdb.path=data",
-        f"--web.listen-address=127.0.0.1:{port}",
+        f"--web.listen-address={address}",
     ]
     running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield Prometheus(f"http://127.0.0.1:{port}", pages)
+        yield Prometheus(f"http://{address}", pages)
     finally:
         running.terminate()
         running.wait(30)

@@ -1,7 +1,6 @@
-"""The alert rules over time: promtool runs them over series of our metrics of an hour or a day."""
+"""The alert rules over time: promtool evaluates them with series of metrics."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from sparkwright.health import textfile
 from sparkwright.health.record import Record
 from sparkwright.monitoring import alerts, dashboard
 
-needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is in Debian's package prometheus")
+from .conftest import needs_promtool
+
 GIB = 2**30
 METRIC = re.compile(rf"{textfile.PREFIX}(\w+)")
-#: by alert: its metric with labels, values minute by minute, the last minute without it and the first with it, and what it says
+#: by alert: metric with labels, values by minute, last minute without and first minute with the alert, part of its summary
 CASES: dict[str, tuple[str, str, int, int, str]] = {
     "ServerDown": ('health_state{state="wedged"@}', "0x9 1x20", 10, 12, "The server on spark1 is wedged."),
     "CheckMissing": ("health_check_timestamp_seconds", "0x60", 15, 17, "was last checked 17m 0s ago"),
@@ -33,12 +33,12 @@ CASES: dict[str, tuple[str, str, int, int, str]] = {
     "Hot": ("gpu_temperature_celsius", "90x9 93x30", 19, 20, "is at 93"),
     "Drift": ("drift_fields", "1x90", 59, 60, "differs from what was verified"),
 }
-#: beside the metric of a case; a name with its labels is whole
+#: further series of an alert; a name with `instance` has all its labels
 SIDE_SERIES = {
     "Slow": ("decode_baseline_tokens_per_second", "48x60"),
     "HostMissing": (f'up{{instance="spark1",job="{alerts.NODE_JOB}"}}', "1x30 0x600"),
 }
-#: alerts over the metrics of others
+#: alerts on metrics that sparkwright does not write: series, summary
 GATEWAY_CASES = {
     "GatewayDown": (f'up{{instance="lab",job="{alerts.GATEWAY_JOB}"}}', "The gateway lab does not answer."),
     "GatewayModelDown": (
@@ -58,7 +58,7 @@ def unit_test(name: str) -> dict[str, Any]:
     alert = {"exp_labels": labels, "exp_annotations": {}}
     return {
         "interval": "1m",
-        "input_series": [{"series": _add_labels(value), "values": found} for value, found in series],
+        "input_series": [{"series": _add_labels(metric), "values": values} for metric, values in series],
         "alert_rule_test": [
             {"eval_time": f"{quiet}m", "alertname": rule.name, "exp_alerts": []},
             {"eval_time": f"{fires}m", "alertname": rule.name, "exp_alerts": [alert]},
@@ -76,7 +76,7 @@ def _add_labels(metric: str) -> str:
 
 @needs_promtool
 @pytest.mark.parametrize("name", CASES)
-def test_an_alert_waits_for_its_time_and_then_says_what_is_wrong(tmp_path: Path, name: str) -> None:
+def test_an_alert_fires_after_its_time_with_its_summary(tmp_path: Path, name: str) -> None:
     assert promtool(tmp_path, name, unit_test(name), summary=False) == ""
     # promtool names the annotation that was not expected
     assert CASES[name][4] in promtool(tmp_path, name, unit_test(name), summary=True)
@@ -84,8 +84,8 @@ def test_an_alert_waits_for_its_time_and_then_says_what_is_wrong(tmp_path: Path,
 
 @needs_promtool
 @pytest.mark.parametrize("name", GATEWAY_CASES)
-def test_a_gateway_that_is_gone_or_has_no_server_is_told_after_two_minutes(tmp_path: Path, name: str) -> None:
-    series, says = GATEWAY_CASES[name]
+def test_a_gateway_alert_fires_after_two_minutes(tmp_path: Path, name: str) -> None:
+    series, summary = GATEWAY_CASES[name]
     case = {
         "interval": "1m",
         "input_series": [{"series": series, "values": "1x9 0x20"}],
@@ -94,47 +94,37 @@ def test_a_gateway_that_is_gone_or_has_no_server_is_told_after_two_minutes(tmp_p
         ],
     }
     message = promtool(tmp_path, name, case, summary=True)
-    assert says in message and message.count("alertname:") == 1  # it fires at one of both minutes, the later
+    assert summary in message and message.count("alertname:") == 1  # only at the later minute
 
 
 def promtool(folder: Path, name: str, case: dict[str, Any], *, summary: bool) -> str:
-    """Return the errors of `promtool test rules` on a case.
-
-    Args:
-        folder: for its files.
-        name: of the alert.
-        case: the test case.
-        summary: keep the summary as the rule's only annotation; else it has none.
-    """
+    """Return the errors of `promtool test rules` for an alert. summary: keep the rule's summary, its only annotation."""
     rules = yaml.safe_load(alerts.render_rules())
     (rule,) = [rule for rule in rules["groups"][0]["rules"] if rule["alert"] == f"Sparkwright{name}"]
     rule["annotations"] = {"summary": rule["annotations"]["summary"]} if summary else {}
     (folder / "rules.yml").write_text(yaml.safe_dump(rules))
-    (folder / "test.yml").write_text(
-        yaml.safe_dump({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [case]})
-    )
+    tests = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [case]}
+    (folder / "test.yml").write_text(yaml.safe_dump(tests))
     command = ["promtool", "test", "rules", "test.yml"]
     completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return "" if completed.returncode == 0 else completed.stdout + completed.stderr
 
 
-def test_every_alert_has_its_case() -> None:
+def test_every_alert_has_a_case() -> None:
     assert {f"Sparkwright{name}" for name in {**CASES, **GATEWAY_CASES}} == {alert.name for alert in alerts.ALERTS}
 
 
-def test_rules_and_dashboard_name_metrics_that_hosts_write() -> None:
-    written = {
-        line.split()[2].removeprefix(textfile.PREFIX)
-        for line in textfile.render_metrics(Record(0.0, "ok", "ok", 0.0)).splitlines()
-        if line.startswith("# HELP")
-    } | {metric.name for metric in textfile.METRICS}
-    of_clients = {f"client_{field.replace('queue_ms', 'queue_seconds')}_total" for field in usage.FIELDS}
-    options = [alert.expr for alert in alerts.ALERTS] + dashboard.list_queries()
-    metric_names = {found for text in options for found in METRIC.findall(text)}
-    assert metric_names and metric_names <= written | of_clients, metric_names - written - of_clients
+def test_rules_and_dashboard_use_metrics_that_are_written() -> None:
+    page = textfile.render_metrics(Record(0.0, "ok", "ok", 0.0))
+    written = {name.removeprefix(textfile.PREFIX) for name in re.findall(r"^# HELP (\S+)", page, re.M)}
+    written |= {metric.name for metric in textfile.METRICS}
+    written |= {f"client_{field.replace('queue_ms', 'queue_seconds')}_total" for field in usage.FIELDS}
+    queries = [alert.expr for alert in alerts.ALERTS] + dashboard.list_queries()
+    used = {name for query in queries for name in METRIC.findall(query)}
+    assert used and used <= written, used - written
 
 
-def test_links_lead_to_where_the_user_has_the_runbooks() -> None:
+def test_runbook_links_start_with_the_given_url() -> None:
     rules = yaml.safe_load(alerts.render_rules("https://wiki.example.org/alerts"))
     links = [rule["annotations"]["runbook_url"] for rule in rules["groups"][0]["rules"]]
     assert "https://wiki.example.org/alerts#sparkwrightslow" in links and len(set(links)) == len(alerts.ALERTS)

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests import commands, published
 
-HOST = "address: 192.0.2.7\n"
 GROUPS = """\
 lab:
   hosts: [spark1]
@@ -15,45 +15,41 @@ lab:
 """
 
 
-def write_project(path: Path) -> Path:
-    (path / "hosts").mkdir()
-    (path / "playbooks").mkdir()
-    (path / "hosts/spark1.yml").write_text(HOST)
-    (path / "hosts/groups.yml").write_text(GROUPS)
-    return path
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "hosts").mkdir()
+    (tmp_path / "playbooks").mkdir()
+    (tmp_path / "hosts/spark1.yml").write_text("address: 192.0.2.7\n")
+    (tmp_path / "hosts/groups.yml").write_text(GROUPS)
+    return tmp_path
 
 
-def test_it_writes_what_is_missing_and_then_nothing(tmp_path: Path) -> None:
-    here = write_project(tmp_path)
-    pending = commands.run("monitoring.install", "--to", "mon", "--check", cwd=here)
-    assert pending.returncode == 2 and not (here / "mon").exists()
-    completed = commands.run("monitoring.install", "--to", "mon", cwd=here)
+def test_a_first_run_writes_three_files_and_a_second_none(project: Path) -> None:
+    pending = commands.run("monitoring.install", "--to", "mon", "--check", cwd=project)
+    assert pending.returncode == 2 and not (project / "mon").exists()
+    completed = commands.run("monitoring.install", "--to", "mon", cwd=project)
     assert completed.returncode == 0 and completed.stdout.count(": written.") == 3
-    second_run = commands.run("monitoring.install", "--to", "mon", "--json", cwd=here)
+    second_run = commands.run("monitoring.install", "--to", "mon", "--json", cwd=project)
     assert set(json.loads(second_run.stdout)["files"].values()) == {False}
     assert published.check_output("monitoring.install", second_run.stdout) == []
-    assert commands.run("monitoring.install", "--to", "mon", "--check", cwd=here).returncode == 0
+    assert commands.run("monitoring.install", "--to", "mon", "--check", cwd=project).returncode == 0
 
 
-def test_it_scrapes_the_hosts_and_gateways_of_the_inventory(tmp_path: Path) -> None:
-    here = write_project(tmp_path)
-    commands.run("monitoring.install", "--to", "mon", cwd=here)
-    hosts, gateway = yaml.safe_load((here / "mon/sparkwright.scrape.yml").read_text())["scrape_configs"]
+def test_hosts_and_gateways_of_the_inventory_are_scraped(project: Path) -> None:
+    commands.run("monitoring.install", "--to", "mon", cwd=project)
+    hosts, gateway = yaml.safe_load((project / "mon/sparkwright.scrape.yml").read_text())["scrape_configs"]
     assert hosts["static_configs"] == [{"targets": ["192.0.2.7:9100"], "labels": {"instance": "spark1"}}]
     assert gateway["static_configs"][0]["targets"] == ["192.0.2.7:8080"]
     assert gateway["authorization"] == {"credentials_file": "/etc/prometheus/lab.gateway-key"}
 
 
-def test_a_mistake_is_one_sentence(tmp_path: Path) -> None:
-    here = write_project(tmp_path)
-    options = commands.run("monitoring.install", cwd=here)
-    assert (options.returncode, options.stderr) == (
-        5,
-        "no folder was named: pass --to DIR for the files, --textfile DIR for the hosts' metrics, or both.\n",
-    )
-    unclear = commands.run("monitoring.install", "--to", "out", "--textfile", "/srv/metrics", cwd=here)
+def test_a_mistake_is_reported_in_one_sentence(project: Path) -> None:
+    missing = commands.run("monitoring.install", cwd=project)
+    assert missing.returncode == 5 and missing.stderr.startswith("no folder was named: pass --to DIR")
+    assert missing.stderr.count("\n") == 1
+    unclear = commands.run("monitoring.install", "--to", "out", "--textfile", "/srv/metrics", cwd=project)
     assert unclear.returncode == 5 and "no host was named" in unclear.stderr
-    assert not (here / "out").exists()  # refused before anything
-    (here / "file").write_text("")
-    refused = commands.run("monitoring.install", "--to", "file", cwd=here)
+    assert not (project / "out").exists()
+    (project / "file").write_text("")
+    refused = commands.run("monitoring.install", "--to", "file", cwd=project)
     assert refused.returncode == 5 and "file" in refused.stderr and "Traceback" not in refused.stderr

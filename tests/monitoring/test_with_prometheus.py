@@ -1,6 +1,7 @@
-"""Rules and dashboard with a real Prometheus and the metrics that a check writes."""
+"""Rules and dashboard in a real Prometheus, with the metrics of health checks."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,14 @@ from sparkwright.monitoring import alerts, dashboard
 
 from .conftest import Prometheus, needs_prometheus
 
-#: HAProxy's own exporter has these (2.6), beside many others
+#: some of the metrics of HAProxy's own exporter (2.6)
 GATEWAY_METRICS = """\
 haproxy_backend_http_requests_total{proxy="small"} 12
 haproxy_backend_current_queue{proxy="small"} 0
 haproxy_backend_active_servers{proxy="small"} SERVERS
 haproxy_backend_http_responses_total{proxy="small",code="5xx"} 0
 """
-#: as a gateway's own `/metrics/clients` has it
+#: as in a gateway's own `/metrics/clients`
 CLIENT_METRICS = "".join(
     f'sparkwright_client_{name}_total{{client="alice"}} 1\n'
     for name in ("queue_seconds", *(field for field in usage.FIELDS if field != "queue_ms"))
@@ -43,34 +44,31 @@ def render_page(state: str, *, tok_per_s: float, checked_s: float, hot: bool = F
 
 @needs_prometheus
 @pytest.mark.slow
-def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> None:
+def test_every_query_of_the_dashboard_has_a_result(prometheus: Prometheus) -> None:
     prometheus.pages["spark1"] = render_page("ok", tok_per_s=47.0, checked_s=time.time())
     prometheus.pages["lab"] = GATEWAY_METRICS.replace("SERVERS", "1")
     prometheus.pages["clients"] = CLIENT_METRICS
     for name in ("haproxy_backend_active_servers", "sparkwright_client_queue_seconds_total"):
-        prometheus.until(lambda name=name: len(prometheus.query(f"count_over_time({name}[1m]) > 1")) > 0)  # type: ignore[misc]
-    unanswered = [query for query in dashboard.list_queries() if not prometheus.query(query)]
-    assert unanswered == []
+        prometheus.wait_until(lambda name=name: len(prometheus.query(f"count_over_time({name}[1m]) > 1")) > 0)  # type: ignore[misc]
+    assert [query for query in dashboard.list_queries() if not prometheus.query(query)] == []
 
 
 @needs_prometheus
 @pytest.mark.slow
-def test_a_well_host_has_no_alert_and_a_bad_one_has_those_that_name_it(prometheus: Prometheus) -> None:
+def test_alerts_of_a_host_become_active_when_its_state_changes(prometheus: Prometheus) -> None:
     def active_alerts() -> set[str]:
         return {item["metric"]["alertname"] for item in prometheus.query("ALERTS")}
 
     prometheus.pages["spark1"] = render_page("ok", tok_per_s=47.0, checked_s=time.time())
     prometheus.pages["lab"] = GATEWAY_METRICS.replace("SERVERS", "1")
-    prometheus.until(lambda: len(prometheus.query("sparkwright_decode_tokens_per_second")) > 0)
-    prometheus.until(lambda: active_alerts() == {"SparkwrightQueue"})
+    prometheus.wait_until(lambda: len(prometheus.query("sparkwright_decode_tokens_per_second")) > 0)
+    prometheus.wait_until(lambda: active_alerts() == {"SparkwrightQueue"})
     prometheus.pages["spark1"] = render_page("wedged", tok_per_s=5.0, checked_s=time.time() - 1000, hot=True)
     prometheus.pages["lab"] = GATEWAY_METRICS.replace("SERVERS", "0")
     expected = {"ServerDown", "CheckMissing", "Slow", "Hot", "Queue", "GatewayModelDown"}
-    prometheus.until(lambda: active_alerts() == {f"Sparkwright{name}" for name in expected})
+    prometheus.wait_until(lambda: active_alerts() == {f"Sparkwright{name}" for name in expected})
 
 
-def test_every_alert_has_its_section_in_the_docs() -> None:
-    from pathlib import Path
-
+def test_every_alert_has_a_section_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs/alerts.md").read_text()
     assert [alert.name for alert in alerts.ALERTS if f"\n## {alert.name}\n" not in page] == []
