@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from sparkwright.sandbox import control
 from tests.remote.sshd import free_port
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -52,20 +52,22 @@ def test_a_killed_sandbox_is_down(folders: tuple[Path, Path]) -> None:
 
 
 def find_listener(port: int) -> psutil.Process | None:
-    rows = [
-        net_connection
-        for net_connection in psutil.net_connections("tcp")
-        if net_connection.status == "LISTEN" and net_connection.laddr.port == port
-    ]
-    return psutil.Process(rows[0].pid) if rows else None
+    listeners = [row for row in psutil.net_connections("tcp") if row.status == "LISTEN" and row.laddr.port == port]
+    return psutil.Process(listeners[0].pid) if listeners else None
+
+
+def occupy_port(folder: Path) -> int:
+    """Start a sandbox with the fault `port-taken`, and return the port."""
+    control.up(folder)
+    port = free_port()
+    (folder / "serve_port").write_text(str(port))
+    control.set_fault(folder, "port-taken")
+    return port
 
 
 def test_port_taken_occupies_the_port_in_a_named_process(folders: tuple[Path, Path]) -> None:
     own, _ = folders
-    control.up(own)
-    port = free_port()
-    (own / "serve_port").write_text(str(port))
-    control.set_fault(own, "port-taken")
+    port = occupy_port(own)
     process = find_listener(port)
     assert process is not None and process.name() == "port-squatter" and process.pid != read_pid(own)
     control.set_fault(own, None)
@@ -74,12 +76,6 @@ def test_port_taken_occupies_the_port_in_a_named_process(folders: tuple[Path, Pa
 
 def test_the_port_is_free_after_the_sandbox_has_stopped(folders: tuple[Path, Path]) -> None:
     own, _ = folders
-    control.up(own)
-    port = free_port()
-    (own / "serve_port").write_text(str(port))
-    control.set_fault(own, "port-taken")
+    port = occupy_port(own)
     control.down(own)
-    deadline_s = time.monotonic() + 30
-    while find_listener(port) is not None and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert find_listener(port) is None
+    wait_until(lambda: find_listener(port) is None)

@@ -1,4 +1,4 @@
-"""The gateway of a sandbox is the HAProxy of this machine. It ends with the sandbox."""
+"""The gateway of a sandbox: this machine's HAProxy, which exits with the sandbox."""
 
 import contextlib
 import http.client
@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from sparkwright.host.gateway import haproxy_sockets
 from sparkwright.project import starter
 from sparkwright.sandbox import haproxy
 from tests.remote.sshd import free_port
+from tests.waiting import wait_until
 
 #: program that runs HAProxy like the sandbox's daemon, in the folder of its argument
 DAEMON = """
@@ -36,10 +36,9 @@ haproxy.Haproxy(words, api=haproxy.NoApi, version="", log=print, folder_of=lambd
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a gateway on the sandbox, on a machine without HAProxy."""
     starter.write_starter(tmp_path)
-    gateway = {"host": "sandbox", "port": 8080, "tls": "none"}
-    (tmp_path / "hosts/groups.yml").write_text(
-        json.dumps({"lab": {}, "box": {"hosts": ["sandbox"], "gateway": gateway}})
-    )
+    settings = {"host": "sandbox", "port": 8080, "tls": "none"}
+    groups = {"lab": {}, "box": {"hosts": ["sandbox"], "gateway": settings}}
+    (tmp_path / "hosts/groups.yml").write_text(json.dumps(groups))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(haproxy, "SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -51,21 +50,20 @@ def test_a_gateway_is_refused_without_haproxy_before_any_change(project: Path, c
     with pytest.raises(Refused) as excinfo:
         command(DeployOptions(host="box"))
     assert excinfo.value.exit == 5
-    assert str(excinfo.value).startswith(
-        "hosts/groups.yml:1: a gateway on the sandbox needs `haproxy` on this machine."
-    )
-    assert "apt-get install haproxy" in str(excinfo.value) and "brew install haproxy" in str(excinfo.value)
+    message = str(excinfo.value)
+    assert message.startswith("hosts/groups.yml:1: a gateway on the sandbox needs `haproxy` on this machine.")
+    assert "apt-get install haproxy" in message and "brew install haproxy" in message
     assert not (project / ".sandbox").exists()
 
 
 @pytest.mark.skipif(not haproxy.find_executable(), reason="needs haproxy")
-def test_haproxy_ends_when_the_sandbox_is_killed(tmp_path: Path) -> None:
+def test_haproxy_exits_when_the_sandbox_is_killed(tmp_path: Path) -> None:
     port = free_port()
     config = f"frontend clients\n  mode http\n  timeout client 5s\n  bind 127.0.0.1:{port}\n  http-request return status 200\n"
     (tmp_path / "haproxy.cfg").write_text(config)
     with subprocess.Popen([sys.executable, "-c", DAEMON, tmp_path], stdout=subprocess.DEVNULL) as daemon:
         try:
-            wait_for(port)
+            wait_until(lambda: is_answering(port))
             children = {child.name(): child for child in psutil.Process(daemon.pid).children(recursive=True)}
         finally:
             daemon.kill()
@@ -87,13 +85,10 @@ def test_a_gateway_socket_with_a_long_path_is_found_without_proc(
             client.connect(path)
 
 
-def wait_for(port: int) -> None:
-    deadline_s = time.monotonic() + 30
-    while True:
-        try:
-            link = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            link.request("GET", "/")
-            assert link.getresponse().status == 200
-            return
-        except ConnectionError:
-            assert time.monotonic() < deadline_s
+def is_answering(port: int) -> bool:
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/")
+        return connection.getresponse().status == 200
+    except ConnectionError:
+        return False

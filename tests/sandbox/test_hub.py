@@ -47,9 +47,8 @@ def test_a_tree_lists_sizes_and_sha256(running_hub: RunningHub) -> None:
     status, _, data = running_hub.request(f"/api/models/{MODEL}/tree/main?recursive=1")
     rows: dict[str, Any] = {row["path"]: row for row in json.loads(data)}
     assert status == 200 and sorted(rows) == sorted(hub.list_files(MODEL))
-    info = {
-        sibling.rfilename: sibling for sibling in running_hub.api.model_info(MODEL, files_metadata=True).siblings or ()
-    }
+    siblings = running_hub.api.model_info(MODEL, files_metadata=True).siblings or ()
+    info = {sibling.rfilename: sibling for sibling in siblings}
     assert rows[SHARD]["lfs"] == {"oid": info[SHARD].lfs.sha256, "size": 2_500_000, "pointerSize": 135}  # type: ignore[union-attr]
     assert "lfs" not in rows["config.json"] and rows["config.json"]["oid"] == info["config.json"].blob_id
     assert {item.path for item in running_hub.api.list_repo_tree(MODEL, recursive=True)} == set(rows)

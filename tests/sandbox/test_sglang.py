@@ -23,7 +23,7 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "fault", "code", "sentence"),
+    ("flags", "fault", "code", "reason"),
     [
         (("--max-model-len", "8192"), "", 2, "unknown argument: --max-model-len 8192."),
         (("--chunked-prefill-size", "lots"), "", 2, "argument --chunked-prefill-size: invalid int value: 'lots'."),
@@ -36,11 +36,11 @@ def instant(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_log_reader_reports_the_reason_of_a_failed_start(
-    tmp_path: Path, flags: tuple[str, ...], fault: str, code: int, sentence: str
+    tmp_path: Path, flags: tuple[str, ...], fault: str, code: int, reason: str
 ) -> None:
     sglang = FakeSglang(fault=fault)
     assert wait_for_exit(sglang.server(tmp_path, *flags)) == code
-    assert sentence in str(read_log(sglang.log, LOG).failure.value)
+    assert reason in str(read_log(sglang.log, LOG).failure.value)
 
 
 def test_the_image_prints_the_version_and_the_options() -> None:
@@ -54,9 +54,9 @@ def test_the_image_prints_the_version_and_the_options() -> None:
     assert {name: options.get(name) for name in image.reference_shapes()} == image.reference_shapes()
 
 
-@pytest.mark.parametrize(("host", "reached"), [((), False), (("--host", "0.0.0.0"), True)])
-def test_the_published_port_needs_a_host_option(tmp_path: Path, host: tuple[str, ...], reached: bool) -> None:
+@pytest.mark.parametrize(("host", "is_reachable"), [((), False), (("--host", "0.0.0.0"), True)])
+def test_the_published_port_needs_a_host_option(tmp_path: Path, host: tuple[str, ...], is_reachable: bool) -> None:
     """By default, SGLang listens only on the loopback interface of its container."""
     port = free_port()
     with serving(FakeSglang(), tmp_path, "--sleep-on-idle", *host, published=port):
-        assert (http_probe.send_request(f"http://127.0.0.1:{port}", "/health").status == 200) == reached
+        assert (http_probe.send_request(f"http://127.0.0.1:{port}", "/health").status == 200) == is_reachable

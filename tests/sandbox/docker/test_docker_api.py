@@ -4,10 +4,8 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +16,8 @@ from docker.errors import APIError, ImageNotFound
 from sparkwright.sandbox import control
 from sparkwright.sandbox.docker.container import STDOUT
 from sparkwright.sandbox.docker.docker_api import log_frames
-from tests.remote.sshd import free_port
-from tests.sandbox.test_parts import IMAGE
+from tests.sandbox.conftest import IMAGE, REPOSITORY, TAG, create_container, pull_image
 from tests.waiting import wait_until
-
-REPOSITORY, TAG = IMAGE.split(":")
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-        folder = Path(tempfile.mkdtemp(prefix="spark-"))
-        control.up(folder)
-        yield folder
-        control.down(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def engine(home: Path) -> Iterator[docker.DockerClient]:
-    client = docker.DockerClient(base_url=control.up(home)["DOCKER_HOST"])
-    pull_image(client)
-    yield client
-    for row in client.api.containers(all=True):
-        client.api.remove_container(row["Id"], force=True)
-
-
-def pull_image(client: docker.DockerClient, tag: str = TAG) -> None:
-    digest = client.api.inspect_distribution(f"{REPOSITORY}:{tag}")["Descriptor"]["digest"]
-    client.api.pull(REPOSITORY, tag=digest)
-    client.api.tag(f"{REPOSITORY}@{digest}", REPOSITORY, tag)
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +27,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def create_container(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> None:
-    ports = {"8000/tcp": [{"HostIp": "", "HostPort": str(free_port())}]}
-    host = {"Binds": [f"{model}:/m"], "PortBindings": ports, **fields}
-    words = ["--model", "/m", "--gpu-memory-utilization", "0.1"]  # little enough for several containers at once
-    engine.api.create_container_from_config({"Image": IMAGE, "Cmd": words, "HostConfig": host}, name)
-
-
-def start_serving(engine: docker.DockerClient, name: str, model: Path, **fields: Any) -> Any:
-    create_container(engine, name, model, **fields)
+def start_serving(engine: docker.DockerClient, name: str, model: Path, **host_config: Any) -> Any:
+    create_container(engine, name, model, **host_config)
     engine.api.start(name)
     container = engine.containers.get(name)
     wait_until(lambda: b"Application startup complete." in container.logs())
@@ -74,14 +36,14 @@ def start_serving(engine: docker.DockerClient, name: str, model: Path, **fields:
 
 
 def test_a_container_lists_its_mounts(engine: docker.DockerClient, model: Path) -> None:
-    """sparkwright reads the mounts to find out which models are in use."""
+    """From the mounts, sparkwright knows which models are in use."""
     create_container(engine, "one", model, Binds=[f"{model}:/m:ro"])
     (mount,) = engine.api.inspect_container("one")["Mounts"]
     assert (mount["Type"], mount["Source"], mount["Destination"], mount["RW"]) == ("bind", str(model), "/m", False)
     assert engine.api.containers(all=True)[0]["Mounts"] == [mount]
 
 
-def refusal_of(action: Any) -> tuple[int, str]:
+def error_of(action: Any) -> tuple[int, str]:
     with pytest.raises(APIError) as excinfo:
         action()
     return excinfo.value.status_code, excinfo.value.explanation
@@ -98,17 +60,17 @@ def test_containers_are_filtered(engine: docker.DockerClient, model: Path) -> No
     key = engine.api.create_container_from_config(body, "labelled")["Id"]
     assert container_names(engine) == ["up"]
     assert container_names(engine, all=True) == ["down", "labelled", "up"]
-    for filters, names_expected in (
+    for filters, names in (
         ({"name": "^up$"}, ["up"]), ({"name": ["^/down$", "labelled"]}, ["down", "labelled"]), ({"label": "a=1"}, ["labelled"]),
         ({"label": ["a=1", "b=3"]}, []), ({"label": "b"}, ["labelled"]), ({"status": "created"}, ["down", "labelled"]),
         ({"id": key[:12]}, ["labelled"]), ({"ancestor": IMAGE}, ["down", "labelled", "up"]), ({"ancestor": "other"}, []),
         ({"name": "up", "status": "created"}, []),
     ):  # fmt: skip
-        assert container_names(engine, all=True, filters=filters) == names_expected, filters
+        assert container_names(engine, all=True, filters=filters) == names, filters
     assert container_names(engine, filters={"status": "created"}) == ["down", "labelled"]
     assert container_names(engine, all=True, limit=1) == ["labelled"]
     assert engine.api.containers(all=True)[0]["Labels"]["a"] == "1"
-    assert refusal_of(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
+    assert error_of(lambda: engine.api.containers(filters={"colour": "red"})) == (400, "invalid filter 'colour'")
 
 
 def test_stop_is_graceful_and_a_second_stop_returns_304(engine: docker.DockerClient, model: Path) -> None:
@@ -142,24 +104,24 @@ def test_logs_are_selected_by_tail_time_and_stream(engine: docker.DockerClient, 
     assert container.logs(until=int(time.time()) - 60) == b""
     stamped = container.logs(timestamps=True, tail=1).decode()
     assert stamped[4] == "-" and stamped.split(" ")[0].endswith("Z") and "Application startup complete." in stamped
-    parts = [container.logs(stdout=out, stderr=not out) for out in (True, False)]
-    assert b"non-default args" in parts[0] and b"Application startup complete." not in parts[0]
-    assert b"Application startup complete." in parts[1] and b"non-default args" not in parts[1]
-    status, result = refusal_of(lambda: container.logs(stdout=False, stderr=False))
-    assert (status, result) == (400, "Bad parameters: you must choose at least one stream")
+    stdout, stderr = container.logs(stderr=False), container.logs(stdout=False)
+    assert b"non-default args" in stdout and b"Application startup complete." not in stdout
+    assert b"Application startup complete." in stderr and b"non-default args" not in stderr
+    error = error_of(lambda: container.logs(stdout=False, stderr=False))
+    assert error == (400, "Bad parameters: you must choose at least one stream")
 
 
 def test_following_the_log_ends_with_the_container(engine: docker.DockerClient, model: Path) -> None:
     container = start_serving(engine, "one", model)
-    seen: list[bytes] = []
-    follower = threading.Thread(target=lambda: seen.extend(container.logs(stream=True, follow=True, tail=1)))
+    received: list[bytes] = []
+    follower = threading.Thread(target=lambda: received.extend(container.logs(stream=True, follow=True, tail=1)))
     follower.start()
-    wait_until(lambda: seen)
+    wait_until(lambda: received)
     assert follower.is_alive()
     container.stop()
     follower.join(timeout=5)
     assert not follower.is_alive()
-    assert b"Application shutdown complete." in b"".join(seen)
+    assert b"Application shutdown complete." in b"".join(received)
 
 
 class GrowingLogs(list[tuple[float, str, int]]):
@@ -184,13 +146,12 @@ def test_a_follower_receives_each_line_once_even_if_it_is_logged_during_a_read()
     assert [frame[8:].decode() for frame in frames] == [f"line {n}\n" for n in range(6)]
 
 
+PRINT_VERSION = ["-c", "import vllm; print(vllm.__version__)"]
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "command"),
-    [
-        ("vllm", ["--version"]),
-        (["vllm", "--version"], None),
-        ("python3", ["-c", "import vllm; print(vllm.__version__)"]),
-    ],
+    [("vllm", ["--version"]), (["vllm", "--version"], None), ("python3", PRINT_VERSION)],
 )
 def test_a_temporary_container_prints_the_version(engine: docker.DockerClient, entrypoint: Any, command: Any) -> None:
     for tag, version in ((TAG, "0.32.0"), ("cu130-nightly", "0.19.2rc1.dev134+gsandbox")):
@@ -206,20 +167,19 @@ def test_a_container_with_auto_remove_is_removed_after_its_end(engine: docker.Do
 
 
 def test_start_refuses_a_missing_program(engine: docker.DockerClient) -> None:
-    status, result = refusal_of(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
-    assert status == 400 and 'exec: "nvtop": executable file not found in $PATH' in result
+    status, message = error_of(lambda: engine.containers.run(IMAGE, ["-l"], entrypoint="nvtop"))
+    assert status == 400 and 'exec: "nvtop": executable file not found in $PATH' in message
     assert engine.api.containers(all=True)[0]["State"] == "created"
 
 
 def test_an_image_in_use_is_not_removed(engine: docker.DockerClient, model: Path) -> None:
     container = start_serving(engine, "one", model)
-    status, result = refusal_of(lambda: engine.images.remove(IMAGE, force=True))
-    assert (
-        status == 409 and f"(cannot be forced) - image is being used by running container {container.id[:12]}" in result
-    )
+    status, message = error_of(lambda: engine.images.remove(IMAGE, force=True))
+    assert status == 409
+    assert f"(cannot be forced) - image is being used by running container {container.id[:12]}" in message
     container.stop()
-    status, result = refusal_of(lambda: engine.images.remove(IMAGE))
-    assert status == 409 and "(must be forced) - image is being used by stopped container" in result
+    status, message = error_of(lambda: engine.images.remove(IMAGE))
+    assert status == 409 and "(must be forced) - image is being used by stopped container" in message
     container.remove()
     engine.api.tag(IMAGE, REPOSITORY, "mine")
     engine.images.remove(f"{REPOSITORY}:mine")
@@ -255,7 +215,7 @@ def test_a_stopped_container_stays_stopped_after_a_restart_of_the_engine(
     assert container_names(client, all=True) == ["running", "stopped"]
 
 
-def test_the_engine_restarts_although_the_port_of_a_container_is_taken(
+def test_the_engine_restarts_even_if_the_port_of_a_container_is_taken(
     home: Path, engine: docker.DockerClient, model: Path
 ) -> None:
     start_serving(engine, "shut-out", model, RestartPolicy={"Name": "unless-stopped"})
@@ -279,7 +239,7 @@ def can_bind(probe: socket.socket, port: int) -> bool:
     return True
 
 
-#: commands of the real CLI: words, exit code, and part of the output
+#: arguments of the real CLI, exit code, part of the output
 COMMANDS = [
     (("ps",), 0, "CONTAINER ID"),
     (("images",), 0, REPOSITORY),
@@ -292,7 +252,7 @@ COMMANDS = [
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="no docker CLI")
 @pytest.mark.parametrize(("words", "code", "part"), COMMANDS)
-def test_the_docker_command_is_answered_or_refused_with_a_sentence(
+def test_a_docker_command_works_or_is_refused_in_one_sentence(
     engine: docker.DockerClient, home: Path, words: tuple[str, ...], code: int, part: str
 ) -> None:
     engine.api.create_container(IMAGE, name="ended")

@@ -40,11 +40,12 @@ def format_rows(text: str) -> list[str]:
     ]
 
 
-def _format_row(head: str, description: str) -> str:
-    names = re.findall(r"(?:^|, )(-[^\s,]+)", head)
-    metavar = head[len(names[0]) :].partition(f", {names[1]}")[0] if len(names) > 1 else head[len(names[0]) :]
-    metavar = metavar.strip()
-    kind, metavar = _option_kind(metavar, description)
+def _format_row(header: str, description: str) -> str:
+    names = re.findall(r"(?:^|, )(-[^\s,]+)", header)
+    metavar = header[len(names[0]) :]
+    if len(names) > 1:
+        metavar = metavar.partition(f", {names[1]}")[0]
+    kind, metavar = _option_kind(metavar.strip(), description)
     return "\t".join([" ".join(names), kind, metavar]).rstrip()
 
 

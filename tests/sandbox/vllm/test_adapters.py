@@ -15,13 +15,9 @@ from sparkwright.sandbox.vllm.api import VllmApi
 from sparkwright.sandbox.vllm.engine import Engine
 from tests.real_engine.test_adapters import FITS, REFUSED, write_adapter
 from tests.remote.sshd import free_port
+from tests.sandbox.vllm.test_startup import LLAMA
 
-TINY = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 256,
-    "max_position_embeddings": 8192,
-}
+TINY = {**LLAMA, "hidden_size": 256}
 
 
 @contextmanager
@@ -63,11 +59,8 @@ def ask_model(base_url: str, model: str) -> Any:
 def test_each_adapter_is_listed_and_answers_with_its_own_text(tmp_path: Path) -> None:
     with running_engine(tmp_path, {"sql": FITS, "law": FITS}, "--enable-lora") as (_, url, log):
         rows = http_probe.send_request(url, "/v1/models", timeout_s=20).json()["data"]
-        assert [(row["id"], row["parent"], row["max_model_len"]) for row in rows] == [
-            ("tiny", None, 8192),
-            ("sql", "tiny", None),
-            ("law", "tiny", None),
-        ]
+        listed = [(row["id"], row["parent"], row["max_model_len"]) for row in rows]
+        assert listed == [("tiny", None, 8192), ("sql", "tiny", None), ("law", "tiny", None)]
         answers = {name: ask_model(url, name) for name in ("tiny", "sql", "law")}
         assert [answer["model"] for answer in answers.values()] == ["tiny", "sql", "law"]
         assert len({answer["choices"][0]["message"]["content"] for answer in answers.values()}) == 3
@@ -75,12 +68,12 @@ def test_each_adapter_is_listed_and_answers_with_its_own_text(tmp_path: Path) ->
     assert any(f"Loaded new LoRA adapter: name 'sql', path '{tmp_path / 'sql'}'" in line for line in log)
 
 
-@pytest.mark.parametrize(("lora", "line"), REFUSED.values(), ids=REFUSED)
-def test_an_adapter_that_a_real_engine_refuses_ends_the_start(tmp_path: Path, lora: Lora, line: str) -> None:
+@pytest.mark.parametrize(("lora", "message"), REFUSED.values(), ids=REFUSED)
+def test_an_adapter_that_a_real_engine_refuses_ends_the_start(tmp_path: Path, lora: Lora, message: str) -> None:
     with running_engine(tmp_path, {"sql": lora}, "--enable-lora") as (_, _, log):
-        assert any(line in text for text in log), log
+        assert any(message in line for line in log), log
 
 
 def test_no_adapter_is_loaded_without_enable_lora(tmp_path: Path) -> None:
     with running_engine(tmp_path, {"sql": FITS}) as (_, _, log):
-        assert any("LoRA is not enabled. Use --enable-lora to enable LoRA." in text for text in log)
+        assert any("LoRA is not enabled. Use --enable-lora to enable LoRA." in line for line in log)

@@ -1,5 +1,6 @@
 """The HTTP API of the simulated vLLM answers like the recorded responses of a real one."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -51,12 +52,10 @@ class RunningServer:
         assert ready.wait(10)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        line.request(method, path, json.dumps(body) if body is not None else None, headers)
-        answer = line.getresponse()
-        status = answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
-        line.close()
-        return status
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
 
     def json(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         status, data, _ = self.ask(method, path, body, **headers)
@@ -66,6 +65,13 @@ class RunningServer:
         _, data, headers = self.ask("POST", path, {**body, "stream": True})
         assert headers["content-type"] == "text/event-stream; charset=utf-8"
         return [read_event(line) for line in data.decode().split("\n\n") if line]
+
+    def begin_chat(self, **fields: Any) -> http.client.HTTPConnection:
+        """Request a long answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        body = {**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True, **fields}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+        return connection
 
     def metrics(self) -> dict[str, float]:
         rows = self.ask("GET", "/metrics")[1].decode().splitlines()
@@ -124,9 +130,10 @@ def test_simple_endpoints_answer_as_recorded(serve: Callable[..., RunningServer]
     assert server.json("GET", "/nope") == (404, {"detail": "Not Found"})
     status, models = server.json("GET", "/v1/models")
     real = json.loads(read_recorded("models.txt")[1])
-    assert status == 200 and models["data"][0]["id"] == real["data"][0]["id"]
-    assert sorted(models["data"][0]) == sorted(real["data"][0])
-    assert sorted(models["data"][0]["permission"][0]) == sorted(real["data"][0]["permission"][0])
+    model, real_model = models["data"][0], real["data"][0]
+    assert status == 200 and model["id"] == real_model["id"]
+    assert sorted(model) == sorted(real_model)
+    assert sorted(model["permission"][0]) == sorted(real_model["permission"][0])
 
 
 @pytest.mark.parametrize("name", ["chat", "completion"])
@@ -137,10 +144,10 @@ def test_a_complete_answer_has_the_real_fields(serve: Callable[..., RunningServe
     }[name]
     status, answer = serve().json("POST", path, body)
     real = json.loads(read_recorded(f"{name}.json.txt")[1])
-    missing = {"ec_transfer_params", "prompt_logprobs", "prompt_token_ids", "prompt_text"}  # always null
+    omitted = {"ec_transfer_params", "prompt_logprobs", "prompt_token_ids", "prompt_text"}  # always null
     assert status == 200
     assert shape(real["choices"]) == shape(answer["choices"])
-    assert set(real) - missing <= set(answer)
+    assert set(real) - omitted <= set(answer)
     assert real["usage"].keys() == answer["usage"].keys()
     assert answer["usage"]["completion_tokens"] == real["usage"]["completion_tokens"]
     assert re.fullmatch(r"(chatcmpl|cmpl)-[0-9a-f]{16}", answer["id"]) and answer["object"] == real["object"]
@@ -169,30 +176,24 @@ def test_a_stream_has_the_chunks_of_the_real_engine(
 def test_thinking_can_be_disabled_by_the_request(serve: Callable[..., RunningServer]) -> None:
     server = serve("--reasoning-parser", "qwen3")
     off = {"chat_template_kwargs": {"enable_thinking": False}}
-    messages = [
-        server.json("POST", "/v1/chat/completions", {**CHAT_BODY, **more})[1]["choices"][0]["message"]
-        for more in ({}, off)
-    ]
+    answers = [server.json("POST", "/v1/chat/completions", {**CHAT_BODY, **fields})[1] for fields in ({}, off)]
+    messages = [answer["choices"][0]["message"] for answer in answers]
     assert [bool(message["content"]) for message in messages] == [False, True]
     assert [bool(message["reasoning"]) for message in messages] == [True, False]
 
 
 def test_error_messages_are_those_of_the_real_engine(serve: Callable[..., RunningServer]) -> None:
     server = serve()
-    cases = {
-        "err-unknown-model.txt": {**CHAT_BODY, "model": "not-here"},
-        "err-too-long.txt": {**CHAT_BODY, "max_tokens": 10_000_000},
-    }
-    for name, body in cases.items():
+    for name, path, body in (
+        ("err-unknown-model.txt", "/v1/chat/completions", {**CHAT_BODY, "model": "not-here"}),
+        ("err-too-long.txt", "/v1/chat/completions", {**CHAT_BODY, "max_tokens": 10_000_000}),
+        ("err-prompt-too-long.txt", "/v1/completions", {"model": NAME, "prompt": "x" * 120_000}),
+    ):
         status, text = read_recorded(name)
-        assert server.json("POST", "/v1/chat/completions", body) == (status, json.loads(text)), name
-    status, text = read_recorded("err-prompt-too-long.txt")
-    assert server.json("POST", "/v1/completions", {"model": NAME, "prompt": "x" * 120_000}) == (
-        status,
-        json.loads(text),
-    )
-    result = server.json("POST", "/v1/completions", {"model": NAME, "prompt": "x" * 4 * 4090, "max_tokens": 100})
-    assert result[0] == 400 and "4096 tokens. However, you requested 100 output tokens" in result[1]["error"]["message"]
+        assert server.json("POST", path, body) == (status, json.loads(text)), name
+    body = {"model": NAME, "prompt": "x" * 4 * 4090, "max_tokens": 100}
+    status, answer = server.json("POST", "/v1/completions", body)
+    assert status == 400 and "4096 tokens. However, you requested 100 output tokens" in answer["error"]["message"]
     assert server.json("POST", "/v1/chat/completions", {"model": NAME})[0] == 400
 
 
@@ -204,9 +205,7 @@ def test_a_key_is_required_under_v1_only(serve: Callable[..., RunningServer]) ->
     for key in ("secret", "other"):
         names = [item["id"] for item in server.json("GET", "/v1/models", Authorization=f"Bearer {key}")[1]["data"]]
         assert names == ["acme/tiny", "second"]
-    assert (
-        server.ask("GET", "/health")[0] == server.ask("GET", "/version")[0] == server.ask("GET", "/metrics")[0] == 200
-    )
+    assert {server.ask("GET", path)[0] for path in ("/health", "/version", "/metrics")} == {200}
 
 
 def test_an_engine_that_exits_returns_500_and_is_unhealthy(serve: Callable[..., RunningServer]) -> None:
@@ -221,20 +220,18 @@ def test_metrics_have_the_real_names_labels_and_buckets(serve: Callable[..., Run
     server = serve(config=LLAMA)
     real_rows = read_recorded("metrics-before.txt", HELP.parent / "llama-eager")[1].splitlines()
     real = {name_and_labels(row) for row in real_rows if not row.startswith("#")}
-    rows_seen = {name_and_labels(row) for row in server.metrics()}
-    info = next(row for row in rows_seen if row[0] == "vllm:cache_config_info")
-    assert rows_seen - {info} <= real
-    assert {key for key, _ in info[1]} <= {
-        key for row in real if row[0] == "vllm:cache_config_info" for key, _ in row[1]
-    }
+    ours = {name_and_labels(row) for row in server.metrics()}
+    info, real_info = (next(row for row in rows if row[0] == "vllm:cache_config_info") for rows in (ours, real))
+    assert ours - {info} <= real
+    assert dict(info[1]).keys() <= dict(real_info[1]).keys()
     types = {row for row in real_rows if row.startswith("# TYPE vllm:")}
     assert {row for row in server.ask("GET", "/metrics")[1].decode().splitlines() if row.startswith("# TYPE")} <= types
     for name in ("vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_bucket"):
-        assert {row for row in real if row[0] == name} == {row for row in rows_seen if row[0] == name}
+        assert {row for row in real if row[0] == name} == {row for row in ours if row[0] == name}
 
 
 def name_and_labels(row: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return a row's name and labels, with the values of `le` and `finished_reason` only, because other values differ between servers."""
+    """Return a row's name and labels, with values only of `le` and `finished_reason`: others differ between servers."""
     name, _, rest = row.partition("{")
     labels = re.findall(r'(\w+)="([^"]*)"', rest.rpartition("}")[0])
     return name.split(" ")[0], tuple((key, value if key in ("le", "finished_reason") else "") for key, value in labels)
@@ -282,16 +279,11 @@ def request_threads() -> set[threading.Thread]:
 @pytest.mark.parametrize("fault", ["", "wedge"])
 def test_a_disconnected_client_ends_its_request(serve: Callable[..., RunningServer], stream: bool, fault: str) -> None:
     server = serve()
-    line = http.client.HTTPConnection("127.0.0.1", server.port)
-    line.request(
-        "POST",
-        "/v1/chat/completions",
-        json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True, "stream": stream}),
-    )
+    connection = server.begin_chat(stream=stream)
     wait_until(lambda: server.metric("vllm:num_requests_running") == 1)
     assert server.metric("vllm:kv_cache_usage_perc") > 0
     server.fault = fault
-    line.close()
+    connection.close()
     wait_until(lambda: server.metric("vllm:num_requests_running") == 0)
     assert server.metric("vllm:request_success_total", finished_reason="abort") == 1
 
@@ -301,24 +293,17 @@ def test_a_wedged_server_counts_no_new_requests(serve: Callable[..., RunningServ
     server = serve()
     server.fault = "wedge"
     others = request_threads()
-    line = http.client.HTTPConnection("127.0.0.1", server.port)
-    line.request("POST", "/v1/chat/completions", json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True}))
+    connection = server.begin_chat()
     wait_until(lambda: bool(request_threads() - others))
     assert server.metric("vllm:num_requests_running") == server.metric("vllm:num_requests_waiting") == 0
-    line.close()
+    connection.close()
     wait_until(lambda: not request_threads() - others)
     assert server.metric("vllm:prompt_tokens_total") == 0
 
 
-def test_a_stop_breaks_off_a_stream(serve: Callable[..., RunningServer]) -> None:
+def test_a_stop_aborts_a_stream(serve: Callable[..., RunningServer]) -> None:
     server = serve()
-    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    line.request(
-        "POST",
-        "/v1/chat/completions",
-        json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True, "stream": True}),
-    )
-    answer = line.getresponse()
+    answer = server.begin_chat(stream=True).getresponse()
     assert answer.readline()
     server.engine.stop()
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
@@ -330,13 +315,7 @@ def test_a_stream_ends_with_an_error_when_a_rank_is_lost(serve: Callable[..., Ru
     assert server.engine.group is not None
     link, peer = socket.socketpair()
     server.engine.group.links.append(link)
-    line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    line.request(
-        "POST",
-        "/v1/chat/completions",
-        json.dumps({**CHAT_BODY, "max_tokens": 2000, "ignore_eos": True, "stream": True}),
-    )
-    answer = line.getresponse()
+    answer = server.begin_chat(stream=True).getresponse()
     assert answer.readline()
     peer.close()
     error, end = answer.read().split(b"\n\n")[-3:-1]
@@ -360,8 +339,8 @@ def read_counters(server: RunningServer) -> dict[str, float]:
 
 def stream_events(server: RunningServer, tokens: int) -> list[Any]:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    options = {**CHAT_BODY, "max_tokens": tokens, "ignore_eos": True, "stream_options": options}
-    return server.events("/v1/chat/completions", options)[1:-2]
+    body = {**CHAT_BODY, "max_tokens": tokens, "ignore_eos": True, "stream_options": options}
+    return server.events("/v1/chat/completions", body)[1:-2]
 
 
 def test_drafts_are_counted_by_position_and_a_chunk_has_all_accepted_tokens(

@@ -22,8 +22,8 @@ VERSION = "0.32.0"
 
 def run_vllm(*words: str, version: str = VERSION) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(SOURCE), "VLLM_VERSION": version}
-    line = [sys.executable, "-m", "sparkwright.sandbox.vllm", *words]
-    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
+    command = [sys.executable, "-m", "sparkwright.sandbox.vllm", *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
 def refusal(*words: str, version: str = VERSION) -> StartError:
@@ -49,20 +49,15 @@ def test_version_is_that_of_the_image() -> None:
         assert (result.returncode, result.stdout) == (0, f"{version}\n")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for option in command_line.list_options(VERSION)
-        for name in option.names
-        if "help" not in name and name != "-h"
-    ],
-)
+OPTIONS = {name: option for option in command_line.list_options(VERSION) for name in option.names}
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "help" not in name and name != "-h"])
 def test_each_option_name_is_accepted(name: str) -> None:
-    option = next(option for option in command_line.list_options(VERSION) if name in option.names)
+    option = OPTIONS[name]
     value = option.choices[0] if option.choices else {"json": "{}", "switch": None}.get(option.kind, "1")
-    more = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
-    parse_arguments([name, *([value] if value is not None else []), *more], VERSION)
+    required = ["--tool-call-parser", "hermes"] if "auto-tool-choice" in name else []
+    parse_arguments([name, *([value] if value is not None else []), *required], VERSION)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +78,9 @@ def test_values_are_parsed_like_in_the_engine(words: list[str], key: str, value:
 
 def test_an_unknown_argument_is_refused_with_the_real_message() -> None:
     folder = serve_help.HELP.parent / "err-unknown-arg"
-    refused = refusal("/models/tiny-llama", "--host", "127.0.0.1", "--enforce-eager", "--no-such-flag")
-    assert str(refused) in (folder / "server.log").read_text()
-    assert refused.code == json.loads((folder / "result.json").read_text())["exit_code"]
+    error = refusal("/models/tiny-llama", "--host", "127.0.0.1", "--enforce-eager", "--no-such-flag")
+    assert str(error) in (folder / "server.log").read_text()
+    assert error.code == json.loads((folder / "result.json").read_text())["exit_code"]
 
 
 #: option, a version that accepts it, a version that refuses it
@@ -105,9 +100,7 @@ def test_an_option_is_accepted_only_by_versions_that_have_it(flag: str, acceptin
     assert refusal(flag, version=refusing).code == 2
 
 
-# --config is read like in vLLM 0.32.0: each case was tried with it or follows from its source.
-
-
+#: cases of `--config` were tried with vLLM 0.32.0, or follow from its source
 KEY = "spk-0123456789abcdef"
 
 
@@ -135,7 +128,7 @@ def test_the_command_line_takes_precedence_over_the_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["short", "-" + "a" * 20, "a b" * 10, "é" * 20, "a" * 600, "a\n" * 10, ""])
-def test_a_key_that_a_header_or_parser_would_refuse_is_invalid(key: str) -> None:
+def test_a_key_that_a_header_or_parser_would_reject_is_invalid(key: str) -> None:
     assert not is_valid_key(key)
 
 

@@ -1,6 +1,4 @@
-"""The simulated vLLM in an image of the test bed: the files that the bed copies suffice, without other packages."""
-
-from __future__ import annotations
+"""The simulated vLLM in an image of the test bed: the copied files suffice, without other packages."""
 
 import subprocess
 import sys
@@ -17,7 +15,9 @@ from molecule.bed import bed
         (["--help"], 0, "usage: vllm serve"),
     ],
 )
-def test_it_parses_its_arguments(tmp_path: Path, arguments: list[str], code: int, result: str) -> None:
+def test_arguments_are_parsed_without_other_packages(
+    tmp_path: Path, arguments: list[str], code: int, result: str
+) -> None:
     bed.sandbox(tmp_path)
     start = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_module('sparkwright.sandbox.vllm', run_name='__main__')"
     program = [sys.executable, "-I", "-S", "-c", start, "serve", "--model", "/models/x", *arguments]

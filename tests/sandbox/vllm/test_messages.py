@@ -67,7 +67,7 @@ def replace_question(body: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_an_answer_is_as_recorded(servers: dict[bool, RunningServer], name: str) -> None:
+def test_an_answer_has_the_recorded_structure(servers: dict[bool, RunningServer], name: str) -> None:
     real, server = RECORDED[name], servers[name.startswith("bare-")]
     method = "GET" if name.endswith(("-get", "get-off")) else "POST"
     status, data, headers = server.ask(method, real["path"], replace_question(real["body"]))
@@ -97,23 +97,23 @@ def test_count_tokens_agrees_with_the_usage_of_the_answer(servers: dict[bool, Ru
 def test_the_client_libraries_parse_the_streams(servers: dict[bool, RunningServer]) -> None:
     base = f"http://127.0.0.1:{servers[False].port}"
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
-    hi: Any = [{"role": "user", "content": "What is the weather in Rome? Call get_weather."}]
+    question: Any = [{"role": "user", "content": "What is the weather in Rome? Call get_weather."}]
     tools: Any = [{"name": "get_weather", "description": "", "input_schema": schema}]
     claude = anthropic.Anthropic(base_url=base, auth_token="unused", api_key=None, max_retries=0)
-    with claude.messages.stream(model="m", max_tokens=256, messages=hi, tools=tools) as stream:
+    with claude.messages.stream(model="m", max_tokens=256, messages=question, tools=tools) as stream:
         message = stream.get_final_message()
     call = message.content[-1]
     assert call.type == "tool_use" and call.input == {"city": "Rome"} and message.stop_reason == "tool_use"
     client = openai.OpenAI(base_url=f"{base}/v1", api_key="unused", max_retries=0)
     functions: Any = [{"type": "function", "name": "get_weather", "parameters": schema}]
-    with client.responses.stream(model="m", input=hi, tools=functions) as streaming:
+    with client.responses.stream(model="m", input=question, tools=functions) as streaming:
         response = streaming.get_final_response()
     item = response.output[-1]
     assert item.type == "function_call" and json.loads(item.arguments) == {"city": "Rome"}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-def test_an_agent_that_offers_tools_gets_a_text_of_normal_length(servers: dict[bool, RunningServer], path: str) -> None:
+def test_a_request_with_tools_gets_a_text_or_a_valid_call(servers: dict[bool, RunningServer], path: str) -> None:
     number = {"type": "object", "properties": {"seconds": {"type": "number"}}}
     chat = path.endswith("completions")
     function = {"name": "wait", "parameters": number}
@@ -130,9 +130,8 @@ def test_an_agent_that_offers_tools_gets_a_text_of_normal_length(servers: dict[b
     usage = text_answer["usage"]
     assert 0 < usage.get("completion_tokens", usage.get("output_tokens")) < 512
     if chat:
-        assert text_answer["choices"][0]["finish_reason"] == "stop" and not text_answer["choices"][0]["message"].get(
-            "tool_calls"
-        )
+        choice = text_answer["choices"][0]
+        assert choice["finish_reason"] == "stop" and not choice["message"].get("tool_calls")
         arguments = call_answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
     else:
         assert text_answer["status"] == "completed" and item_types(text_answer)[-1] == "message"

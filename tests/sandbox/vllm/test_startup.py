@@ -1,9 +1,11 @@
-"""The simulated vLLM has the start-up log of a real one, and fails like it."""
+"""The simulated vLLM has the start-up log of a real one, and fails with the same messages."""
 
 import ast
 import json
 import re
 import shlex
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +20,51 @@ from tests.remote.sshd import free_port
 from tests.sandbox.vllm.serve_help import HELP
 
 DATA = HELP.parent
-NOW = "0.32.0"
+RunEngine = Callable[..., tuple[str, int]]
+VERSION = "0.32.0"
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "max_position_embeddings": 8192}
 QWEN3NEXT = {
     "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "max_position_embeddings": 8192, "head_dim": 64,
     "layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_conv_kernel_dim": 4, "linear_key_head_dim": 64,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 64, "num_key_value_heads": 2,
 }  # fmt: skip
-JAMBA = {
-    "architectures": ["JambaForCausalLM"],
-    "model_type": "jamba",
-    "max_position_embeddings": 8192,
-    "mamba_d_state": 16,
-}
+JAMBA = {"architectures": ["JambaForCausalLM"], "model_type": "jamba", "max_position_embeddings": 8192, "mamba_d_state": 16}  # fmt: skip
 TINY = {"/models/tiny-llama": LLAMA, "/models/tiny-qwen3next": QWEN3NEXT, "/models/tiny-jamba": JAMBA}
 QWEN35 = hub.QWEN35_CONFIG
 
 
-def run_start(
-    config: dict[str, Any] | None, *words: str, folder: Path, version: str = NOW, monkeypatch: pytest.MonkeyPatch
-) -> tuple[str, int]:
-    """Start an engine, stop it as soon as it serves, and return its log and exit code."""
-    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
-    if config is not None:
-        (folder / "config.json").write_text(json.dumps(config))
-    lines: list[str] = []
-
-    def log(line: str) -> None:
-        lines.append(line)
-        if "Application startup complete." in line:
-            engine.stop()
-
-    listen = ("127.0.0.1", free_port())
-    engine = Engine(words, api=VllmApi, version=version, log=log, folder_of=lambda _: folder, listen=listen)
-    code = engine.run()
-    return "\n".join(lines), code
-
-
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda config, *words, version=NOW: run_start(
-        config, *words, folder=tmp_path, version=version, monkeypatch=monkeypatch
-    )
+def run_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunEngine:
+    """A function that runs an engine until it serves, and returns its log and exit code."""
+    monkeypatch.setenv("SPARKWRIGHT_SANDBOX_SPEED", "instant")
+
+    def run(config: dict[str, Any] | None, *words: str, version: str = VERSION, port: int = 0) -> tuple[str, int]:
+        if config is not None:
+            (tmp_path / "config.json").write_text(json.dumps(config))
+        lines: list[str] = []
+
+        def log(line: str) -> None:
+            lines.append(line)
+            if "Application startup complete." in line:
+                engine.stop()
+
+        listen = ("127.0.0.1", port or free_port())
+        engine = Engine(words, api=VllmApi, version=version, log=log, folder_of=lambda _: tmp_path, listen=listen)
+        code = engine.run()
+        return "\n".join(lines), code
+
+    return run
 
 
-def read_arguments(log: str) -> dict[str, Any]:
-    arguments: dict[str, Any] = ast.literal_eval(re.search(r"non-default args: (\{.*\})", log).group(1))  # type: ignore[union-attr]
-    return arguments
+def read_arguments(log: str) -> Any:
+    match = re.search(r"non-default args: (\{.*\})", log)
+    assert match is not None, log
+    return ast.literal_eval(match[1])
+
+
+def read_command(case: str) -> list[str]:
+    """Return the recorded words after `vllm serve`."""
+    return shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
 
 
 SERVING_STARTS = ("llama-eager", "llama-chunked-off", "llama-named-apikey", "qwen3next-eager", "hybrid-chunked-on", "hybrid-prefix-off",
@@ -72,10 +72,10 @@ SERVING_STARTS = ("llama-eager", "llama-chunked-off", "llama-named-apikey", "qwe
 
 
 @pytest.mark.parametrize("case", SERVING_STARTS)
-def test_a_start_logs_the_same_as_the_real_engine(begin: Any, case: str) -> None:
-    words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
+def test_a_start_logs_the_same_as_the_real_engine(run_engine: RunEngine, case: str) -> None:
+    words = read_command(case)
     real_log = (DATA / case / "server.log").read_text(errors="replace")
-    log, code = begin(TINY[words[0]], *words)
+    log, code = run_engine(TINY[words[0]], *words)
     assert code == 0, log
     assert read_arguments(log) == read_arguments(real_log)
     real, ours = read_log(real_log, LOG), read_log(log, LOG)
@@ -85,19 +85,18 @@ def test_a_start_logs_the_same_as_the_real_engine(begin: Any, case: str) -> None
                  "quantization", "max_model_len"):  # fmt: skip
         assert ours.value(name) == real.value(name), name
     assert ours.stage == "ready"
-    assert [re.sub(r".*\] ", "", line) for line in ours.warnings] == [
-        re.sub(r".*\] ", "", line) for line in real.warnings
-    ]
+    our_warnings, real_warnings = ([re.sub(r".*\] ", "", line) for line in state.warnings] for state in (ours, real))
+    assert our_warnings == real_warnings
 
 
 FAILED_STARTS = ("err-max-model-len", "err-no-model", "hybrid-chunked-off", "err-unknown-arg")
 
 
 @pytest.mark.parametrize("case", FAILED_STARTS)
-def test_a_failed_start_logs_the_message_of_the_real_engine(begin: Any, case: str) -> None:
-    words = shlex.split((DATA / case / "command.txt").read_text().partition("vllm serve ")[2])
+def test_a_failed_start_logs_the_message_of_the_real_engine(run_engine: RunEngine, case: str) -> None:
+    words = read_command(case)
     real_log = (DATA / case / "server.log").read_text()
-    log, code = begin(TINY.get(words[0]), *words)
+    log, code = run_engine(TINY.get(words[0]), *words)
     assert code == json.loads((DATA / case / "result.json").read_text())["exit_code"]
     message, real = read_log(log, LOG).failure, read_log(real_log, LOG).failure
     assert message.value == real.value is not None
@@ -105,21 +104,13 @@ def test_a_failed_start_logs_the_message_of_the_real_engine(begin: Any, case: st
     assert read_log(log, LOG).value("architecture") == read_log(real_log, LOG).value("architecture")
 
 
-def test_a_taken_port_ends_the_start_before_the_model_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        lines: list[str] = []
-        port = other.getsockname()[1]
-        engine = Engine(
-            ["/m"], api=VllmApi, version=NOW, log=lines.append, folder_of=lambda _: tmp_path, listen=("127.0.0.1", port)
-        )
-        assert engine.run() == 1
-    assert lines[-1] == "OSError: [Errno 98] Address already in use"
+def test_a_taken_port_ends_the_start_before_the_model_is_read(run_engine: RunEngine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        log, code = run_engine(None, "/m", port=other.getsockname()[1])
     real = (DATA / "err-port-in-use/server.log").read_text()
-    assert lines[-1] in real and "Resolved architecture" not in "\n".join(lines) + real
+    last_line = log.splitlines()[-1]
+    assert (code, last_line) == (1, "OSError: [Errno 98] Address already in use") and last_line in real
+    assert "Resolved architecture" not in log + real
 
 
 ALIGN = "Chunked prefill is required for mamba cache mode 'align'."
@@ -154,8 +145,10 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("words", "version", "error"), REFUSED, ids=[f"{row[1]} {' '.join(row[0])}" for row in REFUSED]
 )
-def test_refused_options_depend_on_the_version(begin: Any, words: tuple[str, ...], version: str, error: str) -> None:
-    log, code = begin(QWEN35, "--model", "/m", *words, version=version)
+def test_refused_options_depend_on_the_version(
+    run_engine: RunEngine, words: tuple[str, ...], version: str, error: str
+) -> None:
+    log, code = run_engine(QWEN35, "--model", "/m", *words, version=version)
     assert (code, "Application startup complete." in log) == ((1, False) if error else (0, True)), log[-500:]
     assert error in log
 
@@ -170,17 +163,19 @@ def test_refused_options_depend_on_the_version(begin: Any, words: tuple[str, ...
         (("--kv-cache-dtype", "fp8"), "0.32.0", {"block_size": 2096, "kv_cache_dtype": "fp8", "quantization": "fp8"}),
     ],
 )
-def test_defaults_by_version(begin: Any, words: tuple[str, ...], version: str, readings: dict[str, Any]) -> None:
-    log, code = begin(QWEN35, "--model", "/m", *words, version=version)
+def test_defaults_by_version(
+    run_engine: RunEngine, words: tuple[str, ...], version: str, readings: dict[str, Any]
+) -> None:
+    log, code = run_engine(QWEN35, "--model", "/m", *words, version=version)
     assert code == 0
     state = read_log(log, LOG)
     assert {name: state.value(name) for name in readings} == readings
     assert state.stage == "ready"
 
 
-def test_a_truncated_weight_file_ends_the_start(begin: Any, tmp_path: Path) -> None:
+def test_a_truncated_weight_file_ends_the_start(run_engine: RunEngine, tmp_path: Path) -> None:
     for name in ("model.safetensors.index.json", *(f"model-{n:05d}-of-00014.safetensors" for n in range(1, 15))):
         (tmp_path / name).write_bytes(hub.file_content("Qwen/Qwen3.5-35B-A3B-FP8", name))
     (tmp_path / "model-00004-of-00014.safetensors").write_bytes(b"short")
-    log, code = begin(QWEN35, "/m")
+    log, code = run_engine(QWEN35, "/m")
     assert code == 1 and "MetadataIncompleteBuffer" in log
