@@ -1,4 +1,4 @@
-"""The folders of compile caches on a host: whose they are, when they count, how they stay within bounds."""
+"""The folders of compile caches on a host: permissions, use by later starts, and limits."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 class FakeApi:
-    """An engine with these containers."""
+    """A Docker Engine with the containers in `rows`."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -27,7 +27,7 @@ class FakeApi:
         return self.rows
 
     def inspect_image(self, ref: str) -> dict[str, Any]:
-        raise AssertionError("nothing here is root's")
+        raise AssertionError("no image is needed: root owns no file here")
 
 
 class FakeEngine:
@@ -53,7 +53,7 @@ def container_row(context: RecordingContext, key: str, name: str = "qwen35") -> 
 
 
 def freeze_cache(context: RecordingContext, key: str, *, size: int = 4096, used_s: float = 0.0) -> Path:
-    """The copy of a cache that a verified server left."""
+    """Create the kept copy of a verified server's cache."""
     frozen = compile_caches.folder(context, key) / "frozen/cache"
     frozen.mkdir(parents=True)
     (frozen / "graph").write_bytes(b"x" * size)
@@ -61,13 +61,21 @@ def freeze_cache(context: RecordingContext, key: str, *, size: int = 4096, used_
     return frozen
 
 
-def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context: RecordingContext) -> None:
-    """Inductor's header: Docker starts no container whose mount source is missing."""
+@pytest.fixture
+def server(context: RecordingContext) -> dict[str, Any]:
+    """The container of a server, prepared for its first start."""
+    row = container_row(context, ONE)
+    compile_caches.prepare_start(context, row)
+    return row
+
+
+def test_each_cache_has_a_mount_and_unverified_files_are_moved_aside(context: RecordingContext) -> None:
+    """No variable changes the place of Inductor's header, and Docker starts no container whose mount source is missing."""
     spec = ContainerSpec(name="qwen35", image="vllm@sha256:1", labels={engine.ENGINE_LABEL: "vllm"}, caches=ONE)
     mounts = compile_caches.prepare_container(context, spec, {"Id": "sha256:1"})["Mounts"]
     sources = {mount["Target"]: Path(mount["Source"]) for mount in mounts}
     header = sources["/tmp/torchinductor_root"]
-    assert header.parent == sources[CACHE_MOUNT].parent, "side by side: none is seen from above"
+    assert header.parent == sources[CACHE_MOUNT].parent, "mounts are not nested"
     attrs = {"Id": "c" * 64, "HostConfig": {"Mounts": mounts}}
     compile_caches.prepare_start(context, attrs)
     assert not compile_caches.is_warm_start(context, attrs)
@@ -77,9 +85,9 @@ def test_what_no_variable_moves_is_mounted_by_itself_and_outlives_a_move(context
     assert (compile_caches.folder(context, ONE) / "aside/inductor_headers/header.gch").exists()
 
 
-def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(context: RecordingContext) -> None:
-    server = container_row(context, ONE)
-    compile_caches.prepare_start(context, server)
+def test_the_first_start_is_cold_and_the_start_after_a_verification_is_warm(
+    context: RecordingContext, server: dict[str, Any]
+) -> None:
     assert not compile_caches.is_warm_start(context, server)
     (mounted_folder(context) / "graph").write_text("compiled")
     compile_caches.save_verified(context, server)
@@ -88,112 +96,111 @@ def test_the_first_start_is_cold_and_the_one_after_a_verified_one_is_warm(contex
     assert (mounted_folder(context) / "graph").read_text() == "compiled"
 
 
-def test_what_is_written_after_the_verification_does_not_outlive_the_next_start(context: RecordingContext) -> None:
-    server = container_row(context, ONE)
-    compile_caches.prepare_start(context, server)
-    (mounted_folder(context) / "graph.so").write_text("compiled")
-    (mounted_folder(context) / "graph.so").chmod(0o700)
+def test_files_written_after_the_verification_are_not_used_by_the_next_start(
+    context: RecordingContext, server: dict[str, Any]
+) -> None:
+    live = mounted_folder(context)
+    (live / "graph.so").write_text("compiled")
+    (live / "graph.so").chmod(0o700)
     compile_caches.save_verified(context, server)
-    (mounted_folder(context) / "graph.so").write_text("from somebody who broke in")
-    (mounted_folder(context) / "more.so").write_text("from somebody who broke in")
+    for name in ("graph.so", "more.so"):
+        (live / name).write_text("from an intruder")
     compile_caches.prepare_start(context, server)
     assert compile_caches.is_warm_start(context, server)
-    assert [(path.name, path.read_text()) for path in mounted_folder(context).iterdir()] == [("graph.so", "compiled")]
-    assert (mounted_folder(context) / "graph.so").stat().st_mode & 0o777 == 0o777, "a program stays one, for any user"
+    assert [(path.name, path.read_text()) for path in live.iterdir()] == [("graph.so", "compiled")]
+    assert (live / "graph.so").stat().st_mode & 0o777 == 0o777, "executable for the container's user"
 
 
-def test_a_copy_that_is_not_as_it_was_verified_is_not_used(context: RecordingContext) -> None:
-    server = container_row(context, ONE)
-    compile_caches.prepare_start(context, server)
+def test_a_cache_that_changed_since_its_verification_is_not_used(
+    context: RecordingContext, server: dict[str, Any]
+) -> None:
     (mounted_folder(context) / "graph").write_text("compiled")
     compile_caches.save_verified(context, server)
     (compile_caches.folder(context, ONE) / "frozen/cache/graph").write_text("damaged!")
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server) and not any(mounted_folder(context).iterdir())
-    assert any("changed since it was verified" in item.get("text", "") for item in context.events)
+    assert "changed since it was verified" in "\n".join(context.notes)
 
 
-def test_links_pipes_and_folders_too_deep_are_no_cache(context: RecordingContext, tmp_path: Path) -> None:
-    server = container_row(context, ONE)
-    compile_caches.prepare_start(context, server)
+def test_links_pipes_and_deeply_nested_folders_are_not_kept(
+    context: RecordingContext, server: dict[str, Any], tmp_path: Path
+) -> None:
+    live = mounted_folder(context)
     (tmp_path / "secret").write_text("of the host")
-    (mounted_folder(context) / "graph").write_text("compiled")
-    (mounted_folder(context) / "link").symlink_to(tmp_path / "secret")
-    (mounted_folder(context) / "folder").symlink_to(tmp_path)
-    os.mkfifo(mounted_folder(context) / "pipe")
+    (live / "graph").write_text("compiled")
+    (live / "link").symlink_to(tmp_path / "secret")
+    (live / "folder").symlink_to(tmp_path)
+    os.mkfifo(live / "pipe")
     compile_caches.save_verified(context, server)
     frozen = compile_caches.folder(context, ONE) / "frozen/cache"
     assert [path.name for path in frozen.iterdir()] == ["graph"]
 
-    deep = mounted_folder(context).joinpath(*["d"] * (container_files.MAX_DEPTH + 1))
-    deep.mkdir(parents=True)
+    live.joinpath(*["d"] * (container_files.MAX_DEPTH + 1)).mkdir(parents=True)
     compile_caches.save_verified(context, server)
-    assert any("nested more than" in item.get("text", "") for item in context.events)
+    assert "nested more than" in "\n".join(context.notes)
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server)
 
 
-def test_two_servers_with_the_same_cache_never_share_a_folder(context: RecordingContext) -> None:
-    value, other = container_row(context, ONE), container_row(context, ONE, "other")
-    compile_caches.prepare_start(context, value)
+def test_two_servers_with_the_same_cache_do_not_share_a_folder(
+    context: RecordingContext, server: dict[str, Any]
+) -> None:
     (mounted_folder(context) / "graph").write_text("compiled")
-    compile_caches.save_verified(context, value)
-    compile_caches.prepare_start(context, other)
-    assert (mounted_folder(context, ONE, "other") / "graph").read_text() == "compiled"
-    assert (mounted_folder(context) / "graph").read_text() == "compiled", "the running server keeps its own"
+    compile_caches.save_verified(context, server)
+    compile_caches.prepare_start(context, container_row(context, ONE, "other"))
+    for name in ("qwen35", "other"):
+        assert (mounted_folder(context, ONE, name) / "graph").read_text() == "compiled"
 
 
-def test_a_container_of_an_earlier_version_starts_with_fresh_folders_and_no_restart_policy(
+def test_a_container_of_an_earlier_version_starts_with_new_folders_and_no_restart_policy(
     context: RecordingContext,
 ) -> None:
     old = context.machine.home / ".local/share/sparkwright/caches" / ONE / "files"
     old.mkdir(parents=True)
-    (old / "inductor_headers").symlink_to("/")
+    header = old / "inductor_headers"
+    header.symlink_to("/")
     mounts = [
         {"Type": "bind", "Source": str(old), "Target": CACHE_MOUNT},
-        {"Type": "bind", "Source": str(old / "inductor_headers"), "Target": "/tmp/torchinductor_root"},
+        {"Type": "bind", "Source": str(header), "Target": "/tmp/torchinductor_root"},
     ]
-    server = {"Id": "c" * 64, "Name": "/qwen35", "HostConfig": {"Mounts": mounts}}
-    compile_caches.prepare_start(context, server)
-    mount_sources.refuse_unsafe_container(context, server)
-    assert (old / "inductor_headers").is_dir() and not (old / "inductor_headers").is_symlink()
-    assert not any((old / "inductor_headers").iterdir())
-    assert mount_sources.restart_policy(server, "unless-stopped") == "no"
-    assert compile_caches.mounted_key(server) == "", "what is in it is not used"
+    old_server = {"Id": "c" * 64, "Name": "/qwen35", "HostConfig": {"Mounts": mounts}}
+    compile_caches.prepare_start(context, old_server)
+    mount_sources.refuse_unsafe_container(context, old_server)
+    assert header.is_dir() and not header.is_symlink() and not any(header.iterdir())
+    assert mount_sources.restart_policy(old_server, "unless-stopped") == "no"
+    assert compile_caches.mounted_key(old_server) == "", "its files are not used"
     compile_caches.discard_unused(context)
     assert not old.exists(), "no container mounts it"
 
 
-def test_what_a_start_that_was_never_verified_left_is_moved_aside(context: RecordingContext) -> None:
-    server = container_row(context, ONE)
-    compile_caches.prepare_start(context, server)
+def test_files_of_an_unverified_start_are_moved_aside(context: RecordingContext, server: dict[str, Any]) -> None:
     (mounted_folder(context) / "graph").write_text("half")
     compile_caches.prepare_start(context, server)
     assert not compile_caches.is_warm_start(context, server)
     assert (compile_caches.folder(context, ONE) / "aside/cache/graph").read_text() == "half"
-    assert any("moved aside" in item.get("text", "") for item in context.events)
+    assert "moved aside" in "\n".join(context.notes)
 
 
-def test_the_folder_is_open_to_the_container_and_to_nobody_else(context: RecordingContext) -> None:
-    compile_caches.prepare_start(context, container_row(context, ONE))
-    at = compile_caches.folder(context, ONE)
-    for above in (at, at / "live", at / "live/qwen35"):
-        assert above.stat().st_mode & 0o777 == 0o700
+@pytest.mark.usefixtures("server")
+def test_only_the_mounted_folder_is_open_to_every_user(context: RecordingContext) -> None:
+    folder = compile_caches.folder(context, ONE)
+    for path in (folder, folder / "live", folder / "live/qwen35"):
+        assert path.stat().st_mode & 0o777 == 0o700
     assert mounted_folder(context).stat().st_mode & 0o777 == 0o777
 
 
 @pytest.mark.parametrize("key", ["", "..", "../../etc", "1" * 31, "1" * 32 + "/..", "G" * 32])
-def test_a_key_that_is_none_is_no_path(context: RecordingContext, key: str) -> None:
+def test_an_invalid_key_is_refused(context: RecordingContext, key: str) -> None:
     with pytest.raises(Failed):
         compile_caches.folder(context, key)
 
 
-def test_another_folder_at_the_same_place_is_not_taken_for_a_cache(context: RecordingContext) -> None:
-    server = {"HostConfig": {"Mounts": [{"Source": "/srv/mine", "Target": CACHE_MOUNT}]}}
-    assert compile_caches.mounted_key(server) == ""
+def test_a_foreign_folder_mounted_at_the_same_place_is_no_cache() -> None:
+    foreign = {"HostConfig": {"Mounts": [{"Source": "/srv/mine", "Target": CACHE_MOUNT}]}}
+    assert compile_caches.mounted_key(foreign) == ""
 
 
-def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_use(context: RecordingContext) -> None:
+def test_the_limit_removes_moved_files_then_the_oldest_unused_caches(context: RecordingContext) -> None:
     oldest = freeze_cache(context, ONE, size=3 * 2**20, used_s=1.0).parent
     newer = freeze_cache(context, OTHER, size=3 * 2**20, used_s=2.0).parent
     used = freeze_cache(context, "3" * 32, size=3 * 2**20, used_s=0.5).parent
@@ -212,7 +219,7 @@ def test_the_bound_drops_what_was_move_aside_then_the_oldest_never_what_is_in_us
     assert "`caches_gib` sets the limit" in context.events[-1]["text"]
 
 
-def test_the_caches_of_an_image_go_with_it(context: RecordingContext) -> None:
+def test_the_caches_of_removed_images_are_removed(context: RecordingContext) -> None:
     for key, image in ((ONE, "sha256:a"), (OTHER, "sha256:b")):
         freeze_cache(context, key)
         context.state.write(f"compile_caches/{key}", {"image_id": image, "proved": True})
@@ -221,7 +228,7 @@ def test_the_caches_of_an_image_go_with_it(context: RecordingContext) -> None:
     assert compile_caches.read_record(context.state, ONE).image_id == ""
 
 
-def test_the_cache_of_the_state_that_a_rollback_goes_to_stays(context: RecordingContext) -> None:
+def test_caches_of_verified_states_are_kept(context: RecordingContext) -> None:
     freeze_cache(context, ONE)
     freeze_cache(context, OTHER)
     spec = {"name": "qwen35", "image": "i"}
@@ -233,13 +240,13 @@ def test_the_cache_of_the_state_that_a_rollback_goes_to_stays(context: Recording
     }
 
 
-def test_every_value_makes_another_key() -> None:
+def test_each_value_changes_the_key() -> None:
     base = {"image": "sha256:a", "model": ["m", "c"], "flags": {"x": 1}}
     others = [{**base, "image": "sha256:b"}, {**base, "model": ["m", "d"]}, {**base, "flags": {"x": 2}}]
     assert len({compile_cache_key(other) for other in (base, *others)}) == 4
 
 
-def test_of_the_engines_only_vllm_is_known_to_compile_at_its_start() -> None:
+def test_only_vllm_has_compile_caches() -> None:
     assert {name for name in engine.TITLES if engine.get_engine(name).caches} == {"vllm"}
 
 

@@ -1,4 +1,4 @@
-"""Files that a container wrote as root are removed by a user who is not root, on a real Docker Engine."""
+"""Files that a container wrote as root are removed by another user, on a real Docker Engine."""
 
 import os
 import subprocess
@@ -17,6 +17,7 @@ from tests.host.containers.test_log_reader import engine
 from tests.modules.context import RecordingContext
 
 __all__ = ["engine"]
+pytestmark = pytest.mark.docker
 
 NOBODY = 65534
 PROGRAMS = ("/bin/sh", "/bin/rm", "/bin/mkdir", "/bin/chmod")
@@ -24,14 +25,14 @@ PROGRAMS = ("/bin/sh", "/bin/rm", "/bin/mkdir", "/bin/chmod")
 
 @pytest.fixture
 def image(engine: docker.DockerClient) -> Iterator[str]:
-    """An image of this machine's shell, rm, mkdir and chmod."""
+    """The Id of an image with this machine's shell, rm, mkdir and chmod."""
     with docker_image.temporary_image(engine, PROGRAMS) as name:
         yield str(engine.images.get(name).id)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder of a user who is not root; pytest's own is below one that only root can enter."""
+    """A folder of a user other than root, who cannot enter pytest's own folders."""
     path = Path(tempfile.mkdtemp(prefix="sparkwright-test-"))
     if os.geteuid() == 0:
         os.chown(path, NOBODY, NOBODY)
@@ -40,7 +41,7 @@ def folder() -> Iterator[Path]:
 
 
 def fill_as_root(engine: docker.DockerClient, image: str, folder: Path) -> None:
-    """A folder of the user's in which a container left a folder of root's, closed to others."""
+    """Create a folder of the user in which a container leaves a folder that only root can enter."""
     folder.mkdir(exist_ok=True)
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
@@ -50,16 +51,16 @@ def fill_as_root(engine: docker.DockerClient, image: str, folder: Path) -> None:
 
 
 def run_as_nobody(act: Callable[[], None]) -> str:
-    """Do it as a user who may use Docker and is not root; what it raised."""
+    """Call a function as a user who may use Docker and is not root. Returns the exception as text."""
     if os.geteuid() != 0:
-        return _describe_raised(act)
+        return describe_error(act)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.setgroups([Path("/var/run/docker.sock").stat().st_gid])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-        os.write(writing, _describe_raised(act).encode())
+        os.write(writing, describe_error(act).encode())
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
@@ -67,7 +68,7 @@ def run_as_nobody(act: Callable[[], None]) -> str:
         return result.read()
 
 
-def _describe_raised(act: Callable[[], None]) -> str:
+def describe_error(act: Callable[[], None]) -> str:
     try:
         act()
     except BaseException as error:
@@ -75,57 +76,46 @@ def _describe_raised(act: Callable[[], None]) -> str:
     return ""
 
 
-@pytest.mark.docker
-def test_a_container_removes_what_a_container_wrote(engine: docker.DockerClient, image: str, folder: Path) -> None:
+def remove_live(context: RecordingContext) -> None:
+    container_files.discard(context, context.machine.home / "live")
+    container_files.empty_trash(context)
+
+
+def test_files_of_root_are_removed_by_a_container(engine: docker.DockerClient, image: str, folder: Path) -> None:
     fill_as_root(engine, image, folder / "live")
     context = RecordingContext(folder)
-
-    def remove() -> None:
-        container_files.discard(context, folder / "live")
-        container_files.empty_trash(context)
-
-    assert run_as_nobody(remove) == ""
+    assert run_as_nobody(lambda: remove_live(context)) == ""
     assert not (folder / "live").exists() and not list((folder / container_files.TRASH).iterdir())
     left = [row for row in engine.api.containers(all=True) if str(folder) in str(row["Mounts"])]  # type: ignore[no-untyped-call]
     assert left == []
 
 
-@pytest.mark.docker
-def test_what_root_closed_is_opened_for_reading(engine: docker.DockerClient, image: str, folder: Path) -> None:
+def test_files_of_root_are_made_readable(engine: docker.DockerClient, image: str, folder: Path) -> None:
     fill_as_root(engine, image, folder / "live")
     context = RecordingContext(folder)
-    assert run_as_nobody(lambda: container_files.make_readable(context, folder / "live")) == ""
-    assert run_as_nobody(lambda: _require((folder / "live/files/triton/one").read_text() == "compiled\n")) == ""
+
+    def read_file() -> None:
+        container_files.make_readable(context, folder / "live")
+        assert (folder / "live/files/triton/one").read_text() == "compiled\n"
+
+    assert run_as_nobody(read_file) == ""
 
 
-@pytest.mark.docker
-def test_where_no_container_can_root_is_told_what_to_type(
+class FullDocker:
+    """A Docker client whose engine has no room for an image."""
+
+    def __init__(self) -> None:
+        self.api = self
+
+    def import_image_from_data(self, *words: Any, **options: Any) -> Any:
+        raise docker.errors.APIError("no room")
+
+
+def test_if_no_container_can_remove_files_the_message_names_the_command(
     engine: docker.DockerClient, image: str, folder: Path
 ) -> None:
     fill_as_root(engine, image, folder / "live")
     context: Any = RecordingContext(folder)
-    context.docker = lambda: _without_images()
-
-    def remove() -> None:
-        container_files.discard(context, folder / "live")
-        container_files.empty_trash(context)
-
-    result = run_as_nobody(remove)
-    assert result.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH}/" in result
-
-
-def _require(holds: bool) -> None:
-    assert holds
-
-
-def _without_images() -> Any:
-    """An engine that takes no image."""
-
-    class Api:
-        def import_image_from_data(self, *words: Any, **options: Any) -> Any:
-            raise docker.errors.APIError("no room")
-
-    class Client:
-        api = Api()
-
-    return Client()
+    context.docker = FullDocker
+    error = run_as_nobody(lambda: remove_live(context))
+    assert error.startswith(Failed.__name__) and f"sudo rm -rf {folder / container_files.TRASH}/" in error

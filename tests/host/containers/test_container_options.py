@@ -1,4 +1,4 @@
-"""Differences between a container and its spec, case by case (container_options.yml)."""
+"""Differences between a container and its spec: the cases of container_options.yml, and what every option needs."""
 
 import shlex
 from pathlib import Path
@@ -50,32 +50,29 @@ CONTAINER = {
 }
 
 
-def deep_merge(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    both = {
-        key: deep_merge(base[key], value) if isinstance(value, dict) and key in base else value
-        for key, value in more.items()
-    }
-    return {**base, **both}
+def deep_merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        merged[key] = deep_merge(base[key], value) if isinstance(value, dict) and key in base else value
+    return merged
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_a_case(case: dict[str, Any]) -> None:
-    spec = ContainerSpec.from_json({**SPEC, **case.get("wanted", {})})
-    changes = container_options.differences(
-        spec, deep_merge(CONTAINER, case.get("found", {})), deep_merge(IMAGE, case.get("image", {}))
-    )
+def test_differences_between_a_container_and_its_spec(case: dict[str, Any]) -> None:
+    spec = ContainerSpec.from_json({**SPEC, **case.get("spec", {})})
+    container = deep_merge(CONTAINER, case.get("container", {}))
+    changes = container_options.differences(spec, container, deep_merge(IMAGE, case.get("image", {})))
     assert [[change.field, change.before, change.after] for change in changes] == case["diff"]
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("64gb", 2**36), ("512m", 2**29), ("1024", 1024), ("1.5g", 3 * 2**29), ("8G", 2**33)]
 )
-def test_sizes_read_as_docker_reads_them(text: str, size: int) -> None:
+def test_sizes_are_parsed_as_in_docker(text: str, size: int) -> None:
     assert container_option_rules.parse_size(text) == size
 
 
-def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_script() -> None:
-    """One more option of `docker run`: a field of ContainerSpec."""
+def test_every_option_of_a_recipes_container_is_compared_and_in_the_script() -> None:
     by_other_rules = {"name", "image", "restart", "entrypoint", "command", "image_ids", "server_key", "files", "caches"}
     fields = set(ContainerSpec.__dataclass_fields__)
     assert {option.field.replace("-", "_") for option in OPTIONS} == fields - by_other_rules
@@ -91,16 +88,11 @@ def test_every_option_of_a_recipes_container_is_compared_created_and_in_the_scri
     assert [flag for flag in flags if not any(word.startswith(flag) for word in words)] == []
     assert words[words.index("connect") + 1 :] == ["NETWORK-a", "q", "docker", "start", "q"]
     quoted = dict(ContainerSpec.from_json({**SPEC, "gpus": "device=0,1"}).docker_options())
-    assert quoted == {
-        "--gpus": '"device=0,1"',
-        "--ipc": "host",
-        "--shm-size": "64gb",
-        "-p": "8000:8000",
-        "-v": "/models:/m",
-    }
+    other_options = {"--ipc": "host", "--shm-size": "64gb", "-p": "8000:8000", "-v": "/models:/m"}
+    assert quoted == {"--gpus": '"device=0,1"', **other_options}
 
 
-def test_a_spec_that_asks_for_nothing_new_reads_as_one_of_an_older_release() -> None:
+def test_a_spec_without_newer_options_has_only_the_fields_of_older_releases() -> None:
     assert ContainerSpec.from_json(SPEC).to_json().keys() == {
         "name", "image", "restart", "gpus", "ipc", "shm_size", "ports", "volumes", "env", "ulimits", "labels", "entrypoint",
         "command", "image_ids",
@@ -108,7 +100,7 @@ def test_a_spec_that_asks_for_nothing_new_reads_as_one_of_an_older_release() -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "fields"),
+    ("removed", "fields"),
     [
         ({"shm_size": "32g"}, ["shm-size"]),
         ({"log_driver": "local", "log_options": {"max-size": "1m"}}, ["log-driver", "log-options"]),
@@ -116,18 +108,16 @@ def test_a_spec_that_asks_for_nothing_new_reads_as_one_of_an_older_release() -> 
         ({}, []),
     ],
 )
-def test_what_was_asked_for_and_is_left_to_the_engine_now_is_a_difference(
-    asked: dict[str, Any], fields: list[str]
-) -> None:
-    """The engine's own value does not show that it was requested; the spec that the container was made from does."""
+def test_an_option_that_was_removed_from_the_recipe_is_a_difference(removed: dict[str, Any], fields: list[str]) -> None:
+    """The container shows only a value; the spec that it was created from shows that the value was requested."""
     container: dict[str, Any] = {"Id": "a" * 64, "HostConfig": {}, "Config": {}}
-    spec, made_from = ContainerSpec("a", "b"), ContainerSpec("a", "b", **asked)
+    spec, made_from = ContainerSpec("a", "b"), ContainerSpec("a", "b", **removed)
     assert [item.field for item in container_options.removed_options(spec, made_from, container, {})] == fields
     assert container_options.removed_options(made_from, made_from, container, {}) == []
 
 
 @pytest.mark.parametrize("name", [name for name, option in DOCKER_OPTIONS.items() if option.key])
-def test_what_the_engine_answers_of_an_option_is_held_to_its_shape(name: str) -> None:
+def test_an_option_with_a_malformed_value_in_dockers_answer_is_refused(name: str) -> None:
     option = DOCKER_OPTIONS[name]
     state = {"Status": "running", "Running": True}
     answer: dict[str, Any] = {"Id": "a" * 64, "Name": "/q", "Image": "sha256:1d", "State": state}

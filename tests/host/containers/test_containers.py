@@ -18,7 +18,7 @@ from sparkwright.host.containers import containers
         ("fd00::7", "http://[fd00::7]:8000"),
     ],
 )
-def test_the_address_that_it_is_published_on(address: str, url: str) -> None:
+def test_the_url_has_the_address_of_the_published_port(address: str, url: str) -> None:
     bindings: dict[str, Any] = {"8000/tcp": [{"HostIp": address, "HostPort": "8000"}]}
     assert containers.url_of({"HostConfig": {"PortBindings": bindings}}) == url
     assert containers.url_of({"HostConfig": {"PortBindings": None}}) == ""

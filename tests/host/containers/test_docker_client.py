@@ -1,4 +1,4 @@
-"""A deploy's requests to the Docker Engine over its socket: no SDK for plain reads, Docker's own errors for missing objects."""
+"""Requests to the Docker Engine over its socket: no SDK for plain reads, the SDK's errors for missing objects."""
 
 import json
 import socketserver
@@ -23,18 +23,20 @@ from sparkwright.host.runs.context import DockerEngine, is_engine_disconnect
 from tests.remote.inspected import UnixServer, inspect_data
 
 IMAGE = {"Id": "sha256:" + "a" * 64, "Architecture": "arm64", "Os": "linux", "RepoTags": ["vllm/vllm-openai:v0.32.0"]}
+CONTAINER = {**inspect_data(time.time(), Running=True), "Image": IMAGE["Id"], "Config": {"Tty": False}}
+#: the stream format of a container without a terminal, with a line of its standard output and one of its standard error
+LOG = b"\1\0\0\0\0\0\0\10started\n" + b"\2\0\0\0\0\0\0\6ready\n"
+LOGS = {
+    "/containers/qwen35/logs": LOG, "/containers/cut/logs": LOG[:-3], "/containers/odd/logs": b"plain words\n",
+    "/containers/terminal/logs": b"plain words\n",
+}  # fmt: skip
 INSPECTED: dict[str, Any] = {
     "/info": {"ServerVersion": "28.5.1"},
-    "/containers/qwen35/json": {
-        **inspect_data(time.time(), Running=True),
-        "Image": IMAGE["Id"],
-        "Config": {"Tty": False},
-    },
     "/images/vllm/vllm-openai:v0.32.0/json": IMAGE,
+    **{f"/containers/{name}/json": CONTAINER for name in ("qwen35", "cut", "odd", "silent")},
+    "/containers/terminal/json": {**CONTAINER, "Config": {"Tty": True}},
 }
-#: as the engine frames what a container without a terminal wrote: on its standard output and error
-LOG = b"\1\0\0\0\0\0\0\10started\n" + b"\2\0\0\0\0\0\0\6ready\n"
-IN_A_PROCESS = """
+PROGRAM = """
 import sys
 from pathlib import Path
 from sparkwright.host.containers import containers
@@ -51,14 +53,8 @@ print(sorted({"docker", "requests", "urllib3"} & sys.modules.keys()))
 """
 
 
-LOGS = {"/containers/qwen35/logs": LOG, "/containers/cut/logs": LOG[:-3], "/containers/odd/logs": b"plain words\n"}
-INSPECTED |= {f"/containers/{name}/json": INSPECTED["/containers/qwen35/json"] for name in ("cut", "odd", "silent")}
-INSPECTED["/containers/terminal/json"] = {**INSPECTED["/containers/qwen35/json"], "Config": {"Tty": True}}
-LOGS["/containers/terminal/logs"] = b"plain words\n"
-
-
 class Handler(BaseHTTPRequestHandler):
-    """Answers as a Docker Engine with API 1.41; requests about the container `slow` get no answer."""
+    """A Docker Engine with API 1.41. Requests about the container `slow` get no answer."""
 
     def do_GET(self) -> None:
         path = self.path.removeprefix("/v1.41")
@@ -85,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class EngineServer(UnixServer):
-    """A server that does not wait for a silent connection."""
+    """A server that can stop while a request has no answer."""
 
     daemon_threads = True
     block_on_close = False
@@ -106,50 +102,50 @@ def connect(docker_host: str, timeout_s: int = 10) -> Any:
     return DockerEngine(Machine(home=Path("/"), docker_host=docker_host), timeout_s).client()
 
 
-def test_what_is_there_is_inspected_without_the_sdk(docker_host: str) -> None:
-    words = [sys.executable, "-c", IN_A_PROCESS, docker_host]
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
+def test_plain_reads_do_not_import_the_sdk(docker_host: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, docker_host]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_what_is_not_there_is_said_as_the_sdk_says_it(docker_host: str) -> None:
-    local_client = connect(docker_host)
-    assert containers.inspect(local_client, "gone") is None
-    assert image_names.inspect(local_client.api, "no/such:image") == {}
+def test_missing_objects_raise_the_errors_of_the_sdk(docker_host: str) -> None:
+    client = connect(docker_host)
+    assert containers.inspect(client, "gone") is None
+    assert image_names.inspect(client.api, "no/such:image") == {}
     with pytest.raises(ImageNotFound, match="No such image"):
-        local_client.api.inspect_image("no/such:image")
+        client.api.inspect_image("no/such:image")
 
 
-def test_a_name_with_other_characters_is_one_part_of_the_path(docker_host: str) -> None:
+def test_special_characters_in_a_name_are_escaped(docker_host: str) -> None:
     with pytest.raises(docker_client.errors().NotFound):
         connect(docker_host).api.inspect_container("qwen35/json?all=1 HTTP/1.1\r\nHost: x")
 
 
-def test_an_engine_that_is_silent_has_gone_away(docker_host: str) -> None:
+def test_a_silent_engine_counts_as_disconnected(docker_host: str) -> None:
     with pytest.raises(requests.ReadTimeout) as error:
         connect(docker_host, timeout_s=1).api.inspect_container("slow")
     assert is_engine_disconnect(error.value)
 
 
-def test_what_is_no_short_question_goes_to_the_sdk(docker_host: str) -> None:
-    local_client = connect(docker_host)
-    assert (local_client.api.api_version, local_client.api.timeout) == ("1.41", 10)
+def test_other_attributes_are_those_of_the_sdk(docker_host: str) -> None:
+    client = connect(docker_host)
+    assert (client.api.api_version, client.api.timeout) == ("1.41", 10)
 
 
 def read_log(docker_host: str, name: str) -> bytes:
     return b"".join(connect(docker_host).api.logs(name, stream=True, follow=False))
 
 
-def test_a_log_is_what_the_container_wrote(docker_host: str) -> None:
+def test_a_log_has_the_output_of_the_container_without_framing(docker_host: str) -> None:
     assert read_log(docker_host, "qwen35") == b"started\nready\n"
     assert read_log(docker_host, "terminal") == b"plain words\n"
-    assert read_log(docker_host, "cut") == b"started\nrea", "what had come before the engine went"
+    assert read_log(docker_host, "cut") == b"started\nrea", "the part before the connection ended"
     with pytest.raises(requests.ConnectionError):
         read_log(docker_host, "odd")
     with pytest.raises(docker_client.errors().NotFound):
         read_log(docker_host, "silent")
 
 
-def test_frames_are_told_apart_wherever_they_are_cut() -> None:
+def test_frames_are_decoded_from_chunks_of_any_size() -> None:
     for size in range(1, len(LOG)):
-        pieces = (LOG[at : at + size] for at in range(0, len(LOG), size))
-        assert b"".join(engine_socket._decode_frames(pieces)) == b"started\nready\n"
+        chunks = (LOG[start : start + size] for start in range(0, len(LOG), size))
+        assert b"".join(engine_socket._decode_frames(chunks)) == b"started\nready\n"

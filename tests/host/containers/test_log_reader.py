@@ -1,4 +1,4 @@
-"""A container's log is read within a budget, from a real Docker Engine; an omitted part is reported and proves nothing."""
+"""A container's log is read within limits, from a real Docker Engine; an omitted part is reported and proves nothing."""
 
 import uuid
 from collections.abc import Iterator
@@ -17,14 +17,15 @@ from sparkwright.modules.proof.engine_reports import VerifyLogs
 from tests import docker_image
 
 LOG = (Path(__file__).parents[2] / "data/vllm-0.32.0/hybrid-chunked-on/server.log").read_text()
-START = LOG.partition("Application startup complete.")[0] + "Application startup complete."
-DEATH = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+READY = "Application startup complete."
+START = LOG.partition(READY)[0] + READY
+ENGINE_ERROR = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[docker.DockerClient]:
     try:
-        client = docker.DockerClient(timeout=30)  # which asks for its version
+        client = docker.DockerClient(timeout=30)  # requests the version
     except docker.errors.DockerException:
         pytest.skip("no Docker Engine here")
     yield client
@@ -33,14 +34,14 @@ def engine() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="module")
 def shell(engine: docker.DockerClient) -> Iterator[str]:
-    """An image that holds this machine's shell and nothing else."""
+    """An image with this machine's shell, yes and head."""
     with docker_image.temporary_image(engine, ("/bin/sh", "/usr/bin/yes", "/usr/bin/head")) as name:
         yield name
 
 
 @pytest.fixture
 def run_logging(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
-    """Runs a script whose input is the log of a start, and returns the name of its container, which has ended."""
+    """A function that runs a script, whose $1 is the log of a start, and returns the name of the exited container."""
     started: list[Any] = []
 
     def run(script: str) -> str:
@@ -55,37 +56,38 @@ def run_logging(engine: docker.DockerClient, shell: str) -> Iterator[Any]:
         item.remove(force=True)
 
 
-def test_a_log_within_its_budget_is_read_whole(engine: docker.DockerClient, run_logging: Any) -> None:
+def test_a_log_within_the_limits_is_read_completely(engine: docker.DockerClient, run_logging: Any) -> None:
     log = StartLog(engine, run_logging('echo "$1"'))
     assert read_log(iter(log), VLLM).value("chunked_prefill") is True
     assert log.cut == ""
 
 
-def test_of_a_longer_one_the_beginning_and_the_end_are_read(engine: docker.DockerClient, run_logging: Any) -> None:
-    name = run_logging(f'echo "$1"; yes "all is well" | head -n 200000; echo "{DEATH}"')
+def test_the_beginning_and_the_end_of_a_long_log_are_read(engine: docker.DockerClient, run_logging: Any) -> None:
+    name = run_logging(f'echo "$1"; yes "all is well" | head -n 200000; echo "{ENGINE_ERROR}"')
     log = StartLog(engine, name, max_bytes=200_000)
-    pieces = list(log)
-    state = read_log(iter(pieces), VLLM)
+    chunks = list(log)
+    state = read_log(iter(chunks), VLLM)
     assert state.value("chunked_prefill") is True
     assert state.failure.value == "its engine failed while it served a request."
-    assert sum(map(len, pieces)) < 300_000
+    assert sum(map(len, chunks)) < 300_000
     assert log.cut == "log read up to 0.2 MiB, and its last 2000 lines"
 
 
-def test_time_is_a_budget_too(engine: docker.DockerClient, run_logging: Any) -> None:
-    log = StartLog(engine, run_logging(f'echo "$1"; yes "all is well" | head -n 20000; echo "{DEATH}"'), max_s=0)
+def test_the_time_for_reading_a_log_is_limited(engine: docker.DockerClient, run_logging: Any) -> None:
+    log = StartLog(engine, run_logging(f'echo "$1"; yes "all is well" | head -n 20000; echo "{ENGINE_ERROR}"'), max_s=0)
     assert read_log(iter(log), VLLM).failure.value == "its engine failed while it served a request."
     assert log.cut.startswith("log read for 0 s")
 
 
-def test_the_end_of_a_log_does_not_fill_the_memory(engine: docker.DockerClient, run_logging: Any) -> None:
+def test_the_size_of_the_end_of_a_log_is_limited(engine: docker.DockerClient, run_logging: Any) -> None:
     name = run_logging("yes aaaaaaaa | head -c 12000000")
     assert len(log_reader.read_tail(engine, name, 10**7)) <= log_reader.TAIL_BYTES
 
 
-def test_what_was_not_read_proves_nothing() -> None:
+def test_an_incomplete_log_does_not_prove_that_a_line_is_absent() -> None:
     args = VerifyLogs.Args(name="x", forbid_log=["NET/Socket"])
     state = read_log(START, VLLM)
     assert [check.verdict for check in engine_reports.evaluate_checks(args, state, {})] == ["proved"]
-    (cut,) = engine_reports.evaluate_checks(args, state, {}, "log read up to 256 MiB, and its last 2000 lines")
-    assert (cut.verdict, cut.evidence) == ("not found", "log read up to 256 MiB, and its last 2000 lines")
+    omitted = "log read up to 256 MiB, and its last 2000 lines"
+    (check,) = engine_reports.evaluate_checks(args, state, {}, omitted)
+    assert (check.verdict, check.evidence) == ("not found", omitted)

@@ -1,4 +1,4 @@
-"""Mounts whose source a container could replace: found by name, and on the host by every folder on the way."""
+"""Mounts whose source a container could replace are refused, by their paths and by the links in them."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tests.modules.context import RecordingContext
 
 
 class FakeEngine:
-    """An engine with these containers."""
+    """A Docker Engine with these containers."""
 
     def __init__(self, *rows: dict[str, Any]) -> None:
         self.api, self._rows = self, rows
@@ -23,12 +23,8 @@ class FakeEngine:
 
 
 def container_row(source: Path, name: str = "other", *, ours: bool = True, writable: bool = True) -> dict[str, Any]:
-    labels = {ENGINE_LABEL: "vllm"} if ours else {}
-    return {
-        "Names": [f"/{name}"],
-        "Labels": labels,
-        "Mounts": [{"Type": "bind", "Source": str(source), "RW": writable}],
-    }
+    mounts = [{"Type": "bind", "Source": str(source), "RW": writable}]
+    return {"Names": [f"/{name}"], "Labels": {ENGINE_LABEL: "vllm"} if ours else {}, "Mounts": mounts}
 
 
 @pytest.fixture
@@ -44,17 +40,17 @@ def check_volumes(context: RecordingContext, *volumes: str) -> None:
     mount_sources.refuse_unsafe_spec(context, ContainerSpec("one", "image", volumes=volumes))
 
 
-def test_folders_side_by_side_and_a_read_only_outer_one_are_fine(context: RecordingContext, tmp_path: Path) -> None:
+def test_separate_folders_and_a_read_only_outer_folder_are_accepted(context: RecordingContext, tmp_path: Path) -> None:
     check_volumes(context, f"{tmp_path}/models/one:/model:ro", f"{tmp_path}/data:/data", f"{tmp_path}/data:/again")
     check_volumes(context, f"{tmp_path}/data:/data:ro", f"{tmp_path}/data/below:/below", "named:/volume")
 
 
-def test_a_source_below_a_writable_one_is_refused(context: RecordingContext, tmp_path: Path) -> None:
+def test_a_source_below_a_writable_mount_is_refused(context: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="data/below is inside .*data, where one could replace"):
         check_volumes(context, f"{tmp_path}/data:/data", f"{tmp_path}/data/below:/below:ro")
 
 
-def test_nor_by_another_name_of_the_folder(context: RecordingContext, tmp_path: Path) -> None:
+def test_a_source_below_a_writable_mount_by_another_path_is_refused(context: RecordingContext, tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(tmp_path / "data")
     (tmp_path / "data/link").symlink_to(tmp_path / "models/one")
     for inner in ("alias/below", "data/link", "models/../data/below"):
@@ -62,33 +58,30 @@ def test_nor_by_another_name_of_the_folder(context: RecordingContext, tmp_path: 
             check_volumes(context, f"{tmp_path}/data:/data", f"{tmp_path}/{inner}:/below")
 
 
-def test_the_folders_of_sparkwright_are_in_no_writable_mount(context: RecordingContext, tmp_path: Path) -> None:
+def test_a_writable_mount_must_not_contain_folders_of_sparkwright(context: RecordingContext, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="sparkwright is inside"):
         check_volumes(context, f"{tmp_path}:/all")
     check_volumes(context, f"{tmp_path}:/all:ro")
 
 
-def test_what_another_server_may_write_to_counts_and_what_a_strangers_container_may_does_not(
+def test_writable_mounts_of_other_servers_count_and_those_of_foreign_containers_do_not(
     context: RecordingContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = f"{tmp_path}/data/below:/below:ro"
-    for found in (
-        container_row(tmp_path / "data", ours=False),
-        container_row(tmp_path / "data", writable=False),
-        container_row(tmp_path, "one"),
-    ):
-        monkeypatch.setattr(context, "docker", lambda found=found: FakeEngine(found))
+    foreign, read_only = (container_row(tmp_path / "data", **{key: False}) for key in ("ours", "writable"))
+    for row in (foreign, read_only, container_row(tmp_path, "one")):
+        monkeypatch.setattr(context, "docker", lambda row=row: FakeEngine(row))
         check_volumes(context, inner)
     monkeypatch.setattr(context, "docker", lambda: FakeEngine(container_row(tmp_path / "data")))
     with pytest.raises(Refused, match="where other could replace"):
         check_volumes(context, inner)
 
 
-def test_a_link_in_a_folder_of_ours_is_not_mounted(context: RecordingContext, tmp_path: Path) -> None:
-    """Refused whoever created the link, and even where no container can write now."""
-    above = context.machine.home / ".local/share/sparkwright/compile-caches"
-    above.mkdir(parents=True, mode=0o700)
-    (above / "key").symlink_to(tmp_path)
-    mounts = [{"Type": "bind", "Source": str(above / "key/models"), "Target": "/cache"}]
+def test_a_link_in_a_folder_of_sparkwright_is_not_mounted(context: RecordingContext, tmp_path: Path) -> None:
+    """Even if no container can write to the folder."""
+    caches = context.machine.home / ".local/share/sparkwright/compile-caches"
+    caches.mkdir(parents=True, mode=0o700)
+    (caches / "key").symlink_to(tmp_path)
+    mounts = [{"Type": "bind", "Source": str(caches / "key/models"), "Target": "/cache"}]
     with pytest.raises(Refused, match="key is a link"):
         mount_sources.refuse_unsafe_container(context, {"Name": "/one", "HostConfig": {"Mounts": mounts}})

@@ -1,4 +1,4 @@
-"""Options of containers that other programs created through Docker's API, read without Docker."""
+"""Options of containers that other programs created through Docker's API."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from sparkwright.host.containers import inspection, option_reader
 
 
 def make_container(**config: Any) -> dict[str, Any]:
-    """Return the inspect of a container with this `Config`."""
+    """Return the inspect data of a container with this `Config`."""
     return {
         "Id": "ab" * 32,
         "Name": "/x",
@@ -37,6 +37,6 @@ def test_a_health_check_is_read_as_a_shell_command(words: list[str], command: st
 
 
 @pytest.mark.parametrize("key", ["Interval", "Timeout", "StartPeriod", "Retries"])
-def test_a_health_check_without_numbers_is_malformed(key: str) -> None:
+def test_a_health_check_with_a_text_instead_of_a_number_is_refused(key: str) -> None:
     with pytest.raises(Failed, match=key):
         inspection.validate_container(make_container(Healthcheck={"Test": ["CMD", "true"], key: "9s"}))
