@@ -1,4 +1,4 @@
-"""file, template, command, package: idempotent, and honest in check mode."""
+"""The modules file, template, command and package: idempotence, check mode and refusals."""
 
 import grp
 import os
@@ -20,7 +20,7 @@ def context(tmp_path: Path) -> RecordingContext:
     return RecordingContext(tmp_path)
 
 
-def test_a_file_is_written_once(context: RecordingContext) -> None:
+def test_a_file_is_written_only_once(context: RecordingContext) -> None:
     args = File.Args(path="~/a/note", content="x\n", mode="0600")
     first, second = File().run(args, context), File().run(args, context)
     assert (first.changed, second.changed) == (True, False)
@@ -28,7 +28,7 @@ def test_a_file_is_written_once(context: RecordingContext) -> None:
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("x\n", 0o600)
 
 
-def test_only_the_mode_is_changed_when_only_the_mode_differs(context: RecordingContext) -> None:
+def test_a_change_of_the_mode_does_not_replace_the_file(context: RecordingContext) -> None:
     File().run(File.Args(path="~/note", content="x"), context)
     before = (context.machine.home / "note").stat().st_ino
     result = File().run(File.Args(path="~/note", content="x", mode="640"), context)
@@ -36,55 +36,55 @@ def test_only_the_mode_is_changed_when_only_the_mode_differs(context: RecordingC
     assert (context.machine.home / "note").stat().st_ino == before
 
 
-def test_check_mode_shows_and_does_not_write(context: RecordingContext) -> None:
+def test_check_mode_reports_a_change_and_writes_nothing(context: RecordingContext) -> None:
     context.check = True
     result = File().run(File.Args(path="~/note", content="x"), context)
     assert result.changed
     assert not (context.machine.home / "note").exists()
 
 
-def test_a_folder_in_the_way_of_a_file_is_not_thrown_away(context: RecordingContext) -> None:
+def test_a_folder_is_not_replaced_by_a_file(context: RecordingContext) -> None:
     (context.machine.home / "note/deep").mkdir(parents=True)
     with pytest.raises(Failed, match="note"):
         File().run(File.Args(path="~/note", content="x"), context)
 
 
-def test_a_folder_is_made_and_taken_away(context: RecordingContext) -> None:
+def test_a_folder_is_created_and_removed(context: RecordingContext) -> None:
     args = File.Args(path="~/a/b", state="directory", mode="0700")
     assert File().run(args, context).changed
     assert (context.machine.home / "a/b").stat().st_mode & 0o777 == 0o700
     assert not File().run(args, context).changed
-    gone = File.Args(path="~/a", state="absent")
-    assert File().run(gone, context).changed
-    assert not File().run(gone, context).changed
+    absent = File.Args(path="~/a", state="absent")
+    assert File().run(absent, context).changed
+    assert not File().run(absent, context).changed
 
 
-def test_a_folder_with_a_content_is_refused(context: RecordingContext) -> None:
+def test_a_folder_with_content_is_refused(context: RecordingContext) -> None:
     with pytest.raises(Refused, match="a directory has no `content`"):
         File().run(File.Args(path="~/a", state="directory", content="x"), context)
     assert not (context.machine.home / "a").exists()
 
 
-def test_a_template_that_its_check_refuses_does_not_replace_the_old_one(context: RecordingContext) -> None:
+def test_a_template_that_fails_its_validation_does_not_replace_the_file(context: RecordingContext) -> None:
     Template().run(Template.Args(content="good", dest="~/conf"), context)
     with pytest.raises(Failed, match="grep rejects the new"):
         Template().run(Template.Args(content="bad", dest="~/conf", validate=["grep", "good"]), context)
     assert (context.machine.home / "conf").read_text() == "good"
 
 
-def test_a_command_says_what_it_said(context: RecordingContext) -> None:
+def test_the_result_of_a_command_has_its_output_and_exit_code(context: RecordingContext) -> None:
     result = Command().run(Command.Args(cmd="sh -c 'echo out; echo err >&2; exit 3'"), context)
     assert (result.failed, result.data["code"], result.data["out"]) == (True, 3, "out")
     assert "err" in result.msg
 
 
-def test_a_command_with_nothing_to_do_does_not_run(context: RecordingContext) -> None:
-    (context.machine.home / "there").touch()
-    assert not Command().run(Command.Args(cmd="false", creates="~/there"), context).changed
-    assert not Command().run(Command.Args(cmd="false", removes="~/not-there"), context).changed
+def test_a_command_is_skipped_if_its_result_exists(context: RecordingContext) -> None:
+    (context.machine.home / "existing").touch()
+    assert not Command().run(Command.Args(cmd="false", creates="~/existing"), context).changed
+    assert not Command().run(Command.Args(cmd="false", removes="~/missing"), context).changed
 
 
-def test_a_command_that_hangs_ends_at_its_deadline(context: RecordingContext) -> None:
+def test_a_command_ends_at_its_time_limit(context: RecordingContext) -> None:
     with pytest.raises(Failed, match="timed out after 0.2 s"):
         Command().run(Command.Args(cmd="sleep 30", timeout_s=0.2), context)
 
@@ -95,8 +95,8 @@ def test_driver_kernel_and_cuda_packages_are_refused(context: RecordingContext, 
         Package().run(Package.Args(name=name), context)
 
 
-def test_a_link_with_the_name_of_a_file_in_the_making_is_not_followed(tmp_path: Path) -> None:
-    """Anyone who may write to a folder knows the process ids, and can place links where root would write."""
+def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(tmp_path: Path) -> None:
+    """A user who may write to the folder could predict the name, and make root write elsewhere."""
     outside = tmp_path / "shadow"
     outside.write_text("secret")
     outside.chmod(0o600)
@@ -106,7 +106,7 @@ def test_a_link_with_the_name_of_a_file_in_the_making_is_not_followed(tmp_path: 
     assert (tmp_path / "note").read_text() == "mine"
 
 
-def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_that_replaces_a_file_after_its_inspection_is_not_followed(tmp_path: Path) -> None:
     outside, path = tmp_path / "shadow", tmp_path / "note"
     for item in (outside, path):
         item.write_text("x")
@@ -119,7 +119,7 @@ def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(tmp_pat
     assert outside.stat().st_mode & 0o777 == 0o600
 
 
-def test_owner_group_and_mode_are_set_on_what_is_new_and_on_what_is_there(tmp_path: Path) -> None:
+def test_owner_group_and_mode_are_set_on_new_and_existing_files(tmp_path: Path) -> None:
     path, user, group = tmp_path / "note", pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
     for content, mode in (("x", "0640"), ("x", "2750"), ("y", "0604")):
         files.apply(files.IntendedState("file", mode, user, group, content), files.FileState.read(path))

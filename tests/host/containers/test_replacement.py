@@ -1,4 +1,4 @@
-"""A server's replacement is created before the server is stopped, on a real Docker Engine."""
+"""The replacement of a server is created before the server is stopped, on a real Docker Engine."""
 
 import secrets
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class DockerHost:
         return self.context
 
     def container(self, state: str = "started", **options: Any) -> dict[str, Any]:
-        """Run the module with a spec that has these options. Returns its data."""
+        """Run the module with these options of the spec, and return its data."""
         argv = {"entrypoint": ("/bin/sh", "-c"), "command": ("yes > /dev/null",)}
         spec = ContainerSpec(**{"name": self.name, "image": self.image, "gpus": "", "ipc": "", **argv, **options})
         return Container().run(Container.Args(spec=spec.to_json(), state=state), self.context).data  # type: ignore[arg-type]
@@ -43,12 +43,15 @@ class DockerHost:
         StopAndKeep().run(StopAndKeep.Args(self.name, stop_timeout_s=0), self.context)
 
     def containers(self) -> dict[str, str]:
-        """Return the status of each container by its name after the server's."""
+        """Return the states of the server's containers by the suffix of their names."""
         rows = self.api.containers(all=True, filters={"name": self.name})
         return {row["Names"][0].removeprefix(f"/{self.name}"): row["State"] for row in rows}
 
+    def replacement_id(self) -> str:
+        return str(self.api.inspect_container(f"{self.name}-replacement")["Id"])
+
     def start(self) -> tuple[str, str]:
-        """Return the server's container and the time of its start."""
+        """Return the Id of the server's container and the time of its start."""
         attrs = self.api.inspect_container(self.name)
         return attrs["Id"], attrs["State"]["StartedAt"]
 
@@ -61,8 +64,19 @@ def spark(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[D
         host.api.remove_container(row["Id"], force=True)
 
 
+@pytest.fixture
+def running(spark: DockerHost) -> DockerHost:
+    """A host with a running server, in a later run."""
+    spark.container()
+    spark.next_run()
+    return spark
+
+
+NEW: dict[str, Any] = {"env": {"NEW": "1"}}
+
+
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "error"),
     [
         ({"log_driver": "no-such-driver"}, "no-such-driver"),
         ({"cpus": 5000.0}, "Range of CPUs"),
@@ -71,68 +85,59 @@ def spark(engine: docker.DockerClient, shell: str, tmp_path: Path) -> Iterator[D
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_the_engine_refuses_leaves_the_server_as_it_runs(
-    spark: DockerHost, options: dict[str, Any], words: str
+def test_a_replacement_that_docker_refuses_does_not_stop_the_server(
+    running: DockerHost, options: dict[str, Any], error: str
 ) -> None:
-    spark.container()
-    before = spark.start()
-    with pytest.raises(Failed, match=words):
-        spark.container("created", **options)
-    assert (spark.start(), spark.containers()) == (before, {"": "running"})
+    before = running.start()
+    with pytest.raises(Failed, match=error):
+        running.container("created", **options)
+    assert (running.start(), running.containers()) == (before, {"": "running"})
 
 
-def test_the_run_that_created_it_starts_this_very_container_under_the_servers_name(spark: DockerHost) -> None:
-    spark.container()
-    old, _ = spark.start()
-    spark.next_run()
-    spark.container("created", env={"NEW": "1"})
-    assert spark.containers() == {"": "running", "-replacement": "created"}
-    new = spark.api.inspect_container(f"{spark.name}-replacement")["Id"]
-    spark.stop_and_keep()
-    assert spark.container(env={"NEW": "1"})["id"] == new
-    assert spark.containers() == {"": "running", "-previous": "exited"}
-    assert spark.start()[0] == new != old
-    replacement.discard_created(spark.context)
-    assert spark.start()[0] == new
+def test_the_same_run_starts_the_created_replacement_under_the_servers_name(running: DockerHost) -> None:
+    old, _ = running.start()
+    running.container("created", **NEW)
+    assert running.containers() == {"": "running", "-replacement": "created"}
+    new = running.replacement_id()
+    running.stop_and_keep()
+    assert running.container(**NEW)["id"] == new
+    assert running.containers() == {"": "running", "-previous": "exited"}
+    assert running.start()[0] == new != old
+    replacement.discard_created(running.context)
+    assert running.start()[0] == new
 
 
-def test_the_start_of_an_interim_server_leaves_it_for_the_server(spark: DockerHost) -> None:
-    spark.container()
-    spark.next_run()
-    spark.container("created", env={"NEW": "1"})
-    new = spark.api.inspect_container(f"{spark.name}-replacement")["Id"]
-    spark.container(env={"NEW": "1"}, name=f"{spark.name}-interim")
-    assert spark.containers() == {"": "running", "-interim": "running", "-replacement": "created"}
-    spark.stop_and_keep()
-    assert spark.container(env={"NEW": "1"})["id"] == new
+def test_an_interim_server_does_not_use_the_replacement(running: DockerHost) -> None:
+    running.container("created", **NEW)
+    new = running.replacement_id()
+    running.container(**NEW, name=f"{running.name}-interim")
+    assert running.containers() == {"": "running", "-interim": "running", "-replacement": "created"}
+    running.stop_and_keep()
+    assert running.container(**NEW)["id"] == new
 
 
-def test_one_that_an_earlier_run_left_is_no_server_and_is_created_again(spark: DockerHost) -> None:
-    spark.container()
-    before = spark.start()
-    spark.next_run()
-    spark.container("created", env={"NEW": "1"})
-    left = spark.api.inspect_container(f"{spark.name}-replacement")["Id"]
-    spark.next_run()
-    assert replacement.find_current(spark.context, spark.name)["Id"] == before[0]
-    assert spark.container("created", env={"NEW": "1"})["left"]
-    assert spark.api.inspect_container(f"{spark.name}-replacement")["Id"] != left
-    replacement.discard_created(spark.context)
-    assert (spark.start(), spark.containers()) == (before, {"": "running"})
+def test_a_replacement_of_an_earlier_run_is_created_again(running: DockerHost) -> None:
+    before = running.start()
+    running.container("created", **NEW)
+    earlier = running.replacement_id()
+    running.next_run()
+    assert replacement.find_current(running.context, running.name)["Id"] == before[0]
+    assert running.container("created", **NEW)["left"]
+    assert running.replacement_id() != earlier
+    replacement.discard_created(running.context)
+    assert (running.start(), running.containers()) == (before, {"": "running"})
 
 
-def test_where_nothing_is_to_be_replaced_what_an_earlier_run_left_goes(spark: DockerHost) -> None:
-    spark.container()
-    before = spark.start()
-    spark.next_run()
-    spark.container("created", env={"NEW": "1"})
-    spark.next_run()
-    assert spark.container("created") | {"msg": ""} == spark.container("created") | {"msg": "", "left": False}
-    assert (spark.start(), spark.containers()) == (before, {"": "running"})
+def test_a_replacement_of_an_earlier_run_is_removed_if_nothing_changes(running: DockerHost) -> None:
+    before = running.start()
+    running.container("created", **NEW)
+    running.next_run()
+    assert running.container("created") | {"msg": ""} == running.container("created") | {"msg": "", "left": False}
+    assert (running.start(), running.containers()) == (before, {"": "running"})
 
 
-def test_a_start_without_it_takes_no_container_of_another_run(spark: DockerHost) -> None:
-    """A project's own playbooks do not create it first."""
+def test_a_start_without_a_replacement_does_not_use_that_of_another_run(spark: DockerHost) -> None:
+    """The playbooks of a project may start a server without creating a replacement first."""
     spark.container("created", env={"LEFT": "1"})
     spark.next_run()
     assert replacement.find_current(spark.context, spark.name) == {}

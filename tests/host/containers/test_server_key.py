@@ -1,4 +1,4 @@
-"""The key of a server on a real Docker Engine: every user in the container can read it, and `docker inspect` shows none."""
+"""The key of a server on a real Docker Engine: the container's user can read it, and `docker inspect` does not show it."""
 
 import io
 import json
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from sparkwright.engines.vllm import http
@@ -20,28 +21,25 @@ from sparkwright.host.records import server_keys
 from sparkwright.modules.server.container import Container
 from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
+from tests.host.containers.test_log_reader import engine
 from tests.modules.context import RecordingContext
 
+__all__ = ["engine"]
 pytestmark = pytest.mark.docker
 
 SECRET = "server_key of r"
+#: mode of the key's file by the user of the image
 USERS = {"": 0o600, "root": 0o600, "1234:1234": 0o644, "nobody": 0o644}
 
 
-@pytest.fixture(scope="module")
-def api() -> Iterator[Any]:
-    import docker
-
-    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-        pytest.skip("no Docker Engine answers")
-    client = docker.DockerClient()
-    yield client.api
-    client.close()
+@pytest.fixture
+def api(engine: docker.DockerClient) -> Any:
+    return engine.api
 
 
 @pytest.fixture
 def name(api: Any) -> Iterator[str]:
-    """A name of our own, for containers and images, which go again."""
+    """A name for containers and images, which are removed afterwards."""
     value = f"test-key-{secrets.token_hex(4)}"
     yield value
     for container in api.containers(all=True, filters={"name": value}):
@@ -51,7 +49,7 @@ def name(api: Any) -> Iterator[str]:
 
 
 def build_image(api: Any, name: str, user: str) -> str:
-    """An image that has nothing but `cat`, run by this user."""
+    """Build an image that has only `cat`, run by this user."""
     libraries = subprocess.run(["ldd", "/bin/cat"], capture_output=True, text=True, check=True).stdout.split()
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", dereference=True) as archive:
@@ -80,7 +78,7 @@ def run_container(context: RecordingContext, spec_data: dict[str, Any]) -> Resul
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_the_user_of_the_container_reads_it_and_nobody_else(api: Any, name: str, tmp_path: Path, user: str) -> None:
+def test_only_the_containers_user_reads_the_key(api: Any, name: str, tmp_path: Path, user: str) -> None:
     key = "spk-" + secrets.token_hex(20)
     spec_data = container_spec(name, build_image(api, name, user), f"given:{SECRET}")
     before = os.umask(0)
@@ -100,31 +98,25 @@ def test_the_user_of_the_container_reads_it_and_nobody_else(api: Any, name: str,
     assert stat.S_IMODE((path.parent / server_keys.SALT).stat().st_mode) == 0o600
 
 
-def test_the_same_key_is_no_difference_and_another_is_one_that_shows_neither(
-    api: Any, name: str, tmp_path: Path
-) -> None:
+def test_another_key_is_a_difference_that_shows_no_key(api: Any, name: str, tmp_path: Path) -> None:
     key, other = "spk-" + secrets.token_hex(20), "spk-" + secrets.token_hex(20)
     spec_data = container_spec(name, build_image(api, name, ""), f"given:{SECRET}")
-    looked = run_container(make_context(tmp_path, key, check=True), spec_data)
-    assert not (tmp_path / "home/.local/state/sparkwright" / server_keys.FOLDER).exists()  # looking writes nothing
-    assert looked.diff[0].field == "container"
+
+    def check(key: str, **fields: Any) -> Result:
+        return run_container(make_context(tmp_path, key, check=True), {**spec_data, **fields})
+
+    assert check(key).diff[0].field == "container"
+    assert not (tmp_path / "home/.local/state/sparkwright" / server_keys.FOLDER).exists()  # check mode writes nothing
     run_container(make_context(tmp_path, key), spec_data)
-    assert run_container(make_context(tmp_path, key, check=True), spec_data).data["drift"] == []
-    differs = run_container(make_context(tmp_path, other, check=True), spec_data).data["drift"]
-    assert [(differ["field"], differ["before"], differ["after"]) for differ in differs] == [
-        ("server_key", "set", "changed")
-    ]
-    assert [
-        item["field"]
-        for item in run_container(make_context(tmp_path, "", check=True), {**spec_data, "server_key": ""}).data["drift"]
-    ] == ["server_key"]
+    assert check(key).data["drift"] == []
+    (change,) = check(other).data["drift"]
+    assert (change["field"], change["before"], change["after"]) == ("server_key", "set", "changed")
+    assert [change["field"] for change in check("", server_key="").data["drift"]] == ["server_key"]
     with pytest.raises(Refused, match="was not sent with this run"):
-        run_container(make_context(tmp_path, "", check=True), spec_data)
+        check("")
 
 
-def test_a_server_is_made_again_with_the_key_it_had_and_without_that_key_not_at_all(
-    api: Any, name: str, tmp_path: Path
-) -> None:
+def test_a_container_is_created_again_only_with_its_stored_key(api: Any, name: str, tmp_path: Path) -> None:
     key = "spk-" + secrets.token_hex(20)
     spec_data = container_spec(name, build_image(api, name, ""), f"given:{SECRET}")
     context = make_context(tmp_path, key)
@@ -142,10 +134,10 @@ def test_a_server_is_made_again_with_the_key_it_had_and_without_that_key_not_at_
     assert api.containers(all=True, filters={"name": name}) == []
 
 
-def test_one_hosts_fingerprint_says_nothing_on_another(tmp_path: Path) -> None:
-    states = [make_context(tmp_path / host, "").state for host in ("a", "b")]
-    collected = set()
-    for state in states:
+def test_a_key_has_another_fingerprint_on_each_host(tmp_path: Path) -> None:
+    fingerprints = set()
+    for host in ("a", "b"):
+        state = make_context(tmp_path / host, "").state
         server_keys.save_key(state, "q", "spk-0123456789abcdef", world_readable=False)
-        collected.add(server_keys.fingerprint(state, "spk-0123456789abcdef"))
-    assert len(collected) == 2
+        fingerprints.add(server_keys.fingerprint(state, "spk-0123456789abcdef"))
+    assert len(fingerprints) == 2

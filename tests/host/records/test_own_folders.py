@@ -1,6 +1,4 @@
-"""Tests of the sizes of sparkwright's own folders."""
-
-from __future__ import annotations
+"""The sizes of sparkwright's own folders."""
 
 from pathlib import Path
 

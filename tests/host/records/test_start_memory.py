@@ -1,4 +1,4 @@
-"""Memory figures of verified starts: what is kept of one, and how the next budget uses it."""
+"""Memory figures of verified starts: which are recorded, and how the next budget uses them."""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparkwright.engines.engine import get_engine
-from sparkwright.engines.log.reader import read_log as read_log
+from sparkwright.engines.log.reader import read_log
 from sparkwright.host.machine import Machine
 from sparkwright.host.memory import holders, memory_fit
 from sparkwright.host.memory.memory_fit import PlannedServer
@@ -19,7 +19,7 @@ from tests.modules.context import RecordingContext
 
 START = StartMemory("qwen35", "sha256:a", "c0", "f0", True, 1.0, 110 * GIB, 2 * GIB, 4 * GIB, host_bytes=5 * GIB)
 START_KEY = {"image": "sha256:a", "model": "c0", "arguments": "f0", "caches": ""}
-#: vllm 0.32.0, v1/worker/gpu_worker.py
+#: from vllm 0.32.0, v1/worker/gpu_worker.py
 GPU_LOG = """
 (Worker pid=7) INFO 11-21 00:07:43 [gpu_model_runner.py:5150] Model loading took 34.00 GiB memory and 210.123456 seconds
 (Worker pid=7) INFO 11-21 00:08:43 [gpu_worker.py:760] Available KV cache memory: 66.00 GiB
@@ -49,49 +49,45 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     return value
 
 
-def record_start(
-    spark: FakeSpark, *, log: str = GPU_LOG, after: float = 2.0, lowest: float = 1.0
-) -> StartMemory | None:
-    """Return the memory of a verified start: 110 GiB available before, and then the test's values."""
+MEMORY = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {})
+CONTAINER = {"Name": "/qwen35", "Id": "x", "HostConfig": {}}
+
+
+def measure_start(spark: FakeSpark, *, after_gib: float, lowest_gib: float = 1.0, log: str = GPU_LOG) -> StartMemory:
+    """Return the memory of a verified start, before which 110 GiB were available."""
     holders.record_available(spark, 110 * GIB)
-    spark.available_gib = after
-    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": START_KEY}
+    spark.available_gib = after_gib
+    needs = {**MEMORY.to_json(), "start": START_KEY}
     state = read_log(log.splitlines(), get_engine("vllm").log) if log else None
-    return memory_fit.measure_verified_start(
-        spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, state, int(lowest * GIB)
-    )
-
-
-def test_the_hosts_side_is_what_was_taken_less_the_gpus_side_by_the_engines_log(spark: FakeSpark) -> None:
-    start = record_start(spark, after=0.0)
+    start = memory_fit.measure_verified_start(spark, CONTAINER, needs, state, int(lowest_gib * GIB))
     assert start is not None
+    return start
+
+
+def test_the_hosts_side_is_the_used_memory_minus_the_gpus_side_in_the_engine_log(spark: FakeSpark) -> None:
+    start = measure_start(spark, after_gib=0.0)
     assert start.gpu_bytes == pytest.approx((35 + 2.45 + 1.5 + 66) * GIB) and start.gpu_source == "log"
     assert start.host_bytes == pytest.approx((110 - 104.95) * GIB, abs=4)
     assert (start.kv_tokens, start.full_requests) == (1_232_500, 9.4)
     assert (start.lowest_bytes, start.peak_bytes, start.cold) == (0, 0, True)
 
 
-def test_without_such_lines_the_gpus_side_is_its_share(spark: FakeSpark) -> None:
-    start = record_start(spark, log="", after=1.0, lowest=0.5)
-    assert start is not None and start.gpu_source == "flags"
+def test_without_log_lines_the_gpus_side_is_the_configured_share(spark: FakeSpark) -> None:
+    start = measure_start(spark, after_gib=1.0, lowest_gib=0.5, log="")
+    assert start.gpu_source == "flags"
     assert start.gpu_bytes == int(0.85 * spark.memory()["MemTotal"])
     assert start.host_bytes == 109 * GIB - start.gpu_bytes
     assert start.lowest_bytes == GIB // 2 and start.peak_bytes == GIB // 2
 
 
-def test_of_a_start_that_another_run_saw_nothing_is_recorded(spark: FakeSpark) -> None:
-    needs = {**get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {}).to_json(), "start": START_KEY}
-    assert (
-        memory_fit.measure_verified_start(spark, {"Name": "/qwen35", "Id": "x", "HostConfig": {}}, needs, None, None)
-        is None
-    )
+def test_a_start_that_this_run_did_not_observe_is_not_recorded(spark: FakeSpark) -> None:
+    needs = {**MEMORY.to_json(), "start": START_KEY}
+    assert memory_fit.measure_verified_start(spark, CONTAINER, needs, None, None) is None
 
 
-def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_image(spark: FakeSpark) -> None:
-    memory = get_engine("vllm").advice.memory({"gpu-memory-utilization": 0.85}, {})
-
-    def hosts_side(**about: str) -> tuple[float, bool]:
-        budget = memory_fit.compute_budget(spark, PlannedServer("qwen35", memory, {**START_KEY, **about}), 4)
+def test_the_next_budget_uses_a_start_with_the_same_arguments_or_else_the_same_image(spark: FakeSpark) -> None:
+    def hosts_side(**fields: str) -> tuple[float, bool]:
+        budget = memory_fit.compute_budget(spark, PlannedServer("qwen35", MEMORY, {**START_KEY, **fields}), 4)
         row = next(row for row in budget.rows if row.name == "host's side")
         return row.size_bytes / GIB, row.assumed
 
@@ -100,24 +96,24 @@ def test_the_next_budget_uses_the_start_of_the_same_arguments_else_of_the_same_i
     assert hosts_side() == (6.0, False)
     start_memory.add(spark.state, START)
     assert hosts_side() == (5.0, False)
-    assert hosts_side(image="sha256:b") == (7.0, True), "another image is another engine"
+    assert hosts_side(image="sha256:b") == (7.0, True), "no start of this image"
     spark.state.remove("start_memory")
     assert hosts_side() == (7.0, True)
 
 
-def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path) -> None:
+def test_the_record_keeps_the_newest_figures_of_each_start_and_is_limited(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     for n in range(start_memory.MAX_STARTS + 10):
         start_memory.add(state, dataclasses.replace(START, arguments=f"f{n}", at=float(n)))
-    again = dataclasses.replace(START, arguments="f20", at=1000.0)
-    start_memory.add(state, again)
+    newest = dataclasses.replace(START, arguments="f20", at=1000.0)
+    start_memory.add(state, newest)
     stored = start_memory.read_starts(state)
-    assert len(stored) == start_memory.MAX_STARTS and stored[0] == again
+    assert len(stored) == start_memory.MAX_STARTS and stored[0] == newest
     assert sum(item.arguments == "f20" for item in stored) == 1
 
 
 @pytest.mark.parametrize(
-    "written",
+    "record",
     [
         {"version": 2, "starts": [START.to_json()]},
         {"version": 1, "starts": [{**START.to_json(), "host_bytes": -1}]},
@@ -125,7 +121,7 @@ def test_the_record_keeps_the_newest_of_each_start_and_is_bounded(tmp_path: Path
         {"version": 1},
     ],
 )
-def test_a_record_that_is_damaged_or_of_another_version_teaches_nothing_wrong(tmp_path: Path, written: Any) -> None:
+def test_figures_of_a_damaged_record_or_another_version_are_not_used(tmp_path: Path, record: Any) -> None:
     state = StateFolder(tmp_path)
-    state.write("start_memory", written)
+    state.write("start_memory", record)
     assert all(item.host_bytes is None for item in start_memory.read_starts(state))

@@ -1,14 +1,21 @@
-"""The state that a rollback returns to, and secrets that an incident's bundle must not hold."""
+"""Verified states for a rollback, incident bundles without secrets, and the history."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from sparkwright.host.records import history, incidents, verified_states
 from sparkwright.host.state import StateFolder
 from sparkwright.secret import Secret
 from sparkwright.visible import escape_invisible
 from tests.modules.context import RecordingContext
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StateFolder:
+    return StateFolder(tmp_path)
 
 
 def good_state(seqs: int, commit: str = "c1", container: str = "") -> dict[str, Any]:
@@ -20,21 +27,17 @@ def good_state(seqs: int, commit: str = "c1", container: str = "") -> dict[str, 
 
 
 def container_ids(state: StateFolder) -> list[str]:
-    return [
-        verified_states.load_last(state).get("container_id", ""),
-        *(item["container_id"] for item in verified_states.load_earlier(state)),
-    ]
+    """Return the Ids of the verified states' containers, newest first."""
+    return [item["container_id"] for item in (verified_states.load_last(state), *verified_states.load_earlier(state))]
 
 
-def test_a_deploy_of_an_older_state_keeps_the_way_back_to_the_one_it_replaces(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
+def test_a_deploy_of_an_earlier_state_can_be_rolled_back(state: StateFolder) -> None:
     for seqs in (1, 2, 1):
         verified_states.save_verified(state, good_state(seqs))
     assert container_ids(state) == ["id1c1", "id2c1"]
 
 
-def test_verified_states_are_a_stack_and_going_back_forgets_what_came_after(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
+def test_verified_states_are_a_stack_and_a_rollback_drops_later_states(state: StateFolder) -> None:
     for seqs in (1, 2, 3):
         verified_states.save_verified(state, good_state(seqs))
     assert container_ids(state) == ["id3c1", "id2c1", "id1c1"]
@@ -44,8 +47,7 @@ def test_verified_states_are_a_stack_and_going_back_forgets_what_came_after(tmp_
     assert container_ids(state) == ["id4c1", "again", "id1c1"]
 
 
-def test_a_restart_is_no_new_state_and_a_new_revision_of_the_model_is_one(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
+def test_a_new_revision_of_the_model_is_a_new_state_and_a_restart_is_not(state: StateFolder) -> None:
     verified_states.save_verified(state, good_state(1))
     verified_states.save_verified(state, good_state(1, container="restarted"))
     assert container_ids(state) == ["restarted"]
@@ -53,18 +55,17 @@ def test_a_restart_is_no_new_state_and_a_new_revision_of_the_model_is_one(tmp_pa
     assert container_ids(state) == ["id1c2", "restarted"]
 
 
-def test_a_bundle_hides_secrets_wherever_they_stand() -> None:
+def test_secrets_in_environment_and_arguments_are_redacted() -> None:
     config = {"Env": ["HF_TOKEN=hf_abc", "VLLM_API_KEY=k1", "TZ=UTC"], "Cmd": ["--api-key", "k1", "--model", "/m"]}
-    redacted = incidents.redact_inspect(
-        {"Config": config, "Args": ["--api-key=k1", "--served-model-name", "token-model"]}
-    )
+    arguments = ["--api-key=k1", "--served-model-name", "token-model"]
+    redacted = incidents.redact_inspect({"Config": config, "Args": arguments})
     text = str(redacted)
     assert "hf_abc" not in text and "k1" not in text
     assert redacted["Config"]["Env"][2] == "TZ=UTC" and redacted["Config"]["Cmd"][-1] == "/m"
     assert redacted["Args"][-1] == "token-model"
 
 
-def test_a_bundle_is_kept_although_the_engine_is_gone(tmp_path: Path) -> None:
+def test_a_bundle_is_saved_without_a_docker_engine(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, docker_host="unix:///nowhere", secrets={"X": Secret("s3cret")})
     folder = incidents.save(context, "qwen35", "it said s3cret")
     assert "s3cret" not in (folder / "about.json").read_text()
@@ -73,14 +74,14 @@ def test_a_bundle_is_kept_although_the_engine_is_gone(tmp_path: Path) -> None:
     assert incidents.list_bundles(context.state) == [folder]
 
 
-def test_a_bundle_hides_a_secret_as_json_writes_it(tmp_path: Path) -> None:
+def test_a_secret_with_characters_that_json_escapes_is_redacted(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, docker_host="unix:///nowhere", secrets={"X": Secret('gehëim"1234')})
     folder = incidents.save(context, "qwen35", 'it said gehëim"1234')
     assert "1234" not in (folder / "about.json").read_text()
     assert json.loads((folder / "about.json").read_text())["why"] == "it said ••••"
 
 
-def test_the_history_is_newest_first_and_survives_a_line_cut_in_half(tmp_path: Path) -> None:
+def test_the_history_is_newest_first_without_incomplete_lines(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path)
     history.append(context, "verified", image="a")
     history.append(context, "put back", why="b")
@@ -89,8 +90,8 @@ def test_the_history_is_newest_first_and_survives_a_line_cut_in_half(tmp_path: P
     assert [row["what"] for row in history.read(context.state)] == ["put back", "verified"]
 
 
-def test_a_line_of_json_is_one_on_the_laptop_too(tmp_path: Path) -> None:
-    """The laptop shows unseen characters as escapes, and some of those JSON does not have."""
+def test_lines_of_json_remain_valid_when_invisible_characters_are_escaped(tmp_path: Path) -> None:
+    """The laptop escapes invisible characters, partly with escapes that JSON does not have."""
     message = {"event": "note", "text": "a\x1b[2J\x7f\x9bb\u200b\u202ec\n"}
     line = json.dumps(message, ensure_ascii=False)
     (tmp_path / "events.jsonl").write_text(f"{line}\n{line}\n")
