@@ -1,4 +1,4 @@
-"""The server's use of the GPU: the processes of a real container against the list of nvidia-smi, and its log."""
+"""Whether a server uses the GPU: by nvidia-smi's list of processes, compared with a real container, and by its log."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,30 +23,31 @@ from tests.waiting import wait_until
 
 __all__ = ["engine", "shell"]
 
+StartPrinting = Callable[[str], Any]
 DATA = Path(__file__).parent.parent / "data/vllm-0.32.0"
 DUMP = "(EngineCore pid=77) INFO 11-21 00:18:35 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m',"
 
 
 @pytest.fixture
-def start_printing(engine: docker.DockerClient, shell: str) -> Iterator[Callable[[str], Any]]:
-    """Makes a container that prints a line and stays."""
+def start_printing(engine: docker.DockerClient, shell: str) -> Iterator[StartPrinting]:
+    """A function that creates a container, which prints a line and keeps running."""
     started: list[Any] = []
 
     def make(line: str) -> Any:
         name = f"sparkwright-test-{uuid.uuid4().hex[:12]}"
-        words: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
-        value = engine.containers.run(shell, ["/bin/sh", "-c", 'echo "$0"; read line', line], **words)
-        started.append(value)
-        wait_until(lambda: line.encode() in value.logs(), "its line")
-        return value
+        options: dict[str, Any] = {"name": name, "detach": True, "network_mode": "none", "stdin_open": True}
+        container = engine.containers.run(shell, ["/bin/sh", "-c", 'echo "$0"; read line', line], **options)
+        started.append(container)
+        wait_until(lambda: line.encode() in container.logs(), "its line")
+        return container
 
     yield make
-    for item in started:
-        item.remove(force=True)
+    for container in started:
+        container.remove(force=True)
 
 
 def check_gpu_use(home: Path, container: Any, *rows: str, missing: bool = False, **arguments: Any) -> Result:
-    """The check on a host whose nvidia-smi prints these rows."""
+    """Check a container on a host whose nvidia-smi prints these rows. missing: it cannot be executed."""
     tool = home / "bin/nvidia-smi"
     tool.parent.mkdir(exist_ok=True)
     tool.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
@@ -56,18 +57,19 @@ def check_gpu_use(home: Path, container: Any, *rows: str, missing: bool = False,
 
 
 @pytest.mark.docker
-def test_a_compute_process_of_the_container_is_the_proof(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
-    value = start_printing("ready")
-    pid = int(value.top()["Processes"][0][value.top()["Titles"].index("PID")])
-    result = check_gpu_use(tmp_path, value, "1, other, 200", f"{pid}, VLLM::EngineCore, 104140")
+def test_a_compute_process_of_the_container_proves_use_of_the_gpu(
+    tmp_path: Path, start_printing: StartPrinting
+) -> None:
+    container = start_printing("ready")
+    table = container.top()
+    pid = int(table["Processes"][0][table["Titles"].index("PID")])
+    result = check_gpu_use(tmp_path, container, "1, other, 200", f"{pid}, VLLM::EngineCore, 104140")
     assert (result.failed, result.data["verdict"]) == (False, "gpu")
     assert result.msg == f"uses the GPU: VLLM::EngineCore (pid {pid}, 101.7 GiB)"
 
 
 @pytest.mark.docker
-def test_a_server_that_nvidia_smi_does_not_list_fails_with_both_pieces_of_evidence(
-    tmp_path: Path, start_printing: Callable[[str], Any]
-) -> None:
+def test_a_server_on_the_cpu_fails_with_both_pieces_of_evidence(tmp_path: Path, start_printing: StartPrinting) -> None:
     result = check_gpu_use(tmp_path, start_printing(f"{DUMP} device_config=cpu, seed=0"), "1, other, 200")
     assert (result.failed, result.data["verdict"]) == (True, "no gpu")
     assert result.msg == "the server does not use the GPU; engine log: device_config=cpu."
@@ -78,49 +80,46 @@ def test_a_server_that_nvidia_smi_does_not_list_fails_with_both_pieces_of_eviden
 
 
 @pytest.mark.docker
-def test_that_layers_were_offloaded_proves_nothing(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
+def test_offloaded_layers_do_not_prove_use_of_the_gpu(tmp_path: Path, start_printing: StartPrinting) -> None:
     result = check_gpu_use(tmp_path, start_printing("load_tensors: offloaded 5/5 layers to GPU"))
     assert (result.failed, result.data["verdict"]) == (True, "no gpu")
 
 
 @pytest.mark.docker
-def test_where_nvidia_smi_cannot_be_asked_the_log_counts(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
+def test_without_nvidia_smi_the_log_counts(tmp_path: Path, start_printing: StartPrinting) -> None:
     result = check_gpu_use(tmp_path, start_printing(f"{DUMP} device_config=cuda, seed=0"), missing=True)
     assert (result.failed, result.data["verdict"]) == (False, "gpu")
     assert "according to its own log: device_config=cuda (nvidia-smi failed" in result.msg
 
 
 @pytest.mark.docker
-def test_without_any_evidence_it_is_unknown_and_never_green(
-    tmp_path: Path, start_printing: Callable[[str], Any]
-) -> None:
+def test_without_evidence_the_use_of_the_gpu_is_unknown(tmp_path: Path, start_printing: StartPrinting) -> None:
     result = check_gpu_use(tmp_path, start_printing("ready"), missing=True)
     assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "unknown")
     assert result.msg.startswith("unknown whether the server uses the GPU: nvidia-smi failed with exit code 126")
 
 
 @pytest.mark.docker
-def test_a_recipe_without_a_gpu_is_not_checked(tmp_path: Path, start_printing: Callable[[str], Any]) -> None:
+def test_a_recipe_without_gpus_is_not_checked(tmp_path: Path, start_printing: StartPrinting) -> None:
     result = check_gpu_use(tmp_path, start_printing("ready"), gpus="")
     assert (result.failed, result.data["verdict"]) == (False, "not asked for")
 
 
 @pytest.mark.parametrize("log", ["llama-eager", "qwen3next-eager"])
-def test_the_log_of_a_real_engine_on_a_cpu_tells_so(log: str) -> None:
+def test_the_log_of_a_real_engine_on_a_cpu_is_recognized(log: str) -> None:
     lines = list(iter_lines((DATA / log / "server.log").read_bytes()))
     assert not any(row.match(line) for row in log_lines.ON_GPU for line in lines)
     assert all(any(row.match(line) for line in lines) for row in log_lines.ON_CPU)
 
 
 def test_a_process_without_a_pid_leaves_the_list_incomplete() -> None:
-    processes = nvidia_smi.parse_processes(
-        "[Insufficient Permissions], [Insufficient Permissions], [N/A]\n77, a, b, [N/A]\n"
-    )
+    denied = "[Insufficient Permissions]"
+    processes = nvidia_smi.parse_processes(f"{denied}, {denied}, [N/A]\n77, a, b, [N/A]\n")
     assert processes.processes == (GpuProcess(77, "a, b", None),)
     check = engine_reports.evaluate_gpu_use(GpuUse((), processes, processes.error))
     assert check.exit is Exit.INCONCLUSIVE
 
 
-def test_a_log_that_names_both_devices_is_of_a_server_that_uses_the_gpu() -> None:
+def test_a_log_with_both_devices_proves_use_of_the_gpu() -> None:
     check = engine_reports.evaluate_gpu_use(GpuUse(log=DeviceLog(gpu="CUDA0", cpu="CPU_Mapped")))
     assert (check.failed, check.data["verdict"]) == (False, "gpu")

@@ -1,4 +1,4 @@
-"""A model between two members of a cluster over both halves of the port: two loopback addresses, each behind a relay that counts."""
+"""Copying a model between members of a cluster over both halves of a port: two loopback addresses behind counting relays."""
 
 import contextlib
 import os
@@ -14,9 +14,11 @@ from sparkwright.host.models.transfer import RetryPolicy
 from sparkwright.modules.model.hf_model import HfModel
 from sparkwright.modules.model.model_files import ShareModel
 from sparkwright.protocol.result import Result
-from tests.host.models.test_peer import make_host, model_arguments
+from tests.host.models.test_peer import make_host, model_arguments, sender
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import LoopbackHub
+
+__all__ = ["sender"]
 
 SHARD = bytes(range(256)) * 20_000
 FILES = {"config.json": b"{}", **{f"model-{n:05}.safetensors": SHARD for n in range(6)}}
@@ -24,11 +26,13 @@ TWINS = ("127.0.0.1", "127.0.0.2")
 
 
 class Relay:
-    """A way to a server, which counts what passes to the asking side. most: it is cut, for good, after so many bytes."""
+    """A relay that counts the bytes it passes to clients. max_bytes: it closes for good after this number."""
 
-    def __init__(self, address: str, upstream: str, most: int | None = None) -> None:
-        where, _, port = upstream.removeprefix("http://").partition(":")
-        self._behind, self._most, self.passed, self._open = (where, int(port)), most, 0, []
+    def __init__(self, address: str, upstream: str, max_bytes: int | None = None) -> None:
+        upstream_address, _, port = upstream.removeprefix("http://").partition(":")
+        self._upstream, self._max_bytes = (upstream_address, int(port)), max_bytes
+        self.passed = 0
+        self._open: list[socket.socket] = []
         self._listener = socket.create_server((address, 0))
         self.url = f"http://{address}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -37,12 +41,12 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._behind)
+                far = socket.create_connection(self._upstream)
                 self._open += [near, far]
                 threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
 
     def _carry(self, near: socket.socket, far: socket.socket) -> None:
-        """Both ways, until both have ended."""
+        """Pass data in both directions until both have ended."""
         back = threading.Thread(target=self._pass, args=(far, near), kwargs={"counted": True}, daemon=True)
         with near, far:
             back.start()
@@ -53,7 +57,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 self.passed += len(data) if counted else 0
-                if self._most is not None and self.passed > self._most:
+                if self._max_bytes is not None and self.passed > self._max_bytes:
                     self.close()
                     break
                 sink.sendall(data)
@@ -67,73 +71,72 @@ class Relay:
 
 
 @pytest.fixture
-def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    value = make_host(tmp_path, "spark1", hub.url)
-    HfModel().run(HfModel.Args(**model_arguments(hub), transfer="plain"), value)
-    hub.requests.clear()
-    return value
+def receiver(tmp_path: Path) -> RecordingContext:
+    """The host spark2, which cannot reach a hub."""
+    return make_host(tmp_path, "spark2", "http://127.0.0.1:1")
 
 
-def open_relays(giver: RecordingContext, hub: LoopbackHub, **most: int) -> list[Relay]:
-    """One for each half of the port. second: after how many bytes that one is cut."""
-    opened = []
-    for address, limit in zip(TWINS, (None, most.get("second")), strict=True):
-        served = ShareModel().run(ShareModel.Args(**model_arguments(hub), bind=address), giver)
-        opened.append(Relay(address, served.data["urls"][0], limit))
-    return opened
+def open_relays(sender: RecordingContext, hub: LoopbackHub, *, second_max_bytes: int | None = None) -> list[Relay]:
+    """Serve the model at both addresses, each behind a relay."""
+    relays = []
+    for address, max_bytes in zip(TWINS, (None, second_max_bytes), strict=True):
+        shared = ShareModel().run(ShareModel.Args(**model_arguments(hub), bind=address), sender)
+        relays.append(Relay(address, shared.data["urls"][0], max_bytes))
+    return relays
 
 
-def copy_model(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
+def copy_model(receiver: RecordingContext, hub: LoopbackHub, relays: list[Relay]) -> Result:
+    """Copy the model over the relays, and check that it is complete and came from none of the hub's files."""
+    urls = [relay.url for relay in relays]
     quick = RetryPolicy(pauses_s=(0.05,), hub_retries=0)
-    return HfModel(quick).run(HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls, together=True), taker)
-
-
-def has_arrived(taker: RecordingContext, hub: LoopbackHub) -> bool:
-    """Return True if every byte is there, and the hub got no request."""
-    return not hub.requests and all(
-        (taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items()
+    result = HfModel(quick).run(
+        HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls, together=True), receiver
     )
+    assert all((receiver.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
+    assert hub.requests == []
+    return result
 
 
-def test_bytes_come_over_both_halves_of_the_port(giver: RecordingContext, hub: LoopbackHub, tmp_path: Path) -> None:
-    taker, ways = make_host(tmp_path, "spark2", "http://127.0.0.1:1"), open_relays(giver, hub)
-    result = copy_model(taker, hub, [way.url for way in ways])
-    assert has_arrived(taker, hub)
-    assert all(way.passed >= 2 * len(SHARD) for way in ways), [way.passed for way in ways]
+def test_a_model_is_copied_over_both_halves_of_the_port(
+    sender: RecordingContext, receiver: RecordingContext, hub: LoopbackHub
+) -> None:
+    relays = open_relays(sender, hub)
+    result = copy_model(receiver, hub, relays)
+    assert all(relay.passed >= 2 * len(SHARD) for relay in relays), [relay.passed for relay in relays]
     assert all(address in result.msg for address in TWINS), result.msg
 
 
-def test_a_half_that_is_cut_in_the_middle_does_not_fail_the_copy(
-    giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
+def test_a_copy_continues_if_one_half_fails(
+    sender: RecordingContext, receiver: RecordingContext, hub: LoopbackHub
 ) -> None:
-    taker, ways = make_host(tmp_path, "spark2", "http://127.0.0.1:1"), open_relays(giver, hub, second=len(SHARD) // 2)
-    copy_model(taker, hub, [way.url for way in ways])
-    assert has_arrived(taker, hub)
-    assert 0 < ways[1].passed < len(SHARD) * 2 and ways[0].passed >= 4 * len(SHARD)
-    assert any(f"Continuing over {ways[0].url}." in note for note in taker.notes), taker.notes
+    first, second = relays = open_relays(sender, hub, second_max_bytes=len(SHARD) // 2)
+    copy_model(receiver, hub, relays)
+    assert 0 < second.passed < len(SHARD) * 2 and first.passed >= 4 * len(SHARD)
+    assert any(f"Continuing over {first.url}." in note for note in receiver.notes), receiver.notes
 
 
-def test_a_half_out_of_reach_is_said_and_the_other_is_used(
-    giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
+def test_an_unreachable_half_is_reported_and_the_other_is_used(
+    sender: RecordingContext, receiver: RecordingContext, hub: LoopbackHub
 ) -> None:
-    taker, ways = make_host(tmp_path, "spark2", "http://127.0.0.1:1"), open_relays(giver, hub)
-    ways[1].close()
-    copy_model(taker, hub, [way.url for way in ways])
-    assert has_arrived(taker, hub)
-    assert any(f"spark1 does not answer at {ways[1].url}" in note for note in taker.notes), taker.notes
+    _, second = relays = open_relays(sender, hub)
+    second.close()
+    copy_model(receiver, hub, relays)
+    assert any(f"spark1 does not answer at {second.url}" in note for note in receiver.notes), receiver.notes
 
 
-def test_a_giver_serves_on_the_addresses_of_all_its_interfaces(giver: RecordingContext, hub: LoopbackHub) -> None:
+def test_a_model_is_served_on_the_addresses_of_all_interfaces(sender: RecordingContext, hub: LoopbackHub) -> None:
     if os.geteuid():
-        pytest.skip("making an interface takes root")
+        pytest.skip("creating an interface needs root")
     subprocess.run(["ip", "link", "add", "twin-a", "type", "bridge"], check=True)
     try:
         subprocess.run(["ip", "addr", "add", "198.18.77.1/32", "dev", "twin-a"], check=True)
         subprocess.run(["ip", "link", "set", "twin-a", "up"], check=True)
         arguments: dict[str, Any] = {**model_arguments(hub), "bind": "127.0.0.1"}
-        both = ShareModel().run(ShareModel.Args(**arguments, interfaces=["lo", "twin-a"]), giver)
-        alone = ShareModel().run(ShareModel.Args(**arguments, interfaces=["lo", "no-such"]), giver)
+        both, loopback_only = (
+            ShareModel().run(ShareModel.Args(**arguments, interfaces=["lo", name]), sender).data["urls"]
+            for name in ("twin-a", "no-such")
+        )
     finally:
         subprocess.run(["ip", "link", "del", "twin-a"], check=True)
-    assert [url.rpartition(":")[0] for url in both.data["urls"]] == ["http://127.0.0.1", "http://198.18.77.1"]
-    assert [url.rpartition(":")[0] for url in alone.data["urls"]] == ["http://127.0.0.1"]
+    assert [url.rpartition(":")[0] for url in both] == ["http://127.0.0.1", "http://198.18.77.1"]
+    assert [url.rpartition(":")[0] for url in loopback_only] == ["http://127.0.0.1"]

@@ -1,4 +1,4 @@
-"""A model from a peer: served on loopback to several readers at once, proved, and served to no other host."""
+"""Copying a model from a peer: to several readers at once, verified, and only with the token."""
 
 import contextlib
 import http.client
@@ -23,13 +23,11 @@ from sparkwright.protocol.result import Result
 from sparkwright.secret import Secret
 from tests.modules.context import RecordingContext
 from tests.modules.loopback_hub import COMMIT, MODEL, LoopbackHub
+from tests.waiting import wait_until
 
-FILES = {
-    "config.json": b"{}",
-    "sub/model-00001.safetensors": bytes(range(256)) * 20_000,
-    "empty.json": b"",
-}
+FILES = {"config.json": b"{}", "sub/model-00001.safetensors": bytes(range(256)) * 20_000, "empty.json": b""}
 TOKEN = Secret("one-time-token")
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN.reveal()}"}
 
 
 def make_host(tmp_path: Path, name: str, hub_url: str) -> RecordingContext:
@@ -41,52 +39,65 @@ def model_arguments(hub: LoopbackHub) -> dict[str, Any]:
     return {"id": MODEL, "commit": COMMIT, "files": hub.lock_entries(), "dir": "~/m"}
 
 
-def share_model(giver: RecordingContext, hub: LoopbackHub, **fields: Any) -> list[str]:
-    result = ShareModel().run(ShareModel.Args(**{**model_arguments(hub), "bind": "127.0.0.1", **fields}), giver)
+def share_model(sender: RecordingContext, hub: LoopbackHub, **fields: Any) -> list[str]:
+    result = ShareModel().run(ShareModel.Args(**{**model_arguments(hub), "bind": "127.0.0.1", **fields}), sender)
     return list(result.data["urls"])
 
 
-def copy_model(taker: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
-    return HfModel().run(HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls), taker)
+def copy_model(receiver: RecordingContext, hub: LoopbackHub, urls: list[str]) -> Result:
+    return HfModel().run(HfModel.Args(**model_arguments(hub), from_="spark1", peer=urls), receiver)
 
 
 @pytest.fixture
-def giver(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    """The host spark1, which has the model; from now on the hub does not answer."""
-    value = make_host(tmp_path, "spark1", hub.url)
-    HfModel().run(HfModel.Args(**model_arguments(hub), transfer="plain"), value)
+def sender(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
+    """The host spark1, which has the model."""
+    host = make_host(tmp_path, "spark1", hub.url)
+    HfModel().run(HfModel.Args(**model_arguments(hub), transfer="plain"), host)
     hub.requests.clear()
-    return value
+    return host
 
 
-def test_two_hosts_copy_at_once_and_the_hub_is_not_asked(
-    giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
+def request_file(url: str, path: str, **headers: str) -> bytes:
+    """Return the content of a file on the peer; path: below the commit."""
+    request = urllib.request.Request(f"{url}/{MODEL}/resolve/{COMMIT}/{path}", headers={**AUTHORIZED, **headers})
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return bytes(answer.read())
+
+
+def end_sharing(urls: list[str]) -> None:
+    """Connect and disconnect as a reader, after which the process that serves the files exits."""
+    with peer.reach_first(urls, "spark1", TOKEN):
+        pass
+
+
+def test_two_hosts_copy_a_model_without_requests_to_the_hub(
+    sender: RecordingContext, hub: LoopbackHub, tmp_path: Path
 ) -> None:
-    takers = [make_host(tmp_path, name, "http://127.0.0.1:1") for name in ("spark2", "spark3")]
-    urls = share_model(giver, hub, readers=2)
-    threads = [threading.Thread(target=copy_model, args=(taker, hub, urls)) for taker in takers]
+    receivers = [make_host(tmp_path, name, "http://127.0.0.1:1") for name in ("spark2", "spark3")]
+    urls = share_model(sender, hub, readers=2)
+    threads = [threading.Thread(target=copy_model, args=(receiver, hub, urls)) for receiver in receivers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for taker in takers:
-        assert all((taker.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
+    for receiver in receivers:
+        assert all((receiver.machine.home / "m" / path).read_bytes() == data for path, data in FILES.items())
     assert hub.requests == []
-    assert has_ended(urls)
+    wait_for_exit(urls)
 
 
-def has_ended(urls: list[str]) -> bool:
-    """Return True if the process that serves the files has ended, within the time limit of its last answers."""
-    port = int(urls[0].rpartition(":")[2])
-    pause = threading.Event()
-    for _ in range(100):
-        if not any(
-            net_connection.laddr and net_connection.laddr.port == port and net_connection.status == "LISTEN"
-            for net_connection in psutil.net_connections("tcp")
-        ):
-            return True
-        pause.wait(0.1)
-    return False
+def port_of(urls: list[str]) -> int:
+    return int(urls[0].rpartition(":")[2])
+
+
+def find_listener(port: int) -> int | None:
+    """Return the pid of the process that listens on a port."""
+    listeners = [row for row in psutil.net_connections("tcp") if row.status == "LISTEN" and row.laddr.port == port]
+    return listeners[0].pid if listeners else None
+
+
+def wait_for_exit(urls: list[str]) -> None:
+    wait_until(lambda: find_listener(port_of(urls)) is None, "the end of the process that serves the files")
 
 
 @pytest.mark.parametrize(
@@ -99,112 +110,96 @@ def has_ended(urls: list[str]) -> bool:
         (f"/{MODEL}/resolve/{'b' * 40}/config.json", "one-time-token", 404),
     ],
 )
-def test_nobody_gets_what_is_not_his(
-    giver: RecordingContext, hub: LoopbackHub, path: str, token: str, status: int
+def test_requests_without_the_token_or_for_other_files_are_refused(
+    sender: RecordingContext, hub: LoopbackHub, path: str, token: str, status: int
 ) -> None:
-    (giver.machine.home / "m/not-in-the-lock.txt").write_text("private")
-    urls = share_model(giver, hub)
-    options = urllib.request.Request(urls[0] + path, headers={"Authorization": f"Bearer {token}"})
+    (sender.machine.home / "m/not-in-the-lock.txt").write_text("private")
+    urls = share_model(sender, hub)
+    request = urllib.request.Request(urls[0] + path, headers={"Authorization": f"Bearer {token}"})
     with pytest.raises(urllib.error.HTTPError) as excinfo:
-        urllib.request.urlopen(options, timeout=5)
+        urllib.request.urlopen(request, timeout=5)
     assert excinfo.value.code == status
-    with peer.reach_first(urls, "spark1", TOKEN):
-        pass
+    end_sharing(urls)
 
 
-def test_a_neighbour_whose_copy_is_not_whole_says_what_is_missing(giver: RecordingContext, hub: LoopbackHub) -> None:
-    (giver.machine.home / "m/config.json").write_bytes(b"[]")
+def test_an_incomplete_model_is_not_shared_and_its_missing_file_is_named(
+    sender: RecordingContext, hub: LoopbackHub
+) -> None:
+    (sender.machine.home / "m/config.json").write_bytes(b"[]")
     with pytest.raises(Failed, match=f"{MODEL} is incomplete in .*: config.json"):
-        share_model(giver, hub)
+        share_model(sender, hub)
 
 
-def test_another_folder_that_this_commit_was_proved_in_will_do(giver: RecordingContext, hub: LoopbackHub) -> None:
-    urls = share_model(giver, hub, dir="~/elsewhere")
-    with peer.reach_first(urls, "spark1", TOKEN):
-        pass
-    assert has_ended(urls)
+def test_a_model_is_shared_from_another_folder_with_the_same_commit(sender: RecordingContext, hub: LoopbackHub) -> None:
+    urls = share_model(sender, hub, dir="~/elsewhere")
+    end_sharing(urls)
+    wait_for_exit(urls)
 
 
-def test_a_neighbour_out_of_reach_is_a_sentence(hub: LoopbackHub, tmp_path: Path) -> None:
+def test_an_unreachable_peer_is_reported_with_its_address(hub: LoopbackHub, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"cannot reach spark1 from here at http://127.0.0.1:1"):
         copy_model(make_host(tmp_path, "spark2", hub.url), hub, ["http://127.0.0.1:1"])
 
 
-def test_what_the_neighbour_changed_meanwhile_is_not_taken(
-    giver: RecordingContext, hub: LoopbackHub, tmp_path: Path
+def test_a_file_that_changed_on_the_peer_is_not_used(
+    sender: RecordingContext, hub: LoopbackHub, tmp_path: Path
 ) -> None:
-    urls = share_model(giver, hub)
-    (giver.machine.home / "m/config.json").write_bytes(b"[]")
-    taker = make_host(tmp_path, "spark2", hub.url)
+    urls = share_model(sender, hub)
+    (sender.machine.home / "m/config.json").write_bytes(b"[]")
+    receiver = make_host(tmp_path, "spark2", hub.url)
     with pytest.raises(Failed, match="hash mismatch twice: config.json"):
-        copy_model(taker, hub, urls)
-    assert not (taker.machine.home / "m/config.json").exists()
+        copy_model(receiver, hub, urls)
+    assert not (receiver.machine.home / "m/config.json").exists()
 
 
-def test_what_became_a_link_since_it_was_proved_is_not_handed_out(giver: RecordingContext, hub: LoopbackHub) -> None:
-    secret = giver.machine.home / "secret"
+def test_files_that_were_replaced_by_links_are_not_served(sender: RecordingContext, hub: LoopbackHub) -> None:
+    secret = sender.machine.home / "secret"
     secret.write_text("private")
-    urls = share_model(giver, hub)
-    (giver.machine.home / "m/config.json").unlink()
-    (giver.machine.home / "m/config.json").symlink_to(secret)
-    (giver.machine.home / "m/sub").rename(giver.machine.home / "elsewhere")
-    (giver.machine.home / "m/sub").symlink_to(giver.machine.home / "elsewhere")
+    urls = share_model(sender, hub)
+    (sender.machine.home / "m/config.json").unlink()
+    (sender.machine.home / "m/config.json").symlink_to(secret)
+    (sender.machine.home / "m/sub").rename(sender.machine.home / "elsewhere")
+    (sender.machine.home / "m/sub").symlink_to(sender.machine.home / "elsewhere")
     for path in ("config.json", "sub/model-00001.safetensors"):
-        options = urllib.request.Request(
-            f"{urls[0]}/{MODEL}/resolve/{COMMIT}/{path}", headers={"Authorization": f"Bearer {TOKEN.reveal()}"}
-        )
         with pytest.raises(http.client.RemoteDisconnected):
-            urllib.request.urlopen(options, timeout=5)
-    with peer.reach_first(urls, "spark1", TOKEN):
-        pass
+            request_file(urls[0], path)
+    end_sharing(urls)
 
 
-@pytest.mark.parametrize("wanted", ["bytes=x", "bytes=-1", "bytes=9999999999999999999-", "bytes=5-3", "bytes=1-x"])
-def test_a_range_that_is_none_is_answered(giver: RecordingContext, hub: LoopbackHub, wanted: str) -> None:
-    urls = share_model(giver, hub)
-    options = urllib.request.Request(
-        f"{urls[0]}/{MODEL}/resolve/{COMMIT}/config.json",
-        headers={"Authorization": f"Bearer {TOKEN.reveal()}", "Range": wanted},
-    )
+@pytest.mark.parametrize("header", ["bytes=x", "bytes=-1", "bytes=9999999999999999999-", "bytes=5-3", "bytes=1-x"])
+def test_an_invalid_range_is_answered(sender: RecordingContext, hub: LoopbackHub, header: str) -> None:
+    urls = share_model(sender, hub)
     try:
-        with urllib.request.urlopen(options, timeout=5) as answer:
-            assert answer.read() == b"{}"
+        assert request_file(urls[0], "config.json", Range=header) == b"{}"
     except urllib.error.HTTPError as error:
         assert error.code == 416
-    with peer.reach_first(urls, "spark1", TOKEN):
-        pass
+    end_sharing(urls)
 
 
-def test_strangers_who_hold_connections_open_are_turned_away_at_a_bound(
-    giver: RecordingContext, hub: LoopbackHub
+def test_the_number_of_open_connections_is_limited(sender: RecordingContext, hub: LoopbackHub) -> None:
+    urls = share_model(sender, hub)
+    address = ("127.0.0.1", port_of(urls))
+    connections = [socket.create_connection(address, 5) for _ in range(peers.MAX_CONNECTIONS)]
+    with socket.create_connection(address, 5) as extra:
+        assert extra.recv(1) == b"", "accepted beyond the limit"
+    for connection in connections:
+        connection.close()
+    wait_until(lambda: peers.ping(urls[0] + peers.HERE_PATH, AUTHORIZED))
+    end_sharing(urls)
+
+
+def test_incomplete_requests_from_another_address_do_not_block_readers(
+    sender: RecordingContext, hub: LoopbackHub
 ) -> None:
-    urls = share_model(giver, hub)
-    port = int(urls[0].rpartition(":")[2])
-    connections = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(peers.MAX_CONNECTIONS)]
-    with socket.create_connection(("127.0.0.1", port), 5) as one_more:
-        assert one_more.recv(1) == b"", "it was let in"
-    for item in connections:
-        item.close()
-    while not peers.ping(urls[0] + peers.HERE_PATH, {"Authorization": f"Bearer {TOKEN.reveal()}"}):
-        pass
-    with peer.reach_first(urls, "spark1", TOKEN):
-        pass
-
-
-def test_half_requests_of_a_stranger_keep_no_reader_out(giver: RecordingContext, hub: LoopbackHub) -> None:
-    urls = share_model(giver, hub)
-    port = int(urls[0].rpartition(":")[2])
-    connections = []
-    for _ in range(peers.MAX_CONNECTIONS):
-        link = socket.create_connection(("127.0.0.1", port), 5, source_address=("127.0.0.2", 0))
-        with contextlib.suppress(OSError):  # it was turned away
-            link.sendall(b"GET /here HTTP/1.1\r\nAuthorization: Bea")
-        connections.append(link)
-    assert peers.ping(urls[0] + peers.HERE_PATH, {"Authorization": f"Bearer {TOKEN.reveal()}"})
-    for link in connections:
-        link.close()
-    with peer.reach_first(urls, "spark1", TOKEN):
-        pass
+    urls = share_model(sender, hub)
+    with contextlib.ExitStack() as connections:
+        for _ in range(peers.MAX_CONNECTIONS):
+            connection = socket.create_connection(("127.0.0.1", port_of(urls)), 5, source_address=("127.0.0.2", 0))
+            connections.enter_context(connection)
+            with contextlib.suppress(OSError):  # refused beyond the limit
+                connection.sendall(b"GET /here HTTP/1.1\r\nAuthorization: Bea")
+        assert peers.ping(urls[0] + peers.HERE_PATH, AUTHORIZED)
+    end_sharing(urls)
 
 
 class NotFoundHandler(peers.PeerHandler):
@@ -212,48 +207,40 @@ class NotFoundHandler(peers.PeerHandler):
         self.send_empty(404)
 
 
-def test_who_drips_is_ended_and_a_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_request_is_ended_and_an_idle_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "REQUEST_HEAD_S", 0.5)
     server = peers.PeerServer({"token": "x", "readers": 1, "bind": "127.0.0.1"}, NotFoundHandler)
     for run in (server.serve_forever, server.watch):
         threading.Thread(target=run, daemon=True).start()
     address = ("127.0.0.1", server.server_address[1])
     reader = http.client.HTTPConnection(*address, timeout=20)
-    with socket.create_connection(address, 20) as link:
+    with socket.create_connection(address, 20) as slow:
         reader.request("GET", peers.HERE_PATH, headers={"Authorization": "Bearer x"})
         assert (answer := reader.getresponse()).status == 204 and answer.read() == b""
         with contextlib.suppress(ConnectionError):
-            while not select.select([link], [], [], 0.05)[0]:  # until it is ended
-                link.sendall(b"G")
+            while not select.select([slow], [], [], 0.05)[0]:  # until the server closes it
+                slow.sendall(b"G")
     reader.request("GET", peers.DONE_PATH, headers={"Authorization": "Bearer x"})
     assert reader.getresponse().status == 204
     reader.close()
     server.server_close()
 
 
-def test_a_peer_sends_nobody_elsewhere(hub: LoopbackHub) -> None:
-    other = LoopbackHub({}, address="127.0.0.2")
-    sender = LoopbackHub({})
-    try:
-        sender.faults.moved_all = other.url
-        assert not peers.ping(sender.url + peers.HERE_PATH, {"Authorization": "Bearer x"})
-        assert (len(sender.tokens), other.tokens, other.paths) == (1, [], [])
-    finally:
-        sender.close()
-        other.close()
+def test_a_redirect_of_a_peer_is_not_followed() -> None:
+    with (
+        contextlib.closing(LoopbackHub({})) as redirecting,
+        contextlib.closing(LoopbackHub({}, address="127.0.0.2")) as other,
+    ):
+        redirecting.faults.moved_all = other.url
+        assert not peers.ping(redirecting.url + peers.HERE_PATH, {"Authorization": "Bearer x"})
+        assert (len(redirecting.tokens), other.tokens, other.paths) == (1, [], [])
 
 
-def test_the_token_is_on_no_command_line_and_in_no_environment(giver: RecordingContext, hub: LoopbackHub) -> None:
-    urls = share_model(giver, hub)
-    port = int(urls[0].rpartition(":")[2])
-    (pid,) = {
-        net_connection.pid
-        for net_connection in psutil.net_connections("tcp")
-        if net_connection.laddr and net_connection.laddr.port == port and net_connection.pid
-    }
-    result = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
-    assert b"sparkwright.host.models.peer" in result
-    assert TOKEN.reveal().encode() not in result
-    assert TOKEN.reveal() not in json.dumps(giver.events)
-    with peer.reach_first(urls, "spark1", TOKEN):
-        pass
+def test_the_token_is_not_in_a_command_line_or_environment(sender: RecordingContext, hub: LoopbackHub) -> None:
+    urls = share_model(sender, hub)
+    process = Path(f"/proc/{find_listener(port_of(urls))}")
+    visible = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+    assert b"sparkwright.host.models.peer" in visible
+    assert TOKEN.reveal().encode() not in visible
+    assert TOKEN.reveal() not in json.dumps(sender.events)
+    end_sharing(urls)
