@@ -1,4 +1,4 @@
-"""Cleanup of the runs: enough are kept to read, and never is one removed that is in progress or being read."""
+"""The runs of a host: which are removed, and which are in progress."""
 
 import fcntl
 import os
@@ -17,165 +17,160 @@ from sparkwright.protocol.events import event
 from sparkwright.runner import run
 
 
-def begin_run(state: StateFolder, name: str, *, ago_s: float = 0) -> Journal:
-    begun = Journal.begin(state, name, {"host": "spark1"}, ())
-    modified_s = time.time() - ago_s
-    for path in (begun.folder / "plan.json", begun.folder):
+@pytest.fixture
+def state(tmp_path: Path) -> StateFolder:
+    return StateFolder(tmp_path)
+
+
+def set_age(book: Journal, age_s: float) -> None:
+    modified_s = time.time() - age_s
+    for path in (book.folder / "plan.json", book.folder):
         os.utime(path, (modified_s, modified_s))
-    return begun
 
 
-def test_old_runs_go_when_there_are_many_and_young_ones_stay(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
+def begin_run(state: StateFolder, name: str, *, age_s: float = 0, **plan: object) -> Journal:
+    book = Journal.begin(state, name, {"host": "spark1", **plan}, ())
+    set_age(book, age_s)
+    return book
+
+
+def finish_run(state: StateFolder, name: str, *, age_s: float = 0, status: str = "", **plan: object) -> Journal:
+    """Return the journal of a run that has ended. status: of its task, if it has one."""
+    book = Journal.begin(state, name, {"host": "spark1", **plan}, ())
+    if status:
+        book.open()
+        book.write(event("task_finished", task="t", name="T", status=status, msg=""))
+        book.write(event("recap", host="spark1"))
+    book.release_lock()
+    set_age(book, age_s)
+    return book
+
+
+def test_old_runs_are_removed_if_there_are_many_and_recent_runs_are_kept(state: StateFolder) -> None:
     for n in range(MAX_RUNS + 3):
-        begin_run(state, f"old-{n}", ago_s=MIN_AGE_S * 2 + 100 - n)
-    young = [begin_run(state, f"young-{n}").folder for n in range(3)]
+        begin_run(state, f"old-{n}", age_s=MIN_AGE_S * 2 + 100 - n)
+    recent = [begin_run(state, f"recent-{n}").folder for n in range(3)]
     names = {folder.name for folder in state.runs()}
-    assert all(folder.exists() for folder in young)
+    assert all(folder.exists() for folder in recent)
     assert len(names) == MAX_RUNS
     assert "old-0" not in names and f"old-{MAX_RUNS + 2}" in names
 
 
-def test_runs_that_changed_something_stay_longer_than_those_that_did_not(tmp_path: Path) -> None:
-    state, past_s = StateFolder(tmp_path), MIN_AGE_S * 2
-
-    def finish_run(name: str, plan: dict[str, object], status: str, ago_s: float) -> None:
-        book = Journal.begin(state, name, {"host": "spark1", **plan}, ())
-        book.open()
-        book.write(event("task_finished", task="t", name="T", status=status, msg=""))
-        book.write(event("recap", host="spark1"))
-        book.release_lock()
-        aged = time.time() - ago_s
-        for path in (book.folder / "plan.json", book.folder):
-            os.utime(path, (aged, aged))
-
-    finish_run("deploy", {}, "changed", past_s + 500)
-    finish_run("failed-deploy", {}, "failed", past_s + 499)
-    finish_run("same-deploy", {}, "ok", past_s + 498)
+def test_runs_with_changes_are_kept_longer_than_others(state: StateFolder) -> None:
+    old_s = MIN_AGE_S * 2
+    finish_run(state, "deploy", status="changed", age_s=old_s + 500)
+    finish_run(state, "failed-deploy", status="failed", age_s=old_s + 499)
+    finish_run(state, "same-deploy", status="ok", age_s=old_s + 498)
     for n in range(MAX_RUNS):
         plan = {"check": True} if n % 2 else {"exclusive": False}
-        finish_run(f"read-{n}", plan, "changed", past_s + 400 - n)
-    finish_run("newest", {}, "changed", past_s)
+        finish_run(state, f"read-{n}", status="changed", age_s=old_s + 400 - n, **plan)
+    finish_run(state, "newest", status="changed", age_s=old_s)
     names = [folder.name for folder in state.runs()]
     assert len(names) == MAX_RUNS
     assert {"deploy", "failed-deploy", "newest"} < set(names)
     assert not {"same-deploy", "read-0"} & set(names)
 
 
-def test_more_runs_in_an_hour_than_are_kept_are_all_still_readable(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
-    pending = [begin_run(state, f"run-{n}") for n in range(MAX_RUNS + 10)]
-    for book in pending:
+def test_all_runs_of_the_last_hour_are_kept(state: StateFolder) -> None:
+    books = [begin_run(state, f"run-{n}") for n in range(MAX_RUNS + 10)]
+    for book in books:
         book.open()
         book.write(event("recap", host="spark1"))
-    assert [list(journal.follow(book.folder))[-1]["event"] for book in pending] == ["recap"] * len(pending)
+    assert [list(journal.follow(book.folder))[-1]["event"] for book in books] == ["recap"] * len(books)
 
 
-def test_a_run_at_work_stays_however_old_it_is(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
+def test_a_run_in_progress_is_kept_at_any_age(state: StateFolder) -> None:
     long = begin_run(state, "long")
     long.open()
-    aged = time.time() - MIN_AGE_S * 3
-    for path in (long.folder / "plan.json", long.folder):
-        os.utime(path, (aged, aged))
+    set_age(long, MIN_AGE_S * 3)
     for n in range(MAX_RUNS + 3):
-        begin_run(state, f"run-{n}", ago_s=MIN_AGE_S + 100)
+        begin_run(state, f"run-{n}", age_s=MIN_AGE_S + 100)
     assert long.folder.exists()
     assert (long.folder / "ballast").exists()
 
 
-def test_a_run_that_another_tidies_away_meanwhile_does_not_live(tmp_path: Path) -> None:
-    book = begin_run(StateFolder(tmp_path), "gone")
+def test_a_removed_run_is_not_in_progress(state: StateFolder) -> None:
+    book = begin_run(state, "removed")
     shutil.rmtree(book.folder)
     assert not journal.is_running(book.folder)
 
 
-def test_runs_that_only_read_are_listed_when_they_are_asked_for(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
-    plans = {"deploy": {"exclusive": True}, "verify": {"exclusive": False}, "plan": {"exclusive": True, "check": True}}
-    for name, plan in plans.items():
-        Journal.begin(state, name, plan, ()).release_lock()
+def test_read_only_runs_are_listed_only_on_request(state: StateFolder) -> None:
+    finish_run(state, "deploy", exclusive=True)
+    finish_run(state, "verify", exclusive=False)
+    finish_run(state, "plan", exclusive=True, check=True)
 
-    def list_run_ids(*, every: bool = False) -> set[str]:
-        return {row["run"] for row in run.list_runs({"all": every}, Machine(), state)}
+    def list_run_ids(*, all_runs: bool) -> set[str]:
+        return {row["run"] for row in run.list_runs({"all": all_runs}, Machine(), state)}
 
-    assert list_run_ids() == {"deploy"}
-    assert list_run_ids(every=True) == set(plans)
-
-
-# A run that begins never counts as cut off, and one that is gone never as alive.
+    assert list_run_ids(all_runs=False) == {"deploy"}
+    assert list_run_ids(all_runs=True) == {"deploy", "verify", "plan"}
 
 
-def test_a_run_is_never_found_unlocked_while_its_runner_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, seen = StateFolder(tmp_path), []
-    write, lock = journal.write_atomically, fcntl.flock
+def test_a_run_is_locked_before_its_plan_is_written(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower may read the run as soon as its plan exists."""
+    observed: list[list[bool]] = []
+    write, flock = journal.write_atomically, fcntl.flock
 
-    def written(*words: Any, **more: Any) -> None:
-        write(*words, **more)
-        seen.append(
-            [journal.is_running(folder) for folder in state.runs()]
-        )  # a follower looks as soon as there is a plan
+    def observe() -> None:
+        observed.append([journal.is_running(folder) for folder in state.runs()])
 
-    def locked(file: Any, how: int) -> None:
-        if how == fcntl.LOCK_EX:
-            seen.append([journal.is_running(folder) for folder in state.runs()])  # just before the lock is taken
-        lock(file, how)
+    def write_and_observe(*args: Any, **options: Any) -> None:
+        write(*args, **options)
+        observe()
 
-    monkeypatch.setattr(fcntl, "flock", locked)
-    monkeypatch.setattr(journal, "write_atomically", written)
+    def observe_and_lock(file: Any, operation: int) -> None:
+        if operation == fcntl.LOCK_EX:
+            observe()
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", observe_and_lock)
+    monkeypatch.setattr(journal, "write_atomically", write_and_observe)
     book = Journal.begin(state, "run-1", {}, ())
     book.open()
-    assert seen == [[], [True]]
+    assert observed == [[], [True]]
     assert journal.is_running(book.folder)
 
 
-def test_the_lock_is_the_detached_runners_alone(tmp_path: Path) -> None:
-    book = Journal.begin(StateFolder(tmp_path), "run-1", {}, ())
-    end, go = os.pipe()
+def test_the_lock_is_held_by_the_detached_runner(state: StateFolder) -> None:
+    book = Journal.begin(state, "run-1", {}, ())
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(go)
-        os.read(end, 1)
+        os.close(writing)
+        os.read(reading, 1)
         os._exit(0)
     book.release_lock()
     assert journal.is_running(book.folder)
-    os.close(go)
+    os.close(writing)
     os.waitpid(pid, 0)
     assert not journal.is_running(book.folder)
-    os.close(end)
+    os.close(reading)
 
 
 @pytest.mark.parametrize("ahead_s", [5, 86_400 * 365 * 20])
-def test_a_folder_of_a_wrong_clock_without_a_lock_is_not_alive_and_not_the_newest(tmp_path: Path, ahead_s: int) -> None:
-    state = StateFolder(tmp_path)
-    stale = Journal.begin(state, "stale", {}, ())
-    stale.release_lock()
+def test_a_run_with_a_time_in_the_future_is_not_in_progress_and_not_the_newest(
+    state: StateFolder, ahead_s: int
+) -> None:
+    stale = finish_run(state, "stale", age_s=-ahead_s)
     (stale.folder / "alive").unlink()
-    plan = (stale.folder / "plan.json").stat().st_mtime + ahead_s
-    for path in (stale.folder / "plan.json", stale.folder):
-        os.utime(path, (plan, plan))
+    set_age(stale, -ahead_s)
     assert not journal.is_running(stale.folder)
-    Journal.begin(state, "newer", {}, ()).release_lock()
+    finish_run(state, "newer")
     assert [folder.name for folder in state.runs()] == ["newer", "stale"]
     assert run._find_run(state, "").name == "newer"
 
 
-def test_who_asks_for_the_current_run_gets_the_one_that_is_at_work(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
-    at_work = Journal.begin(state, "at-work", {}, ())
-    Journal.begin(state, "a-dry-run-since", {}, ()).release_lock()
-    assert run._find_run(state, "").name == "at-work"
-    at_work.release_lock()
-    assert run._find_run(state, "").name == "a-dry-run-since"
+def test_the_current_run_is_the_one_in_progress(state: StateFolder) -> None:
+    current = Journal.begin(state, "current", {}, ())
+    finish_run(state, "later-dry-run")
+    assert run._find_run(state, "").name == "current"
+    current.release_lock()
+    assert run._find_run(state, "").name == "later-dry-run"
 
 
-def test_a_run_of_a_wrong_clock_is_tidied_away_like_any_other(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
-    stale = Journal.begin(state, "stale", {}, ())
-    stale.release_lock()
-    ahead = (stale.folder / "plan.json").stat().st_mtime + 86_400 * 365
-    for path in (stale.folder / "plan.json", stale.folder):
-        os.utime(path, (ahead, ahead))
+def test_a_run_with_a_time_in_the_future_is_removed_like_others(state: StateFolder) -> None:
+    stale = finish_run(state, "stale", age_s=-86_400 * 365)
     for n in range(journal.MAX_RUNS + 1):
-        Journal.begin(state, f"run-{n}", {}, ()).release_lock()
+        finish_run(state, f"run-{n}")
     assert not stale.folder.exists()

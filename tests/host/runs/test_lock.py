@@ -1,4 +1,4 @@
-"""One writer at a time: a second one is refused with the owner's name, or waits; a dead owner is reported."""
+"""The lock of a host: a second run is refused with the owner's name, or waits; a killed owner is reported. The journal on a full disk."""
 
 import fcntl
 import json
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from sparkwright.protocol.events import decode, event
 ALICE = lock.LockOwner("playbooks/deploy.yml", "alice@desk", "run-a", 1, 1_795_000_000.0)
 BOB = lock.LockOwner("playbooks/restart.yml", "bob@lap", "run-b", 2, 1_795_000_100.0)
 
-HOLD = """
+HOLDER = """
 import sys, time
 from pathlib import Path
 from sparkwright.host.state import StateFolder
@@ -38,33 +39,37 @@ def state(tmp_path: Path) -> StateFolder:
     return StateFolder(tmp_path)
 
 
+def open_journal(state: StateFolder, **plan: Any) -> Journal:
+    book = Journal.begin(state, "run-a", plan, ())
+    book.open()
+    return book
+
+
 def hold_lock_elsewhere(state: StateFolder) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(state.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    command = [sys.executable, "-c", HOLDER, str(state.path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"held\n"
     return process
 
 
-def test_a_second_one_is_refused_with_who_holds_it(state: StateFolder) -> None:
+@pytest.mark.parametrize(
+    ("owner", "description"),
+    [
+        (ALICE, r"playbooks/deploy.yml by alice@desk, since .* \(run run-a\)"),
+        (lock.LockOwner(), r"another run, which has not recorded its name yet\."),
+    ],
+    ids=["known owner", "unrecorded owner"],
+)
+def test_a_second_run_is_refused_with_the_owner(state: StateFolder, owner: lock.LockOwner, description: str) -> None:
     with (
-        lock.acquire(state, ALICE, host="spark1"),
-        pytest.raises(Refused, match=r"spark1 is locked: playbooks/deploy.yml by alice@desk, since .* \(run run-a\)"),
+        lock.acquire(state, owner, host="spark1"),
+        pytest.raises(Refused, match=f"spark1 is locked: {description}"),
         lock.acquire(state, BOB, host="spark1"),
     ):
         pass
 
 
-def test_one_that_has_not_written_its_name_yet_is_no_somebody_of_1970(state: StateFolder) -> None:
-    with (
-        lock.acquire(state, lock.LockOwner(), host="spark1"),
-        pytest.raises(Refused, match=r"spark1 is locked: another run, which has not recorded its name yet\."),
-        lock.acquire(state, BOB, host="spark1"),
-    ):
-        pass
-
-
-def test_the_lock_is_free_again_and_tells_of_nobody(state: StateFolder) -> None:
+def test_a_released_lock_has_no_owner(state: StateFolder) -> None:
     with lock.acquire(state, ALICE, host="spark1") as before:
         assert before is None
         assert lock.inspect(state) == (ALICE, True)
@@ -73,7 +78,7 @@ def test_the_lock_is_free_again_and_tells_of_nobody(state: StateFolder) -> None:
         assert before is None
 
 
-def test_waiting_says_for_whom_and_goes_on_when_he_is_done(state: StateFolder) -> None:
+def test_a_waiting_run_notes_the_owner_and_continues_after_its_end(state: StateFolder) -> None:
     notes: list[str] = []
     holder = hold_lock_elsewhere(state)
     waited = threading.Event()
@@ -82,17 +87,17 @@ def test_waiting_says_for_whom_and_goes_on_when_he_is_done(state: StateFolder) -
         notes.append(text)
         waited.set()
 
-    def let_go() -> None:
+    def release() -> None:
         waited.wait(20)
         holder.communicate()
 
-    threading.Thread(target=let_go).start()
+    threading.Thread(target=release).start()
     with lock.acquire(state, BOB, host="spark1", wait_s=20, note=note) as before:
         assert before is None
     assert notes == [f"waiting: {lock.LockOwner('deploy', 'carol@x', 'run-c', 7, 1.0)}"]
 
 
-def test_a_killed_owner_keeps_nobody_out_and_is_told(state: StateFolder) -> None:
+def test_a_killed_owner_is_reported_and_does_not_block_the_next_run(state: StateFolder) -> None:
     holder = hold_lock_elsewhere(state)
     assert lock.inspect(state)[1] is True
     assert lock.clear_owner(state) is False
@@ -105,7 +110,7 @@ def test_a_killed_owner_keeps_nobody_out_and_is_told(state: StateFolder) -> None
     assert lock.inspect(state) == (None, False)
 
 
-def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
+def test_the_record_of_a_killed_owner_can_be_cleared(state: StateFolder) -> None:
     holder = hold_lock_elsewhere(state)
     holder.kill()
     holder.wait()
@@ -113,11 +118,11 @@ def test_a_line_that_was_left_can_be_forgotten(state: StateFolder) -> None:
     assert lock.inspect(state) == (None, False)
 
 
-def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: StateFolder) -> None:
-    book = Journal.begin(state, "run-a", {"who": "alice@desk"}, ())
-    book.open()
-    book.write(event("task_started", task="1", name="Stop previous server, keep it for rollback"))
-    book.write(event("task_finished", task="1", name="Stop previous server, keep it for rollback", status="changed"))
+def test_an_interrupted_run_is_described_with_its_task_and_the_stopped_server(state: StateFolder) -> None:
+    book = open_journal(state, who="alice@desk")
+    stop = "Stop previous server, keep it for rollback"
+    book.write(event("task_started", task="1", name=stop))
+    book.write(event("task_finished", task="1", name=stop, status="changed"))
     book.write(event("task_started", task="2", name="Start the server"))
     state.write("previous", {"run": "run-a", "name": "qwen35", "id": "x"})
     assert journal.is_unfinished(state, ALICE)
@@ -127,9 +132,8 @@ def test_what_was_cut_off_is_told_with_its_task_and_what_it_had_stopped(state: S
     assert not journal.is_unfinished(state, ALICE)
 
 
-def test_a_full_disk_takes_the_ballast_and_then_events_but_never_the_run(state: StateFolder) -> None:
-    book = Journal.begin(state, "run-a", {}, ())
-    book.open()
+def test_on_a_full_disk_the_ballast_is_removed_and_the_run_continues(state: StateFolder) -> None:
+    book = open_journal(state)
     ballast = book.folder / "ballast"
     assert ballast.stat().st_size > 500_000
     with Path("/dev/full").open("wb", buffering=0) as full:
@@ -141,73 +145,68 @@ def test_a_full_disk_takes_the_ballast_and_then_events_but_never_the_run(state: 
     assert json.loads((book.folder / "events.jsonl").read_text())["event"] == "recap"
 
 
-def test_the_ballast_of_a_run_that_was_cut_off_is_given_back_by_the_next(state: StateFolder) -> None:
-    first = Journal.begin(state, "run-a", {}, ())
-    first.open()
+def test_the_ballast_of_an_interrupted_run_is_removed_by_the_next(state: StateFolder) -> None:
+    first = open_journal(state)
     assert first._alive is not None
-    first._alive.close()  # as its process's end does
+    first._alive.close()  # as at the end of its process
     os.utime(first.folder, (time.time(), time.time()))
     Journal.begin(state, "run-b", {}, ())
     assert not (first.folder / "ballast").exists()
 
 
-def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(state: StateFolder) -> None:
-    """A limit on the file's size truncates a write as a full disk does."""
-    book = Journal.begin(state, "run-a", {}, ())
-    book.open()
+def test_a_line_truncated_by_a_full_disk_does_not_damage_the_next(state: StateFolder) -> None:
+    """A limit on the file's size truncates a write like a full disk."""
+    book = open_journal(state)
     events = book.folder / "events.jsonl"
     book.write(event("note", task="", text="before"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    was = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (events.stat().st_size + 20, hard))
     try:
         book.write(event("note", task="", text="lost"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, was)
+        signal.signal(signal.SIGXFSZ, handler)
     book.write(event("note", task="", text="after"))
     book.write(event("note", task="", text="and after that"))
     result = [decode(line) for line in events.read_bytes().splitlines()]
     assert [item["text"] for item in result if item["event"] == "note"] == ["before", "after", "and after that"]
-    assert [item["event"] for item in result].count("raw") == 1, "the piece of the lost one stands alone"
+    assert [item["event"] for item in result].count("raw") == 1, "the truncated line"
 
 
-def test_who_only_looks_at_the_lock_keeps_nobody_out(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_of_the_lock_does_not_block_a_run(state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     state.folder()
     (state.path / "lock").touch()
-    with (state.path / "lock").open("rb") as looking:
-        fcntl.flock(looking, fcntl.LOCK_SH)
-        monkeypatch.setattr(lock.time, "sleep", lambda seconds: fcntl.flock(looking, fcntl.LOCK_UN))
+    with (state.path / "lock").open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        monkeypatch.setattr(lock.time, "sleep", lambda seconds: fcntl.flock(reader, fcntl.LOCK_UN))
         with lock.acquire(state, ALICE, host="spark1") as before:
             assert before is None
 
 
 @pytest.mark.parametrize(
-    ("playbook", "settled_by"),
+    ("playbook", "remedy"),
     [
         ("playbooks/deploy.yml", "`invoke deploy --host spark1` finishes it, `invoke rollback --host spark1` goes back"),
         ("playbooks/restart.yml", "`invoke restart --host spark1` repeats it"),
         ("playbooks/mine.yml", "`invoke unlock --host spark1` clears it"),
     ],
 )  # fmt: skip
-def test_a_run_is_in_progress_as_long_as_its_process_holds_the_lock_and_interrupted_after_that(
-    state: StateFolder, playbook: str, settled_by: str
-) -> None:
+def test_a_run_whose_process_ended_with_the_lock_is_interrupted(state: StateFolder, playbook: str, remedy: str) -> None:
     name = Path(playbook).stem
     owner = lock.LockOwner(playbook, "alice@desk", "run-a", os.getpid(), 1_795_000_000.0)
-    book = Journal.begin(state, "run-a", {"host": "spark1"}, ())
-    book.open()
+    book = open_journal(state, host="spark1")
     book.write(event("task_started", task="t1", name="Start the server", module="container", where=""))
     with lock.acquire(state, owner, host="spark1"):
-        assert journal.interruption_notice(state) == "", "it is in progress"
-        left = (state.path / "lock").read_text()
+        assert journal.interruption_notice(state) == "", "in progress"
+        lock_content = (state.path / "lock").read_text()
     book.release_lock()
-    assert journal.interruption_notice(state) == "", "it gave the lock back"
-    (state.path / "lock").write_text(left)  # as kill -9 or a power cut leaves it, whoever has this pid now
-    result = journal.interruption_notice(state)
-    assert (
-        result.startswith(f"{name} of 2026-11-1") and "by alice@desk was interrupted, in: Start the server; " in result
-    )
-    assert result.endswith(settled_by)
+    assert journal.interruption_notice(state) == "", "lock released"
+    (state.path / "lock").write_text(
+        lock_content
+    )  # as after kill -9 or a power cut, whichever process has this pid now
+    notice = journal.interruption_notice(state)
+    assert notice.startswith(f"{name} of 2026-11-1")
+    assert "by alice@desk was interrupted, in: Start the server; " in notice and notice.endswith(remedy)
     book.write(event("recap", host="spark1", ok=1, changed=0, failed=0, skipped=0, unreachable=0, exit=0, seconds=1))
-    assert journal.interruption_notice(state) == "", "it had come to its end"
+    assert journal.interruption_notice(state) == "", "finished"
