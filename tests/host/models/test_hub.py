@@ -1,4 +1,4 @@
-"""The hub's protocol as we read it, compared with the official client: huggingface_hub 2 over the same loopback hub."""
+"""Our client of the hub, compared with the official client, huggingface_hub 2, over the same loopback hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,16 +34,12 @@ def sandbox() -> Iterator[str]:
     server.stop()
 
 
-def test_both_read_the_same_files_sizes_and_hashes(sandbox: str) -> None:
+def test_both_clients_read_the_same_files_sizes_and_hashes(sandbox: str) -> None:
     entry = hub_info.fetch_lock_entry(Source(sandbox, RECIPES_MODEL, "main"), lambda path: True)
     info = huggingface_hub.HfApi(endpoint=sandbox, token=False).model_info(RECIPES_MODEL, files_metadata=True)
     official = {
-        sibling.rfilename: (
-            sibling.size,
-            sibling.lfs.sha256 if sibling.lfs else None,
-            None if sibling.lfs else sibling.blob_id,
-        )
-        for sibling in info.siblings
+        file.rfilename: (file.size, file.lfs.sha256, None) if file.lfs else (file.size, None, file.blob_id)
+        for file in info.siblings
     }
     assert entry["commit"] == info.sha
     assert {row["path"]: (row["size_bytes"], row["sha256"], row["blob_id"]) for row in entry["files"]} == official
@@ -51,7 +47,7 @@ def test_both_read_the_same_files_sizes_and_hashes(sandbox: str) -> None:
 
 @pytest.mark.parametrize("store", [False, True])
 @pytest.mark.parametrize("path", [LARGE, SMALL])
-def test_both_find_a_file_at_the_same_place(loopback: LoopbackHub, path: str, store: bool) -> None:
+def test_both_clients_find_a_file_at_the_same_url(loopback: LoopbackHub, path: str, store: bool) -> None:
     if store:
         loopback.add_store()
     source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(path)
@@ -63,7 +59,7 @@ def test_both_find_a_file_at_the_same_place(loopback: LoopbackHub, path: str, st
 
 
 @pytest.mark.parametrize("mode", ["plain", "xet"])
-def test_both_fetch_the_same_bytes(
+def test_both_clients_download_the_same_bytes(
     loopback: LoopbackHub, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = loopback.add_store()
@@ -71,14 +67,13 @@ def test_both_fetch_the_same_bytes(
     huggingface_hub.hf_hub_download(
         MODEL, LARGE, revision=COMMIT, local_dir=tmp_path / "official", endpoint=loopback.url, token=False
     )
-    assert bool(store.ranges) == (mode == "xet"), "the official client itself reads from this chunk store"
-    file_transfer.download_file(
-        Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE), tmp_path / "ours", TransferSettings(mode, 0)
-    )
+    assert bool(store.ranges) == (mode == "xet"), "the official client reads from the chunk store"
+    source, settings = Source(loopback.url, MODEL, COMMIT), TransferSettings(mode, 0)
+    file_transfer.download_file(source, loopback.row(LARGE), tmp_path / "ours", settings)
     assert (tmp_path / "ours" / LARGE).read_bytes() == (tmp_path / "official" / LARGE).read_bytes()
 
 
-def test_a_slow_hub_has_as_long_as_stall_seconds_allows(
+def test_a_slow_hub_may_pause_for_the_stall_limit(
     loopback: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "MAX_SILENCE_S", 0.2)
@@ -91,10 +86,10 @@ def test_a_slow_hub_has_as_long_as_stall_seconds_allows(
 
 @pytest.mark.parametrize("status", [401, 404, 500])
 @pytest.mark.parametrize("code", ["RepoNotFound", "RevisionNotFound", "EntryNotFound", "GatedRepo"])
-def test_both_take_a_refusal_for_the_same(loopback: LoopbackHub, code: str, status: int) -> None:
+def test_both_clients_raise_the_same_errors(loopback: LoopbackHub, code: str, status: int) -> None:
     from huggingface_hub import errors
 
-    wanted = {
+    official_error, message = {
         "RepoNotFound": (errors.RepositoryNotFoundError, "has no model"),
         "RevisionNotFound": (errors.RevisionNotFoundError, "has no revision"),
         "EntryNotFound": (errors.EntryNotFoundError, "no longer exists"),
@@ -102,7 +97,7 @@ def test_both_take_a_refusal_for_the_same(loopback: LoopbackHub, code: str, stat
     }[code]
     source, row = Source(loopback.url, MODEL, COMMIT), loopback.row(LARGE)
     loopback.faults.status, loopback.faults.headers[""] = status, {"X-Error-Code": code}
-    with pytest.raises(wanted[0]):
+    with pytest.raises(official_error):
         huggingface_hub.get_hf_file_metadata(source.file_url(LARGE), token=False, endpoint=loopback.url)
-    with pytest.raises(Failed, match=wanted[1]):
+    with pytest.raises(Failed, match=message):
         hub.locate_file(source, row)

@@ -1,4 +1,4 @@
-"""The choice of a transfer mode, with the real clients and a loopback hub; which mode is fastest there, test_transfer.py measures."""
+"""The choice of a transfer mode with the real clients and a loopback hub. Rates are compared in test_transfer.py."""
 
 import pytest
 
@@ -11,7 +11,7 @@ FILES = {BIG: bytes(range(256)) * (8 * 2**20 // 256)}
 
 
 @pytest.mark.parametrize("has_store", [True, False])
-def test_auto_reads_from_the_chunk_store_if_the_hub_has_one(
+def test_auto_measures_the_chunk_store_if_the_hub_has_one(
     hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, has_store: bool
 ) -> None:
     if has_store:

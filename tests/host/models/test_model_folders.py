@@ -1,4 +1,4 @@
-"""The models on a host, their completeness, and pruning, beside a real container list."""
+"""The models on a host: verification, removal, and restoring the files of an earlier revision."""
 
 import os
 from pathlib import Path
@@ -34,14 +34,13 @@ class FakeDocker:
 
 @pytest.fixture
 def context(tmp_path: Path, hub: LoopbackHub) -> RecordingContext:
-    value = RecordingContext(tmp_path, hub_url=hub.url)
+    recording = RecordingContext(tmp_path, hub_url=hub.url)
+    (tmp_path / "m").mkdir()
     for path, data in FILES.items():
-        place = tmp_path / "m" / path
-        place.parent.mkdir(exist_ok=True)
-        place.write_bytes(data)
-    verify_model(value, hub)
-    set_mounts(value, {})
-    return value
+        (tmp_path / "m" / path).write_bytes(data)
+    verify_model(recording, hub)
+    set_mounts(recording, {})
+    return recording
 
 
 def set_mounts(context: RecordingContext, mounts: dict[str, str]) -> None:
@@ -54,7 +53,7 @@ def verify_model(context: RecordingContext, hub: LoopbackHub, *, deep: bool = Fa
 
 
 def flip_byte(context: RecordingContext) -> None:
-    """Change a byte of the weights in place, and set the time back."""
+    """Change a byte of the weights in place, and restore the file's times."""
     path = context.machine.home / "m/model.safetensors"
     before = path.stat()
     data = bytearray(path.read_bytes())
@@ -64,47 +63,45 @@ def flip_byte(context: RecordingContext) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_a_file_that_was_changed_in_place_and_got_its_old_time_back_is_found(
-    context: RecordingContext, hub: LoopbackHub
-) -> None:
+def test_a_file_changed_in_place_with_restored_times_is_found(context: RecordingContext, hub: LoopbackHub) -> None:
     assert verify_model(context, hub).data["wrong"] == []
     flip_byte(context)
     assert [item.changed() for item in Manifest.load_all(context.state)] == [["model.safetensors"]]
     assert verify_model(context, hub).data["wrong"] == ["model.safetensors"]
 
 
-def test_a_bit_that_flipped_on_the_disk_is_found_by_deep_alone(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_a_bit_flip_on_the_disk_is_found_only_by_a_deep_verification(
+    context: RecordingContext, hub: LoopbackHub
+) -> None:
     flip_byte(context)
     manifest = Manifest.load(context.state, context.machine.home / "m")
-    manifest.mark_verified(
-        next(file for file in hub.lock_entries() if file["path"] == "model.safetensors")
-    )  # a disk leaves no times
+    manifest.mark_verified(hub.row("model.safetensors"))  # a bit flip does not change the times
     manifest.save()
     assert verify_model(context, hub).data["wrong"] == []
     assert verify_model(context, hub, deep=True).data["wrong"] == ["model.safetensors"]
-    assert verify_model(context, hub).data["wrong"] == ["model.safetensors"], "what deep found is not forgotten"
+    assert verify_model(context, hub).data["wrong"] == ["model.safetensors"], "remembered"
 
 
-def test_a_file_that_an_earlier_version_proved_is_read_once_more(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_a_file_verified_by_an_earlier_version_is_verified_again(context: RecordingContext, hub: LoopbackHub) -> None:
     (manifest,) = Manifest.load_all(context.state)
     manifest.rows = {path: [*row[:3], row[-1]] for path, row in manifest.rows.items()}
     manifest.save()
     (stored,) = Manifest.load_all(context.state)
-    assert stored.rows and stored.changed() == [], "the state is read as it is"
+    assert stored.rows and stored.changed() == []
     assert not any(stored.is_verified(file) for file in hub.lock_entries())
     assert verify_model(context, hub).data["wrong"] == []
-    (proved,) = Manifest.load_all(context.state)
-    assert all(proved.is_verified(file) for file in hub.lock_entries())
+    (verified,) = Manifest.load_all(context.state)
+    assert all(verified.is_verified(file) for file in hub.lock_entries())
 
 
-def test_models_are_listed_with_who_uses_them(context: RecordingContext) -> None:
+def test_models_are_listed_with_the_containers_that_use_them(context: RecordingContext) -> None:
     set_mounts(context, {"qwen35-previous": str(context.machine.home)})
-    (value,) = Models().run(Models.Args(), context).data["models"]
-    assert (value["id"], value["commit"], value["changed"]) == (MODEL, COMMIT, [])
-    assert value["used_by"] == ["qwen35-previous"]
+    (row,) = Models().run(Models.Args(), context).data["models"]
+    assert (row["id"], row["commit"], row["changed"]) == (MODEL, COMMIT, [])
+    assert row["used_by"] == ["qwen35-previous"]
 
 
-def test_a_model_that_any_container_mounts_is_never_removed(context: RecordingContext) -> None:
+def test_a_model_that_a_container_mounts_is_not_removed(context: RecordingContext) -> None:
     link = context.machine.home / "link"
     link.symlink_to(context.machine.home / "m")
     set_mounts(context, {"qwen35-previous": str(link)})
@@ -114,14 +111,14 @@ def test_a_model_that_any_container_mounts_is_never_removed(context: RecordingCo
     assert (context.machine.home / "m/config.json").exists()
 
 
-def test_removing_takes_what_was_proved_and_leaves_what_others_put_there(context: RecordingContext) -> None:
-    top = context.machine.home / "m"
-    (top / "notes.txt").write_text("mine")
-    (top / ".cache/huggingface/download").mkdir(parents=True)
-    (top / ".cache/huggingface/download/x.incomplete").write_bytes(b"half")
+def test_removing_a_model_keeps_foreign_files(context: RecordingContext) -> None:
+    folder = context.machine.home / "m"
+    (folder / "notes.txt").write_text("mine")
+    (folder / ".cache/huggingface/download").mkdir(parents=True)
+    (folder / ".cache/huggingface/download/x.incomplete").write_bytes(b"half")
     result = RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
     assert result.changed and result.data["left"] == 1
-    assert [path.name for path in top.rglob("*")] == ["notes.txt"]
+    assert [path.name for path in folder.rglob("*")] == ["notes.txt"]
     assert Models().run(Models.Args(), context).data["models"] == []
     assert not RemoveModel().run(RemoveModel.Args(dir="~/m"), context).changed
 
@@ -135,12 +132,12 @@ def test_check_mode_removes_nothing(context: RecordingContext) -> None:
 @pytest.mark.parametrize(
     ("source", "used"), [("~/m", True), ("~", True), ("~/m/sub", True), ("~/mm", False), ("/elsewhere", False)]
 )
-def test_a_mount_of_a_part_or_of_the_whole_counts(tmp_path: Path, source: str, used: bool) -> None:
+def test_a_mount_of_a_parent_or_subfolder_uses_the_model(tmp_path: Path, source: str, used: bool) -> None:
     home = str(tmp_path)
     assert model_folders.overlaps(tmp_path / "m", Path(source.replace("~", home))) is used
 
 
-# The older revision's files are there again after a failure, byte for byte, and nothing of the newer one is left.
+# Files of an earlier revision are kept during a change, and restored after a failure.
 
 
 OLD, NEW = "a" * 40, "b" * 40
@@ -156,16 +153,16 @@ def model(tmp_path: Path) -> Path:
 def replace_file(path: Path, text: str) -> None:
     """Replace a file atomically, as a transfer does."""
     path.parent.mkdir(exist_ok=True)
-    extra = path.with_suffix(".come")
-    extra.write_text(text)
-    extra.replace(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def read_folder(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> None:
+def test_replaced_files_are_restored_and_added_files_removed(model: Path) -> None:
     before = read_folder(model)
     model_folders.keep_files(model, ["config.json", "sub/shard", "added"], OLD)
     assert model_folders.kept_commit(model) == OLD
@@ -175,11 +172,11 @@ def test_what_was_replaced_comes_back_and_what_was_added_goes(model: Path) -> No
     assert read_folder(model) == before
 
 
-def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Path) -> None:
+def test_the_verified_revision_is_restored_after_two_unverified_ones(model: Path) -> None:
     before = read_folder(model)
     model_folders.keep_files(model, ["config.json", "added"], OLD)
-    replace_file(model / "config.json", "new")
-    replace_file(model / "added", "new")
+    for name in ("config.json", "added"):
+        replace_file(model / name, "new")
     model_folders.keep_files(model, ["config.json", "sub/shard", "added"], NEW)
     for name in ("config.json", "sub/shard", "added"):
         replace_file(model / name, "newest")
@@ -187,7 +184,7 @@ def test_a_third_revision_does_not_take_the_place_of_the_verified_one(model: Pat
     assert read_folder(model) == before
 
 
-def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
+def test_kept_files_are_dropped_when_another_revision_is_verified(model: Path) -> None:
     model_folders.keep_files(model, ["config.json"], OLD)
     replace_file(model / "config.json", "new")
     model_folders.forget_kept(model)
@@ -195,8 +192,8 @@ def test_nothing_is_kept_once_another_revision_is_verified(model: Path) -> None:
     assert (model / "config.json").read_text() == "new"
 
 
-def test_a_link_where_files_are_kept_gives_nothing_of_another_folder_away(model: Path) -> None:
-    """A container that may write in the folder lays it there; a roll back would carry the keys to where it reads them."""
+def test_files_behind_a_link_are_not_restored(model: Path) -> None:
+    """A container with write access could create the link, and read the keys after a rollback."""
     keys = model.parent / f"{model.name}-keys"
     keys.mkdir()
     (keys / "id_ed25519").write_text("mine")

@@ -1,4 +1,4 @@
-"""A hub that attacks: names outside the folder, false sizes, redirects, endless answers. Real clients, real HTTP."""
+"""A hostile hub: names outside the folder, false sizes, redirects, endless answers. Real clients, real HTTP."""
 
 import contextlib
 import json
@@ -32,26 +32,17 @@ MIB = 2**20
 KEYS = "../.ssh/authorized_keys"
 BIG = "model.safetensors"
 ODD = (
-    "a, b.json",
-    "x[1].safetensors",
-    "ü #1.txt",
-    "yes",
-    "'q': x",
-    "100%25?.txt",
-    "~",
-    "- {x}.bin",
-    "A.json",
-    "a.json",
+    "a, b.json", "x[1].safetensors", "ü #1.txt", "yes", "'q': x", "100%25?.txt", "~", "- {x}.bin", "A.json", "a.json",
     "sub dir/モデル 💥.gguf",
-)
+)  # fmt: skip
 
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
-    value = LoopbackHub({"config.json": b"{}", BIG: bytes(range(256)) * (16 * MIB // 256)})
-    yield value
-    value.released.set()
-    value.close()
+    with contextlib.closing(
+        LoopbackHub({"config.json": b"{}", BIG: bytes(range(256)) * (16 * MIB // 256)})
+    ) as loopback:
+        yield loopback
 
 
 @pytest.fixture
@@ -65,14 +56,27 @@ def lock_model(context: RecordingContext, **fields: Any) -> dict[str, Any]:
 
 
 def fetch_files(
-    context: RecordingContext,
-    files: list[dict[str, Any]],
-    mode: Any = "plain",
-    retry_policy: RetryPolicy = FAST_RETRY,
-    **options: Any,
+    context: RecordingContext, files: list[Any], mode: Any = "plain", retry: RetryPolicy = FAST_RETRY, **options: Any
 ) -> Result:
     args = HfModel.Args(id=MODEL, commit=COMMIT, files=files, dir="~/m", transfer=mode, **options)
-    return HfModel(retry_policy).run(args, context)
+    return HfModel(retry).run(args, context)
+
+
+def redirect(hub: LoopbackHub, path: str, target: str, **headers: str) -> dict[str, Any]:
+    """Redirect a file like the real hub, and return its row in the lock."""
+    row = hub.row(path)
+    etag = row["sha256"] or row["blob_id"]
+    linked = {"X-Linked-Size": str(row["size_bytes"]), "X-Linked-Etag": etag, "X-Repo-Commit": COMMIT}
+    hub.faults.moved[path] = target
+    hub.faults.headers[path] = {**linked, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return row
+
+
+@pytest.fixture
+def other_hub(hub: LoopbackHub) -> Iterator[LoopbackHub]:
+    """A hub with the same files at another address."""
+    with contextlib.closing(LoopbackHub(dict(hub.files), address="127.0.0.2")) as other:
+        yield other
 
 
 def files_outside(context: RecordingContext) -> set[str]:
@@ -82,11 +86,8 @@ def files_outside(context: RecordingContext) -> set[str]:
     return {"/".join(parts) for parts in paths if parts[0] != "m" and parts[:2] != (".local", "state")}
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("names", "why"),
+    ("names", "error"),
     [
         ([KEYS], "leaves its folder"),
         (["sub/../../x"], "leaves its folder"),
@@ -99,18 +100,16 @@ def files_outside(context: RecordingContext) -> set[str]:
         (["a", "a/b"], "'a' as a file and as a folder"),
     ],
 )
-def test_a_name_that_leads_elsewhere_is_refused_when_it_is_locked(
-    context: RecordingContext, hub: LoopbackHub, names: list[str], why: str
+def test_a_model_with_invalid_file_names_is_not_locked(
+    context: RecordingContext, hub: LoopbackHub, names: list[str], error: str
 ) -> None:
     hub.files.update(dict.fromkeys(names, b"ssh-ed25519 AAAA"))
-    with pytest.raises(Failed, match=why):
+    with pytest.raises(Failed, match=error):
         lock_model(context)
-    assert len(lock_model(context, ignore=names)["files"]) == 2, "it can be left out"
+    assert len(lock_model(context, ignore=names)["files"]) == 2
 
 
-def test_nothing_is_written_outside_the_folder_even_when_the_plan_says_so(
-    context: RecordingContext, hub: LoopbackHub
-) -> None:
+def test_nothing_is_written_outside_the_folder_by_a_hostile_plan(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.files = {KEYS: b"ssh-ed25519 AAAA of somebody else"}
     with pytest.raises(Failed, match="leaves its folder"):
         fetch_files(context, hub.lock_entries())
@@ -126,16 +125,16 @@ def test_odd_names_are_locked_fetched_verified_and_removed(
     entry = lockfile.load(tmp_path).model(MODEL, "main")
     assert entry is not None and {file["path"] for file in entry["files"]} == set(ODD)
     fetch_files(context, entry["files"], mode)
-    top = context.machine.home / "m"
-    assert all((top / name).read_bytes() == data for name, data in hub.files.items())
+    folder = context.machine.home / "m"
+    assert all((folder / name).read_bytes() == data for name, data in hub.files.items())
     args = VerifyModel.Args(id=MODEL, commit=COMMIT, files=entry["files"], dir="~/m", deep=True)
     assert VerifyModel().run(args, context).data["wrong"] == []
     set_mounts(context, {})
     RemoveModel().run(RemoveModel.Args(dir="~/m"), context)
-    assert not top.exists()
+    assert not folder.exists()
 
 
-def test_a_name_with_brackets_is_its_own_pattern(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_a_name_with_brackets_matches_itself_as_a_pattern(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.files["x[1].bin"] = b"x"
     assert [file["path"] for file in lock_model(context, allow=["x[1].bin"])["files"]] == ["x[1].bin"]
 
@@ -143,15 +142,12 @@ def test_a_name_with_brackets_is_its_own_pattern(context: RecordingContext, hub:
 @pytest.mark.parametrize(
     "fields", [{"id": "../x/y"}, {"id": "a/b/c"}, {"id": "a/b\x1b"}, {"revision": "a b"}, {"revision": "../../x"}]
 )
-def test_an_id_and_a_revision_are_what_a_hub_and_git_allow(
+def test_an_invalid_model_id_or_revision_is_refused_without_a_request(
     context: RecordingContext, hub: LoopbackHub, fields: dict[str, str]
 ) -> None:
     with pytest.raises(Failed, match="is not a (model's name|valid git branch, tag or commit)"):
         lock_model(context, **fields)
     assert hub.requests == []
-
-
-# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 def model_info(**fields: Any) -> bytes:
@@ -160,7 +156,7 @@ def model_info(**fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "error"),
     [
         (model_info(sha="../../x"), "the commit in the hub's answer about lab/tiny is not valid: '../../x'"),
         (model_info(siblings=None), "has no list of files"),
@@ -178,20 +174,20 @@ def model_info(**fields: Any) -> bytes:
         (b" " * (17 * MIB), "exceeds 16 MiB"),
     ],
 )
-def test_an_answer_that_can_not_be_is_a_sentence(
-    context: RecordingContext, hub: LoopbackHub, answer: bytes, why: str
+def test_an_invalid_answer_about_a_model_is_refused(
+    context: RecordingContext, hub: LoopbackHub, answer: bytes, error: str
 ) -> None:
     hub.faults.info = answer
-    with pytest.raises(Failed, match=why):
+    with pytest.raises(Failed, match=error):
         lock_model(context)
 
 
-def test_a_commit_that_was_asked_for_is_the_one_that_is_locked(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_an_answer_about_another_commit_is_refused(context: RecordingContext, hub: LoopbackHub) -> None:
     with pytest.raises(Failed, match=f"about commit {COMMIT} instead of {'c' * 40}"):
         lock_model(context, revision="c" * 40)
 
 
-def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
+def test_a_busy_hub_is_tried_again_without_the_wait_that_it_requests(
     context: RecordingContext, hub: LoopbackHub
 ) -> None:
     hub.faults.status, hub.faults.headers[""] = 503, {"Retry-After": "86400"}
@@ -200,7 +196,7 @@ def test_a_busy_hub_is_asked_again_and_does_not_say_how_long_to_wait(
     assert len(hub.paths) == 3
 
 
-def test_a_hub_that_never_ends_its_answer_is_left(
+def test_a_hub_that_does_not_answer_is_given_up(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.faults.silent = True
@@ -209,19 +205,16 @@ def test_a_hub_that_never_ends_its_answer_is_left(
         lock_model(context)
 
 
-def test_of_an_error_a_line_is_shown(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_an_error_of_the_hub_is_shown_in_one_line(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.status = 418
     with pytest.raises(Failed, match="returned") as excinfo:
         lock_model(context)
     assert "\n" not in excinfo.value.message
 
 
-# -- bytes -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
 @pytest.mark.parametrize("header", ["Content-Length", "X-Linked-Size"])
-def test_a_size_that_is_not_the_locked_one_is_refused_before_a_byte_is_fetched(
+def test_another_size_than_the_locked_one_is_refused_before_the_download(
     context: RecordingContext, hub: LoopbackHub, mode: str, header: str
 ) -> None:
     files = hub.lock_entries()
@@ -231,28 +224,26 @@ def test_a_size_that_is_not_the_locked_one_is_refused_before_a_byte_is_fetched(
     assert hub.count_gets(BIG) == 0
 
 
-def test_a_file_that_does_not_end_is_cut_where_the_lock_ends_it(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_a_download_ends_at_the_locked_size(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.longer[BIG] = 64 * MIB
     with pytest.raises(Failed, match=f"received more than the {16 * MIB} bytes of {BIG}"):
         fetch_files(context, hub.lock_entries())
     assert disk_usage_bytes(context) <= 17 * MIB
 
 
-def test_a_length_that_only_hf_transfer_is_told_ends_the_transfer_and_not_the_host(
-    context: RecordingContext, hub: LoopbackHub
-) -> None:
-    """It plans all ranges of a file at once: 10**15 bytes are 300 million of them."""
+def test_the_memory_of_a_transfer_with_a_false_length_is_limited(context: RecordingContext, hub: LoopbackHub) -> None:
+    """hf_transfer plans all ranges of a file at once: for 10**15 bytes, 300 million."""
     hub.faults.headers[BIG] = {"Content-Range": f"bytes 0-0/{10**15}"}
     once = RetryPolicy(tries=1, pauses_s=(0.0,), hub_retries=0)
     with pytest.raises(Failed, match="the transfer process exited with -6"):
-        # until its memory is full nothing is received: on a busy machine for longer than the usual limit
+        # nothing is received until its memory is full, on a busy machine for longer than the default limit
         fetch_files(context, [hub.row(BIG)], "hf_transfer", once, stall_seconds=600)
     assert disk_usage_bytes(context) <= 64 * MIB
-    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    assert most <= file_transfer.MEMORY_BYTES["hf_transfer"] + 256 * MIB
+    peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    assert peak_bytes <= file_transfer.MEMORY_BYTES["hf_transfer"] + 256 * MIB
 
 
-def test_the_etag_makes_no_path(context: RecordingContext, hub: LoopbackHub) -> None:
+def test_an_etag_that_is_a_path_is_refused(context: RecordingContext, hub: LoopbackHub) -> None:
     hub.faults.headers["config.json"] = {"ETag": '"/../../../../../evil"'}
     with pytest.raises(Failed, match="ETag of config.json is invalid"):
         fetch_files(context, hub.lock_entries())
@@ -263,101 +254,74 @@ def disk_usage_bytes(context: RecordingContext) -> int:
     return sum(path.stat().st_blocks * 512 for path in context.machine.home.rglob("*") if path.is_file())
 
 
-# -- redirects ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
-@pytest.mark.parametrize("to", ["file://localhost/etc/passwd", "ftp://127.0.0.1/x", "circle", "relative"])
-def test_a_redirect_leads_to_http_and_not_in_circles(
-    context: RecordingContext, hub: LoopbackHub, mode: str, to: str
+@pytest.mark.parametrize("target", ["file://localhost/etc/passwd", "ftp://127.0.0.1/x", "loop", "relative loop"])
+def test_a_redirect_in_a_loop_or_not_to_http_is_refused(
+    context: RecordingContext, hub: LoopbackHub, mode: str, target: str
 ) -> None:
-    here = f"/{MODEL}/resolve/{COMMIT}/config.json"
-    where = {"circle": hub.url + here, "relative": here}.get(to, to)
-    row = hub.row("config.json")
-    hub.faults.moved["config.json"] = where
-    hub.faults.headers["config.json"] = {
-        "X-Linked-Size": "2",
-        "X-Linked-Etag": str(row["blob_id"]),
-        "X-Repo-Commit": COMMIT,
-    }
+    path = f"/{MODEL}/resolve/{COMMIT}/config.json"
+    row = redirect(hub, "config.json", {"loop": hub.url + path, "relative loop": path}.get(target, target))
     with pytest.raises(Failed, match="redirects in a loop, or to a URL that is not http"):
         fetch_files(context, [row], mode)
     assert not (context.machine.home / "m/config.json").exists()
 
 
-def test_the_token_is_not_sent_where_an_answer_is_redirected_to(context: RecordingContext, hub: LoopbackHub) -> None:
-    other = LoopbackHub(dict(hub.files), address="127.0.0.2")
+def test_the_token_is_not_sent_to_the_target_of_a_redirected_answer(
+    context: RecordingContext, hub: LoopbackHub, other_hub: LoopbackHub
+) -> None:
     context.secrets = {"HF_TOKEN": Secret("hf_right")}
-    hub.faults.moved_all = f"{other.url}/api/models/{MODEL}/revision/main"
-    try:
-        assert len(lock_model(context)["files"]) == 2
-        assert hub.tokens and other.paths and not other.tokens
-    finally:
-        other.close()
+    hub.faults.moved_all = f"{other_hub.url}/api/models/{MODEL}/revision/main"
+    assert len(lock_model(context)["files"]) == 2
+    assert hub.tokens and other_hub.paths and not other_hub.tokens
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.1"])
 @pytest.mark.parametrize("xet", [False, True])
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
-def test_the_token_is_not_sent_where_a_file_is_redirected_to(
+def test_the_token_is_not_sent_to_the_target_of_a_redirected_file(
     context: RecordingContext, hub: LoopbackHub, mode: str, xet: bool, address: str
 ) -> None:
-    """address: of another host, and of another server of the same. xet: with xet's headers huggingface_hub leaves the redirect, and the token, to the client that fetches."""
-    store = LoopbackHub(dict(hub.files), address=address)
-    row = hub.row(BIG)
-    hub.faults.token = "hf_right"
-    context.secrets = {"HF_TOKEN": Secret("hf_right")}
-    hub.faults.moved[BIG] = f"{store.url}/{MODEL}/resolve/{COMMIT}/{BIG}"
-    hub.faults.headers[BIG] = {
-        "X-Linked-Size": str(row["size_bytes"]),
-        "X-Linked-Etag": str(row["sha256"]),
-        "X-Repo-Commit": COMMIT,
-        **({"X-Xet-Hash": "a" * 64, "X-Xet-Refresh-Route": f"{store.url}/xet"} if xet else {}),
-    }
-    try:
+    """With xet's headers, huggingface_hub leaves the redirect, and the token, to the client that downloads."""
+    hub.faults.token, context.secrets = "hf_right", {"HF_TOKEN": Secret("hf_right")}
+    with contextlib.closing(LoopbackHub(dict(hub.files), address=address)) as store:
+        xet_headers = {"X_Xet_Hash": "a" * 64, "X_Xet_Refresh_Route": f"{store.url}/xet"} if xet else {}
+        row = redirect(hub, BIG, f"{store.url}/{MODEL}/resolve/{COMMIT}/{BIG}", **xet_headers)
         fetch_files(context, [row], mode)
         source = Source(hub.url, MODEL, COMMIT, Secret("hf_right"))
         assert transfer_process.measure_rate(source, [transfer_process.SampleFile(BIG, row["size_bytes"])], 2) > 0
-        assert store.count_gets(BIG) > 1
-        assert store.tokens == []
-    finally:
-        store.close()
+        assert store.count_gets(BIG) > 1 and store.tokens == []
 
 
-def test_the_token_for_the_hub_is_not_sent_to_its_chunk_store(context: RecordingContext, hub: LoopbackHub) -> None:
-    """The hub may name the place that renews the store's token; the token is requested from the hub all the same."""
+def test_the_token_of_the_hub_is_not_sent_to_its_chunk_store(
+    context: RecordingContext, hub: LoopbackHub, other_hub: LoopbackHub
+) -> None:
+    """The token of the store is requested from the hub, even if the hub names another URL for it."""
     store, row = hub.add_store(), hub.row(BIG)
-    elsewhere = LoopbackHub(dict(hub.files), address="127.0.0.2")
     hub.faults.token, context.secrets = "hf_right", {"HF_TOKEN": Secret("hf_right")}
-    hub.faults.headers[BIG] = {"X-Xet-Refresh-Route": f"{elsewhere.url}/api/models/{MODEL}/xet-read-token/{COMMIT}"}
-    try:
-        fetch_files(context, [row], "xet")
-        assert set(store.tokens) == {f"Bearer {TOKEN}"}
-        assert elsewhere.tokens == elsewhere.paths == []
-    finally:
-        elsewhere.close()
+    hub.faults.headers[BIG] = {"X-Xet-Refresh-Route": f"{other_hub.url}/api/models/{MODEL}/xet-read-token/{COMMIT}"}
+    fetch_files(context, [row], "xet")
+    assert set(store.tokens) == {f"Bearer {TOKEN}"}
+    assert other_hub.tokens == other_hub.paths == []
 
 
 @pytest.mark.parametrize(
-    "message",
+    "answer",
     ["no", {}, {"casUrl": "file:///etc", "accessToken": "x", "exp": 1}, {"casUrl": 1, "accessToken": 2, "exp": "x"}],
 )
-def test_an_answer_about_the_chunk_store_that_can_not_be_is_a_sentence(
-    context: RecordingContext, hub: LoopbackHub, message: Any
+def test_an_invalid_answer_about_the_chunk_store_is_refused(
+    context: RecordingContext, hub: LoopbackHub, answer: Any
 ) -> None:
     hub.add_store()
-    hub.faults.xet_token = message
+    hub.faults.xet_token = answer
     with pytest.raises(Failed, match="about its chunk store is invalid. Use `transfer: plain`"):
         fetch_files(context, [hub.row(BIG)], "xet")
 
 
 @pytest.mark.parametrize("longer", [False, True])
-def test_a_chunk_store_gives_the_locked_bytes_and_no_more(
-    context: RecordingContext, hub: LoopbackHub, longer: bool
-) -> None:
+def test_other_bytes_of_a_chunk_store_are_not_used(context: RecordingContext, hub: LoopbackHub, longer: bool) -> None:
     store, row = hub.add_store(), hub.row(BIG)
     store.files[row["sha256"]] = hub.files[BIG] * 4 if longer else hub.files[BIG][::-1]
-    with contextlib.suppress(Failed):  # the beginning of a longer file is right
+    with contextlib.suppress(Failed):  # the beginning of the longer file is correct
         fetch_files(context, [row], "xet")
         assert longer
     assert disk_usage_bytes(context) <= 17 * MIB
@@ -365,32 +329,22 @@ def test_a_chunk_store_gives_the_locked_bytes_and_no_more(
 
 
 @pytest.mark.parametrize("mode", ["plain", "hf_transfer"])
-def test_the_token_does_not_leave_tls_on_the_same_port(
+def test_the_token_is_not_sent_without_tls_to_the_same_port(
     context: RecordingContext, hub: LoopbackHub, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """https://HOST:PORT that redirects a file to http://HOST:PORT: huggingface_hub takes both for the same place."""
-    store = LoopbackHub(dict(hub.files))
-    row = hub.row(BIG)
-    with two_faced(tmp_path) as (port, certificate, behind):
+    """A redirect from https://HOST:PORT to http://HOST:PORT; for huggingface_hub both are the same server."""
+    with contextlib.closing(LoopbackHub(dict(hub.files))) as store, two_faced(tmp_path) as (port, certificate, behind):
         behind |= {True: hub.server.port, False: store.server.port}
         hub.faults.token = "hf_right"
-        hub.faults.moved[BIG] = f"http://127.0.0.1:{port}/{MODEL}/resolve/{COMMIT}/{BIG}"
-        hub.faults.headers[BIG] = {
-            "X-Linked-Size": str(row["size_bytes"]),
-            "X-Linked-Etag": str(row["sha256"]),
-            "X-Repo-Commit": COMMIT,
-        }
+        row = redirect(hub, BIG, f"http://127.0.0.1:{port}/{MODEL}/resolve/{COMMIT}/{BIG}")
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
-        secured = RecordingContext(context.machine.home, hub_url=f"https://127.0.0.1:{port}")
-        secured.secrets = {"HF_TOKEN": Secret("hf_right")}
-        try:
-            fetch_files(secured, [row], mode)
-            assert hub.tokens and store.count_gets(BIG) > 0 and store.tokens == []
-        finally:
-            store.close()
+        secrets = {"HF_TOKEN": Secret("hf_right")}
+        secured = RecordingContext(context.machine.home, hub_url=f"https://127.0.0.1:{port}", secrets=secrets)
+        fetch_files(secured, [row], mode)
+        assert hub.tokens and store.count_gets(BIG) > 0 and store.tokens == []
 
 
-def test_a_transfer_runs_nothing_of_the_folder_it_is_begun_in(
+def test_a_transfer_imports_nothing_from_the_working_folder(
     context: RecordingContext, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (context.machine.home / "json.py").write_text("raise SystemExit('owned')\n")
