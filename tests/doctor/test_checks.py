@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,11 @@ def find_finding(host: Host, check: str, name: str = "") -> Finding:
     return tree.find_findings(host, check)[name or check]
 
 
-CheckCase = tuple[str, dict[str, str | None], str, str, str, str]
+CheckCase = tuple[str, Mapping[str, str | None], str, str, str, str]
 
 
 def case(
-    check: str, changes: dict[str, str | None], verdict: str, evidence: str, fix: str = "", *, name: str = ""
+    check: str, changes: Mapping[str, str | None], verdict: str, evidence: str, fix: str = "", *, name: str = ""
 ) -> CheckCase:
     """Return a check, changed files and programs, and its finding. evidence: a pattern. fix: a part of it."""
     return check, changes, verdict, evidence, fix, name or check
@@ -165,7 +166,7 @@ CASES = [
 
 @pytest.mark.parametrize(("check", "changes", "verdict", "evidence", "fix", "name"), CASES)
 def test_a_check_reports_a_changed_file_or_program(
-    tmp_path: Path, check: str, changes: dict[str, str | None], verdict: str, evidence: str, fix: str, name: str
+    tmp_path: Path, check: str, changes: Mapping[str, str | None], verdict: str, evidence: str, fix: str, name: str
 ) -> None:
     finding = find_finding(tree.make_host(tmp_path, changes), check, name)
     assert finding.verdict == verdict, finding

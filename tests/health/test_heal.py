@@ -24,7 +24,7 @@ MODEL: dict[str, Any] = {"id": "a/b", "commit": "1" * 40, "dir": "~/models/b", "
 KEY = "spk-0123456789abcdef"
 
 
-def make_record(cure: str = "restart", **fields: Any) -> Record:
+def make_record(cure: Any = "restart", **fields: Any) -> Record:
     return Record(NOW_S, "wedged", "wedged", NOW_S, cure=cure, **fields)
 
 

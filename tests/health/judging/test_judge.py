@@ -49,7 +49,7 @@ def starting(age_s: float, **changes: Any) -> dict[str, Any]:
 
 LOADING = make_server(health_status=503, token="")
 NO_TOKEN = make_server(token="none")
-RECENT_EXIT = {"finished_s": NOW_S - 5}
+RECENT_EXIT: dict[str, Any] = {"finished_s": NOW_S - 5}
 UNDEPLOYED = {"server": Server(), "container": Container()}
 #: differences from a healthy observation, state, cure, part of the reason
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {

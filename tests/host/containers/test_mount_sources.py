@@ -68,8 +68,8 @@ def test_writable_mounts_of_other_servers_count_and_those_of_foreign_containers_
     context: RecordingContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = f"{tmp_path}/data/below:/below:ro"
-    foreign, read_only = (container_row(tmp_path / "data", **{key: False}) for key in ("ours", "writable"))
-    for row in (foreign, read_only, container_row(tmp_path, "one")):
+    data = tmp_path / "data"
+    for row in (container_row(data, ours=False), container_row(data, writable=False), container_row(tmp_path, "one")):
         monkeypatch.setattr(context, "docker", lambda row=row: FakeEngine(row))
         check_volumes(context, inner)
     monkeypatch.setattr(context, "docker", lambda: FakeEngine(container_row(tmp_path / "data")))
