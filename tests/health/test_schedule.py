@@ -62,14 +62,15 @@ def test_cron_intervals_are_rounded_to_minutes_or_hours(every_s: float, when: st
     assert schedule.render_cron_lines(Schedule(("p",), every_s, [])).startswith(f"{when} p >/dev/null")
 
 
-def test_other_lines_of_a_crontab_are_unchanged() -> None:
-    others = "# mine\n0 1 * * * backup\n"
+@pytest.mark.parametrize("others", ["", "# mine\n0 1 * * * backup\n", "# a\x0cb\u2028c\r\n0 1 * * * backup\n"])
+def test_other_lines_of_a_crontab_are_unchanged(others: str) -> None:
     line = schedule.render_cron_lines(SCHEDULES["user"])
     assert "\\%" in line and "%" not in line.replace("\\%", "")
     installed = schedule.replace_cron_lines(others, line)
     assert installed == others + line + "\n"
     assert schedule.replace_cron_lines(installed, line) == installed
     assert schedule.replace_cron_lines(installed, "") == others
+    assert schedule.replace_cron_lines(others.removesuffix("\n"), "") == others
 
 
 #: words with every character that is special in systemd, cron or a shell
@@ -153,13 +154,6 @@ def test_control_characters_are_refused_with_a_hint(odd: str, where: str) -> Non
     if where != "path":
         with pytest.raises(Refused, match="DOCKER_HOST"):
             schedule.render_cron_lines(clock)
-
-
-def test_unusual_lines_of_a_crontab_are_unchanged() -> None:
-    others = "# a\x0cb\u2028c\r\n0 1 * * * backup"
-    assert schedule.replace_cron_lines(f"{others}\n", "") == f"{others}\n"
-    assert schedule.replace_cron_lines(others, "") == f"{others}\n"
-    assert schedule.replace_cron_lines("", "") == ""
 
 
 def test_the_time_limit_of_a_healing_check_includes_the_vote_of_a_cluster() -> None:

@@ -80,29 +80,26 @@ def test_a_server_on_the_cpu_fails_with_both_pieces_of_evidence(tmp_path: Path, 
 
 
 @pytest.mark.docker
-def test_offloaded_layers_do_not_prove_use_of_the_gpu(tmp_path: Path, start_printing: StartPrinting) -> None:
-    result = check_gpu_use(tmp_path, start_printing("load_tensors: offloaded 5/5 layers to GPU"))
-    assert (result.failed, result.data["verdict"]) == (True, "no gpu")
-
-
-@pytest.mark.docker
-def test_without_nvidia_smi_the_log_counts(tmp_path: Path, start_printing: StartPrinting) -> None:
-    result = check_gpu_use(tmp_path, start_printing(f"{DUMP} device_config=cuda, seed=0"), missing=True)
-    assert (result.failed, result.data["verdict"]) == (False, "gpu")
-    assert "according to its own log: device_config=cuda (nvidia-smi failed" in result.msg
-
-
-@pytest.mark.docker
-def test_without_evidence_the_use_of_the_gpu_is_unknown(tmp_path: Path, start_printing: StartPrinting) -> None:
-    result = check_gpu_use(tmp_path, start_printing("ready"), missing=True)
-    assert (result.failed, result.exit, result.data["verdict"]) == (False, Exit.INCONCLUSIVE, "unknown")
-    assert result.msg.startswith("unknown whether the server uses the GPU: nvidia-smi failed with exit code 126")
-
-
-@pytest.mark.docker
-def test_a_recipe_without_gpus_is_not_checked(tmp_path: Path, start_printing: StartPrinting) -> None:
-    result = check_gpu_use(tmp_path, start_printing("ready"), gpus="")
-    assert (result.failed, result.data["verdict"]) == (False, "not asked for")
+@pytest.mark.parametrize(
+    ("line", "arguments", "failed", "verdict", "message"),
+    [
+        ("load_tensors: offloaded 5/5 layers to GPU", {}, True, "no gpu", "the server does not use the GPU"),
+        (f"{DUMP} device_config=cuda, seed=0", {"missing": True}, False, "gpu",
+         "according to its own log: device_config=cuda (nvidia-smi failed"),
+        ("ready", {"missing": True}, False, "unknown",
+         "unknown whether the server uses the GPU: nvidia-smi failed with exit code 126"),
+        ("ready", {"gpus": ""}, False, "not asked for", ""),
+    ],
+    ids=["offloaded layers", "log without nvidia-smi", "no evidence", "recipe without GPUs"],
+)  # fmt: skip
+def test_use_of_the_gpu_by_evidence(
+    tmp_path: Path, start_printing: StartPrinting, line: str, arguments: Any, failed: bool, verdict: str, message: str
+) -> None:
+    rows = () if arguments else ("1, other, 200",)
+    result = check_gpu_use(tmp_path, start_printing(line), *rows, **arguments)
+    assert (result.failed, result.data["verdict"]) == (failed, verdict)
+    assert message in result.msg
+    assert (result.exit is Exit.INCONCLUSIVE) == (verdict == "unknown")
 
 
 @pytest.mark.parametrize("log", ["llama-eager", "qwen3next-eager"])

@@ -364,16 +364,6 @@ LARGE_SAMPLE = SampleFile(BIG, 2 * transfer_process.SMALL_BYTES)
 NO_SOURCE = Source("http://127.0.0.1:1", MODEL, COMMIT)
 
 
-@pytest.mark.parametrize(
-    ("one", "many", "chosen"), [(3e6, 48e6, "hf_transfer"), (9e8, 9.1e8, "plain"), (0, 0, "plain")]
-)
-def test_auto_chooses_ranges_if_more_connections_are_faster(one: float, many: float, chosen: str) -> None:
-    rates = {1: one, MANY_CONNECTIONS: many}
-    choice = transfer_process.choose_mode(NO_SOURCE, [LARGE_SAMPLE], 8, rates.__getitem__)
-    assert choice.mode == chosen
-    assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (chosen == "hf_transfer")
-
-
 @pytest.fixture
 def quick_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer_process, "WINDOW_S", 0.4)
@@ -393,11 +383,18 @@ def test_more_connections_are_faster_if_each_is_throttled(hub: LoopbackHub, sour
     assert 0 < one < many / transfer_process.MIN_SPEEDUP
 
 
-@pytest.mark.parametrize(("xet", "chosen"), [(90e6, "xet"), (49e6, "xet"), (47e6, "hf_transfer"), (0.0, "hf_transfer")])
-def test_auto_chooses_the_chunk_store_if_it_is_the_fastest(xet: float, chosen: str) -> None:
-    rates = {1: 3e6, MANY_CONNECTIONS: 48e6}
+@pytest.mark.parametrize(
+    ("one", "many", "xet", "chosen"),
+    [
+        (3e6, 48e6, 0.0, "hf_transfer"), (9e8, 9.1e8, 0.0, "plain"), (0, 0, 0.0, "plain"),
+        (3e6, 48e6, 90e6, "xet"), (3e6, 48e6, 49e6, "xet"), (3e6, 48e6, 47e6, "hf_transfer"),
+    ],
+)  # fmt: skip
+def test_auto_chooses_the_mode_by_the_measured_rates(one: float, many: float, xet: float, chosen: str) -> None:
+    rates = {1: one, MANY_CONNECTIONS: many}
     choice = transfer_process.choose_mode(NO_SOURCE, [LARGE_SAMPLE], 8, rates.__getitem__, lambda: xet)
     assert choice.mode == chosen and ("xet" in choice.why) == bool(xet)
+    assert ("1 connection 3 MB/s, 16 connections 48 MB/s" in choice.why) == (many == 48e6)
 
 
 @pytest.mark.usefixtures("quick_measurement")
