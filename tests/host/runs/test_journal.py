@@ -72,10 +72,7 @@ def test_runs_with_changes_are_kept_longer_than_others(state: StateFolder) -> No
 
 
 def test_all_runs_of_the_last_hour_are_kept(state: StateFolder) -> None:
-    books = [begin_run(state, f"run-{n}") for n in range(MAX_RUNS + 10)]
-    for book in books:
-        book.open()
-        book.write(event("recap", host="spark1"))
+    books = [finish_run(state, f"run-{n}", status="ok", age_s=1800) for n in range(MAX_RUNS + 10)]
     assert [list(journal.follow(book.folder))[-1]["event"] for book in books] == ["recap"] * len(books)
 
 
