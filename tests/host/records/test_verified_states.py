@@ -67,7 +67,7 @@ def test_secrets_in_environment_and_arguments_are_redacted() -> None:
 
 def test_a_bundle_is_saved_without_a_docker_engine(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, docker_host="unix:///nowhere", secrets={"X": Secret("s3cret")})
-    folder = incidents.save(context, "qwen35", "it said s3cret")
+    folder = incidents.save(context, "qwen35", "the log has s3cret")
     assert "s3cret" not in (folder / "about.json").read_text()
     assert "not available" in (folder / "container.log").read_text()
     assert "MemTotal" in (folder / "meminfo").read_text()
@@ -76,9 +76,9 @@ def test_a_bundle_is_saved_without_a_docker_engine(tmp_path: Path) -> None:
 
 def test_a_secret_with_characters_that_json_escapes_is_redacted(tmp_path: Path) -> None:
     context = RecordingContext(tmp_path, docker_host="unix:///nowhere", secrets={"X": Secret('gehëim"1234')})
-    folder = incidents.save(context, "qwen35", 'it said gehëim"1234')
+    folder = incidents.save(context, "qwen35", 'the log has gehëim"1234')
     assert "1234" not in (folder / "about.json").read_text()
-    assert json.loads((folder / "about.json").read_text())["why"] == "it said ••••"
+    assert json.loads((folder / "about.json").read_text())["why"] == "the log has ••••"
 
 
 def test_the_history_is_newest_first_without_incomplete_lines(tmp_path: Path) -> None:
