@@ -97,13 +97,11 @@ def test_a_token_is_requested_from_an_idle_server(server: FakeServer, tmp_path: 
     assert (result.server.token, result.engine_version) == ("made", "0.32.0")
 
 
-def test_no_token_is_requested_while_the_counter_increases(server: FakeServer, tmp_path: Path) -> None:
-    server.running, server.generated, server.answers = 3, [100.0, 101.0], False
-    assert observe(server, tmp_path).server.token == "skipped"
-
-
-def test_a_queued_test_request_is_ok_if_other_requests_progress(server: FakeServer, tmp_path: Path) -> None:
-    server.running, server.generated, server.answers = 3, [100.0, 100.0, 150.0], False
+@pytest.mark.parametrize("generated", [[100.0, 101.0], [100.0, 100.0, 150.0]], ids=["before", "while queued"])
+def test_no_token_is_needed_if_other_requests_progress(
+    server: FakeServer, tmp_path: Path, generated: list[float]
+) -> None:
+    server.running, server.generated, server.answers = 3, generated, False
     result = observe(server, tmp_path)
     assert result.server.token == "skipped"
     levels = {item.check: item.level for item in evaluate_observation(result, LIMITS).evidence}

@@ -14,6 +14,7 @@ from sparkwright.project.recipe.models import Container
 from sparkwright.protocol import expressions
 from sparkwright.protocol.container import DOCKER_OPTIONS, ContainerSpec
 from sparkwright.trust import container_option_rules
+from tests.host.containers.test_option_reader import make_container
 from tests.project.docker_options import CASES as CASES_OF_OPTIONS
 
 CASES = yaml.safe_load(Path(__file__).with_name("container_options.yml").read_text())
@@ -119,9 +120,7 @@ def test_an_option_that_was_removed_from_the_recipe_is_a_difference(removed: dic
 @pytest.mark.parametrize("name", [name for name, option in DOCKER_OPTIONS.items() if option.key])
 def test_an_option_with_a_malformed_value_in_dockers_answer_is_refused(name: str) -> None:
     option = DOCKER_OPTIONS[name]
-    state = {"Status": "running", "Running": True}
-    answer: dict[str, Any] = {"Id": "a" * 64, "Name": "/q", "Image": "sha256:1d", "State": state}
-    answer |= {"HostConfig": {"RestartPolicy": {"Name": "no"}}, "Config": {}}
+    answer = make_container()
     assert inspection.validate_container(answer)
     answer[option.section][option.key] = object()
     with pytest.raises(Failed, match=option.key):
