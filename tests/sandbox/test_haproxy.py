@@ -1,11 +1,11 @@
 """The gateway of a sandbox: this machine's HAProxy, which exits with the sandbox."""
 
 import contextlib
-import http.client
 import json
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,6 @@ def test_a_gateway_socket_with_a_long_path_is_found_without_proc(
 
 
 def is_answering(port: int) -> bool:
-    try:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        connection.request("GET", "/")
-        return connection.getresponse().status == 200
-    except ConnectionError:
-        return False
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+        return bool(answer.status == 200)
+    return False
