@@ -1,4 +1,4 @@
-"""A host's answer as a row of `status`, and the row as a line."""
+"""`status`: a host's answer as a row, and the row as a line."""
 
 import io
 from dataclasses import replace
@@ -27,21 +27,23 @@ RECORD = Record(
 PINNED = IntendedServer("qwen3.5-35b", "qwen35", DIGEST, "b" * 40)
 
 
-def status_answer(record: Record = RECORD, **more: Any) -> dict[str, Any]:
+def parse(record: Record = RECORD, intended: IntendedServer = PINNED, **fields: Any) -> HostStatus:
+    """Return the row of a host with this record. fields: of its answer."""
     memory = {"memory_available_bytes": 18 * 2**30, "memory_total_bytes": 120 * 2**30}
-    return {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory, **more}
+    answer = {"record": record.to_json(), "live": False, "late": False, "busy": "", "outdated": "", **memory, **fields}
+    return parse_row("spark1", answer, intended, NOW_S)
 
 
 def render_line(row: HostStatus) -> str:
-    """The row's line in a wide terminal."""
+    """Return the row's line on a wide terminal."""
     out = io.StringIO()
     Console(file=out, width=400).print(status_table.build_table([row]))
     return out.getvalue().splitlines()[-1]
 
 
-def test_a_line_holds_what_was_asked_for() -> None:
-    result = render_line(parse_row("spark1", status_answer(), PINNED, NOW_S))
-    for words in (
+def test_line_has_all_columns() -> None:
+    line = render_line(parse())
+    columns = (
         "spark1",
         "ok",
         "qwen3.5-35b",
@@ -51,125 +53,107 @@ def test_a_line_holds_what_was_asked_for() -> None:
         "51.2 / 52.4",
         "2h",
         "none",
-    ):
-        assert words in result
-    assert "18.0 of 120 GiB free" in result
-    assert "1m ago" in result
-    assert "a" * 13 not in result
-
-
-def test_the_stages_of_the_start_are_shown_where_they_were_measured() -> None:
-    result = render_line(
-        parse_row("spark1", status_answer(load_s={"weights": 210.4, "compile": 95.0, "graphs": 4.0}), PINNED, NOW_S)
     )
-    assert "weights 210 s, compile 95 s, graphs 4.0 s" in result
+    for text in (*columns, "18.0 of 120 GiB free", "1m ago"):
+        assert text in line
+    assert "a" * 13 not in line
+
+
+def test_measured_stages_of_the_start_are_shown() -> None:
+    line = render_line(parse(load_s={"weights": 210.4, "compile": 95.0, "graphs": 4.0}))
+    assert "weights 210 s, compile 95 s, graphs 4.0 s" in line
 
 
 @pytest.mark.parametrize(
-    ("record", "exit_code"),
-    [(RECORD, 0), *((replace(RECORD, state=state, why="because"), code) for state, code in (
-        ("starting", 0), ("degraded", 2), ("unknown", 4), ("stalled", 1), ("wedged", 1), ("crash-looping", 1), ("down", 1)))],
+    ("state", "exit_code"),
+    [("ok", 0), ("starting", 0), ("degraded", 2), ("unknown", 4), ("stalled", 1), ("wedged", 1), ("crash-looping", 1), ("down", 1)],
 )  # fmt: skip
-def test_the_state_decides_how_it_ends_and_is_explained(record: Record, exit_code: int) -> None:
-    row = parse_row("spark1", status_answer(record), PINNED, NOW_S)
+def test_state_decides_the_exit_code_and_only_ok_has_no_reason(state: str, exit_code: int) -> None:
+    row = parse(replace(RECORD, state=state, why="because"))
     assert row.exit == exit_code
-    assert ("because" in render_line(row)) == (record.state != "ok")
+    assert ("because" in render_line(row)) == (state != "ok")
 
 
-def test_an_overdue_check_says_nothing_of_the_present() -> None:
-    row = parse_row("spark1", status_answer(late=True), PINNED, NOW_S)
-    assert row.state == "unknown"
+def test_overdue_check_makes_the_state_unknown() -> None:
+    row = parse(late=True)
+    assert (row.state, row.drift, row.exit) == ("unknown", None, 4)
     assert "overdue" in row.why
-    assert row.drift is None
-    assert row.exit == 4
 
 
-def test_a_lock_that_moved_on_is_seen() -> None:
-    row = parse_row("spark1", status_answer(), replace(PINNED, digest=OTHER, commit="d" * 40), NOW_S)
-    assert row.behind == ("image", "model")
-    assert "behind the lock: image, model" in render_line(row)
-    row = parse_row(
-        "spark1", status_answer(), IntendedServer("gemma", "gemma", "sha256:new", "abc", "google/gemma"), NOW_S
-    )
-    assert row.behind == ("recipe",)
-    assert "gemma is not deployed yet" in render_line(row)
+@pytest.mark.parametrize(
+    ("intended", "behind", "shown"),
+    [
+        (replace(PINNED, digest=OTHER, commit="d" * 40), ("image", "model"), "behind the lock: image, model"),
+        (IntendedServer("gemma", "gemma", OTHER, "abc", "google/gemma"), ("recipe",), "gemma is not deployed yet"),
+        (IntendedServer("qwen3.5-35b", "qwen35"), (), "ok"),
+    ],
+    ids=["newer lock", "other recipe", "nothing locked"],
+)
+def test_difference_from_the_lock_is_shown(intended: IntendedServer, behind: tuple[str, ...], shown: str) -> None:
+    row = parse(intended=intended)
+    assert row.behind == behind
+    assert shown in render_line(row)
 
 
-def test_a_lock_that_knows_nothing_is_no_drift() -> None:
-    assert parse_row("spark1", status_answer(), IntendedServer("qwen3.5-35b", "qwen35"), NOW_S).behind == ()
-
-
-def test_drift_is_named_and_what_was_not_looked_for_is_not_called_none() -> None:
-    drifted = replace(RECORD, drift=("env", "image"))
-    assert "env, image" in render_line(parse_row("spark1", status_answer(drifted), PINNED, NOW_S))
-    live = parse_row("spark1", status_answer(replace(RECORD, every_s=0.0), live=True), PINNED, NOW_S)
+def test_drift_is_named_and_is_unknown_in_a_live_answer() -> None:
+    assert "env, image" in render_line(parse(replace(RECORD, drift=("env", "image"))))
+    live = parse(replace(RECORD, every_s=0.0), live=True)
     assert live.drift is None
     assert "none" not in render_line(live)
     assert "no schedule" in render_line(live)
 
 
-def test_a_model_whose_files_all_differ_fills_no_screen_and_json_has_each() -> None:
+def test_long_list_of_drifted_model_files_is_shortened_in_the_line_only() -> None:
     files = tuple(f"model model-{n:05}-of-00163.safetensors" for n in range(163))
-    row = parse_row("spark1", status_answer(replace(RECORD, drift=files)), PINNED, NOW_S)
+    row = parse(replace(RECORD, drift=files))
     assert row.drift == files
-    result = "163 files of its model: model-00000-of-00163.safetensors, model-00001-of-00163.safetensors, "
-    assert f"{result}model-00002-of-00163.safetensors and 160 more" in render_line(row)
+    first = "163 files of its model: model-00000-of-00163.safetensors, model-00001-of-00163.safetensors, "
+    assert f"{first}model-00002-of-00163.safetensors and 160 more" in render_line(row)
 
 
-def test_a_server_that_comes_and_goes_is_shown_as_one_while_it_serves() -> None:
-    row = parse_row("spark1", status_answer(replace(RECORD, flapping=True)), PINNED, NOW_S)
+def test_flapping_server_is_marked_while_it_serves() -> None:
+    row = parse(replace(RECORD, flapping=True))
     assert (row.state, row.exit) == ("ok", 0)
     assert "it changed state several times" in render_line(row)
 
 
-def test_who_works_there_is_told() -> None:
-    assert "ann@desk runs deploy" in render_line(
-        parse_row("spark1", status_answer(busy="ann@desk runs deploy"), PINNED, NOW_S)
-    )
+def test_running_command_is_shown() -> None:
+    assert "ann@desk runs deploy" in render_line(parse(busy="ann@desk runs deploy"))
 
 
-def test_a_stopped_server_has_no_uptime() -> None:
-    stopped = replace(RECORD, state="down", container=replace(RECORD.container, status="exited", exit_code=137))
-    assert parse_row("spark1", status_answer(stopped), PINNED, NOW_S).up_s is None
+def test_stopped_server_has_no_uptime() -> None:
+    stopped = replace(RECORD.container, status="exited", exit_code=137)
+    assert parse(replace(RECORD, state="down", container=stopped)).up_s is None
 
 
-def test_what_was_never_measured_is_a_dash_and_not_a_zero() -> None:
-    result = render_line(parse_row("spark1", status_answer(replace(RECORD, speed=Speed(None, 52.4))), PINNED, NOW_S))
-    assert "- / 52.4" in result
-    assert "0.0" not in result
+def test_missing_measurement_is_a_dash() -> None:
+    line = render_line(parse(replace(RECORD, speed=Speed(None, 52.4))))
+    assert "- / 52.4" in line
+    assert "0.0" not in line
 
 
-def test_a_check_that_no_longer_speaks_for_the_server_is_said_beside_what_is_seen() -> None:
-    result = render_line(
-        parse_row(
-            "spark1",
-            status_answer(live=True, outdated="no check since the container was started (last state: wedged)"),
-            PINNED,
-            NOW_S,
-        )
-    )
-    assert "now " in result and "no schedule" not in result
-    assert "no check since the container was started (last state: wedged)" in result
+def test_outdated_check_is_explained() -> None:
+    reason = "no check since the container was started (last state: wedged)"
+    line = render_line(parse(live=True, outdated=reason))
+    assert "now " in line and "no schedule" not in line
+    assert reason in line
 
 
-def test_a_deploy_in_progress_is_no_verdict() -> None:
-    record = {**RECORD.to_json(), "state": "in progress"}
-    row = parse_row(
-        "spark1", {**status_answer(busy="ann@desk runs deploy"), "record": record, "live": True}, PINNED, NOW_S
-    )
+def test_deploy_in_progress_is_inconclusive() -> None:
+    row = parse(replace(RECORD, state="in progress"), busy="ann@desk runs deploy", live=True)
     assert (row.state, row.exit) == ("in progress", 4)
 
 
 @pytest.mark.parametrize(("state", "head"), [("unreachable", "unknown"), ("down", "unknown"), ("ok", "ok")])
-def test_a_head_is_not_ok_in_the_table_in_which_a_worker_is_gone(state: str, head: str) -> None:
+def test_head_of_a_cluster_is_unknown_without_its_worker(state: str, head: str) -> None:
     pair = Cluster("pair", "r", ("one", "two"), ("", ""))
     rows = [
         HostStatus("one", "ok", "", "r", exit=0),
         HostStatus("two", state, "no route to host", "r"),
         HostStatus("alone", "ok", "", "r"),
     ]
-    shown = mark_lost_members(rows, {"one": pair, "two": pair, "alone": None})
-    assert [row.state for row in shown] == [head, state, "ok"]
+    marked = mark_lost_members(rows, {"one": pair, "two": pair, "alone": None})
+    assert [row.state for row in marked] == [head, state, "ok"]
     if head != "ok":
-        assert shown[0].why.startswith(f"two (rank 1 of pair) is {state}: ")
-        assert (shown[0].exit, shown[0].tok_per_s) == (Exit.INCONCLUSIVE, None)
+        assert marked[0].why.startswith(f"two (rank 1 of pair) is {state}: ")
+        assert (marked[0].exit, marked[0].tok_per_s) == (Exit.INCONCLUSIVE, None)

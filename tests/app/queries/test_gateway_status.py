@@ -1,4 +1,4 @@
-"""A gateway whose on-demand model sleeps is up, in `status` and in `gateway.status`."""
+"""The state of a gateway in `status` and `gateway.status`: stopped on-demand models do not count."""
 
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,11 @@ def gateway(tmp_path: Path) -> Gateway:
 
 
 def gateway_state(**models: tuple[str, bool]) -> dict[str, Any]:
-    """The answer of a host whose gateway routes these models: each the state of its server, and whether it is on demand."""
+    """Return a host's answer about its gateway. models: (state of its server, is on demand) of each."""
     counts = dict.fromkeys(("requests", "running", "queued", "errors"), 0)
+    server = {"host": "spark1", "running": 0, "requests": 0}
     rows = [
-        {
-            **counts,
-            "model": name,
-            "on_demand": on_demand,
-            "servers": [{"host": "spark1", "state": state, "running": 0, "requests": 0}],
-        }
+        {**counts, "model": name, "on_demand": on_demand, "servers": [{**server, "state": state}]}
         for name, (state, on_demand) in models.items()
     ]
     return {"running": True, "verified": True, "models": rows}
@@ -46,8 +42,9 @@ def gateway_state(**models: tuple[str, bool]) -> dict[str, Any]:
         ({"chat": ("up", True), "small": ("down", False)}, ["small"]),
         ({"chat": ("maintenance", False)}, ["chat"]),
     ],
+    ids=["up", "on-demand model down", "model down", "maintenance"],
 )
-def test_only_a_model_that_should_be_up_makes_a_gateway_fail(
+def test_gateway_is_degraded_by_models_that_should_be_up(
     gateway: Gateway, models: dict[str, tuple[str, bool]], unserved: list[str]
 ) -> None:
     state = gateway_state(**models)

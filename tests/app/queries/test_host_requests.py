@@ -1,7 +1,8 @@
-"""Hosts' answers about images: the module's own answer is accepted, and invalid ones are refused."""
+"""Hosts' answers: valid ones are returned unchanged, and invalid ones refused with the host and the place."""
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +36,14 @@ class FakeClient:
     api = FakeApi()
 
 
+def assert_invalid(module: str, answer: Any, place: str) -> None:
+    with pytest.raises(Failed, match=f"its answer can't be used: {place}") as error:
+        host_requests.validate_answer(module, answer, host="spark1")
+    assert error.value.where == "spark1"
+
+
 @pytest.fixture
-def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def image_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Return the module's own answer, from an engine that has the image."""
     context = RecordingContext(tmp_path)
     monkeypatch.setattr(context, "docker", lambda: FakeClient())
@@ -44,9 +51,9 @@ def answer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return dict(json.loads(json.dumps(data)))
 
 
-def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
-    assert answer["present"]
-    assert host_requests.validate_answer("inspect_image", copy.deepcopy(answer), host="spark1") == answer
+def test_answer_of_the_image_module_is_returned_unchanged(image_answer: dict[str, Any]) -> None:
+    assert image_answer["present"]
+    assert host_requests.validate_answer("inspect_image", copy.deepcopy(image_answer), host="spark1") == image_answer
 
 
 @pytest.mark.parametrize(
@@ -63,36 +70,47 @@ def test_what_look_image_says_is_taken_as_it_is(answer: dict[str, Any]) -> None:
         ("names", {"tags": {}, "nameless": [], "at": 5}),
     ],
 )
-def test_what_is_no_answer_is_a_sentence_with_the_host(answer: dict[str, Any], field: str, value: Any) -> None:
-    with pytest.raises(Failed, match=f"its answer can't be used: inspect_image.{field}") as error:
-        host_requests.validate_answer("inspect_image", {**answer, field: value}, host="spark1")
-    assert error.value.where == "spark1"
-
-
-def test_any_answer(answer: dict[str, Any]) -> None:
-    feed(lambda found: host_requests.validate_answer("inspect_image", found, host="spark1"), damaged_values([answer]))
-
-
-# A host that returns an invalid answer about its models is the only one that fails, with a readable message.
+def test_invalid_answer_about_an_image_is_refused(image_answer: dict[str, Any], field: str, value: Any) -> None:
+    assert_invalid("inspect_image", {**image_answer, field: value}, f"inspect_image.{field}")
 
 
 FOLDER = {
-    "dir": "/home/u/m",
-    "id": "a/b",
-    "commit": "a" * 40,
-    "files": 1,
-    "size_bytes": 1,
-    "changed": [],
-    "used_by": ["x"],
+    "dir": "/home/u/m", "id": "a/b", "commit": "a" * 40, "files": 1, "size_bytes": 1,
+    "changed": [], "used_by": ["x"],
+}  # fmt: skip
+VERIFIED = {"dir": "/m", "wrong": ["a"], "files": 3, "size_bytes": 7}
+DIAGNOSIS = {
+    "schema": 1, "state": "slow", "summary": "slow: 5.7 of 47 tok/s", "fix": "", "exit": 1, "sandbox": True,
+    "tok_per_s": 5.7, "expected_tok_per_s": None, "expected_by": None, "container": {"name": "a"}, "gpu": {},
+    "causes": [{"cause": "the GPU is too hot", "verdict": "found", "evidence": "96 C", "fix": ""}],
+}  # fmt: skip
+SERVER = {
+    "name": "vllm", "models": {"m": 4096, "n": None}, "port": 8000,
+    "loopback": True, "server_key": False, "image": "a/b:v1",
+}  # fmt: skip
+VALID_ANSWERS: dict[str, dict[str, Any]] = {
+    "models": {"models": [FOLDER, FOLDER]},
+    "verify_model": VERIFIED,
+    "remove_model": {**VERIFIED, "freed_bytes": 1, "left": 0},
+    "diagnose": DIAGNOSIS,
+    "inspect_server": SERVER,
 }
 
 
-def test_a_valid_answer_is_returned_unchanged() -> None:
-    assert host_requests.validate_answer("models", {"models": [FOLDER]}, host="spark1") == {"models": [FOLDER]}
+@pytest.mark.parametrize("module", VALID_ANSWERS)
+def test_valid_answer_is_returned_unchanged_and_a_damaged_one_at_most_refused(module: str) -> None:
+    answer = VALID_ANSWERS[module]
+    assert host_requests.validate_answer(module, copy.deepcopy(answer), host="spark1") == answer
+    feed(lambda damaged: host_requests.validate_answer(module, damaged, host="spark1"), damaged_values([answer]))
+
+
+def test_damaged_answer_about_an_image_is_at_most_refused(image_answer: dict[str, Any]) -> None:
+    answers = damaged_values([image_answer])
+    feed(lambda damaged: host_requests.validate_answer("inspect_image", damaged, host="spark1"), answers)
 
 
 @pytest.mark.parametrize(
-    ("found", "place"),
+    ("answer", "place"),
     [
         ({}, "models has no models"),
         ([], "models is "),
@@ -103,55 +121,12 @@ def test_a_valid_answer_is_returned_unchanged() -> None:
         ({"models": [{**FOLDER, "used_by": [None]}]}, r"models\.models\[0\]\.used_by\[0\] is "),
     ],
 )
-def test_an_invalid_answer_fails_with_the_invalid_place(found: Any, place: str) -> None:
-    with pytest.raises(Failed, match=f"its answer can't be used: {place}") as error:
-        host_requests.validate_answer("models", found, host="spark1")
-    assert error.value.where == "spark1"
-
-
-DIAGNOSIS = {
-    "schema": 1,
-    "state": "slow",
-    "summary": "slow: 5.7 of 47 tok/s",
-    "fix": "",
-    "exit": 1,
-    "sandbox": True,
-    "tok_per_s": 5.7,
-    "expected_tok_per_s": None,
-    "expected_by": None,
-    "container": {"name": "a"},
-    "gpu": {},
-    "causes": [{"cause": "the GPU is too hot", "verdict": "found", "evidence": "96 C", "fix": ""}],
-}
-
-
-def test_no_answer_raises_anything_but_failed() -> None:
-    verified = {"dir": "/m", "wrong": ["a"], "files": 3, "size_bytes": 7}
-    removed = {**verified, "freed_bytes": 1, "left": 0}
-    for module, found in {
-        "models": {"models": [FOLDER, FOLDER]},
-        "verify_model": verified,
-        "remove_model": removed,
-        "diagnose": DIAGNOSIS,
-    }.items():
-        feed(
-            lambda found, module=module: host_requests.validate_answer(module, found, host="spark1"),
-            damaged_values([found]),
-        )
-
-
-SERVER = {
-    "name": "vllm",
-    "models": {"m": 4096, "n": None},
-    "port": 8000,
-    "loopback": True,
-    "server_key": False,
-    "image": "a/b:v1",
-}
+def test_invalid_answer_about_models_is_refused_with_the_place(answer: Any, place: str) -> None:
+    assert_invalid("models", answer, place)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "place"),
+    ("fields", "place"),
     [
         ({"port": "8000:x;$(id)"}, "port"),
         ({"port": 0}, "port"),
@@ -161,24 +136,22 @@ SERVER = {
         ({"loopback": None}, "loopback"),
     ],
 )
-def test_an_invalid_answer_about_a_server_yields_no_client_settings(wrong: dict[str, Any], place: str) -> None:
-    assert host_requests.validate_answer("inspect_server", SERVER, host="spark1") == SERVER
-    with pytest.raises(Failed, match=f"its answer can't be used: inspect_server.{place}"):
-        host_requests.validate_answer("inspect_server", {**SERVER, **wrong}, host="spark1")
+def test_invalid_answer_about_a_server_is_refused(fields: dict[str, Any], place: str) -> None:
+    assert_invalid("inspect_server", {**SERVER, **fields}, f"inspect_server.{place}")
 
 
 SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("name", "image", "network"), ""),
-    "entrypoint": None,
     **{key: [] for key in ("program", "command", "ports", "volumes")},
+    "entrypoint": None,
     "env": {},
     "running": True,
 }
 
 
 @pytest.mark.parametrize("option", ["restart", *DOCKER_OPTIONS])
-def test_an_option_of_another_type_yields_no_recipe(option: str) -> None:
+def test_docker_option_of_another_type_is_refused(option: str) -> None:
     """The checks of the options' values, which an import calls next, expect the recipe's types."""
-    answer = {**SETTINGS, "options": {option: [{}]}}
-    with pytest.raises(Failed, match=f"its answer can't be used: container_settings.options.{option}"):
-        host_requests.validate_answer("container_settings", answer, host="spark1")
+    assert_invalid(
+        "container_settings", {**SETTINGS, "options": {option: [{}]}}, f"container_settings.options.{option}"
+    )

@@ -9,10 +9,10 @@ import pytest
 
 from tests import commands
 
-DATA = Path(__file__).parents[2] / "data" / "vllm-0.32.0"
-NAMED = (
+DATA = Path(__file__).parents[2] / "data"
+#: facts of a hybrid model's start
+FACTS = (
     "version", "chunked_prefill", "prefix_caching", "mamba_cache_mode", "block_size", "kv_cache_tokens", "ready",
-    "failure",
 )  # fmt: skip
 
 
@@ -24,31 +24,36 @@ def log_path(case: str) -> str:
     return str(DATA / case / "server.log")
 
 
+def facts(*values: object, failure: str | None = None) -> dict[str, object]:
+    return {**dict(zip(FACTS, values, strict=True)), "failure": failure}
+
+
+HYBRID_FAILURE = "prefix caching on this recurrent model needs chunked prefill, which is turned off."
+TRUNCATED_FILE = "the model's file is truncated: a tensor lies beyond its end."
+
+
 @pytest.mark.parametrize(
-    ("case", "code", "wanted"),
+    ("case", "code", "expected"),
     [
-        ("hybrid-chunked-on", 0, ["0.32.0", True, True, "align", 256, 1525201, True, None]),
-        (
-            "hybrid-chunked-off",
-            1,
-            [
-                *("0.32.0", None, None, "align", None, None, False),
-                "prefix caching on this recurrent model needs chunked prefill, which is turned off.",
-            ],
-        ),
+        ("vllm-0.32.0/hybrid-chunked-on", 0, facts("0.32.0", True, True, "align", 256, 1525201, True)),
+        ("vllm-0.32.0/hybrid-chunked-off", 1, facts("0.32.0", None, None, "align", None, None, False, failure=HYBRID_FAILURE)),
+        ("llama-b10068/ready-lv4", 0, {"version": "b1-571d0d5", "slots": 2, "kv_cache_dtype": "q8_0", "chunked_prefill": True}),
+        ("llama-b10434/half-gguf", 1, {"failure": TRUNCATED_FILE, "slots": None}),
+        ("llama-b10434/unknown-flag", 1, {"failure": "unknown argument: --no-such-flag."}),
     ],
-)
-def test_the_state_as_json_has_values_null_and_evidence(
-    tmp_path: Path, case: str, code: int, wanted: list[object]
+)  # fmt: skip
+def test_json_state_of_a_log_has_values_and_evidence(
+    tmp_path: Path, case: str, code: int, expected: dict[str, object]
 ) -> None:
     result = run_logs(tmp_path, "--file", log_path(case), "--state", "--json")
     data = json.loads(result.stdout)
-    assert (result.returncode, [data[name] for name in NAMED]) == (code, wanted), result.stderr
-    assert set(data["evidence"]) >= {name for name in NAMED if data[name] is not None}
+    assert (result.returncode, {name: data[name] for name in expected}) == (code, expected), result.stderr
+    if case.startswith("vllm"):
+        assert set(data["evidence"]) >= {name for name in expected if data[name] is not None}
 
 
-def test_the_state_as_a_table_is_cut_at_the_terminals_width(tmp_path: Path) -> None:
-    result = run_logs(tmp_path, "--file", log_path("hybrid-chunked-on"), "--state")
+def test_table_of_the_state_fits_the_terminal(tmp_path: Path) -> None:
+    result = run_logs(tmp_path, "--file", log_path("vllm-0.32.0/hybrid-chunked-on"), "--state")
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
     assert rows["block_size"].split()[1] == "256"
     assert "enable_chunked_prefill=True" in rows["chunked_prefill"]
@@ -56,7 +61,7 @@ def test_the_state_as_a_table_is_cut_at_the_terminals_width(tmp_path: Path) -> N
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 
-def test_a_log_without_a_start_is_inconclusive(tmp_path: Path) -> None:
+def test_log_without_a_start_is_inconclusive(tmp_path: Path) -> None:
     (tmp_path / "other.log").write_text("nothing of an engine\n")
     result = run_logs(tmp_path, "--file", "other.log", "--state")
     assert result.returncode == 4
@@ -64,47 +69,31 @@ def test_a_log_without_a_start_is_inconclusive(tmp_path: Path) -> None:
     assert "unknown" in result.stdout
 
 
-def test_without_state_the_end_of_the_log_is_printed_as_it_is(tmp_path: Path) -> None:
-    result = run_logs(tmp_path, "--file", log_path("err-unknown-arg"), "--tail", "2")
-    assert (result.returncode, result.stdout.splitlines()) == (
-        0,
-        ["            ...", "vllm: error: unrecognized arguments: --no-such-flag"],
-    )
-
-
-def test_what_can_not_be_read_is_refused(tmp_path: Path) -> None:
-    assert run_logs(tmp_path, "--file", "none.log", "--state").returncode == 5
-    both = run_logs(tmp_path, "--file", "a", "--host", "b")
-    assert (both.returncode, both.stderr.strip()) == (5, "pass either --host NAME or --file PATH.")
+def test_last_lines_of_a_log_are_printed_unchanged(tmp_path: Path) -> None:
+    result = run_logs(tmp_path, "--file", log_path("vllm-0.32.0/err-unknown-arg"), "--tail", "2")
+    last_lines = ["            ...", "vllm: error: unrecognized arguments: --no-such-flag"]
+    assert (result.returncode, result.stdout.splitlines()) == (0, last_lines)
 
 
 @pytest.mark.parametrize(
-    ("case", "code", "wanted"),
+    ("words", "error"),
     [
-        ("b10068/ready-lv4", 0, {"version": "b1-571d0d5", "slots": 2, "kv_cache_dtype": "q8_0", "chunked_prefill": True}),
-        ("b10434/half-gguf", 1, {"failure": "the model's file is truncated: a tensor lies beyond its end.", "slots": None}),
-        ("b10434/unknown-flag", 1, {"failure": "unknown argument: --no-such-flag."}),
+        (("--file", "missing.log", "--state"), "missing.log"),
+        (("--file", "a", "--host", "b"), "pass either --host NAME or --file PATH."),
+        (("--file", log_path("llama-b10068/ready"), "--engine", "llamacpp"), "unknown engine 'llamacpp'; the engines are vllm, "),
+        (("--host", "spark1", "--engine", "vllm"), "--engine: applies only to --file"),
     ],
+    ids=["missing file", "file and host", "unknown engine", "engine of a host"],
 )  # fmt: skip
-def test_the_engine_of_a_saved_log_is_recognised(
-    tmp_path: Path, case: str, code: int, wanted: dict[str, object]
-) -> None:
-    result = run_logs(tmp_path, "--file", str(DATA.parent / f"llama-{case}" / "server.log"), "--state", "--json")
-    data = json.loads(result.stdout)
-    assert (result.returncode, {name: data[name] for name in wanted}) == (code, wanted), result.stderr
+def test_invalid_options_are_refused(tmp_path: Path, words: tuple[str, ...], error: str) -> None:
+    result = run_logs(tmp_path, *words)
+    assert result.returncode == 5 and error in result.stderr
 
 
-def test_the_engine_of_a_log_without_its_beginning_can_be_said(tmp_path: Path) -> None:
-    raw = (DATA.parent / "llama-b10068" / "ready" / "server.log").read_bytes()
+def test_engine_of_a_log_without_its_beginning_can_be_given(tmp_path: Path) -> None:
+    raw = (DATA / "llama-b10068/ready/server.log").read_bytes()
     (tmp_path / "end.log").write_bytes(raw[raw.index(b"load_model: initializing") :])
     result = run_logs(tmp_path, "--file", "end.log", "--state", "--engine", "llama_cpp")
     rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()}
     assert (result.returncode, rows["slots"][0], rows["max_model_len"][0]) == (0, "2", "2,048")
     assert run_logs(tmp_path, "--file", "end.log", "--state").returncode == 4
-    other = run_logs(tmp_path, "--file", "end.log", "--engine", "llamacpp")
-    assert (other.returncode, other.stderr.strip()) == (
-        5,
-        "--engine: unknown engine 'llamacpp'; the engines are vllm, llama_cpp, sglang, openai.",
-    )
-    host = run_logs(tmp_path, "--host", "spark1", "--engine", "vllm")
-    assert host.returncode == 5 and host.stderr.startswith("--engine: applies only to --file")
