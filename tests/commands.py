@@ -1,8 +1,9 @@
-"""The real command line, in children of one process that has imported what commands need: a third of a new Python each.
+"""The real command line, in forked children of one process that has imported what commands need.
 
-python -m tests.commands    reads a command a line, answers with its exit code
+python -m tests.commands    reads one command per line, and prints its exit code
 
-`sparkwright.cli` is imported by each child: it reads the environment and the arguments when it is imported.
+This takes a third of the time of a new Python. `sparkwright.cli` is imported by each child, because it reads the environment and
+the arguments when it is imported.
 """
 
 import atexit
@@ -20,8 +21,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 TOP = Path(__file__).parent.parent
+#: the installed program
+PROGRAM = Path(sys.executable).parent / "sparkwright"
 TIMEOUT_S = 120.0
-#: modules that most commands need
+#: modules that most commands import
 PRELOADED_MODULES = (
     "invoke.program",
     "sparkwright.app.connect",
@@ -44,7 +47,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with the result of `subprocess.run`.
 
-    env: all of its environment; this process's own if not given. program: sparkwright, invoke or inv.
+    env: its complete environment; by default that of this process. program: sparkwright, invoke or inv.
     Raises subprocess.TimeoutExpired.
     """
     server = _idle.pop() if _idle else _Server()
@@ -55,11 +58,19 @@ def run(
     return answer
 
 
+def run_process(*words: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run any program in a new process, without input. env: additional variables."""
+    return subprocess.run(
+        words, cwd=cwd, env={**os.environ, **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
 class _Server:
-    """A process of this worker that has imported the modules. It runs one command at a time."""
+    """A process that has imported the modules, and runs one command at a time."""
 
     def __init__(self) -> None:
-        env = {"PYTHONPATH": f"{TOP / 'src'}{os.pathsep}{TOP}"}  # each command brings its own
+        env = {"PYTHONPATH": f"{TOP / 'src'}{os.pathsep}{TOP}"}  # each command has its own environment
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -69,7 +80,7 @@ class _Server:
         self, words: list[str], cwd: Path, env: dict[str, str], program: str, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        with tempfile.TemporaryDirectory(prefix="said-") as folder:
+        with tempfile.TemporaryDirectory(prefix="output-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
             options = {"program": program, "words": words, "cwd": str(cwd), "env": env, "timeout_s": timeout_s}
             options["umask"] = _current_umask()
@@ -80,7 +91,7 @@ class _Server:
             return subprocess.CompletedProcess([program, *words], code, out.read_text(), err.read_text())
 
 
-#: servers that run no command now; a thread that finds none starts another
+#: servers that run no command now; if there is none, another one is started
 _idle: list[_Server] = []
 
 

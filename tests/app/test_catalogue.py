@@ -1,4 +1,4 @@
-"""`recipe.list` and `recommend`: no figure without its source, the user's recipes first, unsuitable ones last with the reason."""
+"""`recipe.list` and `recommend`: every figure has its source, and unsuitable recipes a reason."""
 
 import json
 import re
@@ -21,27 +21,23 @@ def catalogue_row(name: str, *proofs: shown.Proof) -> shown.CatalogueRow:
     return shown.CatalogueRow(recipe.load(TOP, name), catalogue.ENTRIES[name], {}, proofs)
 
 
-def test_what_makers_serve_without_a_figure_comes_between_a_report_and_arithmetic() -> None:
+def test_recipe_that_makers_serve_is_ranked_between_reports_and_ceilings() -> None:
     kind, rate, sentence = catalogue_row("gemma-4-26b").evidence
     assert (kind, rate) == ("served", 0.0) and "vllm-project/recipes #916" in sentence and "2026-09-02" in sentence
-    assert (
-        shown.EVIDENCE_ORDER.index("reported")
-        < shown.EVIDENCE_ORDER.index("served")
-        < shown.EVIDENCE_ORDER.index("ceiling")
-    )
+    reported, served, ceiling = map(shown.EVIDENCE_ORDER.index, ("reported", "served", "ceiling"))
+    assert reported < served < ceiling
 
 
-def test_a_recipe_older_than_six_months_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_older_than_six_months_is_marked_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "today", lambda: "2026-11-26")
     old, new, undated = catalogue_row("qwen3.5-35b"), catalogue_row("qwen3.6-35b"), catalogue_row("qwen3-coder-next")
-    assert old.to_json()["old"] and "of 2026-03-05, older than six months" in "\n".join(
-        shown._format_entry(old, hosts_answered=False)
-    )
+    entry = "\n".join(shown._format_entry(old, hosts_answered=False))
+    assert old.to_json()["old"] and "of 2026-03-05, older than six months" in entry
     assert not new.to_json()["old"] and new.to_json()["date"] == "2026-08-31"
     assert undated.to_json()["date"] is None and not undated.to_json()["old"]
 
 
-def test_every_shipped_recipe_is_known_and_every_report_has_a_source() -> None:
+def test_catalogue_has_every_shipped_recipe_and_a_source_for_every_figure() -> None:
     assert set(catalogue.ENTRIES) == set(recipe.names(TOP))
     for name, entry in catalogue.ENTRIES.items():
         assert entry.model == recipe.load(TOP, name).file.model.id
@@ -50,15 +46,10 @@ def test_every_shipped_recipe_is_known_and_every_report_has_a_source() -> None:
         assert entry.served is None or (entry.served.source and entry.served.date)
 
 
-def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_one() -> None:
-    measured = catalogue_row(
-        "qwen3.5-35b", shown.Proof("spark1", "2026-11-01", 44.0), shown.Proof("spark1", "2026-11-02", None)
-    )
-    assert measured.evidence == (
-        "proved",
-        44.0,
-        "44 tok/s measured on spark1, 2026-11-01, with this image, model and arguments",
-    )
+def test_evidence_is_measured_reported_a_ceiling_or_unknown() -> None:
+    proofs = shown.Proof("spark1", "2026-11-01", 44.0), shown.Proof("spark1", "2026-11-02", None)
+    measured = "44 tok/s measured on spark1, 2026-11-01, with this image, model and arguments"
+    assert catalogue_row("qwen3.5-35b", *proofs).evidence == ("proved", 44.0, measured)
     kind, rate, sentence = catalogue_row("qwen3.5-35b").evidence
     assert (kind, rate) == ("reported", 47.0) and "ai-muninn.com" in sentence and "2026-03-05" in sentence
     kind, rate, sentence = catalogue_row("llama-3.1-8b").evidence
@@ -66,42 +57,35 @@ def test_a_measurement_of_yours_comes_before_a_report_and_a_ceiling_is_called_on
     assert catalogue_row("glm-4.7-flash").evidence[:2] == ("unknown", 0.0)
 
 
-def evaluate_fit(name: str, memory_gib: float, reserve_gib: float = 4) -> tuple[str, str]:
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "reserve_gib", "verdict", "reasons"),
+    [
+        ("qwen3-coder-next", 120, 4, "fits", ()),
+        ("qwen3-coder-next", 64, 4, "too large", ("80 GB of weights alone, 4 GiB of 64.0 must stay free",)),
+        ("qwen3-coder-next", 84, 4, "too large", ("74.5 GiB of files, the engine takes 71.4 of 84.0 GiB",)),
+        ("qwen3-coder-next", 120, 24, "too large", ("7.0 on the host's side", "24.0 reserve")),
+        pytest.param("qwen3-coder-next", 0, 4, "unknown", (), id="unknown memory"),
+        pytest.param("glm-4.7-flash", 120, 4, "unknown", (), id="unknown size of the weights"),
+        pytest.param("gpt-oss-120b-gguf", 120, 4, "unknown", (), id="unknown memory of the engine"),
+        pytest.param("gpt-oss-120b-gguf", 60, 4, "too large", (), id="weights larger than the memory"),
+    ],
+)
+def test_fit(name: str, memory_gib: float, reserve_gib: float, verdict: str, reasons: tuple[str, ...]) -> None:
     fit = shown._evaluate_fit(catalogue_row(name), HostMemory(int(memory_gib * GIB), reserve_gib), StartFacts())
-    return fit.verdict, fit.why
+    assert fit.verdict == verdict
+    assert all(reason in fit.why for reason in reasons)
 
 
-def test_what_does_not_fit_says_so() -> None:
-    assert evaluate_fit("qwen3-coder-next", 120)[0] == "fits"
-    verdict, why = evaluate_fit("qwen3-coder-next", 64)
-    assert verdict == "too large" and "80 GB of weights alone, 4 GiB of 64.0 must stay free" in why
-    verdict, why = evaluate_fit("qwen3-coder-next", 84)
-    assert verdict == "too large" and "74.5 GiB of files, the engine takes 71.4 of 84.0 GiB" in why
-    verdict, why = evaluate_fit("qwen3-coder-next", 120, reserve_gib=24)
-    assert verdict == "too large" and "7.0 on the host's side" in why and "24.0 reserve" in why
-
-
-def test_what_nobody_knows_is_no_yes() -> None:
-    assert evaluate_fit("glm-4.7-flash", 120)[0] == "unknown"  # the size of its weights
-    assert evaluate_fit("gpt-oss-120b-gguf", 120)[0] == "unknown"  # what the engine takes
-    assert evaluate_fit("gpt-oss-120b-gguf", 60)[0] == "too large"  # its weights alone are more
-    assert evaluate_fit("qwen3-coder-next", 0)[0] == "unknown"
-
-
-def test_what_a_sandbox_measured_is_no_figure_of_a_spark() -> None:
+def test_figures_of_the_sandbox_are_simulated_evidence() -> None:
     simulated = shown.Proof("sandbox", "2026-11-01", 47.0, simulated=True)
     assert catalogue_row("qwen3.5-35b", simulated).evidence[0] == "reported"
-    kind, _, sentence = catalogue_row("glm-4.7-flash", simulated).evidence
-    assert kind == "simulated" and sentence == "no figure; the sandbox simulates 47 tok/s"
-    message = catalogue_row("glm-4.7-flash", simulated).to_json()
-    assert message["proved_on"] == [] and message["simulated_on"] == ["sandbox"]
+    row = catalogue_row("glm-4.7-flash", simulated)
+    assert row.evidence[0] == "simulated" and row.evidence[2] == "no figure; the sandbox simulates 47 tok/s"
+    assert row.to_json()["proved_on"] == [] and row.to_json()["simulated_on"] == ["sandbox"]
 
 
-def test_the_memory_of_the_system_is_the_least_held_before_a_start() -> None:
-    rows = [
-        {"before_bytes": before * GIB, "at": float(before)} for before in (110, 60)
-    ]  # another server ran before the 2nd
-    defaults = {
+def test_system_memory_is_the_minimum_held_before_a_start() -> None:
+    fields = {
         "name": "a",
         "image": "i",
         "model": "m",
@@ -110,13 +94,14 @@ def test_the_memory_of_the_system_is_the_least_held_before_a_start() -> None:
         "lowest_bytes": 1,
         "after_bytes": 1,
     }
-    starts = [StartMemory(**{**defaults, **row}) for row in rows]
+    # another server ran before the second start
+    starts = [StartMemory(**fields, at=float(before), before_bytes=before * GIB) for before in (110, 60)]
     row = shown._system_memory(starts, 120 * GIB)
     assert (row.size_bytes, row.about) == (10 * GIB, "host") and row.source.startswith("held before a verified start")
     assert shown._system_memory((), 120 * GIB) == SYSTEM_ROW
 
 
-def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: SandboxProject) -> None:  # noqa: F811
+def test_server_verified_on_the_sandbox_is_listed_and_ranked_with_its_source(desk: SandboxProject) -> None:  # noqa: F811
     desk.deployed()
     result = desk.run("recipe.list", "--host", "sandbox", "--json")
     data = {recipe["recipe"]: recipe for recipe in json.loads(result.out)["recipes"]}
@@ -131,21 +116,21 @@ def test_a_server_that_was_verified_on_the_host_counts_as_proved(desk: SandboxPr
     assert "llama-3.1-8b" not in ranked.out
     assert "The memory of qwen3.6-35b-nvfp4:" in ranked.out and "held before a verified start" in ranked.out
     ranked = desk.run("recommend", "--host", "sandbox", "--for", "coding", "--json")
-    message = {recipe["recipe"]: recipe for recipe in json.loads(ranked.out)["recipes"]}
-    rows = {row["name"]: row for row in message["qwen3.5-35b"]["budget"]["rows"]}
+    budgets = {recipe["recipe"]: recipe["budget"] for recipe in json.loads(ranked.out)["recipes"]}
+    rows = {row["name"]: row for row in budgets["qwen3.5-35b"]["rows"]}
     assert rows["host's side"]["source"].startswith("measured") and not rows["host's side"]["assumed"]
     refused = desk.run("recommend", "--host", "sandbox", "--for", "codin")
     assert refused.code == 5 and "Did you mean `coding`?" in refused.err
 
 
-def test_the_figures_of_a_shipped_recipe_are_not_told_of_another_model_under_its_name(desk: SandboxProject) -> None:  # noqa: F811
+def test_shipped_figures_are_not_used_for_another_model_under_the_same_name(desk: SandboxProject) -> None:  # noqa: F811
     desk.edit("recipes/qwen3.5-35b.yml", "id: Qwen/Qwen3.5-35B-A3B-FP8", "id: acme/Tiny-30B")
     rows = {recipe["recipe"]: recipe for recipe in json.loads(desk.run("recipe.list", "--json").out)["recipes"]}
     assert rows["qwen3.5-35b"]["evidence"] == "unknown" and rows["qwen3.5-35b"]["weights_gb"] is None
     assert rows["qwen3.5-35b-200k"]["evidence"] == "reported"
 
 
-def test_a_recipe_that_cannot_be_read_is_named_and_the_others_are_listed(desk: SandboxProject) -> None:  # noqa: F811
+def test_invalid_recipes_are_reported_and_the_others_listed(desk: SandboxProject) -> None:  # noqa: F811
     shipped = len(recipe.names(TOP))
     (desk.root / "recipes/broken.yml").write_text("image: x\nmodel: : y\n")
     (desk.root / "recipes/wrong.yml").write_text("image: x\nmodle: y\n")

@@ -1,75 +1,51 @@
 """`model.inspect` as a user calls it: folders, files, and a local hub on 127.0.0.1."""
 
 import json
+import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from invoke.program import Program
 
-from sparkwright.cli import namespace
+from tests import commands
 from tests.engines.configs import DATA
 from tests.remote.sshd import free_port
 
-ELSEWHERE = "a search for 'mamba' and similar names would return"
+NAME_SEARCH = "a search for 'mamba' and similar names would return"
 
 
-@dataclass
-class CommandResult:
-    code: int
-    out: str
-    err: str
-
-
-class Inspect(Protocol):
-    def __call__(self, *words: str, hub: str = ..., token: str = ...) -> CommandResult: ...
-
-
-@pytest.fixture
-def inspect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Inspect:
-    """Run the command in this process, as the installed program does."""
-
-    def run(*words: str, hub: str = "http://127.0.0.1:9", token: str = "") -> CommandResult:
-        for name, value in {"HF_ENDPOINT": hub, "HF_TOKEN": token, "no_proxy": "127.0.0.1"}.items():
-            monkeypatch.setenv(name, value)
-        program = Program(name="sparkwright", binary="sparkwright", namespace=namespace)
-        code = 0
-        try:
-            program.run(["sparkwright", "model.inspect", *words])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        result = capsys.readouterr()
-        return CommandResult(code, result.out, result.err)
-
-    return run
+def inspect(*words: str, hub: str = "http://127.0.0.1:9", token: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HF_ENDPOINT": hub, "HF_TOKEN": token, "no_proxy": "127.0.0.1"}
+    return commands.run("model.inspect", *words, cwd=DATA, env=env)
 
 
 class FakeHub(BaseHTTPRequestHandler):
     """A hub with a gated model, a renamed model, and a model that redirects to another server."""
 
     requests: list[tuple[str, str]]
-    elsewhere: str
+    other_url: str
 
     def do_GET(self) -> None:
         self.requests.append((self.path, self.headers.get("Authorization", "")))
-        known = {
+        configs = {
             "/Qwen/Qwen3-Next/resolve/main/config.json": "qwen3-next-80b-a3b-instruct",
             "/Qwen/Qwen3-Next/resolve/refs%2Fpr%2F1/config.json": "qwen3-8b",
         }
-        if self.path in known:
-            return self.answer(200, (DATA / f"{known[self.path]}.json").read_bytes())
+        if self.path in configs:
+            return self.answer(200, (DATA / f"{configs[self.path]}.json").read_bytes())
         if self.path.startswith("/old/name/"):
             return self.answer(307, b"", location="/Qwen/Qwen3-Next/resolve/main/config.json")
         if self.path.startswith("/sent/away/"):
-            return self.answer(302, b"", location=f"{self.elsewhere}/Qwen/Qwen3-Next/resolve/main/config.json")
+            return self.answer(302, b"", location=f"{self.other_url}/Qwen/Qwen3-Next/resolve/main/config.json")
         codes = {"/gated/model/": 403, "/private/model/": 401, "/busy/model/": 503}
         code = next((code for path, code in codes.items() if self.path.startswith(path)), 404)
-        return self.answer(code, b"no", location="")
+        return self.answer(code, b"no")
 
     def answer(self, code: int, body: bytes, location: str = "") -> None:
         self.send_response(code)
@@ -83,83 +59,84 @@ class FakeHub(BaseHTTPRequestHandler):
         pass
 
 
-def start_hub() -> tuple[ThreadingHTTPServer, type[FakeHub], str]:
-    handler = type("OneHub", (FakeHub,), {"requests": [], "elsewhere": ""})
-    server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
+@contextmanager
+def run_hub() -> Iterator[tuple[type[FakeHub], str]]:
+    """Run a hub. Yields its handler class and its URL."""
+    handler = type("RecordingHub", (FakeHub,), {"requests": [], "other_url": ""})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    return server, handler, f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield handler, f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture
 def hub() -> Iterator[tuple[type[FakeHub], str]]:
-    server, handler, url = start_hub()
-    yield handler, url
-    server.shutdown()
-    server.server_close()
+    with run_hub() as running:
+        yield running
 
 
-def test_a_folder_is_inspected_for_a_person(inspect: Inspect, tmp_path: Path) -> None:
+def test_report_on_a_folder(tmp_path: Path) -> None:
     shutil.copy(DATA / "qwen3.5-35b-a3b.json", tmp_path / "config.json")
     result = inspect(str(tmp_path))
-    assert result.code == 0, result.err
-    assert "recurrent: Gated DeltaNet in addition to full attention" in result.out
-    assert "30 of 40 are recurrent" in result.out
-    assert "text_config.layer_types: linear_attention in 30 of 40" in result.out
-    assert "1056 tokens, 2096 with an fp8 KV cache" in result.out
-    assert "0.17.0 and newer" in result.out
-    assert ELSEWHERE not in result.out
+    assert result.returncode == 0, result.stderr
+    for text in (
+        "recurrent: Gated DeltaNet in addition to full attention",
+        "30 of 40 are recurrent",
+        "text_config.layer_types: linear_attention in 30 of 40",
+        "1056 tokens, 2096 with an fp8 KV cache",
+        "0.17.0 and newer",
+    ):
+        assert text in result.stdout
+    assert NAME_SEARCH not in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), [("kimi-linear-48b-a3b-instruct", "dense"), ("granite-4-8b-dense-hybrid", "recurrent")]
+    ("name", "kind"), [("kimi-linear-48b-a3b-instruct", "dense"), ("granite-4-8b-dense-hybrid", "recurrent")]
 )
-def test_where_the_rule_of_thumb_misleads_it_says_so(inspect: Inspect, name: str, rule: str) -> None:
-    assert f"{ELSEWHERE} {rule}" in inspect(str(DATA / f"{name}.json")).out
+def test_misleading_name_of_a_model_is_reported(name: str, kind: str) -> None:
+    assert f"{NAME_SEARCH} {kind}" in inspect(str(DATA / f"{name}.json")).stdout
 
 
-def test_a_program_gets_one_object(inspect: Inspect) -> None:
-    result = json.loads(inspect(str(DATA / "qwen3.5-122b-a10b-nvfp4.json"), "--json").out)
-    assert (result["kind"], result["mechanism"]) == ("recurrent", "Gated DeltaNet")
-    assert (result["recurrent_layers"], result["layers"]) == (36, 48)
-    assert (result["name"], result["model_type"]) == ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe")
-    assert result["evidence"][0] == {"path": "text_config.layer_types", "seen": "linear_attention in 36 of 48"}
-    assert result["substring_rule"] == "recurrent"
-    assert result["block_tokens"] == {"auto": 4176, "fp8": 4176}
-    assert result["vllm"] == {"since": "0.17.0", "until": None, "lacking": "0.16.0"}
+def test_json_report() -> None:
+    report = json.loads(inspect(str(DATA / "qwen3.5-122b-a10b-nvfp4.json"), "--json").stdout)
+    expected = {
+        "kind": "recurrent", "mechanism": "Gated DeltaNet", "recurrent_layers": 36, "layers": 48,
+        "name": "Qwen3_5MoeForConditionalGeneration", "model_type": "qwen3_5_moe", "substring_rule": "recurrent",
+        "block_tokens": {"auto": 4176, "fp8": 4176}, "vllm": {"since": "0.17.0", "until": None, "lacking": "0.16.0"},
+    }  # fmt: skip
+    assert {key: report[key] for key in expected} == expected
+    assert report["evidence"][0] == {"path": "text_config.layer_types", "seen": "linear_attention in 36 of 48"}
 
 
-def test_a_hub_id_is_fetched_with_the_token_in_a_header(inspect: Inspect, hub: tuple[type[FakeHub], str]) -> None:
+def test_model_of_a_hub_is_fetched_with_the_token_in_a_header(hub: tuple[type[FakeHub], str]) -> None:
     handler, url = hub
     result = inspect("Qwen/Qwen3-Next", "--json", hub=url, token="hf_secret")
-    assert json.loads(result.out)["block_tokens"] == {"auto": 544, "fp8": 1072}
+    assert json.loads(result.stdout)["block_tokens"] == {"auto": 544, "fp8": 1072}
     files = ("config.json", "chat_template.jinja", "tokenizer_config.json", "generation_config.json")
     assert handler.requests == [(f"/Qwen/Qwen3-Next/resolve/main/{name}", "Bearer hf_secret") for name in files]
-    assert "hf_secret" not in result.out + result.err
+    assert "hf_secret" not in result.stdout + result.stderr
 
 
-def test_a_revision_is_asked_for(inspect: Inspect, hub: tuple[type[FakeHub], str]) -> None:
+def test_revision_is_fetched(hub: tuple[type[FakeHub], str]) -> None:
     result = inspect("Qwen/Qwen3-Next", "--revision", "refs/pr/1", "--json", hub=hub[1])
-    assert json.loads(result.out)["kind"] == "dense"
+    assert json.loads(result.stdout)["kind"] == "dense"
 
 
-def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
-    inspect: Inspect, hub: tuple[type[FakeHub], str]
-) -> None:
+def test_token_is_sent_to_a_renamed_model_but_not_to_another_server(hub: tuple[type[FakeHub], str]) -> None:
     handler, url = hub
     inspect("old/name", hub=url, token="hf_secret")
     assert {token for _, token in handler.requests} == {"Bearer hf_secret"}
-    other, away, handler.elsewhere = start_hub()
-    try:
-        assert inspect("sent/away", hub=url, token="hf_secret").code == 0
-    finally:
-        other.shutdown()
-        other.server_close()
-    assert away.requests[0] == ("/Qwen/Qwen3-Next/resolve/main/config.json", "")
-    assert {token for _, token in away.requests} == {""}
+    with run_hub() as (other_handler, handler.other_url):
+        assert inspect("sent/away", hub=url, token="hf_secret").returncode == 0
+    assert other_handler.requests[0] == ("/Qwen/Qwen3-Next/resolve/main/config.json", "")
+    assert {token for _, token in other_handler.requests} == {""}
 
 
 @pytest.mark.parametrize(
-    ("model", "token", "code", "sentence"),
+    ("model", "token", "code", "problem"),
     [
         ("gated/model", "", 5, "set HF_TOKEN"),
         ("gated/model", "hf_x", 5, "HF_TOKEN may belong to"),
@@ -168,24 +145,22 @@ def test_the_token_goes_along_to_a_renamed_model_and_to_no_other_server(
         ("busy/model", "", 3, "answered 503"),
     ],
 )
-def test_what_the_hub_refuses_is_one_sentence(
-    inspect: Inspect, hub: tuple[type[FakeHub], str], model: str, token: str, code: int, sentence: str
+def test_refusal_of_the_hub_is_one_sentence(
+    hub: tuple[type[FakeHub], str], model: str, token: str, code: int, problem: str
 ) -> None:
     result = inspect(model, hub=hub[1], token=token)
-    assert result.code == code
-    assert sentence in result.err
-    assert "Traceback" not in result.err
-    assert len(result.err.splitlines()) == 1
+    (line,) = result.stderr.splitlines()
+    assert result.returncode == code and problem in line
 
 
-def test_no_hub_is_unreachable(inspect: Inspect) -> None:
-    result = inspect("org/name", hub=f"http://127.0.0.1:{free_port()}", token="")
-    assert result.code == 3
-    assert "does not answer: Connection refused." in result.err
+def test_absent_hub_is_unreachable() -> None:
+    result = inspect("org/name", hub=f"http://127.0.0.1:{free_port()}")
+    assert result.returncode == 3
+    assert "does not answer: Connection refused." in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("content", "problem"),
     [
         (None, "does not exist"),
         ("{", "this is not JSON"),
@@ -193,15 +168,15 @@ def test_no_hub_is_unreachable(inspect: Inspect) -> None:
         ("\x00", "this is not JSON"),
     ],
 )
-def test_what_is_no_config_is_refused(inspect: Inspect, tmp_path: Path, content: str | None, sentence: str) -> None:
+def test_invalid_config_is_refused(tmp_path: Path, content: str | None, problem: str) -> None:
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     result = inspect(str(tmp_path))
-    assert result.code == 5
-    assert sentence in result.err
+    assert result.returncode == 5
+    assert problem in result.stderr
 
 
-def test_a_token_that_is_none_is_refused_and_not_repeated(inspect: Inspect) -> None:
+def test_invalid_token_is_refused_and_not_printed() -> None:
     result = inspect("org/name", token="hf_\nsecret")
-    assert result.code == 5
-    assert "secret" not in result.err
+    assert result.returncode == 5
+    assert "secret" not in result.stderr
