@@ -1,4 +1,4 @@
-"""Cells of a table of expected command results: "CODE words of the screen".
+"""Cells of a table of expected command results: "CODE TEXT", an exit code and text of the screen.
 
 ` ... ` matches anything, ` | ` separates alternatives.
 """
@@ -7,12 +7,11 @@ import re
 
 
 def matches_cell(cell: str, code: int, screen: str) -> bool:
-    """Return True if an exit code and a screen are as the cell says."""
+    """Return True if an exit code and a screen match the cell."""
     for alternative in cell.split(" | "):
         expected_code, _, expected_text = alternative.partition(" ")
-        if int(expected_code) == code and re.search(
-            ".*".join(map(re.escape, expected_text.split(" ... "))), join_whitespace(screen)
-        ):
+        pattern = ".*".join(map(re.escape, expected_text.split(" ... ")))
+        if int(expected_code) == code and re.search(pattern, join_whitespace(screen)):
             return True
     return False
 

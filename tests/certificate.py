@@ -1,4 +1,4 @@
-"""A self-signed certificate for this machine's loopback."""
+"""A self-signed certificate for loopback."""
 
 import datetime
 import ipaddress
@@ -27,8 +27,8 @@ def write_self_signed(folder: Path) -> tuple[Path, Path]:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    cert, secret = folder / "cert.pem", folder / "key.pem"
-    cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8
-    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    return cert, secret
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    certificate_path, key_path = folder / "cert.pem", folder / "key.pem"
+    certificate_path.write_bytes(certificate.public_bytes(pem))
+    key_path.write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    return certificate_path, key_path

@@ -1,8 +1,8 @@
-"""Selection and order of the tests: four workers, since most tests wait for something, and beside them one for the tests
-that share the Docker Engine and one for those that share the simulated Sparks.
+"""Selection and order of the tests.
 
-`make test` leaves the slow ones out (SLOW, CI_ONLY), `make test-ci` runs some of these too (CI_PARTS), `make test-all` runs all. No failed
-test is run again.
+Four workers run most of them, because most tests wait for something. One more worker runs the tests that share the Docker Engine,
+and one those that share the simulated Sparks. `make test` leaves the slow ones out (SLOW, CI_ONLY), `make test-ci` runs some of
+these too (CI_PARTS), `make test-all` runs all. No failed test is run again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-#: the simulated Sparks, of which there is one per name: never two of these tests at once
+#: tests that share the simulated Sparks: one at a time
 BED = ("tests/bed/",)
-#: one Docker Engine: never two of these at once
+#: tests that share this machine's Docker Engine: one at a time
 DOCKER = (
     "tests/cluster/",
     "tests/registry/",
@@ -46,9 +46,9 @@ DOCKER = (
     "tests/real_llama/test_interim.py",
     "tests/real_llama/test_turns.py",
 )
-#: long files whose tests have a sandbox each: distributed test by test, other files as a whole
+#: long files whose tests have their own sandboxes: their tests are distributed individually, other files as a whole
 ONE_BY_ONE = ("tests/e2e/test_deploy.py", "tests/e2e/test_faults.py", "tests/e2e/test_restart.py")
-#: left to CI by `make test`, since they take half of the time: deploys through each interface, waits for deadlines
+#: left out by `make test`, because they take half of the time, but run by CI: deploys through each interface, waits for deadlines
 CI_ONLY = (
     "tests/api/test_fleet.py",
     "tests/cli/test_system_errors.py",
@@ -70,7 +70,7 @@ CI_ONLY = (
     "tests/sandbox/vllm/test_adapters.py",
     "tests/transport/test_every_client.py",
 )
-#: left to `make test-all` by `make test`: a real engine, registry, sshd, browser or cron, a deploy for each test, many hosts
+#: left out by `make test`: a real engine, registry, sshd, browser or cron, a deploy for each test, many hosts
 SLOW = (
     *BED,
     *DOCKER,
@@ -92,14 +92,14 @@ SLOW = (
     "tests/runner/cluster/",
     "tests/tools/",
 )
-#: files of these folders that `make test` runs all the same
+#: files of these folders that `make test` runs nevertheless
 NOT_SLOW = (
     "tests/e2e/test_deploy.py",
     "tests/remote/test_local.py",
     "tests/remote/ssh/test_ssh_config.py",
 )
-#: slow tests that `make test-ci` and CI run: the most telling ones of each real part. docs/testing.md says what they leave out, and why
-#: (tests/docs/test_testing.py)
+#: slow tests that `make test-ci` and CI run: the most important ones of each real part. docs/testing.md lists the others with reasons;
+#: tests/docs/test_pages.py compares the two
 CI_PARTS = (
     *CI_ONLY,
     # simulated Sparks: ssh, systemd and a Docker Engine in each, a registry
@@ -143,7 +143,7 @@ CI_PARTS = (
     "tests/fleet/test_rolling.py",
     "tests/tools/",
 )
-#: the longest of the quick files: begun first
+#: the longest of the quick files, which are started first
 LONG = (
     "tests/engines/log/test_reader.py", "tests/modules/model/test_hf_model.py", "tests/host/models/test_peer.py",
     "tests/real_llama/", "tests/runner/test_request.py",
@@ -153,21 +153,18 @@ EVERY_FAULT = os.environ.get("SPARKWRIGHT_FAULTS") == "all"
 
 
 def pytest_configure() -> None:
-    """Restore the handler of Ctrl-C, which a shell ignores for background jobs: the commands under test would inherit that."""
+    """Restore the handler of Ctrl-C, which a shell ignores for background jobs, and which the commands under test inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in (
-        "COLUMNS",
-        "LINES",
-    ):  # readline, which pytest imports, exports them to every command behind Python's back
+    for name in ("COLUMNS", "LINES"):  # pytest imports readline, which exports them outside of os.environ
         os.environ.pop(name, None)
         os.unsetenv(name)
-    # a thousand processes that compile the tree anew take a third of all the time
+    # compiling the package again in a thousand processes takes a third of the time
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import files of which no test would run: this saves half of a worker's start."""
+    """Do not import files without selected tests: this saves half of a worker's start."""
     if collection_path.suffix != ".py":
         return None
     options, name = config.option.markexpr, collection_path.relative_to(config.rootpath).as_posix()
@@ -203,13 +200,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def start_order(item: pytest.Item) -> int:
-    """Return the position of a test in the order of the start: the simulated Sparks first, short files last."""
+    """Return a test's position in the order of starts: the simulated Sparks first, short files last."""
     order = (BED, DOCKER, (*SLOW, *CI_ONLY, *LONG))
     return next((n for n, paths in enumerate(order) if item.nodeid.startswith(paths)), len(order))
 
 
 def worker_group(nodeid: str) -> str:
-    """Return the group of tests that one worker runs in order. (xdist's own groups, by mark, do nothing under pytest 9.)"""
+    """Return the group of tests that one worker runs in order. (xdist's groups by mark have no effect under pytest 9.)"""
     for name, folders in (("bed", BED), ("docker", DOCKER)):
         if nodeid.startswith(folders):
             return name
@@ -221,7 +218,7 @@ def worker_group(nodeid: str) -> str:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     from xdist.scheduler import LoadScopeScheduling
 
-    config.option.loadscopereorder = False  # by their number: the bed would come last
+    config.option.loadscopereorder = False  # it sorts by number of tests, which would put the bed last
 
     class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:

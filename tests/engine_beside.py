@@ -1,4 +1,4 @@
-"""A second Docker Engine beside this machine's own."""
+"""A second Docker Engine on this machine."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ import pytest
 
 @contextmanager
 def second_engine(network: Sequence[str], wrapper: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Run an engine for the block. Yields its address and its API; skips the test if none can run here.
+    """Run an engine for the block. Yields its address and its API; skips the test if it can't run here.
 
-    network: options of dockerd. wrapper: words before `dockerd`.
+    network: options of dockerd. wrapper: command that runs `dockerd`.
     """
     import docker
     from docker.errors import DockerException
@@ -25,18 +25,11 @@ def second_engine(network: Sequence[str], wrapper: Sequence[str] = ()) -> Iterat
         pytest.skip("needs dockerd and root")
     folder = Path(tempfile.mkdtemp(prefix="eng-"))  # short: a unix socket's path has a limit
     folders = ("--data-root", f"{folder}/d", "--exec-root", f"{folder}/e", "--pidfile", f"{folder}/p")
-    command = [
-        *wrapper,
-        "dockerd",
-        *folders,
-        "--host",
-        f"unix://{folder}/s",
-        "--iptables=false",
-        "--ip-masq=false",
-        *network,
-    ]
+    options = ("--host", f"unix://{folder}/s", "--iptables=false", "--ip-masq=false", *network)
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*wrapper, "dockerd", *folders, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     client = None
     while client is None and process.poll() is None:
         try:
@@ -46,7 +39,7 @@ def second_engine(network: Sequence[str], wrapper: Sequence[str] = ()) -> Iterat
             client = None
     try:
         if client is None:
-            pytest.skip("a second dockerd does not start here")
+            pytest.skip("a second dockerd does not start on this machine")
         yield f"unix://{folder}/s", client.api
         client.close()
     finally:

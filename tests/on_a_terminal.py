@@ -1,4 +1,4 @@
-"""A command on a pseudo-terminal, where a test types and reads as a person does."""
+"""A command on a pseudo-terminal, with its keyboard input and its screen."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ from pathlib import Path
 from termios import TIOCSWINSZ
 
 PROGRAM = "from sparkwright.cli import main; main()"
-#: moves of the cursor that Rich's live display makes, and any other text
+#: cursor movements of Rich's live display, and other text
 _MOVES = re.compile(r"\x1b\[(\d*)([AK])|\x1b\[\?25[hl]|\r?(\n)|\r|((?:[^\x1b\r\n]|\x1b\[[0-9;]*m)+)")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 
 
 def final_lines(text: str) -> list[str]:
-    """Return the lines that a terminal shows in the end, with their colours: a line is erased before it is written anew."""
+    """Return the lines that a terminal shows at the end, with colours. A line is erased before it is written again."""
     lines, row = [""], 0
     for count, move, newline, words in _MOVES.findall(text):
         if move == "A":
@@ -39,7 +39,7 @@ def final_lines(text: str) -> list[str]:
 
 
 class Screen:
-    """A terminal with a command."""
+    """A terminal on which a command runs."""
 
     def __init__(self, pid: int, master: int) -> None:
         self._pid, self._master = pid, master
@@ -57,11 +57,11 @@ class Screen:
         return [_ESCAPES.sub("", line).rstrip() for line in final_lines(self._raw.decode(errors="replace"))]
 
     def wait_for(self, text: str, timeout_s: float = 60) -> str:
-        """Read until the text comes after the one of the last call. Returns the text between."""
+        """Read until the text appears after that of the previous call. Return the text between them."""
         until_s = time.monotonic() + timeout_s
         while (at := self.seen.find(text, self._read_to)) < 0:
-            if not self._more(until_s):
-                raise AssertionError(f"{text!r} never came. Seen:\n{self.seen}")
+            if not self._read_more(until_s):
+                raise AssertionError(f"{text!r} did not appear. Output:\n{self.seen}")
         between, self._read_to = self.seen[self._read_to : at], at + len(text)
         return between
 
@@ -69,7 +69,7 @@ class Screen:
         os.write(self._master, text.encode())
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, again if nothing happens: a read that is about to begin misses it."""
+        """Press Ctrl-C, repeatedly if needed: a read that is about to begin misses it."""
         for _ in range(20):
             self.type("\x03")
             if select.select([self._master], [], [], 0.5)[0] and b"interrupted" in self._after_echo():
@@ -77,14 +77,14 @@ class Screen:
 
     def _after_echo(self) -> bytes:
         with contextlib.suppress(AssertionError):
-            while b"interrupted" not in self._raw and self._more(time.monotonic() + 1):
+            while b"interrupted" not in self._raw and self._read_more(time.monotonic() + 1):
                 pass
         return self._raw
 
     def wait_for_exit(self, timeout_s: float = 60) -> int:
         """Wait until the command ends, and return its exit code."""
         until_s = time.monotonic() + timeout_s
-        while self._more(until_s):
+        while self._read_more(until_s):
             pass
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
@@ -96,14 +96,14 @@ class Screen:
             os.waitpid(self._pid, 0)
         os.close(self._master)
 
-    def _more(self, until_s: float) -> bool:
+    def _read_more(self, until_s: float) -> bool:
         """Read once. Return False at the end of the output."""
         ready, _, _ = select.select([self._master], [], [], max(0.0, until_s - time.monotonic()))
         if not ready:
-            raise AssertionError(f"nothing more came in time. Seen:\n{self.seen}")
+            raise AssertionError(f"no more output in time:\n{self.seen}")
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # Linux, when the other end is closed
+        except OSError:  # on Linux, if the other end is closed
             return False
         self._raw += data
         return bool(data)

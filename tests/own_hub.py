@@ -1,4 +1,4 @@
-"""The sandbox's hub on loopback, with models of a test beside its own."""
+"""The sandbox's hub on loopback, with additional models."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from sparkwright.sandbox.http_server import Server
 
 @contextmanager
 def serve_models(models: Mapping[str, Mapping[str, bytes]]) -> Iterator[str]:
-    """Serve models for the block. Yields the hub's address. models: the files of each by path, by name."""
+    """Serve models for the block. Yields the hub's address. models: name to path to content."""
     sandbox_content, sandbox_files = hub.file_content, hub.list_files
 
     def content(model: str, path: str, *, moved: bool = False) -> bytes:

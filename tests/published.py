@@ -8,7 +8,7 @@ from referencing import Registry, Resource
 
 from sparkwright.app import json_output
 
-#: one address for all schemas: the references between them are relative
+#: base URL of all schemas, whose references are relative
 BASE = "https://example.org/schemas"
 
 
@@ -26,8 +26,8 @@ def forbid_unknown_fields(schema: Any) -> Any:
         return [forbid_unknown_fields(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: forbid_unknown_fields(part) for name, part in schema.items()}
-    return {"additionalProperties": False, **found} if isinstance(schema.get("properties"), dict) else found
+    strict = {name: forbid_unknown_fields(part) for name, part in schema.items()}
+    return {"additionalProperties": False, **strict} if isinstance(schema.get("properties"), dict) else strict
 
 
 def check_output(command: str, out: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Commands in messages are those that the user would type: `sparkwright ...`, or `invoke ...` where it was started so."""
+"""Commands in messages begin with the program that the user started: `sparkwright`, `invoke` or `inv`."""
 
 import json
 import sys
@@ -23,33 +23,32 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     control.down(tmp_path / ".sandbox")
 
 
-@pytest.mark.parametrize("started", ["sparkwright", "invoke", "inv"])
-def test_every_command_in_a_message_is_one_that_can_be_typed(folder: Path, started: str) -> None:
+@pytest.mark.parametrize("program_name", ["sparkwright", "invoke", "inv"])
+def test_messages_name_commands_of_the_started_program(folder: Path, program_name: str) -> None:
     def run_command(line: str) -> str:
-        completed = commands.run(*line.split(), cwd=folder, program=started)
+        completed = commands.run(*line.split(), cwd=folder, program=program_name)
         return completed.stdout + completed.stderr
 
-    of_the_laptop = run_command("sandbox.fault frobnicate")
-    of_the_host = run_command("verify --host sandbox")
-    of_the_host_as_json = run_command("verify --host sandbox --json")
-    of_a_table = run_command("doctor --host sandbox")
-    recap = json.loads(of_the_host_as_json.splitlines()[-1])
-    assert f"`{started} sandbox.fault`" in of_the_laptop
-    assert f"`{started} deploy --host sandbox`" in of_the_host
-    assert f"`{started} deploy --host sandbox`" in recap["msg"]
-    others = {"sparkwright", "invoke", "inv"} - {started}
-    for item in (of_the_laptop, of_the_host, of_the_host_as_json, of_a_table):
-        assert not [other for other in others for sign in ("`", "→ ") if f"{sign}{other} " in item], item
+    laptop_output = run_command("sandbox.fault frobnicate")
+    host_output = run_command("verify --host sandbox")
+    host_json = run_command("verify --host sandbox --json")
+    table = run_command("doctor --host sandbox")
+    assert f"`{program_name} sandbox.fault`" in laptop_output
+    assert f"`{program_name} deploy --host sandbox`" in host_output
+    assert f"`{program_name} deploy --host sandbox`" in json.loads(host_json.splitlines()[-1])["msg"]
+    others = {"sparkwright", "invoke", "inv"} - {program_name}
+    for output in (laptop_output, host_output, host_json, table):
+        assert not [other for other in others for sign in ("`", "→ ") if f"{sign}{other} " in output], output
 
 
-def test_only_commands_are_put_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_commands_are_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/x/invoke/__main__.py"])
     program.name.cache_clear()
     try:
         assert program.rewrite_commands("`sparkwright plan` shows it, `inv deploy --host a` does") == (
             "`invoke plan` shows it, `invoke deploy --host a` does"
         )
-        for same in ("sparkwright is a tool", "they invoke it", "`sparkwright` alone", "/opt/sparkwright plan"):
-            assert program.rewrite_commands(same) == same
+        for text in ("sparkwright is a tool", "they invoke it", "`sparkwright` alone", "/opt/sparkwright plan"):
+            assert program.rewrite_commands(text) == text
     finally:
         program.name.cache_clear()

@@ -1,4 +1,4 @@
-"""Sockets of a process that has many open: a test run, a laptop with a large fleet."""
+"""Waiting for sockets in a process with many open files, for example with a large fleet."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from sparkwright.ready import wait_for_readable
 
-MIN_HIGH_DESCRIPTOR = 2000  # more than `select.select` takes
+MIN_HIGH_DESCRIPTOR = 2000  # above the limit of `select.select`
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield high, far
 
 
-def test_what_has_arrived_is_seen_and_so_is_the_end(connection: tuple[socket.socket, socket.socket]) -> None:
+def test_data_and_the_end_of_a_connection_are_readable(connection: tuple[socket.socket, socket.socket]) -> None:
     near, far = connection
     assert wait_for_readable([near]) == []
     far.send(b"x")
@@ -32,24 +32,22 @@ def test_what_has_arrived_is_seen_and_so_is_the_end(connection: tuple[socket.soc
     assert wait_for_readable([near], 60) == [near] and near.recv(8) == b""
 
 
-def test_one_that_takes_more_ends_the_wait_and_has_nothing_to_read(
-    connection: tuple[socket.socket, socket.socket],
-) -> None:
+def test_writable_socket_ends_the_wait(connection: tuple[socket.socket, socket.socket]) -> None:
     near, far = connection
     assert wait_for_readable([near], 60, writers=[near]) == []
     far.send(b"x")
     assert wait_for_readable([near, far], 60, writers=[near]) == [near]
 
 
-def test_a_pipe_by_its_number() -> None:
-    out, into = os.pipe()
-    with os.fdopen(out, "rb"), os.fdopen(into, "wb", buffering=0) as file:
-        assert wait_for_readable([out]) == []
+def test_pipe_is_given_by_its_descriptor() -> None:
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb"), os.fdopen(write_end, "wb", buffering=0) as file:
+        assert wait_for_readable([read_end]) == []
         file.write(b"x")
-        assert wait_for_readable([out], 60) == [out]
+        assert wait_for_readable([read_end], 60) == [read_end]
 
 
-def test_a_closed_one_is_an_error(connection: tuple[socket.socket, socket.socket]) -> None:
+def test_closed_socket_is_an_error(connection: tuple[socket.socket, socket.socket]) -> None:
     near, _ = connection
     near.close()
     with pytest.raises(ValueError, match="file descriptor"):

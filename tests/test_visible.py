@@ -1,4 +1,4 @@
-"""Untrusted text reaches no terminal as a control sequence."""
+"""Control and invisible characters in untrusted text are escaped."""
 
 import json
 
@@ -21,20 +21,20 @@ from sparkwright.visible import escape_invisible, escape_json, one_line
         ("yes\U000e0069\U000e0066", "yes\\U000e0069\\U000e0066"),
     ],
 )
-def test_a_control_character_is_shown_and_not_sent(text: str, shown: str) -> None:
+def test_control_and_invisible_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_invisible(text) == shown
 
 
-def test_one_line_stays_one_line() -> None:
+def test_one_line_escapes_newlines_and_tabs() -> None:
     assert one_line("a\nb\tc") == "a\\nb\\tc"
 
 
 @pytest.mark.parametrize("text", ["a\u202eb", "\U000e0069", "\x7f", "\xad"])
-def test_json_means_the_same_with_its_unseen_characters_escaped(text: str) -> None:
+def test_json_with_escaped_characters_has_the_same_value(text: str) -> None:
     shown = escape_json(json.dumps(text, ensure_ascii=False))
     assert shown == escape_invisible(shown)
     assert json.loads(shown) == text
 
 
-def test_what_is_cut_is_counted() -> None:
+def test_number_of_omitted_characters_is_shown() -> None:
     assert escape_invisible("a" * 100, max_chars=10) == "a" * 10 + "... (90 more characters)"

@@ -1,22 +1,20 @@
-"""Tab in a real shell: commands, options, and the names of the project's hosts, recipes and playbooks."""
+"""Completion in real shells: commands, options, and the names of the project's hosts, recipes and playbooks."""
 
 import os
 import pty
 import select
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from sparkwright.project import starter
+from tests import commands
 
-BIN = Path(sys.executable).parent / "sparkwright"
 SHELLS = ("bash", "zsh", "fish")
 
-#: what stands before the cursor, with some of what must be offered, and some that must not
+#: text before the cursor, some expected completions, and some that must not be offered
 TYPED = [
     ("dep", {"deploy"}, {"doctor"}),
     ("bench.s", {"bench.smoke", "bench.serve", "bench.sweep"}, {"bench.ab"}),
@@ -42,17 +40,15 @@ TYPED = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the scripts, and files whose names are not valid for hosts, recipes or playbooks."""
-    project = tmp_path_factory.mktemp("lab")
-    starter.write_starter(project)
+def folder(folder: Path) -> Path:
+    """Add the scripts to the project, and files whose names are not valid for hosts, recipes or playbooks."""
     for name in ("hosts/$(touch oops).yml", "hosts/a b.yml", "hosts/\x1b[31m.yml", "notes.html"):
-        (project / name).write_text("")
-    (project / "deeper").mkdir()
+        (folder / name).write_text("")
+    (folder / "deeper").mkdir()
     for shell in SHELLS:
-        result = subprocess.run([BIN, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
-        (project / f"completion.{shell}").write_text(result.stdout)
-    return project
+        script = commands.run_process(commands.PROGRAM, "completion", shell, cwd=folder).stdout
+        (folder / f"completion.{shell}").write_text(script)
+    return folder
 
 
 COMPLETION_SCRIPTS = {
@@ -64,12 +60,12 @@ COMPLETION_SCRIPTS = {
         printf '%s\\n' "${COMPREPLY[@]}"
         [[ ${#COMPREPLY[@]} -gt 0 ]] || compgen -f -- "${COMP_WORDS[COMP_CWORD]}"  # what `-o default` does
         """,
-    # the completion system itself wants a terminal: what it is given stands for it
+    # zsh's completion system needs a terminal; these functions replace it
     "zsh": """
         compdef() { :; }
         functions[compdef]=$functions[compdef]
         compset() { :; }
-        compadd() { shift; for one; do [[ $one == $current* ]] && print -r -- $one; done; return 0; }
+        compadd() { shift; for word; do [[ $word == $current* ]] && print -r -- $word; done; return 0; }
         _files() { print -rl -- $words[CURRENT]*(N); }
         source "$1/completion.zsh"
         words=(sparkwright ${(s: :)2}); [[ $2 == *' ' ]] && words+=('')
@@ -80,47 +76,45 @@ COMPLETION_SCRIPTS = {
 }
 
 
-def list_completions(shell: str, folder: Path, typed: str, *, where: str = ".") -> set[str]:
+SHELL_COMMANDS = {
+    "bash": ("bash", "-c", COMPLETION_SCRIPTS["bash"], "bash"),
+    "zsh": ("zsh", "-fc", COMPLETION_SCRIPTS["zsh"], "zsh"),
+    "fish": ("fish", "--no-config", "-c", COMPLETION_SCRIPTS["fish"]),
+}
+
+
+def list_completions(shell: str, folder: Path, typed: str, *, cwd: str = ".") -> set[str]:
     """Return the completions of a shell for the text after `sparkwright `, without descriptions."""
     if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
-    words = {
-        "bash": ["bash", "-c", COMPLETION_SCRIPTS[shell], "bash"],
-        "zsh": ["zsh", "-fc", COMPLETION_SCRIPTS[shell], "zsh"],
-    }
-    env = {**os.environ, "HOME": str(folder), "PATH": f"{BIN.parent}:{os.environ['PATH']}"}
-    result = subprocess.run(
-        [*words.get(shell, ["fish", "--no-config", "-c", COMPLETION_SCRIPTS[shell]]), str(folder), typed],
-        cwd=folder / where, env=env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        pytest.skip(f"{shell} is not installed")
+    env = {"HOME": str(folder), "PATH": f"{commands.PROGRAM.parent}:{os.environ['PATH']}"}
+    result = commands.run_process(*SHELL_COMMANDS[shell], str(folder), typed, cwd=folder / cwd, **env)
     assert not result.stderr, result.stderr
     return {line.partition("\t")[0] for line in result.stdout.splitlines() if line}
 
 
-@pytest.mark.parametrize(("typed", "wanted", "others"), TYPED, ids=[row[0] for row in TYPED])
+@pytest.mark.parametrize(("typed", "expected", "excluded"), TYPED, ids=[row[0] for row in TYPED])
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_offers_what_can_be_typed(
-    shell: str, folder: Path, typed: str, wanted: set[str], others: set[str]
-) -> None:
+def test_completions(shell: str, folder: Path, typed: str, expected: set[str], excluded: set[str]) -> None:
     completions = list_completions(shell, folder, typed)
-    assert wanted <= completions and not others & completions, completions
+    assert expected <= completions and not excluded & completions, completions
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_files_name_is_neither_run_nor_shown(shell: str, folder: Path) -> None:
+def test_invalid_file_name_is_neither_run_nor_offered(shell: str, folder: Path) -> None:
     completions = list_completions(shell, folder, "deploy --host ")
     assert completions == {"spark1", "sandbox", "lab", "all"}
     assert not (folder / "oops").exists()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_names_are_those_of_the_project_above_and_none_elsewhere(shell: str, folder: Path, tmp_path: Path) -> None:
-    assert "spark1" in list_completions(shell, folder, "deploy --host sp", where="deeper")
-    assert list_completions(shell, folder, "deploy --host ", where=str(tmp_path)) == {"all"}
+def test_names_come_from_the_project_of_the_current_folder(shell: str, folder: Path, tmp_path: Path) -> None:
+    assert "spark1" in list_completions(shell, folder, "deploy --host sp", cwd="deeper")
+    assert list_completions(shell, folder, "deploy --host ", cwd=str(tmp_path)) == {"all"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_a_value_after_an_equals_sign(shell: str, folder: Path) -> None:
+def test_completion_of_a_value_after_an_equals_sign(shell: str, folder: Path) -> None:
     typed = "deploy --host = sp" if shell == "bash" else "deploy --host=sp"  # bash gives three words
     assert {item.rpartition("=")[2] for item in list_completions(shell, folder, typed)} == {"spark1"}
 
@@ -151,19 +145,16 @@ def read_until(terminal: int, text: str) -> str:
     return output
 
 
-def test_zsh_takes_the_script_from_its_startup_file(folder: Path) -> None:
+def test_zsh_loads_the_script_from_its_startup_file(folder: Path) -> None:
     if shutil.which("zsh") is None:
-        pytest.skip("no zsh here")
+        pytest.skip("zsh is not installed")
     line = 'eval "$(cat completion.zsh)" && print $_comps[sparkwright]'
-    env = {**os.environ, "HOME": str(folder)}
-    result = subprocess.run(
-        ["zsh", "-fc", line], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
-    )
+    result = commands.run_process("zsh", "-fc", line, cwd=folder, HOME=str(folder))
     assert (result.stdout, result.stderr) == ("_sparkwright\n", "")
 
 
-def test_an_unknown_shell_is_refused_with_those_there_are(folder: Path) -> None:
-    result = subprocess.run([BIN, "completion", "tcsh"], capture_output=True, text=True, timeout=60, check=False)
+def test_unknown_shell_is_refused(tmp_path: Path) -> None:
+    result = commands.run("completion", "tcsh", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (5, "")
     assert result.stderr == "no completion for 'tcsh'. Shells: bash, zsh, fish.\n"
 
@@ -179,7 +170,7 @@ print(sorted({"pydantic", "fabric", "rich"} & set(sys.modules)))
 """
 
 
-def test_it_is_printed_without_the_heavy_libraries() -> None:
+def test_script_is_printed_without_heavy_imports(tmp_path: Path) -> None:
     """It is called in ~/.bashrc, so each new terminal waits for it."""
-    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
-    assert result.stdout == "[]\n"
+    result = commands.run_process(sys.executable, "-c", PROGRAM, cwd=tmp_path)
+    assert result.stdout == "[]\n", result.stderr

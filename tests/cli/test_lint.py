@@ -9,7 +9,7 @@ from tests import commands
 RECIPE = "recipes/qwen3.5-35b.yml"
 
 
-def test_recipes_as_shipped_are_one_line_until_one_of_them_is_edited(tmp_path: Path) -> None:
+def test_unchanged_recipes_are_summarized_and_an_edited_one_is_reported(tmp_path: Path) -> None:
     starter.write_starter(tmp_path)
     fresh = commands.run("lint", cwd=tmp_path)
     assert fresh.returncode == 0 and re.match(r"(\d+) recipes: 0 errors, 0 warnings; \1 as shipped", fresh.stdout)

@@ -1,9 +1,8 @@
-"""Untrusted texts on the screen: no markup, no lines of their own, no control characters."""
+"""Text on the screen: untrusted text is printed without markup, extra lines and control characters; long lines are wrapped."""
 
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.text import Text
@@ -18,25 +17,12 @@ from sparkwright.console.events.live_lines import LiveTaskLines
 from sparkwright.console.events.summary import ServerSummary, Summary
 from sparkwright.console.terminal import build_console
 from sparkwright.errors import Failed
+from tests.console.samples import print_events, task_event
 
 MARKUP = "[/red] [bold]x[/bold] :smile: [link=http://evil]here[/link]"
 
 
-def task_finished(**fields: Any) -> dict[str, Any]:
-    defaults = {
-        "host": "spark1",
-        "task": "t",
-        "name": "look",
-        "module": "m",
-        "status": "ok",
-        "msg": "",
-        "fix": "",
-        "diff": [],
-    }
-    return {"event": "task_finished", **defaults, "data": {}, "seconds": 0.1, "register": "", **fields}
-
-
-def test_progress_may_say_anything() -> None:
+def test_markup_in_progress_is_printed_as_text() -> None:
     out = io.StringIO()
     live = LiveTaskLines(console=build_console(file=out, force_terminal=True, width=200, force_interactive=True))
     live.set_hosts(["spark1"])
@@ -48,11 +34,11 @@ def test_progress_may_say_anything() -> None:
     assert "\x1b]8" not in out.getvalue()
 
 
-def test_no_text_of_one_host_looks_like_a_line_of_another() -> None:
+def test_text_of_a_host_can_not_imitate_a_line_of_another() -> None:
     printed: list[str] = []
     lines = TaskLines(write=lambda style, text: printed.extend(text.splitlines()))
     lines.set_hosts(["spark1", "spark2"])
-    lines.on(task_finished(msg="fine\nok       spark2  everything"))
+    lines.on(task_event(msg="fine\nok       spark2  everything"))
     lines.on({"event": "note", "host": "spark1", "task": "", "text": "a\nfailed   spark2  no"})
     lines.on({"event": "raw", "host": "spark1", "text": "b\nspark2 : ok=1"})
     for name in ("spark2", "failed"):
@@ -60,22 +46,20 @@ def test_no_text_of_one_host_looks_like_a_line_of_another() -> None:
     assert all(line.startswith(" " * 17) for line in printed if "spark2" in line)
 
 
-def test_two_huge_texts_are_not_compared_line_by_line() -> None:
-    printed: list[str] = []
-    lines = TaskLines(diff=True, write=lambda style, text: printed.append(text))
+def test_diff_of_two_huge_texts_is_short() -> None:
     before, after = ("\n".join(f"{n % 7} {side}" for n in range(60_000)) for side in "ab")
-    lines.on(task_finished(status="changed", diff=[{"field": "f", "before": before, "after": after}]))
-    assert len(printed) < 10
+    task = task_event(status="changed", diff=[{"field": "f", "before": before, "after": after}])
+    assert len(print_events(lambda write: TaskLines(diff=True, write=write), ["spark1"], [task])) < 10
 
 
 @pytest.mark.parametrize("name", ["/red] [bold]x", MARKUP, "$\\frac{1}{0"])
-def test_a_name_in_results_is_no_markup(name: str) -> None:
+def test_markup_in_a_name_of_results_is_printed_as_text(name: str) -> None:
     out = io.StringIO()
     summary.print_results(Results.model_validate({"name": name, "experiment": "serve", "notes": [name]}), out)
     assert out.getvalue().count(name) == 2
 
 
-def test_a_printed_text_is_visible_and_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_and_json_stays_valid(capsys: pytest.CaptureFixture[str]) -> None:
     print_text("a\x1b]52;c;aGk=\x07\x9b")
     print_json_line({"\x1b": "\x9b\u202e", "n": float("nan")})
     text, data = capsys.readouterr().out.splitlines()
@@ -83,12 +67,12 @@ def test_a_printed_text_is_visible_and_json_stays_json(capsys: pytest.CaptureFix
     assert json.loads(data) == {"\\x1b": "\\x9b\\u202e", "n": None}
 
 
-def test_an_error_quotes_nothing_that_a_terminal_acts_on() -> None:
+def test_control_characters_in_an_error_are_escaped() -> None:
     error = Failed("the host said \x1b]0;x\x07.", where="spark1\x1b[2J", fix="\x9b")
     assert str(error) == "spark1\\x1b[2J: the host said \\x1b]0;x\\x07. \\x9b"
 
 
-def test_a_saved_log_is_read_without_its_colours_and_commands(
+def test_colours_and_control_characters_of_a_saved_log_are_not_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log").write_bytes(b"\x1b[36mINFO\x1b[0m ready\n10 %\r100 %\n\x1b]52;c;aGk=\x07\n")
@@ -98,21 +82,20 @@ def test_a_saved_log_is_read_without_its_colours_and_commands(
 
 
 @pytest.mark.parametrize("codes", [[99], [0, -1], [0, 7, 2]])
-def test_a_code_that_is_none_is_a_failure(codes: list[int]) -> None:
+def test_unknown_exit_code_is_a_failure(codes: list[int]) -> None:
     assert worst_exit_code(codes) == 1
 
 
-def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_the_summary_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     """The served name comes from a recipe, which may be another user's."""
     out = io.StringIO()
     live = LiveTaskLines(console=build_console(file=out, width=200))
+    name = "m\x1b]52;c;aGk=\x07\u202e"
     for write in (print_plain, live.write):
         panel = Summary(write)
-        panel.set_server(
-            ServerSummary("spark1", "r", "a:b", "o/m", "", "m\x1b]52;c;aGk=\x07\u202e", "http://spark1:8000")
-        )
-        panel.on(task_finished(module="verify_health", msg="serves"))
-        panel.on(task_finished(module="grant_restart", status="changed", diff=[{"field": "last good state"}]))
+        panel.set_server(ServerSummary("spark1", "r", "a:b", "o/m", "", name, "http://spark1:8000"))
+        panel.on(task_event(module="verify_health", msg="serves"))
+        panel.on(task_event(module="grant_restart", status="changed", diff=[{"field": "last good state"}]))
         panel.on({"event": "recap", "host": "spark1", "exit": 0})
         panel.close()
     live.close()
@@ -121,10 +104,7 @@ def test_the_panel_of_a_strange_recipe_is_no_command_to_the_terminal(capsys: pyt
         assert not set("\x1b\x07\u202e") & set(output)
 
 
-# Sentences on a terminal are wrapped at words; what is copied from them stays whole.
-
-
-def test_a_finding_hangs_below_its_text_and_its_command_is_not_divided() -> None:
+def test_continuation_lines_of_a_finding_are_indented_and_a_command_is_not_split() -> None:
     line = "  info    recipes/a.yml:43: thinking is on. Why: `sparkwright explain reasoning-truncates-answers`."
     assert wrap_hanging(line, 60) == [
         "  info    recipes/a.yml:43: thinking is on. Why:",
@@ -132,13 +112,13 @@ def test_a_finding_hangs_below_its_text_and_its_command_is_not_divided() -> None
     ]
 
 
-def test_a_table_of_a_budget_hangs_below_its_last_column() -> None:
+def test_continuation_lines_of_a_table_begin_at_its_last_column() -> None:
     line = "     69.1  KV cache and computation  gpu-memory-utilization 0.85 of 119.7 GiB, less the weights"
     first, *rest = wrap_hanging(line, 76)
     assert first.endswith("0.85 of 119.7") and rest == [" " * 37 + "GiB, less the weights"]
 
 
-def test_a_digest_that_is_longer_than_the_line_is_left_whole(
+def test_digest_that_is_longer_than_the_line_is_not_split(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -147,7 +127,7 @@ def test_a_digest_that_is_longer_than_the_line_is_left_whole(
     assert capsys.readouterr().out == f"served\n{image}\n"
 
 
-def test_text_to_copy_and_a_pipe_are_not_wrapped(
+def test_output_to_a_pipe_and_text_to_copy_are_not_wrapped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sentence = "word " * 30 + "end"

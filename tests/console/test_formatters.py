@@ -3,13 +3,13 @@
 from sparkwright.console import formatters
 
 
-def test_an_amount_says_its_unit_once() -> None:
+def test_unit_of_an_amount_is_printed_once() -> None:
     assert formatters.format_progress(64, 128, "tokens") == "64 of 128 tokens"
     assert formatters.format_progress(1.2e9, 9e9, "bytes") == "1.2 GB of 9.0 GB"
     assert formatters.format_progress(3, 0, "bytes") == "3 B"
 
 
-def test_a_digest_keeps_its_first_twelve_characters_and_a_long_text_its_first_line() -> None:
+def test_digests_and_long_texts_are_shortened() -> None:
     assert formatters.truncate_value("repo@sha256:" + "ab" * 32) == "repo@sha256:abababababab…"
     assert formatters.truncate_value("a\nb") == "a⏎b"
     assert len(formatters.truncate_value("x" * 500)) == 88

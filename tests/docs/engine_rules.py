@@ -1,6 +1,6 @@
-"""The table of what each engine's rules cover, and why one has no rule where another has: docs/engine-rules.md.
+"""The table of the rules of each engine by concept, with a reason where there is none: docs/engine-rules.md.
 
-    python -m tests.docs.engine_rules        # writes it
+    python -m tests.docs.engine_rules        # writes the page
 
 A cell that is a rule's name is checked against the engine's rules; anything else is the reason why there is none.
 """
@@ -12,130 +12,78 @@ from sparkwright.engines import budget, container_rules, engine
 
 PAGE = Path(__file__).parents[2] / "docs" / "engine-rules.md"
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "llama_cpp": "llama.cpp", "openai": "another server"}
-#: for an engine that is known by its interface only
+#: reason for an engine with unknown flags
 UNREAD = "its flags are not read"
-VLLM_ONLY = "vLLM's own"
-LLAMA_ONLY = "llama.cpp's own"
-#: what is covered: the rules of vLLM, SGLang, llama.cpp, another server. Several rules are separated by spaces
+#: the rules of vLLM, SGLang, llama.cpp and another server for each concept, separated by spaces, or the reason why there is none
 CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     "a flag that the release does not have": ("unknown-flag", "unknown-flag", "unknown-flag", UNREAD),
-    "a value that the flag does not take": (
-        "flag-value switch-with-value",
-        "flag-value",
-        "flag-value",
-        UNREAD,
-    ),
+    "a value that the flag does not take": ("flag-value switch-with-value", "flag-value", "flag-value", UNREAD),
     "a flag without effect": (
-        "ignored-flag config-file-switches",
-        "speculation",
-        "none is known: it reads a flag or refuses it",
+        "ignored-flag config-file-switches", "speculation", "none is known: it uses a flag or refuses it", UNREAD,
+    ),
+    "an environment variable without effect": (
+        "unread-variable", "its variables by release are not known", "one for each flag, listed in an image's help",
         UNREAD,
     ),
-    "a variable that nothing reads": (
-        "unread-variable",
-        "its variables by release were not read",
-        "each flag has one; an image's help lists them",
-        UNREAD,
+    "too little memory left for the host": (
+        "memory-budget memory-utilization", "memory-budget", "memory-budget", "memory-budget",
     ),
-    "the share of memory that leaves the host too little": (
-        "memory-budget memory-utilization",
-        "memory-budget",
-        "memory-budget",
-        "memory-budget",
-    ),
-    "memory that is unknown before the start": (
-        "memory-utilization", "memory-unset", "fit-shrinks", "memory-unknown",
-    ),
-    "a model that is downloaded past spark.lock": ("downloads", "downloads", "downloads", "see code-of-others"),
-    "a parser's file that nothing pins": ("plugin-unpinned", "it takes none", "it takes none", "see code-of-others"),
+    "memory that is unknown before the start": ("memory-utilization", "memory-unset", "fit-shrinks", "memory-unknown"),
+    "a model download that spark.lock does not pin": ("downloads", "downloads", "downloads", "see code-of-others"),
+    "a parser plugin that is not pinned": ("plugin-unpinned", "no plugins", "no plugins", "see code-of-others"),
     "an API key in arguments or log": (
-        "api-key-in-arguments key-in-log",
-        "api-key-in-arguments",
-        "api-key-in-arguments",
-        "secret-in-command",
+        "api-key-in-arguments key-in-log", "api-key-in-arguments", "api-key-in-arguments", "secret-in-command",
     ),
     "a port open to the network without a key": (
         "open-to-network", "open-to-network", "open-to-network", "open-to-network",
     ),
     "a server that checks can't reach": ("out-of-reach", "out-of-reach", "out-of-reach", "out-of-reach"),
-    "no way to see a stall": ("metrics can't be turned off", "no-metrics", "no-metrics", "no-heartbeat"),
+    "a stall that can't be detected": ("metrics can't be turned off", "no-metrics", "no-metrics", "no-heartbeat"),
     "an image without kernels for a GB10": ("cuda13-image", "image-kernels", "cuda12-image", "not known"),
     "a release that is newer than the tables": ("newer-release", "newer-release", "newer-release", "not known"),
     "a moving or frozen tag": ("moving-tag frozen-nightly", "moving-tag", "moving-tag", "not known"),
     "a model that this release does not load": (
-        "architecture-support",
-        "its registry was not asked",
-        "the GGUF names it; its start tells",
-        "not known",
+        "architecture-support", "its registry was not read", "named in the GGUF; reported by its start", "not known",
     ),
-    "the model as a file": (
-        "a folder is served",
-        "a folder is served",
-        "model-file",
-        "the path is in its own command",
-    ),
+    "the model as a file": ("a folder is served", "a folder is served", "model-file", "the path is in its own command"),
     "a context longer than the model's": (
-        "model-length stretched-context",
-        "model-length",
-        "it lowers the length by itself and the check of a started server tells",
-        "not known",
+        "model-length stretched-context", "model-length",
+        "it lowers the length, which the check after the start reports", "not known",
     ),
     "slots, steps and their budget": (
-        "explicit-chunked-prefill unchunked-budget seqs-over-budget block-over-budget",
-        "it fits them by itself",
-        "slot-context",
-        "not known",
+        "explicit-chunked-prefill unchunked-budget seqs-over-budget block-over-budget", "adjusted by the engine",
+        "slot-context", "not known",
     ),
     "layers of a recurrent model": (
         "mamba-cache-mode prefix-caching-needs-chunked-prefill seqs-over-mamba-blocks kv-scales-on-hybrid",
-        "it sizes the state cache by itself; the log of a start that fails says which of two flags to change",
-        "no setting of its own",
+        "it sizes the state cache; the log of a failed start names the flag to change", "no setting of its own",
         "not known",
     ),
     "experts for each token other than the model's": (
-        "experts-per-token",
-        "its overrides are not read",
-        "experts-per-token",
-        "not known",
+        "experts-per-token", "its overrides are not read", "experts-per-token", "not known",
     ),
     "tool calls and reasoning": (
         "tool-calls reasoning-truncates-answers template-value-as-text parser-of-the-model",
-        "one flag each, whose values flag-value knows; the probes of a start tell the rest",
-        "on by default, by the model's template; the probes of a start tell the rest",
-        "the probes of a start tell",
+        "one flag each, checked by flag-value; the rest by the probes of a start",
+        "on by default, by the model's template; the rest is checked by the probes of a start",
+        "checked by the probes of a start",
     ),
     "speculation": (
-        "speculation speculation-without-layers quantised-drafter",
-        "speculation",
-        "speculation",
-        "not known",
+        "speculation speculation-without-layers quantised-drafter", "speculation", "speculation", "not known",
     ),
     "weights that load slowly or twice": (
-        "weights-loading",
-        "not measured on a GB10",
-        "load-mode: see unknown-flag",
-        "not known",
+        "weights-loading", "not measured on a GB10", "load-mode: see unknown-flag", "not known",
     ),
-    "layers or caches on the CPU": (
-        "not possible by flags that are common",
-        "not possible",
-        "layers-on-cpu",
-        "not known",
-    ),
+    "layers or caches on the CPU": ("not possible with common flags", "not possible", "layers-on-cpu", "not known"),
     "types of the KV cache that need another option": ("flag-value", "flag-value", "quantised-v-cache", "not known"),
     "idle work": ("none is known", "idle-spin", "none is known", "not known"),
     "several hosts": (
         "parallel parallel-backend parallel-experts parallel-heads parallel-layers parallel-multiplied "
         "parallel-pipeline-model parallel-pipeline-release parallel-release gid-index",
-        "refused: sparkwright starts it on one host only",
-        "refused: sparkwright starts it on one host only",
-        "refused",
+        "refused: sparkwright starts it on one host only", "refused: sparkwright starts it on one host only", "refused",
     ),
     "Ascend": (
-        "ascend-budget ascend-exclusive ascend-scheduler",
-        "not supported there",
-        "not supported there",
-        "not known",
+        "ascend-budget ascend-exclusive ascend-scheduler", "not supported there", "not supported there", "not known",
     ),
     "the container": (" ".join(container_rules.RULES),) * 4,
 }  # fmt: skip
@@ -148,7 +96,7 @@ Each row is a concept; each cell has the engine's rules for it (`sparkwright exp
 
 
 def rule_names(name: str) -> set[str]:
-    """Return the names of an engine's rules, with those for every engine."""
+    """Return the names of an engine's rules, including those for all engines."""
     return {
         *(rule for rules in engine.get_engine(name).advice.RULES for rule in rules),
         *budget.RULES,
@@ -157,17 +105,16 @@ def rule_names(name: str) -> set[str]:
 
 
 def named_rules(name: str) -> Iterator[str]:
-    """Yield the rules of an engine that the table names."""
-    at = list(ENGINES).index(name)
+    """Yield the rules of an engine that are in the table."""
+    column = list(ENGINES).index(name)
     every = set().union(*map(rule_names, ENGINES))
     for row in CONCEPTS.values():
-        words = row[at].split()
+        words = row[column].split()
         if set(words) <= every:
             yield from words
 
 
 def render_page() -> str:
-    """Return the page."""
     lines = ["| | " + " | ".join(ENGINES.values()) + " |", "|---" * (len(ENGINES) + 1) + "|"]
     every = set().union(*map(rule_names, ENGINES))
     for concept, row in CONCEPTS.items():

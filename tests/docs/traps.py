@@ -18,7 +18,7 @@ DATA = Path(__file__).with_name("traps.yml")
 #: number of traps in the registry
 REGISTERED = 124
 #: minimum numbers of traps in scope, and of those that are prevented or named
-MIN_IN_REACH, FLOOR = 80, 64
+MIN_IN_SCOPE, MIN_MET = 80, 64
 
 Answer = Literal["prevented", "named", "seen", "silent", "out"]
 MET: tuple[Answer, ...] = ("prevented", "named")
@@ -40,8 +40,8 @@ class Trap:
     answer: Answer
     #: how it is prevented or detected; the reason if it is silent or out of scope
     how: str
-    tests: tuple[str, ...] = ()  # pytest's names, without parameters
-    rules: tuple[str, ...] = ()  # of lint
+    tests: tuple[str, ...] = ()  # names without parameters
+    rules: tuple[str, ...] = ()  # names of lint rules
 
     @property
     def row(self) -> str:
@@ -63,24 +63,22 @@ def load_traps() -> tuple[Trap, ...]:
 
 
 def is_missing(test: str) -> bool:
-    """Return True if a test does not exist."""
     path, _, name = test.partition("::")
     file = TOP / path
     return not file.is_file() or not re.search(rf"^(?:async )?def {re.escape(name)}\(", file.read_text(), re.MULTILINE)
 
 
-def traps_in_reach() -> list[Trap]:
+def traps_in_scope() -> list[Trap]:
     """Return the traps that are in scope for this project."""
     return [trap for trap in load_traps() if trap.answer != "out"]
 
 
 def render_page() -> str:
-    """Return the page."""
-    reachable = traps_in_reach()
+    in_scope = traps_in_scope()
     counts = {answer: sum(trap.answer == answer for trap in load_traps()) for answer in get_args(Answer)}
     met = sum(counts[answer] for answer in MET)
     lines = [
-        HEAD.format(registered=REGISTERED, reach=len(reachable), met=met, share=met / REGISTERED, **counts),
+        HEAD.format(registered=REGISTERED, reach=len(in_scope), met=met, share=met / REGISTERED, **counts),
         "| no. | trap | result | how | tests and rules |\n|---|---|---|---|---|",
         *(trap.row for trap in load_traps()),
     ]

@@ -1,6 +1,7 @@
-"""The state of many hosts: rows, plain lines, and the table of a terminal."""
+"""The output of a run on many hosts: rows, plain lines, plans, stages, and the table of a terminal."""
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,52 +12,40 @@ from sparkwright.console.events.live_lines import HostTable
 from sparkwright.console.events.plan_groups import PlanGroups
 from sparkwright.console.events.stage_lines import StageLines
 from sparkwright.protocol.events import Event, event
-
-COUNTS = {"ok": 3, "changed": 0, "failed": 0, "skipped": 0, "unreachable": 0}
-
-
-def host_finished(host: str, code: int = 0, **more: Any) -> Event:
-    return event("host_finished", host=host, **{**COUNTS, "exit": code, "seconds": 61, "msg": "", **more})
+from tests.console import samples
+from tests.console.samples import Subscriber, print_events
 
 
-def task_event(host: str, kind: str = "task_finished", **more: Any) -> Event:
-    defaults = {
-        "task": "t1",
-        "name": "Start it",
-        "module": "started",
-        "status": "ok",
-        "msg": "",
-        "seconds": 1,
-        "data": {},
-    }
-    return event(kind, host=host, **{**defaults, **more})
+def host_finished(host: str, code: int = 0, **fields: Any) -> Event:
+    return samples.host_event("host_finished", host, exit=code, **fields)
 
 
-def make_board(*events: Event, hosts: tuple[str, ...] = ("s1", "s2"), clock_s: float = 0) -> Board:
-    value = Board(clock=lambda: clock_s)
-    value.set_hosts(list(hosts))
+def task_event(host: str, kind: str = "task_finished", **fields: Any) -> Event:
+    return samples.task_event(kind, **{"host": host, "name": "Start it", "seconds": 1, **fields})
+
+
+def make_board(*events: Event, hosts: tuple[str, ...] = ("s1", "s2")) -> Board:
+    board = Board(clock=lambda: 0)
+    board.set_hosts(list(hosts))
     for item in events:
-        value.on(item)
-    return value
+        board.on(item)
+    return board
 
 
-def test_a_row_follows_its_host() -> None:
-    value = make_board(event("run_started", host="s1"), task_event("s1", "task_started"))
-    assert (value.rows["s1"].verdict, value.rows["s1"].stage, value.rows["s2"].verdict) == (
-        "running",
-        "Start it",
-        "waiting",
-    )
-    value.on(event("progress", host="s1", done=5e8, total=1e9, unit="bytes", text="a file"))
-    assert value.rows["s1"].progress == " 50%  500.0 MB of 1.0 GB"
-    value.on(event("waiting", host="s1"))
-    assert (value.rows["s1"].verdict, value.rows["s1"].stage, value.rows["s1"].progress) == ("waiting", "", "")
-    value.clock = lambda: 75
-    assert (value.took_s(value.rows["s1"]), value.took_s(value.rows["s2"])) == (75, None)
+def test_row_follows_its_host() -> None:
+    board = make_board(event("run_started", host="s1"), task_event("s1", "task_started"))
+    row, other = board.rows["s1"], board.rows["s2"]
+    assert (row.verdict, row.stage, other.verdict) == ("running", "Start it", "waiting")
+    board.on(event("progress", host="s1", done=5e8, total=1e9, unit="bytes", text="a file"))
+    assert row.progress == " 50%  500.0 MB of 1.0 GB"
+    board.on(event("waiting", host="s1"))
+    assert (row.verdict, row.stage, row.progress) == ("waiting", "", "")
+    board.clock = lambda: 75
+    assert (board.took_s(row), board.took_s(other)) == (75, None)
 
 
 @pytest.mark.parametrize(
-    ("code", "more", "verdict"),
+    ("code", "counts", "verdict"),
     [
         (0, {}, "ok"),
         (0, {"changed": 2}, "changed"),
@@ -67,44 +56,32 @@ def test_a_row_follows_its_host() -> None:
         (5, {}, "refused"),
     ],
 )
-def test_how_it_ended_is_a_word(code: int, more: dict[str, Any], verdict: str) -> None:
-    assert make_board(host_finished("s1", code, **more)).rows["s1"].verdict == verdict
+def test_verdict_of_a_finished_host(code: int, counts: dict[str, Any], verdict: str) -> None:
+    assert make_board(host_finished("s1", code, **counts)).rows["s1"].verdict == verdict
 
 
-def test_a_failed_host_whose_old_server_is_back_says_so() -> None:
-    value = make_board(task_event("s1", module="grant_restart_previous", status="changed"), host_finished("s1", 1))
-    assert value.rows["s1"].verdict == "failed, restored"
+def test_verdict_of_a_failed_host_with_a_restored_server() -> None:
+    board = make_board(task_event("s1", module="grant_restart_previous", status="changed"), host_finished("s1", 1))
+    assert board.rows["s1"].verdict == "failed, restored"
 
 
-def test_where_there_is_no_room_those_that_matter_are_shown_in_their_order() -> None:
+def test_running_and_failed_hosts_are_shown_first_if_space_is_limited() -> None:
     hosts = tuple(f"s{n}" for n in range(100))
-    value = make_board(host_finished("s90", 1), event("run_started", host="s50"), host_finished("s3"), hosts=hosts)
-    shown = [row.host for row in value.select_rows(4)]
+    board = make_board(host_finished("s90", 1), event("run_started", host="s50"), host_finished("s3"), hosts=hosts)
+    shown = [row.host for row in board.select_rows(4)]
     assert {"s50", "s90"} <= set(shown) and "s3" not in shown
     assert shown == sorted(shown, key=lambda name: int(name[1:]))
-    assert value.totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"
+    assert board.totals() == "100 hosts: 97 waiting, 1 ok, 1 running, 1 failed"
 
 
 def print_lines(*events: Event) -> list[str]:
-    printed: list[str] = []
-    value = HostLines(write=lambda _, text: printed.append(text.rstrip()))
-    value.set_hosts(["s1", "s22"])
-    for item in events:
-        value.on(item)
-    value.close()
-    return printed
+    return print_events(lambda write: HostLines(write=write), ("s1", "s22"), events)
 
 
-def test_a_log_gets_one_line_a_host_with_what_was_proved() -> None:
+def test_log_has_one_line_per_host_with_the_measured_rate() -> None:
     proof = task_event("s1", module="smoke_test", msg="52 tok/s")
-    printed = print_lines(
-        task_event("s1", "task_started"),
-        proof,
-        host_finished("s1", changed=3),
-        host_finished("s22"),
-        event("alive", host="s1"),
-    )
-    assert printed == [
+    ends = host_finished("s1", changed=3), host_finished("s22")
+    assert print_lines(task_event("s1", "task_started"), proof, *ends, event("alive", host="s1")) == [
         "changed      s1    1m01s  52 tok/s",
         "ok           s22   1m01s  ok=3",
         "",
@@ -112,26 +89,20 @@ def test_a_log_gets_one_line_a_host_with_what_was_proved() -> None:
     ]
 
 
-def test_a_sandbox_is_named_once_however_many_plays_it_runs() -> None:
-    pending = event("run_started", host="s1", run="r", play="p", sandbox=True)
-    assert (
-        len(
-            [
-                line
-                for line in print_lines(pending, pending, host_finished("s1"), host_finished("s22"))
-                if "is the sandbox" in line
-            ]
-        )
-        == 1
-    )
+def test_sandbox_is_named_once_for_several_plays() -> None:
+    started = event("run_started", host="s1", run="r", play="p", sandbox=True)
+    printed = print_lines(started, started, host_finished("s1"), host_finished("s22"))
+    assert sum("is the sandbox" in line for line in printed) == 1
 
 
-def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there_too() -> None:
-    failed = task_event(
-        "s1", status="failed", msg="no.", fix="Do this.", where="playbooks/a.yml:3", data={"evidence": ["x"]}
-    )
-    lost = event("recap", host="s22", **{**COUNTS, "exit": 3, "seconds": 0, "msg": "s22: unreachable: silent."})
-    printed = print_lines(failed, host_finished("s1", 1, msg="no. Do this."), host_finished("s1", 1), lost)
+def failure(host: str, evidence: str = "x") -> list[Event]:
+    fields = {"msg": "no.", "fix": "Do this.", "where": "playbooks/a.yml:3", "data": {"evidence": [evidence]}}
+    return [task_event(host, status="failed", **fields), host_finished(host, 1, msg="no. Do this.")]
+
+
+def test_failure_is_printed_with_its_details_and_an_unreachable_host_with_the_reason() -> None:
+    unreachable = samples.host_event("recap", "s22", exit=3, seconds=0, msg="s22: unreachable: silent.")
+    printed = print_lines(*failure("s1"), host_finished("s1", 1), unreachable)
     assert printed[:4] == [
         "failed       s1    1m01s  no.",
         "             → Do this.",
@@ -141,26 +112,22 @@ def test_a_failure_brings_what_is_known_of_it_and_a_host_nobody_reached_is_there
     assert "unreachable  s22    0.0s  s22: unreachable: silent." in printed
 
 
-def test_a_failure_with_the_very_words_of_an_earlier_one_is_not_told_again() -> None:
-    def failed(host: str, evidence: str) -> list[Event]:
-        message = {"msg": "no.", "fix": "Do this.", "where": "playbooks/a.yml:3", "data": {"evidence": [evidence]}}
-        return [task_event(host, status="failed", **message), host_finished(host, 1, msg="no. Do this.")]
-
-    same, other = (print_lines(*failed("s1", "x"), *failed("s22", evidence)) for evidence in ("x", "y"))
+def test_same_failure_of_another_host_is_not_repeated() -> None:
+    same, other = (print_lines(*failure("s1"), *failure("s22", evidence)) for evidence in ("x", "y"))
     assert same[4:5] == ["failed       s22   1m01s  same reason as s1"] and same.count("             → Do this.") == 1
     assert other[4:7] == ["failed       s22   1m01s  no.", "             → Do this.", "             | y"]
 
 
-def test_the_table_of_a_terminal_ends_with_every_host_and_what_was_not_done() -> None:
+def test_table_ends_with_every_host_and_the_reason_of_the_stop() -> None:
     out = io.StringIO()
     table = HostTable(console=Console(file=out, force_terminal=True, width=100, height=10, highlight=False))
     hosts = [f"s{n}" for n in range(30)]
     table.set_hosts(hosts)
-    for host in hosts[:29]:
-        table.on(host_finished(host, 1 if host == "s28" else 0, msg="it broke" if host == "s28" else ""))
-    rolled = {"playbook": "restart", "done": hosts[:28], "earlier": [], "failed": ["s28"], "unreachable": []}
-    more = {"not_begun": ["s29"], "why": "s28 failed", "resume": "invoke restart --resume"}
-    table.on(event("rolled", host="", **rolled, **more))
+    for host in hosts[:28]:
+        table.on(host_finished(host))
+    table.on(host_finished("s28", 1, msg="it broke"))
+    ends = {"done": hosts[:28], "earlier": [], "failed": ["s28"], "unreachable": [], "not_begun": ["s29"]}
+    table.on(event("rolled", host="", playbook="restart", **ends, why="s28 failed", resume="invoke restart --resume"))
     table.close()
     end = out.getvalue().split("HOST")[-1]
     assert all(f"{host} " in end for host in hosts)
@@ -181,44 +148,43 @@ def plan_events(*hosts: str, before: int = 8, after: int = 6) -> list[Event]:
     ]
 
 
-def test_a_plan_shows_hosts_whose_changes_are_alike_once_and_nothing_that_is_equal() -> None:
-    printed: list[str] = []
-    groups = PlanGroups(write=lambda style, text: printed.append(text))
+def print_plan(hosts: list[str], *events: Event) -> list[str]:
+    def create(write: Callable[[str, str], None]) -> Subscriber:
+        return PlanGroups(write=write)
+
+    return [line.strip() for line in print_events(create, hosts, events)]
+
+
+def test_plan_groups_hosts_with_the_same_changes() -> None:
     many = [f"s{n:02}" for n in range(48)]
-    groups.set_hosts([*many, "other", "same"])
-    for item in (*plan_events(*many), *plan_events("other", before=4), host_finished("same")):
-        groups.on(item)
-    groups.close()
-    assert printed[0] == "48 hosts: --max-num-seqs 8 -> 6"
-    assert printed[1].strip() == f"{', '.join(many[:12])} and 36 more"
-    assert printed[2:] == [
+    events = (*plan_events(*many), *plan_events("other", before=4), host_finished("same"))
+    assert print_plan([*many, "other", "same"], *events) == [
+        "48 hosts: --max-num-seqs 8 -> 6",
+        f"{', '.join(many[:12])} and 36 more",
         "other: --max-num-seqs 4 -> 6",
         "1 host without changes: same",
         "50 hosts: 49 would change, 1 ok",
     ]
 
 
-def test_a_plan_says_a_reason_once_with_all_its_hosts() -> None:
-    printed: list[str] = []
-    groups = PlanGroups(write=lambda style, text: printed.append(text))
-    groups.set_hosts(["s1", "s2"])
-    for host in ("s1", "s2"):
-        groups.on(host_finished(host, 5, msg="the port is taken."))
-    groups.close()
-    assert printed == ["refused: s1 and s2: the port is taken.", "2 hosts: 2 refused"]
+def test_plan_groups_hosts_with_the_same_refusal() -> None:
+    hosts = ["s1", "s2"]
+    refusals = [host_finished(host, 5, msg="the port is taken.") for host in hosts]
+    assert print_plan(hosts, *refusals) == ["refused: s1 and s2: the port is taken.", "2 hosts: 2 refused"]
 
 
-def test_the_stages_of_several_hosts_begin_with_the_hosts_name() -> None:
+def test_stages_of_several_hosts_begin_with_the_host_and_are_wrapped() -> None:
     out = io.StringIO()
     lines = StageLines(console=Console(file=out, width=80, force_terminal=False))
-    lines.set_hosts(["s1", "spark2"])
-    for host in ("s1", "spark2"):
+    hosts = ["s1", "spark2"]
+    lines.set_hosts(hosts)
+    for host in hosts:
         lines.on(task_event(host, "task_started", stage="prepare"))
-    for host in ("s1", "spark2"):
+    for host in hosts:
         lines.on(task_event(host, stage="prepare", proof=True, msg=f"{'every word of it ' * 6}ends"))
         lines.on(task_event(host, "task_started", stage="stop"))
         lines.on(task_event(host, stage="stop", status="changed", name="Stop it"))
-        lines.on(event("recap", host=host, **{**COUNTS, "exit": 0, "seconds": 3, "msg": ""}))
+        lines.on(samples.host_event("recap", host, seconds=3))
     lines.close()
     output = out.getvalue().splitlines()
     assert [line[:17].rstrip() for line in output if line.startswith("✓")] == [

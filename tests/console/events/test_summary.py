@@ -8,7 +8,7 @@ from sparkwright.console.events.summary import ServerSummary, Summary
 
 
 @pytest.mark.parametrize(("worker", "panel"), [(0, True), (1, False), (2, False)])
-def test_a_cluster_serves_when_all_its_members_are_as_they_should_be(worker: int, panel: bool) -> None:
+def test_cluster_has_a_panel_if_all_its_members_succeeded(worker: int, panel: bool) -> None:
     printed: list[str] = []
     summary = Summary(lambda style, text: printed.append(text))
     served = ServerSummary("one", "r", "i", "m", "", "name", "http://one:8000", cluster="pair", members=("one", "two"))
