@@ -137,13 +137,13 @@ docs: .venv/.installed
 picture: .venv/.installed
 	$(BIN)/python -m tools.picture
 
-# beside Ansible and pyinfra, which it installs into .bench/peers; needs root and sshd, some minutes
+# a deploy without changes to the bed (`make bed`)
 bench: .venv/.installed-test
-	$(BIN)/python benchmarks/noop_over_ssh.py
+	$(BIN)/python -m benchmarks.noop_over_ssh
 
 # bench-fleet, bench-health, bench-logs, bench-models, bench-restart, bench-status ...: docs/benchmarks.md
 bench-%: .venv/.installed-test
-	$(BIN)/python benchmarks/$*.py
+	$(BIN)/python -m benchmarks.$*
 
 clean:
 	rm -rf .venv .molecule .release .site site dist

@@ -1,11 +1,12 @@
-"""What a cluster's start costs beyond the engine's own: two simulated Sparks, whose ranks meet over this machine's loopback.
+"""The cost of a cluster's start beyond the engine's own: two simulated Sparks, whose ranks meet over loopback.
 
     make bench-cluster_start
 
-The floor is the ranks' own start in the same run: `docker start` of both at once, into memory that is free, until the head
-gives a token, which it does when the slower one has joined. Beside it stand `invoke restart` and `invoke deploy` of a changed
-flag: from the first rank's start until that token, and the whole time in which no client was answered. The ranks start at once
-here, so that what is left is the tool's: meeting at barriers, proving what is gone. In turns, medians of RUNS.
+The lower bound is the ranks' own start in the same run: `docker start` of both at once, with free memory, until the head
+generates a token, which it does when the slower rank has joined. Compared with it are `restart`, and `deploy` of a changed
+flag: the time from the first rank's start until that token, and the whole time without an answer. The ranks start at once here,
+so that the difference is the tool's: barriers, and the proof that containers, processes and memory are gone. Alternating,
+medians of RUNS.
 """
 
 from __future__ import annotations
@@ -16,10 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-TOP = Path(__file__).parent.parent
-sys.path.insert(0, str(TOP))
 
 from tests.e2e.conftest import CommandResult
 from tests.e2e.pair.project import HOSTS, NAME, PairProject, pair_project
@@ -28,74 +25,69 @@ from benchmarks.restart import LINGERS_S, Client
 
 RUNS = 5
 STARTS = ("Start the worker", "Start the head")
+#: seconds of the start, and without an answer
+Times = tuple[float, float]
 
 
 def main() -> None:
-    """Print the lower bound, and a line for each way to start."""
+    """Print the lower bound, and a line for each command."""
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     with pair_project() as desk:
         desk.deployed()
-        ways = {"restart": lambda: restarted(desk), "deploy of a change": lambda: changed(desk)}
-        floors, found = list[tuple[float, float]](), {name: list[tuple[float, float]]() for name in ways}
+        actions = {"restart": restart, "deploy of a change": deploy_change}
+        floors, times = list[Times](), {name: list[Times]() for name in actions}
         for _ in range(RUNS):
-            floors.append(alone(desk))
-            for name, act in ways.items():
-                found[name].append(started(desk, act))
-    start_s, outage_s = medians(floors)
+            floors.append(measure_ranks(desk))
+            for name, action in actions.items():
+                times[name].append(measure_command(desk, action))
+    floor_s, floor_outage_s = medians(floors)
     print(f"{'':<20} {'start':>8} {'adds':>8} {'worst':>8} {'no answer':>10} {'adds':>8}")
-    print(f"{'the ranks alone':<20} {start_s:>7.2f}s {'':>8} {'':>8} {outage_s:>9.2f}s")
-    for name, rows in found.items():
-        own_s, own_outage_s = medians(rows)
-        worst_s = max(start for start, _ in rows) - start_s
+    print(f"{'the ranks alone':<20} {floor_s:>7.2f}s {'':>8} {'':>8} {floor_outage_s:>9.2f}s")
+    for name, rows in times.items():
+        start_s, outage_s = medians(rows)
+        worst_s = max(start for start, _ in rows) - floor_s
         print(
-            f"{name:<20} {own_s:>7.2f}s {own_s - start_s:>7.2f}s {worst_s:>7.2f}s "
-            f"{own_outage_s:>9.2f}s {own_outage_s - outage_s:>7.2f}s"
+            f"{name:<20} {start_s:>7.2f}s {start_s - floor_s:>7.2f}s {worst_s:>7.2f}s "
+            f"{outage_s:>9.2f}s {outage_s - floor_outage_s:>7.2f}s"
         )
 
 
-def alone(desk: PairProject) -> tuple[float, float]:
-    """Return the seconds from `docker start` of both ranks to a token, and those without an answer, less the stopped time."""
+def measure_ranks(desk: PairProject) -> Times:
+    """Return the seconds from `docker start` of both ranks to a token, and those without an answer, minus the stopped time."""
     with Client(desk.port) as client:
         for host in HOSTS:
             desk.engine_of(host).api.stop(NAME, timeout=60)
         stopped_s = time.time()
         time.sleep(LINGERS_S)
-        again_s = time.time()
+        started_s = time.time()
         for host in reversed(HOSTS):
             desk.engine_of(host).api.start(NAME)
-    return client.answered_s - again_s, client.outage_s - (again_s - stopped_s)
+    return client.answered_s - started_s, client.outage_s - (started_s - stopped_s)
 
 
-def started(desk: PairProject, act: Callable[[], CommandResult]) -> tuple[float, float]:
-    """Return the same for a command of the tool: from the first rank's start to a token, and without an answer."""
+def measure_command(desk: PairProject, action: Callable[[PairProject], CommandResult]) -> Times:
+    """Return the seconds from the first rank's start to a token, and those without an answer. A failure ends the benchmark."""
     with Client(desk.port) as client:
-        rows = [json.loads(line) for line in act().out.splitlines()]
-    begun_s = min(one["time"] for one in rows if one["event"] == "task_started" and one["name"] in STARTS)
-    return client.answered_s - begun_s, client.outage_s
+        result = action(desk)
+    if not result.proved:
+        sys.exit(result.out[-1500:] + result.err[-1500:])
+    events = [json.loads(line) for line in result.out.splitlines()]
+    started_s = min(row["time"] for row in events if row["event"] == "task_started" and row["name"] in STARTS)
+    return client.answered_s - started_s, client.outage_s
 
 
-def restarted(desk: PairProject) -> CommandResult:
-    """Run `invoke restart`."""
-    return proved(desk.run("restart", "--host", "sandbox-pair", "--json"))
+def restart(desk: PairProject) -> CommandResult:
+    return desk.run("restart", "--host", "sandbox-pair", "--json")
 
 
-def changed(desk: PairProject) -> CommandResult:
-    """Run `invoke deploy` with another flag."""
+def deploy_change(desk: PairProject) -> CommandResult:
     desk.change()
-    return proved(desk.deploy())
+    return desk.deploy()
 
 
-def proved(answer: CommandResult) -> CommandResult:
-    """Return a verified answer; any other ends the benchmark."""
-    if not answer.proved:
-        sys.exit(answer.out[-1500:] + answer.err[-1500:])
-    return answer
-
-
-def medians(rows: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the medians of both columns."""
-    first, second = (statistics.median(column) for column in zip(*rows, strict=True))
-    return first, second
+def medians(rows: list[Times]) -> Times:
+    starts, outages = zip(*rows, strict=True)
+    return statistics.median(starts), statistics.median(outages)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that adds a round-trip time, and counts connections and round trips."""
+"""A TCP proxy on loopback that adds a delay, and counts connections and round trips."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Seen:
-    """The traffic that passed through."""
+class Counts:
+    """The traffic that passed through. turns: changes of direction to upstream, i.e. round trips."""
 
     connections: int = 0
     turns: int = 0
@@ -19,10 +19,10 @@ class Seen:
 
 
 class DelayProxy:
-    """target: a port of 127.0.0.1. rtt_s: what a round trip takes more. port: where it listens."""
+    """target: a port of 127.0.0.1. rtt_s: added to each round trip. port: on which it listens."""
 
     def __init__(self, target: int, rtt_s: float) -> None:
-        self.seen = Seen()
+        self.counts = Counts()
         self._target = target
         self._one_way_s = rtt_s / 2
         self._loop = asyncio.new_event_loop()
@@ -33,23 +33,26 @@ class DelayProxy:
         self.port = int(server.sockets[0].getsockname()[1])
 
     async def _serve(self, up: asyncio.StreamReader, down: asyncio.StreamWriter) -> None:
-        self.seen.connections += 1
-        far, away = await asyncio.open_connection("127.0.0.1", self._target)
-        for writer in (down, away):
-            writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.counts.connections += 1
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._target)
+        for stream in (down, writer):
+            stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         last = [""]
-        await asyncio.gather(
-            self._pump(up, away, "up", last), self._pump(far, down, "down", last), return_exceptions=True
-        )
+        pumps = self._pump(up, writer, "up", last), self._pump(reader, down, "down", last)
+        await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str, last: list[str]) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: str, last: list[str]
+    ) -> None:
+        """Forward bytes with the delay. last: the direction of the newest bytes, which both pumps share."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         sender = asyncio.create_task(self._deliver(queue, sink))
         while data := await _read(source):
-            if last[0] != way:
-                self.seen.turns += way == "up"
-                last[0] = way
-            setattr(self.seen, f"bytes_{way}", getattr(self.seen, f"bytes_{way}") + len(data))
+            if last[0] != direction:
+                self.counts.turns += direction == "up"
+                last[0] = direction
+            name = f"bytes_{direction}"
+            setattr(self.counts, name, getattr(self.counts, name) + len(data))
             queue.put_nowait((self._loop.time() + self._one_way_s, data))
         queue.put_nowait((self._loop.time() + self._one_way_s, b""))
         await sender

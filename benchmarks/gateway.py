@@ -1,15 +1,15 @@
 """The latency that the gateway adds: first token and each chunk, direct and through it, at 1, 16 and 64 streams.
 
-make bench-gateway                            (needs haproxy and a C compiler; two minutes)
+make bench-gateway (needs haproxy and a C compiler; two minutes)
 
-The server is exact_server.c, whose chunks say when they were sent; the client is one epoll loop that reads, and looks at what it
-read afterwards: a server and clients that take the processor from each other, and from HAProxy, would be what is measured.
-The ways take turns in one run, for what else the machine does changes between two. A model with two servers has both of
-them on one port; what it costs beside one with a single server is that its requests are kept to be sent again. The aim: the
-first token at most 0.5 ms later, a chunk at most 0.1 ms, by /v1/messages as by chat. "A client" has a key of its own, one of a
-hundred, all limits, and its tokens counted: its chunks pass a filter in Lua. The streams of a round begin evenly
-over the length of one, as those of clients that ask on and on; the last rows show what a burst costs, all within 20 ms.
-Then short answers, of one chunk, to the key for all and to a client: the hundred keys cost at most 0.1 ms of a request's time.
+The server is exact_server.c, whose chunks have the time at which they were sent. The client is one epoll loop that parses what
+it read only afterwards, because a server and clients that compete with HAProxy for the CPU would dominate the measurement. The
+ways alternate in one run, because the machine's load differs between runs. A model with two servers has both on one port; its
+requests are kept to be sent again, which a single server's are not. The goal: the first token at most 0.5 ms later, a chunk at
+most 0.1 ms, for /v1/messages as for chat. "A client" has a key of its own, one of a hundred, all limits, and its tokens are
+counted: its chunks pass a filter in Lua. The streams of a round begin evenly spread over the length of one, as with continuous
+clients; the last rows show the cost of a burst, all within 20 ms. Then follow short answers, of one chunk, with the key for all
+and with a client's: the hundred keys cost at most 0.1 ms of a request's time.
 """
 
 from __future__ import annotations
@@ -30,30 +30,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-TOP = Path(__file__).parent.parent
-sys.path.insert(0, str(TOP))
-
 import psutil
 
-from benchmarks import measuring
+from benchmarks import common, measuring
 from sparkwright.engines import api_paths
 from sparkwright.engines.vllm.http import PATHS as VLLM
 from sparkwright.gateway import clients, operations, render
 from sparkwright.gateway.model import Client, Gateway, Model, Upstream
 
 CHUNKS, EVERY_S = 30, 0.02
-#: streams, in how many seconds they all begin, rounds of each way
+#: streams, seconds in which they all begin, rounds of each way
 SHAPES = ((1, CHUNKS * EVERY_S, 40), (16, CHUNKS * EVERY_S, 8), (64, CHUNKS * EVERY_S, 6), (64, EVERY_S, 6))
 PORT = 18393
-AIM_MS = {"first token": 0.5, "chunk": 0.1}
+GOALS_MS = {"first token": 0.5, "chunk": 0.1}
 DIRECT, ONE, TWO, MESSAGES, COUNTED = "direct", "one-server", "two-servers", "/v1/messages", "client"
-#: requests with a short answer, with the key for all and with a client's
+#: ways of requests with a short answer: with the key for all, and with a client's
 SHORT, SHORT_COUNTED = "short", "short-client"
-#: number of clients with keys and limits; short requests at once, in how many seconds they begin, rounds of each way; the aim, ms
-CLIENTS, SHORT_SHAPE, SHORT_AIM_MS = 100, (16, 0.1, 125), 0.1
+#: number of clients with keys and limits; short requests at once, seconds in which they begin, rounds of each way; the goal
+CLIENTS, SHORT_SHAPE, SHORT_GOAL_MS = 100, (16, 0.1, 125), 0.1
 #: the key for all, and that of a client whose tokens are counted
 KEYS = {ONE: "key-for-all-0123456789", COUNTED: f"key-of-client-{CLIENTS - 1:04}"}
-#: the model of each way with another one than ONE
+#: the models of ways that do not use ONE
 MODELS = {TWO: TWO, SHORT: SHORT, SHORT_COUNTED: SHORT}
 SENT = re.compile(rb'"sent_ns":(\d+)')
 LAST = b"0\r\n\r\n"
@@ -61,17 +58,17 @@ LAST = b"0\r\n\r\n"
 
 @dataclass
 class Stream:
-    """One stream: the time of its request, and each read with its time (ns)."""
+    """One stream. requested_ns: time of the request. reads: the time of each read, and its bytes."""
 
     link: socket.socket
-    asked_ns: int = 0
-    read: list[tuple[int, bytes]] = field(default_factory=list)
+    requested_ns: int = 0
+    reads: list[tuple[int, bytes]] = field(default_factory=list)
 
     def figures(self) -> tuple[float, list[float]]:
-        """Return the ms to the first chunk since the request, and to each later one since it was sent, without role and end."""
-        late = [(at_ns - int(sent)) / 1e6 for at_ns, data in self.read for sent in SENT.findall(data)]
-        first_ns = next(at_ns for at_ns, data in self.read if SENT.search(data))
-        return (first_ns - self.asked_ns) / 1e6, late[2:-1]
+        """Return the ms from the request to the first chunk, and from the sending of each later one, without role and end."""
+        late = [(at_ns - int(sent)) / 1e6 for at_ns, data in self.reads for sent in SENT.findall(data)]
+        first_ns = next(at_ns for at_ns, data in self.reads if SENT.search(data))
+        return (first_ns - self.requested_ns) / 1e6, late[2:-1]
 
 
 def _request(model: str, path: str, key: str) -> bytes:
@@ -84,52 +81,56 @@ def _round(port: int, way: str, streams: int, within_s: float) -> list[Stream]:
     """Run the streams, each on its own connection, with starts spread evenly over this time."""
     key = KEYS[COUNTED if way in (COUNTED, SHORT_COUNTED) else ONE]
     path = MESSAGES if way == MESSAGES else "/v1/chat/completions"
-    request, begun_ns = _request(MODELS.get(way, ONE), path, key), time.monotonic_ns()
-    due_ns = [begun_ns + int(within_s * 1e9 * n / streams) for n in range(streams)]
-    found: list[Stream] = []
+    request, start_ns = _request(MODELS.get(way, ONE), path, key), time.monotonic_ns()
+    due_ns = [start_ns + int(within_s * 1e9 * n / streams) for n in range(streams)]
+    started: list[Stream] = []
     running: dict[int, Stream] = {}
-    with select.epoll() as ready:
-        while len(found) < streams or running:
-            while len(found) < streams and time.monotonic_ns() >= due_ns[len(found)]:
-                one = Stream(socket.create_connection(("127.0.0.1", port)))
-                one.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                ready.register(one.link, select.EPOLLIN)
-                running[one.link.fileno()] = one
-                found.append(one)
-                one.asked_ns = time.monotonic_ns()
-                one.link.send(request)
-            left_s = (due_ns[len(found)] - time.monotonic_ns()) / 1e9 if len(found) < streams else 10.0
-            for number, _ in ready.poll(max(0.0, left_s)):
-                one = running[number]
-                data = one.link.recv(65536)
-                one.read.append((time.monotonic_ns(), data))
-                if not data or not one.read[0][1].startswith(b"HTTP/1.1 200"):
-                    raise SystemExit(f"no whole stream: {one.read[0][1].decode()}")
+    with select.epoll() as poller:
+        while len(started) < streams or running:
+            while len(started) < streams and time.monotonic_ns() >= due_ns[len(started)]:
+                stream = Stream(socket.create_connection(("127.0.0.1", port)))
+                stream.link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                poller.register(stream.link, select.EPOLLIN)
+                running[stream.link.fileno()] = stream
+                started.append(stream)
+                stream.requested_ns = time.monotonic_ns()
+                stream.link.send(request)
+            left_s = 10.0
+            if len(started) < streams:
+                left_s = (due_ns[len(started)] - time.monotonic_ns()) / 1e9
+            for number, _ in poller.poll(max(0.0, left_s)):
+                stream = running[number]
+                data = stream.link.recv(65536)
+                stream.reads.append((time.monotonic_ns(), data))
+                if not data or not stream.reads[0][1].startswith(b"HTTP/1.1 200"):
+                    raise SystemExit(f"incomplete stream: {stream.reads[0][1].decode()}")
                 if data.endswith(LAST):
-                    one.link.close()
+                    stream.link.close()
                     del running[number]
-    return found
+    return started
 
 
 def _measure(direct: int, shape: tuple[int, float, int], haproxy: psutil.Process) -> bool:
     """Print the medians of all paths. Return True if the goals are met with one server."""
     streams, within_s, rounds = shape
-    seen: dict[str, dict[str, list[float]]] = {DIRECT: {}, ONE: {}, TWO: {}, MESSAGES: {}, COUNTED: {}}
-    spent_s = dict.fromkeys(seen, 0.0)
+    times_ms: dict[str, dict[str, list[float]]] = {DIRECT: {}, ONE: {}, TWO: {}, MESSAGES: {}, COUNTED: {}}
+    spent_s = dict.fromkeys(times_ms, 0.0)
     for _ in range(rounds):
-        for way, rows in seen.items():
+        for way, rows in times_ms.items():
             before_s = sum(haproxy.cpu_times()[:2])
-            for one in _round(direct if way == DIRECT else PORT, way, streams, within_s):
-                first_ms, late_ms = one.figures()
+            for stream in _round(direct if way == DIRECT else PORT, way, streams, within_s):
+                first_ms, late_ms = stream.figures()
                 rows.setdefault("first token", []).append(first_ms)
                 rows.setdefault("chunk", []).extend(late_ms)
             spent_s[way] += sum(haproxy.cpu_times()[:2]) - before_s
     met = True
-    for name in AIM_MS:
-        medians = {way: statistics.median(rows[name]) for way, rows in seen.items()}
-        met &= medians[ONE] - medians[DIRECT] <= AIM_MS[name]
+    for name in GOALS_MS:
+        medians = {way: statistics.median(rows[name]) for way, rows in times_ms.items()}
+        met &= medians[ONE] - medians[DIRECT] <= GOALS_MS[name]
         added = "".join(f"{medians[way] - medians[DIRECT]:+13.3f} ms" for way in (ONE, TWO, MESSAGES, COUNTED))
-        print(f"{streams:7} {within_s:6g} s  {name:11} {medians[DIRECT]:8.3f} ms{added}  {AIM_MS[name]} ms", flush=True)
+        print(
+            f"{streams:7} {within_s:6g} s  {name:11} {medians[DIRECT]:8.3f} ms{added}  {GOALS_MS[name]} ms", flush=True
+        )
     cost = "".join(f"{1000 * spent_s[way] / streams / rounds:13.2f} ms" for way in (ONE, TWO, MESSAGES, COUNTED))
     print(f"{'':18}its CPU time, a stream{cost[3:]}", flush=True)
     return met
@@ -143,13 +144,15 @@ def _measure_short(haproxy: psutil.Process) -> bool:
     for _ in range(rounds):
         for way, rows in took_ms.items():
             before_s = sum(haproxy.cpu_times()[:2])
-            rows += [(stream.read[-1][0] - stream.asked_ns) / 1e6 for stream in _round(PORT, way, requests, within_s)]
+            rows += [
+                (stream.reads[-1][0] - stream.requested_ns) / 1e6 for stream in _round(PORT, way, requests, within_s)
+            ]
             spent_ms[way] += 1000 * (sum(haproxy.cpu_times()[:2]) - before_s) / requests / rounds
     medians = {way: statistics.median(rows) for way, rows in took_ms.items()}
     for name, figures in (("whole answer", medians), ("its CPU time", spent_ms)):
         shown = f"one key {figures[SHORT]:.3f} ms   one of {CLIENTS} {figures[SHORT_COUNTED] - figures[SHORT]:+.3f} ms"
-        print(f"{requests * rounds} short requests, {name:18}  {shown}   aim {SHORT_AIM_MS} ms", flush=True)
-    return medians[SHORT_COUNTED] - medians[SHORT] <= SHORT_AIM_MS
+        print(f"{requests * rounds} short requests, {name:18}  {shown}   goal {SHORT_GOAL_MS} ms", flush=True)
+    return medians[SHORT_COUNTED] - medians[SHORT] <= SHORT_GOAL_MS
 
 
 def _gateway(folder: Path, port: int, short_port: int) -> subprocess.Popen[bytes]:
@@ -158,15 +161,15 @@ def _gateway(folder: Path, port: int, short_port: int) -> subprocess.Popen[bytes
     short = Model(SHORT, (Upstream("a", "127.0.0.1", short_port, 64),), 4096, check)
     models = (Model(ONE, (servers[0],), 4096, check), Model(TWO, tuple(servers), 4096, check), short)
     paths = api_paths.merge_paths([VLLM])
-    made = Gateway("bench", "127.0.0.1", PORT, PORT + 1, False, True, "none", 256, 2**20, 60, 600, 10, models, paths)
+    gateway = Gateway("bench", "127.0.0.1", PORT, PORT + 1, False, True, "none", 256, 2**20, 60, 600, 10, models, paths)
     limits = Client("client", requests_per_minute=10**6, concurrent=1000, tokens_per_day=10**9, until_s=4 * 10**9)
-    made = replace(made, named=tuple(replace(limits, name=f"client-{n}") for n in range(CLIENTS)))
+    gateway = replace(gateway, named=tuple(replace(limits, name=f"client-{n}") for n in range(CLIENTS)))
     of_clients = {f"client-{n}": _hash(f"key-of-client-{n:04}") for n in range(CLIENTS)}
     keys = {render.CLIENT_KEYS_FILE: _hash(KEYS[ONE]) + "\n", clients.KEYS_FILE: clients.format_keys(of_clients)}
     files = folder / "files"
     for path in (files, folder / "sockets"):
         path.mkdir()
-    for name, text in {**render.render_files(made), operations.OPERATORS_FILE: "", **keys}.items():
+    for name, text in {**render.render_files(gateway), operations.OPERATORS_FILE: "", **keys}.items():
         (files / name).write_text(text)
     log = (folder / "log").open("wb")
     words, env = ["haproxy", *render.HAPROXY_ARGUMENTS], {**os.environ, **render.ENVIRONMENT}
@@ -191,10 +194,10 @@ def _worker(gateway: subprocess.Popen[bytes]) -> psutil.Process:
 
 def main() -> int:
     """Print a table. Return 1 if a goal is missed."""
-    with contextlib.suppress(OSError):  # HAProxy would share the port with another one, and so the streams
+    with contextlib.suppress(OSError):  # HAProxy would share the port, and thereby the streams, with another process
         socket.create_connection(("127.0.0.1", PORT), timeout=1).close()
-        raise SystemExit(f"somebody listens on port {PORT}.")
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; medians")
+        raise SystemExit(f"another process listens on port {PORT}.")
+    print(f"{common.describe_machine()}; medians")
     with (
         tempfile.TemporaryDirectory() as folder,
         measuring.server(first_s=0, gap_s=EVERY_S, chunks=CHUNKS) as url,
@@ -205,7 +208,7 @@ def main() -> int:
         try:
             worker = _worker(gateway)
             print(
-                "streams   begin  what          direct    gateway, one server  two servers    /v1/messages    a client     aim"
+                "streams   begin  what          direct    gateway, one server  two servers    /v1/messages    a client     goal"
             )
             met = [*(_measure(port, shape, worker) for shape in SHAPES), _measure_short(worker)]
         finally:

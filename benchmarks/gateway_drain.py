@@ -1,14 +1,14 @@
-"""Sixteen clients without a pause, half of them streaming, while the servers behind their gateway are replaced.
+"""Sixteen clients send requests without a pause, half of them streaming, while the servers behind their gateway are replaced.
 
     make bench-gateway_drain                              (needs haproxy; some twenty minutes on two cores)
-    .venv/bin/python benchmarks/gateway_drain.py restart keys        (only these; --requests 200 for a quick look)
+    .venv/bin/python -m benchmarks.gateway_drain restart keys        (only these; --requests 200 for a quick look)
 
-Two simulated Sparks serve one model behind the real HAProxy, with a hundred clients' keys that have limits. In each scenario the
-clients make at least 2,000 requests in each of four dialects (chat, completions, responses, messages): some before, all through
-it, the rest after. In another one a host that alone serves a model replaces it beside itself (`swap`). Counted are the requests
-that failed, the streams that were cut, and those without a whole answer in two minutes; for each phase p50 and p99 of the first
-byte of an answer. The aim: none of them, but when the gateway itself is killed, where the time is told in which clients saw
-errors. Then a server is added to a gateway of eight, while 64 streams run through it.
+Two simulated Sparks serve one model behind the real HAProxy, with a hundred clients' keys that have limits. In each scenario
+the clients make at least 2,000 requests in each of four dialects (chat, completions, responses, messages): some before, some
+during the scenario, the rest after it. In another one a host that alone serves a model replaces it with an interim server
+(`swap`). Counted are failed requests, streams that were cut, and requests without a complete answer within two minutes; for
+each phase p50 and p99 of the first byte of an answer. The goal: none of these, except when the gateway itself is killed; then
+the time with errors is printed. Finally a server is added to a gateway of eight, while 64 streams run through it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-TOP = Path(__file__).parent.parent
-sys.path.insert(0, str(TOP))
-
 import psutil
 from tests.e2e.alone import MODEL as ALONE
 from tests.e2e.alone import single_server
@@ -47,62 +44,61 @@ CLIENTS = 16
 #: clients with keys and limits of their own
 KEYS = 100
 STREAMS, SERVERS = 64, 8
-#: what a scenario may end with: done, or done while the clients' traffic kept the throughput from being judged
-WELL = (0, 4)
+#: accepted exit codes: success, or success without a verdict on the throughput because of the clients' traffic
+SUCCESS = (0, 4)
 
 
 def restart(two: TwoHostProject) -> None:
     """Run a rolling restart of both."""
-    said = two.run("restart", "--host", "box", "--json", timeout_s=600)
-    assert said.code in WELL, said.out[-3000:]
+    result = two.run("restart", "--host", "box", "--json", timeout_s=600)
+    assert result.code in SUCCESS, result.out[-3000:]
 
 
 def canary(two: TwoHostProject) -> None:
     """Run a canary that is too slow and is rolled back."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     text = recipe.read_text()
-    recipe.write_text(
-        re.sub(r"tok_per_s: .*", "tok_per_s: 9000", re.sub(r"max-num-seqs: \d+", "max-num-seqs: 4", text))
-    )
+    slow = re.sub(r"tok_per_s: .*", "tok_per_s: 9000", text)
+    recipe.write_text(re.sub(r"max-num-seqs: \d+", "max-num-seqs: 4", slow))
     try:
-        said = two.run("deploy", "--host", "box", "--canary", "1", "--json", timeout_s=600)
+        result = two.run("deploy", "--host", "box", "--canary", "1", "--json", timeout_s=600)
     finally:
         recipe.write_text(text)
-    assert said.code == 1, said.out[-3000:]
+    assert result.code == 1, result.out[-3000:]
 
 
 def deploy(two: TwoHostProject) -> None:
     """Deploy another number of sequences: both servers are replaced, one after the other."""
     recipe = two.root / f"recipes/{MODEL}.yml"
     recipe.write_text(re.sub(r"max-num-seqs: \d+", "max-num-seqs: 6", recipe.read_text()))
-    said = two.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
-    assert said.code in WELL, said.out[-3000:]
+    result = two.run("deploy", "--host", "box", "--serial", "1", "--json", timeout_s=600)
+    assert result.code in SUCCESS, result.out[-3000:]
 
 
-def reload(two: TwoHostProject) -> None:
+def reload_limits(two: TwoHostProject) -> None:
     """Set other limits, for which HAProxy reloads."""
     limits = two.groups["box"]["gateway"]["limits"]
     limits["queue_s"] = limits.get("queue_s", 60) + 1
-    _gateway_deploy(two)
+    _deploy_gateway(two)
 
 
-def keys(two: TwoHostProject) -> None:
+def change_keys(two: TwoHostProject) -> None:
     """Remove half of the clients' keys, change other limits, and restore them."""
     gateway = two.groups["box"]["gateway"]
     before = gateway["clients"]
     fewer = dict(itertools.islice(before.items(), KEYS // 2))
     for clients in ({name: {**about, "requests_per_minute": 90_000} for name, about in fewer.items()}, before):
         gateway["clients"] = clients
-        _gateway_deploy(two)
+        _deploy_gateway(two)
 
 
-def _gateway_deploy(two: TwoHostProject) -> None:
+def _deploy_gateway(two: TwoHostProject) -> None:
     two.write()
-    said = two.run("gateway.deploy", "--host", "box", "--json")
-    assert said.code == 0, said.out[-3000:]
+    result = two.run("gateway.deploy", "--host", "box", "--json")
+    assert result.code == 0, result.out[-3000:]
 
 
-def with_keys(two: TwoHostProject) -> str:
+def add_keys(two: TwoHostProject) -> str:
     """Give the gateway a hundred clients with limits. Return the key of one."""
     for n in range(KEYS):
         os.environ[f"CLIENT_{n}"] = f"key-of-client-{n:04}"
@@ -111,11 +107,11 @@ def with_keys(two: TwoHostProject) -> str:
     gateway["key"] = {"env": "GATEWAY_KEY"}
     limits = {"requests_per_minute": 100_000, "concurrent": 1000, "models": [MODEL]}
     gateway["clients"] = {f"client-{n}": {"key": {"env": f"CLIENT_{n}"}, **limits} for n in range(KEYS)}
-    _gateway_deploy(two)
+    _deploy_gateway(two)
     return os.environ["CLIENT_0"]
 
 
-def killed(two: TwoHostProject) -> None:
+def kill(two: TwoHostProject) -> None:
     """Kill the gateway with -9; its restart policy starts it again."""
     config = two.home(HOSTS[0]) / "gateway/files"
     for process in psutil.process_iter(["name"]):
@@ -127,46 +123,46 @@ SCENARIOS: dict[str, Callable[[TwoHostProject], None]] = {
     "deploy": deploy,
     "restart": restart,
     "canary": canary,
-    "reload": reload,
-    "keys": keys,
-    "killed": killed,
+    "reload": reload_limits,
+    "keys": change_keys,
+    "killed": kill,
 }
 
 
-def scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
-    """Print its rows. Return True if its goal is met."""
+def run_scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
+    """Run a scenario and print its rows. Return True if its goal is met."""
     two.wait(**dict.fromkeys(HOSTS, "up"))
     steady = SteadyClients(two.gateway, MODEL, key, tokens=8, clients=CLIENTS, dialects=tuple(DIALECTS))
     with steady.running():
         steady.wait_for_answers(min(BEFORE, requests))
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         SCENARIOS[name](two)
         ended_s = time.monotonic()
-        _rest(steady, requests)
-    _row(name, steady, ended_s - began_s, [(0.0, began_s), (began_s, ended_s), (ended_s, ended_s + 1e9)])
+        _finish(steady, requests)
+    _print_rows(name, steady, ended_s - started_s, [(0.0, started_s), (started_s, ended_s), (ended_s, ended_s + 1e9)])
     return name == "killed" or not steady.wrong
 
 
-def beside(requests: int) -> bool:
+def replace_single_server(requests: int) -> bool:
     """Replace the only server of a model. Return True if no request failed."""
     with single_server() as host:
         steady = SteadyClients(host.port, ALONE, tokens=6, clients=CLIENTS, dialects=tuple(DIALECTS))
         with steady.running():
             steady.wait_for_answers(min(BEFORE, requests))
-            began_s = time.monotonic()
+            started_s = time.monotonic()
             host.changed()
-            said = host.deploy()
-            assert said.code in WELL, said.out[-3000:]
+            result = host.deploy()
+            assert result.code in SUCCESS, result.out[-3000:]
             ended_s = time.monotonic()
-            _rest(steady, requests)
-    phases = [(0.0, began_s), (began_s, ended_s), (ended_s, ended_s + 1e9)]
-    _row("beside", steady, ended_s - began_s, phases)
+            _finish(steady, requests)
+    phases = [(0.0, started_s), (started_s, ended_s), (ended_s, ended_s + 1e9)]
+    _print_rows("beside", steady, ended_s - started_s, phases)
     gaps = "  ".join(f"{_longest_gap_s(steady.between(*phase)):.2f} s" for phase in phases)
     print(f"{'':9} longest time without a first byte: {gaps}", flush=True)
     return not steady.wrong
 
 
-def _rest(steady: SteadyClients, requests: int) -> None:
+def _finish(steady: SteadyClients, requests: int) -> None:
     """Wait until each dialect has its requests. Only a few run at a time, because one server on a busy machine is slow."""
     until = len(steady.asked) + min(AFTER, requests)
     while len(steady.asked) < until or min(len(steady.of(dialect)) for dialect in steady.dialects) < requests:
@@ -178,19 +174,19 @@ def _longest_gap_s(asked: list[SentRequest]) -> float:
     return max((after - before for before, after in itertools.pairwise(at_s)), default=0.0)
 
 
-def _row(name: str, steady: SteadyClients, took_s: float, phases: list[tuple[float, float]]) -> None:
-    """Print the counts of each dialect, and the first bytes of all."""
+def _print_rows(name: str, steady: SteadyClients, duration_s: float, phases: list[tuple[float, float]]) -> None:
+    """Print the counts of each dialect, and the times of the first byte of all."""
     for dialect in steady.dialects:
         asked = steady.of(dialect)
         counts = [sum(request.end.startswith(end) for request in asked) for end in ("failed", "cut", "hung")]
         print(f"{name:9} {dialect:12} {len(asked):6}" + "".join(f"{count:7}" for count in counts), flush=True)
     first = "  ".join(_percentiles(steady.between(*phase)) for phase in phases)
-    print(f"{name:9} took {took_s:.1f} s; first byte {first}; load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"{name:9} took {duration_s:.1f} s; first byte {first}; load {os.getloadavg()[0]:.1f}", flush=True)
     if wrong := steady.wrong:
         seen_s = max(request.at_s for request in wrong) - min(request.at_s for request in wrong)
         ends = ", ".join(sorted({f"{request.end} ({request.dialect})" for request in wrong}))
         first_s = min(request.at_s for request in wrong) - phases[1][0]
-        print(f"{name:9} errors over {seen_s:.2f} s, the first {first_s:.1f} s after its begin: {ends}", flush=True)
+        print(f"{name:9} errors over {seen_s:.2f} s, the first {first_s:.1f} s after its start: {ends}", flush=True)
 
 
 def _percentiles(asked: list[SentRequest]) -> str:
@@ -198,12 +194,12 @@ def _percentiles(asked: list[SentRequest]) -> str:
     return f"{statistics.median(ms):6.0f} /{ms[int(0.99 * (len(ms) - 1))]:6.0f}" if ms else f"{'-':>6} /{'-':>6}"
 
 
-def added() -> bool:
+def add_server() -> bool:
     """Add a server to a gateway of eight while 64 streams run. Return True if none of them is cut."""
     servers = [StreamServer(f"s{n}") for n in range(SERVERS + 1)]
-    made = build_gateway(build_model("m", *servers[:SERVERS], slots=16), clients=256)
+    gateway = build_gateway(build_model("m", *servers[:SERVERS], slots=16), clients=256)
     ends: list[bytes] = []
-    with tempfile.TemporaryDirectory() as folder, run_gateway(Path(folder), made) as lab:
+    with tempfile.TemporaryDirectory() as folder, run_gateway(Path(folder), gateway) as lab:
         lab.up("m")
         for server in servers:
             server.go_on.clear()
@@ -213,7 +209,9 @@ def added() -> bool:
             thread.start()
         while sum(server.running for server in servers) < STREAMS:
             time.sleep(0.02)
-        config = render.render_files(replace(made, models=(build_model("m", *servers, slots=16),)))[render.CONFIG_FILE]
+        config = render.render_files(replace(gateway, models=(build_model("m", *servers, slots=16),)))[
+            render.CONFIG_FILE
+        ]
         config = config.replace(render.DIGEST_PLACEHOLDER, "nine")
         container.save_states(Path(folder), Path(folder), config)
         (Path(folder) / render.CONFIG_FILE).write_text(config)
@@ -225,13 +223,13 @@ def added() -> bool:
         for thread in threads:
             thread.join()
         rows = haproxy_sockets.read_statistics(Path(folder))
-    whole = sum(end.endswith(b"data: [DONE]\n\n") for end in ends)
+    complete = sum(end.endswith(b"data: [DONE]\n\n") for end in ends)
     count = sum(row["svname"].startswith("s") for row in rows)
     print(
-        f"\na server added to a gateway of {SERVERS}: {count} servers, {whole} of {STREAMS} streams ended whole",
+        f"\na server added to a gateway of {SERVERS}: {count} servers, {complete} of {STREAMS} streams were complete",
         flush=True,
     )
-    return whole == STREAMS and count == SERVERS + 1
+    return complete == STREAMS and count == SERVERS + 1
 
 
 def main() -> int:
@@ -246,10 +244,10 @@ def main() -> int:
     met = []
     if chosen := [name for name in SCENARIOS if name in names]:
         with two_host_project() as two:
-            key = with_keys(two)
-            met += [scenario(two, name, key, options.requests) for name in chosen]
-    met += [beside(options.requests)] if "beside" in names else []
-    met += [added()] if "added" in names else []
+            key = add_keys(two)
+            met += [run_scenario(two, name, key, options.requests) for name in chosen]
+    met += [replace_single_server(options.requests)] if "beside" in names else []
+    met += [add_server()] if "added" in names else []
     return int(not all(met))
 
 

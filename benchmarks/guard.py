@@ -1,8 +1,9 @@
-"""The memory guard: time from danger to the kill, next to busy processes, and its cost.
+"""The memory guard: time from danger to the kill, idle and next to busy processes, and its cost.
 
-The host is a file for /proc/meminfo and a socket for the engine: the time is the guard's own, without Docker's and the kernel's.
+The host is simulated by a file for /proc/meminfo and a socket for the engine: the time is the guard's own, without Docker's and
+the kernel's.
 
-    python benchmarks/guard.py --rounds 200
+    .venv/bin/python -m benchmarks.guard --rounds 200
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ BARE = [sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(1
 
 
 @contextlib.contextmanager
-def busy() -> Iterator[None]:
-    """Processes that use all of the CPU."""
+def run_busy_processes() -> Iterator[None]:
+    """Run processes that use all of the CPU."""
     with contextlib.ExitStack() as stack:
         for _ in range(BUSY):
             process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"])
@@ -37,7 +38,7 @@ def busy() -> Iterator[None]:
         yield
 
 
-def write(root: Path, available_gib: float) -> None:
+def write_meminfo(root: Path, available_gib: float) -> None:
     """Replace the host's memory figures atomically."""
     new = root / "proc/new"
     new.write_text(
@@ -46,12 +47,12 @@ def write(root: Path, available_gib: float) -> None:
     new.replace(root / "proc/meminfo")
 
 
-def seconds_to_kill(folder: Path) -> float:
-    """Return the time from the moment without available memory to the request at the engine's socket."""
+def measure_kill_s(folder: Path) -> float:
+    """Return the seconds from the end of available memory to the request at the engine's socket."""
     address = folder / "engine.sock"
     address.unlink(missing_ok=True)
     (folder / "proc").mkdir(exist_ok=True)
-    write(folder, 60)
+    write_meminfo(folder, 60)
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(str(address))
         engine.listen()
@@ -63,16 +64,16 @@ def seconds_to_kill(folder: Path) -> float:
             guard.stdout.readline()
             connection, _ = engine.accept()
             time.sleep(0.3)
-            write(folder, 0.1)
-            begin_s = time.perf_counter()
+            write_meminfo(folder, 0.1)
+            danger_s = time.perf_counter()
             with connection:
                 connection.recv(4096)
-                took_s = time.perf_counter() - begin_s
+                took_s = time.perf_counter() - danger_s
             guard.kill()
     return took_s
 
 
-def cost(words: list[str]) -> tuple[float, dict[str, int]]:
+def measure_cost(words: list[str]) -> tuple[float, dict[str, int]]:
     """Return a process's share of a CPU and its memory in KiB: resident, and unshared."""
     with subprocess.Popen(words, stdin=subprocess.PIPE, env=ENVIRONMENT) as process:
         time.sleep(2)
@@ -91,18 +92,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        for label, load in (("idle", contextlib.nullcontext()), (f"beside {BUSY} busy processes", busy())):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for label, load in (
+            ("idle", contextlib.nullcontext()),
+            (f"next to {BUSY} busy processes", run_busy_processes()),
+        ):
             with load:
-                took = sorted(seconds_to_kill(folder) for _ in range(rounds))
+                took = sorted(measure_kill_s(folder) for _ in range(rounds))
             p99 = took[min(len(took) - 1, int(0.99 * len(took)))]
             print(
                 f"danger to kill, {label}: p50 {statistics.median(took) * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms ({rounds} rounds)"
             )
         (folder / "service.conf").write_text(f"left {60 * 2**30}\nserver one {ID} 0 0\n")
-        bare, _ = cost(BARE)
-        share, memory = cost([sys.executable, "-I", "-S", PROGRAM, "service", str(folder)])
+        bare, _ = measure_cost(BARE)
+        share, memory = measure_cost([sys.executable, "-I", "-S", PROGRAM, "service", str(folder)])
         print(
             f"guard of the service: {100 * share:.4f} % of a core ({share / bare:.0f} times a process that only sleeps)"
         )

@@ -1,25 +1,26 @@
 """The speed and memory use of reading a long log on one core.
 
-    make bench-logs                     (or: .venv/bin/python benchmarks/logs.py [MEGABYTES])
+    make bench-logs                     (or: .venv/bin/python -m benchmarks.logs [MEGABYTES])
 
-The logs are generated: a real start, then what a busy server writes. The aim: 100 MB in under 2 s, memory that does not grow.
+The logs are generated: a real start, then the output of a busy server. The goal: 100 MB in less than 2 s, with constant memory.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.common import TOP, measure
 from sparkwright.engines.log import reader
 from sparkwright.engines.vllm.log import LOG
 
-START = (Path(__file__).parent.parent / "tests/data/vllm-0.32.0/qwen3next-eager/server.log").read_bytes()
+START = (TOP / "tests/data/vllm-0.32.0/qwen3next-eager/server.log").read_bytes()
 STATISTICS = (
     b"(APIServer pid=1) INFO 11-21 00:08:%02d [loggers.py:335] Engine 000: Avg prompt throughput: 13.4 tokens/s, Avg generation"
     b" throughput: 68.9 tokens/s, Running: 4 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.2%%, Prefix cache hit rate: 0.0%%\n"
@@ -28,27 +29,27 @@ ACCESS = b'INFO:     127.0.0.1:%d - "POST /v1/chat/completions HTTP/1.1" 200 OK\
 DEBUG = b"(EngineCore pid=77) DEBUG 11-21 00:08:%02d [scheduler.py:512] Request chatcmpl-%d: 1 of 8 blocks, budget 2048 left\n"
 
 
-def busy(turn: int) -> bytes:
+def build_busy_log(turn: int) -> bytes:
     """Return a busy server's log: many requests between two lines of statistics."""
     return b"".join(ACCESS % (40000 + (turn * 8 + n) % 20000) for n in range(8)) + STATISTICS % (turn % 60)
 
 
-def debug(turn: int) -> bytes:
+def build_debug_log(turn: int) -> bytes:
     """Return the log of a server at level DEBUG."""
     return b"".join(DEBUG % (turn % 60, turn * 8 + n) for n in range(8))
 
 
 LOGS: dict[str, Callable[[int], bytes]] = {
-    "served for long": busy,
-    "started over and over": lambda turn: START,
-    "at level DEBUG": debug,
+    "busy for long": build_busy_log,
+    "restarted repeatedly": lambda turn: START,
+    "at level DEBUG": build_debug_log,
 }
 
 
 def main() -> None:
     """Print a row for each kind of log."""
     if len(sys.argv) > 2:
-        print(measured(Path(sys.argv[1])))
+        print(measure_reader(Path(sys.argv[1])))
         return
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     print(f"{'log':>24} {'MB':>5} {'s':>6} {'CPU s':>6} {'MB/s':>6} {'peak MB':>8}  found")
@@ -56,14 +57,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "server.log"
             with path.open("wb") as file:
-                file.writelines(whole(body, megabytes << 20))
-            row = subprocess.run(
-                [sys.executable, __file__, str(path), "one"], capture_output=True, text=True, check=True
-            )
-            print(f"{name:>24} {row.stdout}", end="")
+                file.writelines(build_log(body, megabytes << 20))
+            row = measure([sys.executable, "-m", "benchmarks.logs", str(path), "one"], TOP, os.environ).output
+            print(f"{name:>24} {row}", end="")
 
 
-def whole(body: Callable[[int], bytes], size: int) -> Iterator[bytes]:
+def build_log(body: Callable[[int], bytes], size: int) -> Iterator[bytes]:
     """Yield a log of about this size: a start, the body, and another start at the end."""
     yield START
     for turn in itertools.count():
@@ -75,20 +74,17 @@ def whole(body: Callable[[int], bytes], size: int) -> Iterator[bytes]:
     yield START
 
 
-def measured(path: Path) -> str:
-    """Read it in this process, which does nothing else."""
-    began_s, cpu_s, before = (
-        time.perf_counter(),
-        time.process_time(),
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    )
+def measure_reader(path: Path) -> str:
+    """Read the log in this process, and return the row."""
+    started_s, cpu_s = time.perf_counter(), time.process_time()
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with path.open("rb") as file:
         state = reader.read_log(file, LOG)
-    seconds, cpu = time.perf_counter() - began_s, time.process_time() - cpu_s
-    megabytes = path.stat().st_size / (1 << 20)
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    found = f"version {state.value('version')}, {state.stage}"
-    return f"{megabytes:5.0f} {seconds:6.2f} {cpu:6.2f} {megabytes / seconds:6.0f} {peak:8.1f}  {found}"
+    seconds, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
+    peak_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1024
+    size_mb = path.stat().st_size / (1 << 20)
+    facts = f"version {state.value('version')}, {state.stage}"
+    return f"{size_mb:5.0f} {seconds:6.2f} {cpu_s:6.2f} {size_mb / seconds:6.0f} {peak_mb:8.1f}  {facts}"
 
 
 if __name__ == "__main__":

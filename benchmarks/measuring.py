@@ -1,10 +1,10 @@
 """The accuracy and cost of the streaming client, compared with a server's own record and with other clients.
 
-    make bench-measuring                (or: .venv/bin/python benchmarks/measuring.py [STREAMS ...])
+    make bench-measuring                (or: .venv/bin/python -m benchmarks.measuring [STREAMS ...])
 
-It needs a C compiler. The peers are vLLM's own request function, where a Python has it (`make test-engine`, or
+It needs a C compiler. The other clients are vLLM's own request function, if a Python has it (`make test-engine`, or
 ENGINE_PYTHON), and guidellm and aiperf, installed into .bench/clients once (7 GB; CLIENTS_VENV names another venv that has them).
-Server and client are processes of their own; the clients take turns, so that they meet the same machine; medians of RUNS.
+Server and client are separate processes; the clients alternate, so that they run under the same conditions; medians of RUNS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import atexit
 import functools
 import itertools
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -27,10 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TOP = Path(__file__).parent.parent
-sys.path[:0] = [str(TOP), str(TOP / "src")]
-
-from benchmarks.clients import TOKENS, Absent, Said, command_lines, libraries
+from benchmarks.clients import TOKENS, Absent, Report, command_lines, libraries
+from benchmarks.common import describe_machine
 from sparkwright.engines import openai_api
 from sparkwright.engines.vllm.http import HTTP
 from sparkwright.measure import figures, stream, throughput
@@ -40,8 +37,8 @@ FIRST_S = 0.2
 IDEAL_S = FIRST_S + (TOKENS - 1) / RATE
 RUNS = 3
 STREAMS = (8, 64, 256)
-#: less than this share of a program's start is what its start varies by, and says nothing of its requests
-START_SCATTER = 0.1
+#: variation of a program's start, as a share of it: a smaller difference says nothing about its requests
+START_VARIATION = 0.1
 
 Client = libraries.Library | command_lines.CommandLine
 #: times of one stream: (time to the first token, gaps between its chunks), seconds
@@ -50,14 +47,14 @@ Times = tuple[float, list[float]]
 
 @dataclass(frozen=True)
 class Row:
-    """A client compared with the server's record: errors in ms, signed. said, served: of the ideal aggregate.
+    """A client compared with the server's record: signed errors in ms. reported, served: shares of the ideal aggregate rate.
 
-    served is by the server's own clock, until it had sent the last token. None: the client can't say, or it can't be told.
+    served: by the server's own clock, until it sent the last token. None: unknown.
     """
 
     ttft_ms: float
     gap_ms: float | None
-    said: float
+    reported: float
     served: float
     cpu_us: float | None
     start_s: float
@@ -66,32 +63,32 @@ class Row:
 def main() -> None:
     """Print the tables."""
     streams = [int(word) for word in sys.argv[1:]] or list(STREAMS)
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {RATE} tok/s a stream, medians of {RUNS}")
-    clients = present()
+    print(f"{describe_machine()}; {RATE} tok/s a stream, medians of {RUNS}")
+    clients = find_clients()
     with tempfile.TemporaryDirectory(prefix="me-") as folder:
-        many_streams(clients, streams, Path(folder))
-        stall(clients, Path(folder))
-    rates()
-    gate()
-    print(f"load {os.getloadavg()[0]:.1f} at the end")
+        compare_streams(clients, streams, Path(folder))
+        compare_stalls(clients, Path(folder))
+    measure_rates()
+    measure_smoke_test()
+    print(f"{describe_machine()} at the end")
 
 
-def present() -> list[Client]:
+def find_clients() -> list[Client]:
     """Return our client and the other installed ones."""
-    found: list[Client] = [libraries.ours()]
-    ways: list[Callable[[], Client]] = [libraries.vllm]
-    ways += [functools.partial(command_lines.installed, name) for name in command_lines.PINNED]
-    for way in ways:
+    clients: list[Client] = [libraries.ours()]
+    others: list[Callable[[], Client]] = [libraries.vllm]
+    others += [functools.partial(command_lines.install, name) for name in command_lines.PINNED]
+    for create in others:
         try:
-            found.append(way())
+            clients.append(create())
         except Absent as error:
             print(f"left out: {error}")
-    return found
+    return clients
 
 
 @functools.cache
-def program() -> str:
-    """Return the compiled exact server; one in Python would dominate the measurement of its clients."""
+def compile_server() -> str:
+    """Return the path of the compiled exact server; one in Python would dominate the measurement of its clients."""
     path = Path(tempfile.mkdtemp(prefix="exact-")) / "exact_server"
     atexit.register(shutil.rmtree, path.parent)
     subprocess.run(["cc", "-O2", "-o", str(path), str(Path(__file__).parent / "exact_server.c")], check=True)
@@ -111,7 +108,7 @@ def server(
     """Run the exact server on a schedule, and yield its URL."""
     numbers = (first_s * 1e6, gap_s * 1e6, chunks, per_chunk, stall_at, stall_s * 1e6)
     process = subprocess.Popen(
-        [program(), *(str(round(number)) for number in numbers)], stdout=subprocess.PIPE, text=True
+        [compile_server(), *(str(round(number)) for number in numbers)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
@@ -130,38 +127,39 @@ class Truth:
 
     @property
     def gaps_s(self) -> list[float]:
-        """The times of all streams, ascending."""
+        """The gaps of all streams, ascending."""
         return sorted(gap for _, gaps in self.times for gap in gaps)
 
 
-def record(url: str) -> Truth:
-    """The server's own times of each stream."""
+def read_record(url: str) -> Truth:
+    """Return the server's own times of each stream."""
     with urllib.request.urlopen(f"{url}/record") as answer:
-        found = json.loads(answer.read())
+        rows = json.loads(answer.read())
     times = [
-        (sent[0][0] - received_s, [b[0] - a[0] for a, b in itertools.pairwise(sent)]) for received_s, sent in found
+        (chunks[0][0] - received_s, [after[0] - before[0] for before, after in itertools.pairwise(chunks)])
+        for received_s, chunks in rows
     ]
-    return Truth(times, max(sent[-1][0] for _, sent in found) - min(received_s for received_s, _ in found))
+    return Truth(times, max(chunks[-1][0] for _, chunks in rows) - min(received_s for received_s, _ in rows))
 
 
-def many_streams(clients: Sequence[Client], counts: Sequence[int], folder: Path) -> None:
+def compare_streams(clients: Sequence[Client], counts: Sequence[int], folder: Path) -> None:
     """Print the table of streams and the comparison of the other clients with ours."""
     print(f"{'client':>9} {'streams':>7} {'TTFT p50':>12} {'gap p50':>12} {'of ideal':>9} {'server':>7}", end="")
     print(f" {'CPU a token':>12} {'start, CPU':>11}")
     for count in counts:
-        starts = {client.name: start_s(client, count, folder) for client in clients}
+        starts = {client.name: measure_start_s(client, count, folder) for client in clients}
         rows: dict[str, list[Row]] = {client.name: [] for client in clients}
         for _ in range(RUNS):
             for client in clients:
-                rows[client.name].append(row(client, count, starts[client.name], folder))
-        found = {name: middle(some) for name, some in rows.items()}
-        for name, one in found.items():
-            print(line(name, count, one), flush=True)
-        for name in list(found)[1:]:
-            print(ratios(name, found[name], found["ours"]), flush=True)
+                rows[client.name].append(measure_row(client, count, starts[client.name], folder))
+        medians = {name: median_row(runs) for name, runs in rows.items()}
+        for name, row in medians.items():
+            print(format_row(name, count, row), flush=True)
+        for name in list(medians)[1:]:
+            print(format_ratios(name, medians[name], medians["ours"]), flush=True)
 
 
-def start_s(client: Client, streams: int, folder: Path) -> float | None:
+def measure_start_s(client: Client, streams: int, folder: Path) -> float | None:
     """Return the CPU time of a program's start; a library's is measured in each of its runs."""
     if isinstance(client, libraries.Library):
         return None
@@ -169,32 +167,32 @@ def start_s(client: Client, streams: int, folder: Path) -> float | None:
         return client.start_cpu_s(url, streams, folder)
 
 
-def row(client: Client, streams: int, started_s: float | None, folder: Path) -> Row:
+def measure_row(client: Client, streams: int, program_start_s: float | None, folder: Path) -> Row:
     """Run a client once against a new server."""
     with server() as url:
-        said = client.run(url, streams, folder)
-        truth = record(url)
-    if len(said.ttft_s) != streams or len(truth.times) != streams:
-        sys.exit(f"{client.name} says {len(said.ttft_s)} streams, the server {len(truth.times)}, asked were {streams}")
+        report = client.run(url, streams, folder)
+        truth = read_record(url)
+    if len(report.ttft_s) != streams or len(truth.times) != streams:
+        sys.exit(f"{client.name} reports {len(report.ttft_s)} of {streams} streams, the server {len(truth.times)}")
     ideal = streams * TOKENS / IDEAL_S
-    start, cpu_s = costs(said, started_s)
+    start_s, cpu_s = split_cost(report, program_start_s)
     return Row(
-        ttft_ms=1000 * (statistics.median(said.ttft_s) - statistics.median(first for first, _ in truth.times)),
-        gap_ms=1000 * (p50(said.gaps_s) - p50(truth.gaps_s)) if said.gaps_s else None,
-        said=said.tok_per_s / ideal,
+        ttft_ms=1000 * (statistics.median(report.ttft_s) - statistics.median(first for first, _ in truth.times)),
+        gap_ms=1000 * (p50(report.gaps_s) - p50(truth.gaps_s)) if report.gaps_s else None,
+        reported=report.tok_per_s / ideal,
         served=streams * TOKENS / truth.wall_s / ideal,
         cpu_us=1e6 * cpu_s / (streams * TOKENS) if cpu_s is not None else None,
-        start_s=start,
+        start_s=start_s,
     )
 
 
-def costs(said: Said, started_s: float | None) -> tuple[float, float | None]:
+def split_cost(report: Report, program_start_s: float | None) -> tuple[float, float | None]:
     """Return the CPU seconds of start and requests; None for the requests if below the variation of a program's start."""
-    if said.request_cpu_s is not None:
-        return said.cpu_s - said.request_cpu_s, said.request_cpu_s
-    assert started_s is not None
-    more_s = said.cpu_s - started_s
-    return started_s, more_s if more_s > START_SCATTER * started_s else None
+    if report.request_cpu_s is not None:
+        return report.cpu_s - report.request_cpu_s, report.request_cpu_s
+    assert program_start_s is not None
+    requests_s = report.cpu_s - program_start_s
+    return program_start_s, requests_s if requests_s > START_VARIATION * program_start_s else None
 
 
 def p50(ordered: Sequence[float]) -> float:
@@ -202,61 +200,63 @@ def p50(ordered: Sequence[float]) -> float:
     return figures.percentile(ordered, 50)
 
 
-def middle(rows: Sequence[Row]) -> Row:
-    """Return the medians, or None if a run has no value."""
-    middles: dict[str, Any] = {}
+def median_row(rows: Sequence[Row]) -> Row:
+    """Return the median of each field, or None if a run has no value."""
+    values: dict[str, Any] = {}
     for name in Row.__dataclass_fields__:
-        column = [getattr(one, name) for one in rows]
-        middles[name] = None if None in column else statistics.median(column)
-    return Row(**middles)
+        column = [getattr(row, name) for row in rows]
+        values[name] = None if None in column else statistics.median(column)
+    return Row(**values)
 
 
-def line(name: str, count: int, one: Row) -> str:
-    """Return a row of the table."""
-    gap = f"{one.gap_ms:>+9.3f} ms" if one.gap_ms is not None else f"{'none':>12}"
-    cpu = f"{one.cpu_us:>9.0f} us" if one.cpu_us is not None else f"{'?':>12}"
-    shares = f"{one.said:>9.1%} {one.served:>7.1%}"
-    return f"{name:>9} {count:>7} {one.ttft_ms:>+9.2f} ms {gap} {shares} {cpu} {one.start_s:>9.1f} s"
+def format_row(name: str, count: int, row: Row) -> str:
+    gap = f"{row.gap_ms:>+9.3f} ms" if row.gap_ms is not None else f"{'none':>12}"
+    cpu = f"{row.cpu_us:>9.0f} us" if row.cpu_us is not None else f"{'?':>12}"
+    shares = f"{row.reported:>9.1%} {row.served:>7.1%}"
+    return f"{name:>9} {count:>7} {row.ttft_ms:>+9.2f} ms {gap} {shares} {cpu} {row.start_s:>9.1f} s"
 
 
-def ratios(name: str, peer: Row, ours: Row) -> str:
-    """Return a client's difference from ours."""
-    ttft = f"TTFT error {abs(peer.ttft_ms) / max(abs(ours.ttft_ms), 0.001):.0f}x"
-    cpu = f"CPU a token {peer.cpu_us / ours.cpu_us:.1f}x" if peer.cpu_us and ours.cpu_us else "CPU a token ?"
-    return f"{name:>9} / ours: {ttft}, {cpu}, aggregate {peer.said / ours.said:.2f}x"
+def format_ratios(name: str, other: Row, ours: Row) -> str:
+    """Return a client's ratios to ours."""
+    ttft = f"TTFT error {abs(other.ttft_ms) / max(abs(ours.ttft_ms), 0.001):.0f}x"
+    cpu = f"CPU a token {other.cpu_us / ours.cpu_us:.1f}x" if other.cpu_us and ours.cpu_us else "CPU a token ?"
+    return f"{name:>9} / ours: {ttft}, {cpu}, aggregate {other.reported / ours.reported:.2f}x"
 
 
-def stall(clients: Sequence[Client], folder: Path) -> None:
+def compare_stalls(clients: Sequence[Client], folder: Path) -> None:
     """Print what each client reports about a stall in every stream."""
     for client in clients:
         with server(chunks=60, stall_at=30, stall_s=1.0) as url:
-            said, truth = client.run(url, 8, folder), record(url)
+            report, truth = client.run(url, 8, folder), read_record(url)
         print(
-            f"a stall of {truth.gaps_s[-1]:.3f} s in each of 8 streams: {client.name:>9} says largest"
-            f" {said.largest_s:.3f} s, p99 of ITL {said.itl_p99_s:.3f} s",
+            f"a stall of {truth.gaps_s[-1]:.3f} s in each of 8 streams: {client.name:>9} reports a largest gap of"
+            f" {report.largest_s:.3f} s, p99 of ITL {report.itl_p99_s:.3f} s",
             flush=True,
         )
 
 
-def rates() -> None:
+def measure_rates() -> None:
     """Print the decode rate with several tokens per chunk."""
     for per_chunk in (1, 3, 8):
         with server(gap_s=per_chunk / RATE, per_chunk=per_chunk) as url:
-            found = stream.measure_stream(url, openai_api.build_stream_request(HTTP, "m", "hello", TOKENS))
-            (_first, gaps) = record(url).times[0]
-        true = (found.points[-1][1] - per_chunk) / sum(gaps)
-        assert found.tok_per_s is not None
-        print(f"{per_chunk} tokens a chunk: {found.tok_per_s:.3f} tok/s, error {abs(found.tok_per_s / true - 1):.3%}")
+            measured = stream.measure_stream(url, openai_api.build_stream_request(HTTP, "m", "hello", TOKENS))
+            (_first, gaps) = read_record(url).times[0]
+        true = (measured.points[-1][1] - per_chunk) / sum(gaps)
+        assert measured.tok_per_s is not None
+        error = abs(measured.tok_per_s / true - 1)
+        print(f"{per_chunk} tokens a chunk: {measured.tok_per_s:.3f} tok/s, error {error:.3%}")
 
 
-def gate() -> None:
-    """Print the duration of the throughput test on the server that it is intended for."""
+def measure_smoke_test() -> None:
+    """Print the duration of the throughput test on a server with the expected rate."""
     with server(gap_s=1 / 47) as url:
         baseline = throughput.Baseline(dict.fromkeys(throughput.PROMPTS, 47.0), deviation=0.0, runs=5)
         started_s = time.perf_counter()
-        found = throughput.measure_decode_rate(HTTP, url, "m", bounds=throughput.Bounds(expected=47), baseline=baseline)
+        result = throughput.measure_decode_rate(
+            HTTP, url, "m", bounds=throughput.Bounds(expected=47), baseline=baseline
+        )
         took_s = time.perf_counter() - started_s
-    print(f"smoke test of 47 tok/s: {found.verdict}, {found.tok_per_s:.2f} tok/s, {took_s:.1f} s")
+    print(f"smoke test of 47 tok/s: {result.verdict}, {result.tok_per_s:.2f} tok/s, {took_s:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The speed of model downloads and their verification, compared with the bare tools in one run.
 
-    make bench-models          (or: .venv/bin/python benchmarks/models.py [MEGABYTES ROUNDS [PART ...]])
+    make bench-models          (or: .venv/bin/python -m benchmarks.models [MEGABYTES ROUNDS [PART ...]])
 
-A loopback hub in a process of its own hands out files that already are in the page cache; it shares the cores with its
-clients. The peers are huggingface_hub and hf_transfer, by themselves and from this same Python, and `sha256sum` side by side.
-The aims: 0.95 x bare hf_transfer, 0.95 x bare huggingface_hub, 5 x plain with 40 MB/s a connection, 0.9 x sha256sum,
-a verified no-op of 35 GB in 14 files under 0.2 s, the host's side under 300 MB.
+A hub on loopback, in a separate process, serves files from the page cache; it shares the cores with its clients. The bare tools
+are huggingface_hub and hf_transfer, run by this same Python, and parallel `sha256sum`. The goals: 0.95x bare hf_transfer, 0.95x
+bare huggingface_hub, 5x plain with 40 MB/s per connection, 0.9x sha256sum, a verified no-op of 35 GB in 14 files in less than
+0.2 s, less than 300 MB of memory on the host's side.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-TOP = Path(__file__).parent.parent
-sys.path[:0] = [str(TOP), str(TOP / "src")]
-ID, COMMIT = "lab/bench", "c" * 40
+from benchmarks.common import TOP
 
 HUB = """
 import sys, time, socket
@@ -41,16 +39,16 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self):
         path = folder / self.path.split("/resolve/")[1].split("/", 1)[1]
         size = path.stat().st_size
-        given = self.headers.get("Range", "")
-        first, _, last = given.removeprefix("bytes=").partition("-")
+        range_header = self.headers.get("Range", "")
+        first, _, last = range_header.removeprefix("bytes=").partition("-")
         begin = int(first or 0)
         end = min(int(last), size - 1) if last else size - 1
-        self.send_response(206 if given else 200)
+        self.send_response(206 if range_header else 200)
         self.send_header("ETag", '"' + (path.parent / (path.name + ".etag")).read_text() + '"')
         self.send_header("X-Repo-Commit", "c" * 40)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(end - begin + 1))
-        if given:
+        if range_header:
             self.send_header("Content-Range", f"bytes {begin}-{end}/{size}")
         self.end_headers()
         if self.command == "HEAD":
@@ -61,12 +59,12 @@ class Hub(BaseHTTPRequestHandler):
                 if not rate:
                     self.connection.sendfile(file, begin, end - begin + 1)
                     return
-                began, sent = time.monotonic(), 0
+                started, sent = time.monotonic(), 0
                 while sent < end - begin + 1:
                     count = min(1 << 18, end - begin + 1 - sent)
                     self.connection.sendfile(file, begin + sent, count)
                     sent += count
-                    time.sleep(max(0.0, sent / rate - (time.monotonic() - began)))
+                    time.sleep(max(0.0, sent / rate - (time.monotonic() - started)))
         except OSError:
             self.close_connection = True
     do_HEAD = do_GET
@@ -92,13 +90,13 @@ else:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import disable_progress_bars
     disable_progress_bars()
-def one(name):
+def download(name):
     if ranges:
         hf_transfer.download(f"{url}/lab/bench/resolve/{'c' * 40}/{name}", f"{folder}/{name}", 100, 10 * 2**20, 3, 5)
     else:
         hf_hub_download("lab/bench", name, revision="c" * 40, local_dir=folder, endpoint=url, token=False)
 with ThreadPoolExecutor(1 if ranges else 8) as pool:
-    list(pool.map(one, names))
+    list(pool.map(download, names))
 """
 
 OURS = """
@@ -109,23 +107,22 @@ from sparkwright.host.machine import Machine
 from sparkwright.host.state import StateFolder
 from sparkwright.host.models.transfer import Transfer
 from sparkwright.host.runs.context import RunContext
-came, prove = [], Transfer._verify_file
-Transfer._verify_file = lambda self, file: (came.append(time.perf_counter()), prove(self, file))[1]
+arrivals, verify = [], Transfer._verify_file
+Transfer._verify_file = lambda self, file: (arrivals.append(time.perf_counter()), verify(self, file))[1]
 home, url, mode, files = Path(sys.argv[1]), sys.argv[2], sys.argv[3], json.loads(Path(sys.argv[4]).read_text())
 context = RunContext(machine=Machine(home=home, hub_url=url), state=StateFolder.in_home(home), run_id="run", emit=lambda _: None)
-began = time.perf_counter()
+started = time.perf_counter()
 result = HfModel().run(HfModel.Args(id="lab/bench", commit="c" * 40, files=files, dir="~/m", transfer=mode), context)
-came_s = (came[-1] if came else time.perf_counter()) - began
-found = {"mode": result.data.get("mode", ""), "fetched": len(result.data["fetched"])}
-print(json.dumps({"s": time.perf_counter() - began, "came_s": came_s, **found}))
+arrived_s = (arrivals[-1] if arrivals else time.perf_counter()) - started
+print(json.dumps({"s": time.perf_counter() - started, "arrived_s": arrived_s}))
 """
 
 
-class Ours(NamedTuple):
-    """proved_s: until every byte is verified. came_s: until every byte has arrived."""
+class Download(NamedTuple):
+    """verified_s: seconds until every byte is verified. arrived_s: until every byte has arrived."""
 
-    proved_s: float
-    came_s: float
+    verified_s: float
+    arrived_s: float
 
 
 class Bench:
@@ -144,14 +141,14 @@ class Bench:
             yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
             process.kill()
 
-    def memory(self, url: str, *modes: str) -> None:
+    def measure_memory(self, url: str, *modes: str) -> None:
         """Measure memory in separate runs, because repeatedly reading a process's memory slows it down."""
         self.peak_bytes = 0
         for mode in modes:
-            self.run(self.fresh("ours"), url, mode, watched=True)
+            self.run(self.create_folder("ours"), url, mode, watched=True)
         print(f"{'  peak memory of runner and transfer (USS), MB':<58} {self.peak_bytes / 1e6:8.0f}", flush=True)
 
-    def make(self, sizes: list[int]) -> list[dict[str, Any]]:
+    def create_files(self, sizes: list[int]) -> list[dict[str, Any]]:
         """Write random files of these sizes, and return their entries as the lock would have them."""
         shutil.rmtree(self.folder / "files", ignore_errors=True)
         (self.folder / "files").mkdir(parents=True)
@@ -171,28 +168,28 @@ class Bench:
 
     def bare(self, url: str, rows: list[dict[str, Any]], hf_transfer: bool) -> float:
         env = {**os.environ, "BARE_RANGES": str(int(hf_transfer)), "HF_HUB_DISABLE_XET": "1"}
-        target = self.fresh("bare")
+        target = self.create_folder("bare")
         words = [sys.executable, "-c", BARE, url, str(target), *(row["path"] for row in rows)]
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         subprocess.run(words, env=env, check=True, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - began_s
+        return time.perf_counter() - started_s
 
-    def ours(self, url: str, mode: str) -> Ours:
-        seconds, found = self.run(self.fresh("ours"), url, mode)
-        return Ours(seconds, seconds - found["s"] + found["came_s"])
+    def ours(self, url: str, mode: str) -> Download:
+        seconds, inner = self.run(self.create_folder("ours"), url, mode)
+        return Download(seconds, seconds - inner["s"] + inner["arrived_s"])
 
     def run(self, home: Path, url: str, mode: str, *, watched: bool = False) -> tuple[float, dict[str, Any]]:
-        """Run one hf_model in a process like the runner. watched: the memory of it and its children is recorded."""
+        """Run hf_model in a process like the runner. watched: record the memory of it and its children."""
         env = {**os.environ, "PYTHONPATH": str(TOP / "src")}
         words = [sys.executable, "-c", OURS, str(home), url, mode, str(self.folder / "rows.json")]
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True)
         ended = threading.Event()
         watcher = threading.Thread(target=self.watch, args=(process.pid, ended))
         if watched:
             watcher.start()
         out, _ = process.communicate()
-        seconds = time.perf_counter() - began_s
+        seconds = time.perf_counter() - started_s
         ended.set()
         if watched:
             watcher.join()
@@ -202,32 +199,34 @@ class Bench:
         while not ended.wait(0.05):
             try:
                 parent = psutil.Process(pid)
-                own = [parent, *parent.children(recursive=True)]
-                self.peak_bytes = max(self.peak_bytes, sum(one.memory_full_info().uss for one in own))
+                processes = [parent, *parent.children(recursive=True)]
+                used_bytes = sum(process.memory_full_info().uss for process in processes)
+                self.peak_bytes = max(self.peak_bytes, used_bytes)
             except psutil.Error:
                 continue
 
-    def fresh(self, name: str) -> Path:
+    def create_folder(self, name: str) -> Path:
         target = self.folder / name
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        os.sync()  # the run before has written as much: what of it still waits for the disk is not this one's
+        os.sync()  # otherwise this run waits for the disk to write the previous run's files
         return target
 
-    def compared(self, what: str, size: int, ours: Callable[[], Ours], theirs: Callable[[], float]) -> None:
-        """Run both alternately; return the medians and the ratio for the same work: bytes that arrived, unverified."""
+    def compare(self, title: str, size: int, ours: Callable[[], Download], theirs: Callable[[], float]) -> None:
+        """Run both alternately, and print the medians and the ratio for the same work: bytes that arrived, unverified."""
         times = [(*ours(), theirs()) for _ in range(self.rounds)]
-        proved, came, other = (statistics.median(column) for column in zip(*times, strict=True))
-        row = f"{size / came / 1e6:8.0f} {size / other / 1e6:8.0f} {other / came:7.2f}x {size / proved / 1e6:8.0f}"
-        print(f"{what:<58} {row}", flush=True)
+        verified_s, arrived_s, bare_s = (statistics.median(column) for column in zip(*times, strict=True))
+        rates = (f"{size / seconds / 1e6:8.0f}" for seconds in (arrived_s, bare_s))
+        ratio = f"{bare_s / arrived_s:7.2f}x {size / verified_s / 1e6:8.0f}"
+        print(f"{title:<58} {' '.join(rates)} {ratio}", flush=True)
 
 
 def main() -> None:
     """Print a row per comparison. Arguments: MEGABYTES, ROUNDS, then the parts to run (all if none is named)."""
     megabytes, rounds, *parts = sys.argv[1:] if len(sys.argv) > 2 else [*sys.argv[1:], "2700", "3"][:2]
     bench = Bench(Path(tempfile.mkdtemp(prefix="bench-models-", dir=os.environ.get("BENCH_FOLDER"))), int(rounds))
-    print(f"{megabytes} MB, medians of {rounds}, in MB/s; `proved` is ours with the proof of every byte at its end")
-    print(f"{'':<58} {'ours':>8} {'bare':>8} {'ratio':>8} {'proved':>8}")
+    print(f"{megabytes} MB, medians of {rounds}, in MB/s; `verified` includes the verification of every byte")
+    print(f"{'':<58} {'ours':>8} {'bare':>8} {'ratio':>8} {'verified':>8}")
     try:
         for part in parts or PARTS:
             PARTS[part](bench, int(megabytes) * 10**6)
@@ -237,89 +236,85 @@ def main() -> None:
 
 def one_file(bench: Bench, size: int) -> None:
     """Compare the cost of ranges and of a plain request on a fast hub."""
-    rows = bench.make([size])
+    rows = bench.create_files([size])
     with bench.hub(0) as url:
         for mode in ("hf_transfer", "plain"):
-            bench.compared(
+            bench.compare(
                 f"{mode}, one file",
                 size,
                 lambda m=mode: bench.ours(url, m),
                 lambda m=mode: bench.bare(url, rows, m == "hf_transfer"),
             )
-        bench.memory(url, "hf_transfer", "plain")
+        bench.measure_memory(url, "hf_transfer", "plain")
 
 
 def throttled(bench: Bench, size: int) -> None:
     """Limit each connection to 40 MB/s, so that many of them are faster."""
-    rows, rounds = bench.make([size]), bench.rounds
+    rows, rounds = bench.create_files([size]), bench.rounds
     with bench.hub(40e6) as url:
         bench.rounds = 1
         for mode in ("hf_transfer", "auto"):
-            bench.compared(
-                f"one file, 40 MB/s a connection: {mode}, beside bare plain",
+            bench.compare(
+                f"one file, 40 MB/s a connection: {mode}, bare: plain",
                 size,
                 lambda m=mode: bench.ours(url, m),
                 lambda: bench.bare(url, rows, False),
             )
-        bench.memory(url, "hf_transfer")
+        bench.measure_memory(url, "hf_transfer")
     bench.rounds = rounds
 
 
 def four_files(bench: Bench, size: int) -> None:
     """Download files in parallel."""
-    rows = bench.make([size // 4] * 4)
+    rows = bench.create_files([size // 4] * 4)
     with bench.hub(0) as url:
-        bench.compared(
-            "plain, four files", size, lambda: bench.ours(url, "plain"), lambda: bench.bare(url, rows, False)
-        )
-        bench.memory(url, "plain")
+        bench.compare("plain, four files", size, lambda: bench.ours(url, "plain"), lambda: bench.bare(url, rows, False))
+        bench.measure_memory(url, "plain")
 
 
 def hashing(bench: Bench, size: int) -> None:
     """Measure verification alone, compared with one sha256sum per core."""
-    rows = bench.make([size // 4] * 4)
+    rows = bench.create_files([size // 4] * 4)
     from sparkwright.host.models.manifest import Manifest
     from sparkwright.host.state import StateFolder
 
     paths = [str(bench.folder / "files" / row["path"]) for row in rows]
 
-    def ours() -> Ours:
-        began_s = time.perf_counter()
+    def ours() -> Download:
+        started_s = time.perf_counter()
         assert Manifest(StateFolder(bench.folder), bench.folder / "files", {}).verify(rows) == []
-        return Ours(*[time.perf_counter() - began_s] * 2)
+        return Download(*[time.perf_counter() - started_s] * 2)
 
     def theirs() -> float:
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         words = ["xargs", "-0", "-n", "1", "-P", str(os.cpu_count()), "sha256sum"]
         subprocess.run(words, input="\0".join(paths).encode(), check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - began_s
+        return time.perf_counter() - started_s
 
-    bench.compared("hashing four files, beside sha256sum in parallel", size, ours, theirs)
+    bench.compare("hashing four files, bare: sha256sum in parallel", size, ours, theirs)
 
 
-def no_op(bench: Bench, size: int) -> None:
+def no_op(bench: Bench, _size: int) -> None:
     """Measure a second run over 35 GB in 14 sparse files that were verified before."""
-    home = bench.fresh("noop")
+    home = bench.create_folder("noop")
     (home / "m").mkdir()
-    rows = [
-        {"path": f"model-{n:05d}.safetensors", "size_bytes": 2_500_000_000, "sha256": "0" * 64, "blob_id": None}
-        for n in range(14)
-    ]
+    size_bytes = 2_500_000_000
+    file_fields = {"size_bytes": size_bytes, "sha256": "0" * 64, "blob_id": None}
+    rows = [{"path": f"model-{n:05d}.safetensors", **file_fields} for n in range(14)]
     from sparkwright.host.models.manifest import Manifest
     from sparkwright.host.state import StateFolder
 
     manifest = Manifest(StateFolder.in_home(home), home / "m", {})
     for row in rows:
         with (home / "m" / str(row["path"])).open("wb") as file:
-            file.truncate(int(str(row["size_bytes"])))
+            file.truncate(size_bytes)
         manifest.mark_verified(row)
     manifest.save()
     (bench.folder / "rows.json").write_text(json.dumps(rows))
     runs = [bench.run(home, "http://127.0.0.1:1", "plain") for _ in range(bench.rounds)]
-    inside = statistics.median(found["s"] for _, found in runs)
-    whole = statistics.median(seconds for seconds, _ in runs)
-    del size
-    print(f"verified no-op, 35 GB in 14 files: {inside * 1000:.1f} ms, {whole:.2f} s with Python's start and imports")
+    inner_ms = 1000 * statistics.median(inner["s"] for _, inner in runs)
+    total_s = statistics.median(seconds for seconds, _ in runs)
+    print(f"verified no-op, 35 GB in 14 files: {inner_ms:.1f} ms, {total_s:.2f} s with Python's start and imports")
 
 
 PARTS: dict[str, Callable[[Bench, int], None]] = {

@@ -1,6 +1,6 @@
 """How many recipes of a public registry are imported completely, with questions, or refused, and why.
 
-python -m benchmarks.recipes_in FOLDER 'models/*/*.yaml' [FOLDER PATTERN ...]    clones that you made; nothing is fetched
+python -m benchmarks.recipes_in FOLDER 'models/*/*.yaml' [FOLDER PATTERN ...]    clones of yours; nothing is fetched
 """
 
 from __future__ import annotations
@@ -16,40 +16,42 @@ from sparkwright.project.documents import document
 from sparkwright.project.importing import format_detection, recipe_builder
 from sparkwright.project.importing.foreign_recipe import ImportReport
 
-#: refusals and questions by what they are about: the first that a sentence contains
+#: subjects of refusals; the first that a message contains is counted
 REASONS = (
     "mods", "vLLM-Omni", "more than 8 Sparks", "cannot be split over hosts", "can serve only from one", "duplicate key",
 )  # fmt: skip
 
 
-def outcome(path: Path) -> tuple[str, list[str]]:
-    """whole, questions (their keys), refused (the reason) or traceback."""
+def import_recipe(path: Path) -> tuple[str, list[str]]:
+    """Return the result: complete, questions (with their keys), refused (with the reason) or traceback."""
     report = ImportReport()
     try:
         recipe_builder.build_recipe(
             format_detection.parse(document.read_text(path), path, report), "", report, path.name
         )
     except Refused as error:
-        return "refused", [next((one for one in REASONS if one in str(error)), error.message)]
+        return "refused", [next((reason for reason in REASONS if reason in str(error)), error.message)]
     except Exception:
         traceback.print_exc()
         return "traceback", [path.name]
-    asked = sorted({one.key.partition(".")[0] for one in report.questions})
-    return ("questions", asked) if asked else ("whole", [])
+    keys = sorted({question.key.partition(".")[0] for question in report.questions})
+    return ("questions", keys) if keys else ("complete", [])
 
 
 def main(words: list[str]) -> int:
     """Print a row per registry with the reasons below it. Return the number of tracebacks."""
     crashed = 0
     for folder, pattern in zip(words[::2], words[1::2], strict=True):
-        found = [outcome(path.resolve()) for path in sorted(Path(folder).glob(pattern))]
-        ends = Counter(end for end, _ in found)
+        results = [import_recipe(path.resolve()) for path in sorted(Path(folder).glob(pattern))]
+        ends = Counter(end for end, _ in results)
         commit = subprocess.run(
             ["git", "-C", folder, "log", "-1", "--format=%h %cs"], capture_output=True, text=True, check=False
         )
-        print(f"{Path(folder).name} {commit.stdout.strip()}: {len(found)} recipes, {dict(ends)}")
+        print(f"{Path(folder).name} {commit.stdout.strip()}: {len(results)} recipes, {dict(ends)}")
         for end in ("questions", "refused"):
-            for reason, times in Counter(one for this, about in found if this == end for one in about).most_common():
+            for reason, times in Counter(
+                reason for result, reasons in results if result == end for reason in reasons
+            ).most_common():
                 print(f"  {end:<10} {times:>4}  {reason}")
         crashed += ends["traceback"]
     return crashed

@@ -1,8 +1,8 @@
 """The cost of `status --watch` of eight hosts without keyboard input: share of one core, bytes drawn per second.
 
-    .venv/bin/python benchmarks/watch.py [--hosts 8] [--seconds 60]            (needs openssh-server)
+    make bench-watch        (or: .venv/bin/python -m benchmarks.watch [--hosts 8] [--seconds 60]; needs openssh-server)
 
-The hosts are those of benchmarks/status.py. The floor beside it is the same time of a process that sleeps.
+The hosts are those of benchmarks/status.py. The lower bound is a process that sleeps for the same time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ import termios
 import time
 from pathlib import Path
 
-TOP = Path(__file__).parent.parent
-sys.path.insert(0, str(TOP))
-
 from tests.remote.inspected import inspect_data, inspect_engine
 
+from benchmarks.common import SPARKWRIGHT
 from benchmarks.status import STARTED_S, Lab
 
-WATCH = [sys.executable, "-c", "from sparkwright.cli import main; main()", "status", "--host", "all", "--watch"]
+WATCH = [*SPARKWRIGHT, "status", "--host", "all", "--watch"]
 SETTLED_S = 12.0
 
 
@@ -36,22 +34,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="watch-") as folder, inspect_engine(inspect_data(STARTED_S)) as docker_host:
-        lab = Lab(Path(folder), given.hosts, docker_host)
+        lab = Lab(Path(folder), options.hosts, docker_host)
         try:
-            lab.lay([one.port for one in lab.hosts])
-            lab.status()  # ships the runtime
-            share, rate = watched(lab, given.seconds)
+            lab.write_project({name: sshd.port for name, sshd in lab.hosts.items()})
+            lab.status()  # copies the runtime
+            share, rate = measure_watch(lab, options.seconds)
         finally:
             lab.stop()
-    idle = floor(given.seconds)
+    idle = measure_sleep(options.seconds)
     print(
-        f"{given.hosts} hosts, every 5 s: {share:.2%} of a core (a sleeping process: {idle:.2%}), {rate:.0f} bytes/s drawn"
+        f"{options.hosts} hosts, every 5 s: {share:.2%} of a core (a sleeping process: {idle:.2%}), {rate:.0f} bytes/s drawn"
     )
 
 
-def watched(lab: Lab, for_s: float) -> tuple[float, float]:
+def measure_watch(lab: Lab, for_s: float) -> tuple[float, float]:
     """Return (share of a core used by the command and its ssh clients, bytes per second), once it has settled."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -60,9 +58,9 @@ def watched(lab: Lab, for_s: float) -> tuple[float, float]:
         WATCH, cwd=lab.project, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     )
     try:
-        drawn(ours, SETTLED_S)
+        count_bytes(ours, SETTLED_S)
         before_s, started_s = session_cpu_s(process.pid), time.monotonic()
-        count = drawn(ours, for_s)
+        count = count_bytes(ours, for_s)
         took_s = time.monotonic() - started_s
         return (session_cpu_s(process.pid) - before_s) / took_s, count / took_s
     finally:
@@ -72,7 +70,7 @@ def watched(lab: Lab, for_s: float) -> tuple[float, float]:
         os.close(theirs)
 
 
-def drawn(terminal: int, for_s: float) -> int:
+def count_bytes(terminal: int, for_s: float) -> int:
     """Return the number of bytes that arrive within a time."""
     until_s, count = time.monotonic() + for_s, 0
     while (left_s := until_s - time.monotonic()) > 0:
@@ -94,7 +92,7 @@ def session_cpu_s(session: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def floor(for_s: float) -> float:
+def measure_sleep(for_s: float) -> float:
     """Return the share of a core used by a process that only sleeps."""
     process = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({for_s + 2})"], start_new_session=True)
     time.sleep(1)

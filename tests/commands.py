@@ -155,7 +155,7 @@ def _run_in_child(options: dict[str, Any]) -> NoReturn:
     except SystemExit as system_exit:
         code = system_exit.code if isinstance(system_exit.code, int) else int(system_exit.code is not None)
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()

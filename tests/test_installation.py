@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -16,7 +17,9 @@ WHEEL = "file:///tmp/a%20b/sparkwright-0.2.0-py3-none-any.whl"
 MCP = "mcp>=2.3,<3"
 
 
-def create_environment(folder: Path, marker_file: str, origin: dict[str, object] | None) -> tuple[Path, Distribution]:
+def create_environment(
+    folder: Path, marker_file: str, origin: Mapping[str, object] | None
+) -> tuple[Path, Distribution]:
     """Create an environment as an installer does, with the package's metadata."""
     metadata = folder / "lib/python3.12/site-packages/sparkwright-0.2.0.dist-info"
     metadata.mkdir(parents=True)

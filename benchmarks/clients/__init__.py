@@ -1,4 +1,4 @@
-"""Clients that are measured beside each other, and what each of them says of its streams."""
+"""Clients that are compared, and their own reports on their streams."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ TOKENS = 128
 
 
 @dataclass(frozen=True)
-class Said:
-    """A client's own words about some streams, and what it cost.
+class Report:
+    """A client's own report on some streams, and its cost.
 
-    gaps_s: between chunks, pooled over all streams; None from a tool that keeps none. itl_p99_s: the figure it calls so.
-    largest_s: the largest latency between tokens that it tells. cpu_s: of all its processes, from start to end.
-    request_cpu_s: of the requests alone, None where a tool can't be asked for it.
+    gaps_s: between chunks of all streams; None if the client does not keep them. itl_p99_s: the figure of that name.
+    largest_s: the largest reported latency between tokens. cpu_s: of all its processes, from start to end.
+    request_cpu_s: of the requests alone; None if unknown.
     """
 
     ttft_s: list[float]
@@ -27,4 +27,4 @@ class Said:
 
 
 class Absent(Exception):
-    """A client that is not here, and what would bring it."""
+    """A client that is not installed, and how to install it."""

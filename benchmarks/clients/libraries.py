@@ -1,33 +1,40 @@
-"""Clients that are functions: ours, and vLLM's. They run in a process of their own, `child.py`."""
+"""Clients that are functions: ours, and vLLM's. They run in a separate process, `child.py`."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.clients import TOKENS, Absent, Said, process
+from benchmarks.clients import TOKENS, Absent, Report
+from benchmarks.common import TOP, Measurement, measure
 from sparkwright.measure import figures
 
-TOP = Path(__file__).parent.parent.parent
+#: a client that takes longer hangs
+TIMEOUT_S = 180
+
+
+def run_client(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> Measurement:
+    return measure(["timeout", str(TIMEOUT_S), *words], folder, {**os.environ, **env})
 
 
 @dataclass(frozen=True)
 class Library:
-    """name: in child.py. python: that has it."""
+    """name: in child.py. python: the interpreter that has it."""
 
     name: str
     python: str
 
-    def run(self, url: str, streams: int, folder: Path) -> Said:
+    def run(self, url: str, streams: int, folder: Path) -> Report:
         """Run this many concurrent streams, one request each."""
         words = [self.python, str(Path(__file__).parent / "child.py"), self.name, url, str(streams), str(TOKENS)]
-        said, cpu_s = process.run(words, folder, {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONPATH": str(TOP / "src")})
-        found = json.loads(said.strip().splitlines()[-1])
-        gaps_s = found["gaps_s"] = sorted(found["gaps_s"])
-        return Said(**found, cpu_s=cpu_s, itl_p99_s=figures.percentile(gaps_s, 99), largest_s=gaps_s[-1])
+        run = run_client(words, folder, {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONPATH": str(TOP / "src")})
+        result = json.loads(run.output.strip().splitlines()[-1])
+        gaps_s = result["gaps_s"] = sorted(result["gaps_s"])
+        return Report(**result, cpu_s=run.cpu_s, itl_p99_s=figures.percentile(gaps_s, 99), largest_s=gaps_s[-1])
 
 
 def ours() -> Library:
@@ -39,7 +46,5 @@ def vllm() -> Library:
     """Return vLLM's request function. Raises Absent."""
     python = Path(os.environ.get("ENGINE_PYTHON", TOP / ".engine/0.32.0/venv/bin/python"))
     if not python.exists():
-        raise Absent(
-            f"there is no {python}: `make test-engine` makes it, or ENGINE_PYTHON names a Python that has vLLM"
-        )
+        raise Absent(f"{python} does not exist: run `make test-engine`, or set ENGINE_PYTHON to a Python with vLLM")
     return Library("vllm", str(python))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -85,17 +86,11 @@ def test_figures_of_the_sandbox_are_simulated_evidence() -> None:
 
 
 def test_system_memory_is_the_minimum_held_before_a_start() -> None:
-    fields = {
-        "name": "a",
-        "image": "i",
-        "model": "m",
-        "arguments": "x",
-        "cold": True,
-        "lowest_bytes": 1,
-        "after_bytes": 1,
-    }
+    fields: dict[str, Any] = {**dict.fromkeys(("name", "image", "model", "arguments"), "x"), "cold": True}
     # another server ran before the second start
-    starts = [StartMemory(**fields, at=float(before), before_bytes=before * GIB) for before in (110, 60)]
+    starts = [
+        StartMemory(**fields, at=0.0, before_bytes=before * GIB, lowest_bytes=1, after_bytes=1) for before in (110, 60)
+    ]
     row = shown._system_memory(starts, 120 * GIB)
     assert (row.size_bytes, row.about) == (10 * GIB, "host") and row.source.startswith("held before a verified start")
     assert shown._system_memory((), 120 * GIB) == SYSTEM_ROW

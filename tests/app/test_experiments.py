@@ -30,7 +30,7 @@ def run_experiment(command: str, server: ExactServer, **changed: Any) -> int:
     return experiments.run(command, {**defaults, "url": server.url, **changed})
 
 
-def run_task(task: Task, **options: Any) -> int:
+def run_task(task: Task[Any], **options: Any) -> int:
     """Return the exit code of a command."""
     try:
         task.body(None, **options)

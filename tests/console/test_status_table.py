@@ -15,8 +15,8 @@ from tests.on_a_terminal import open_screen
 WHY = "qwen35 exited with code 137 (killed: out of memory); restart 4 in progress, and the kernel's log names vllm as the victim"
 ROWS = [
     HostStatus(
-        *("spark1", "crash-looping", WHY, "qwen3.5-35b", "vllm/vllm-openai:v0.32.0", "sha256:" + "a" * 64, "0.32.0"),
-        *("Qwen/Qwen3.5-35B-A3B-FP8", "b" * 40, None, 47.0, 7200.0, 12 * 2**30, 120 * 2**30, ("env",), ("image",), 60.0),
+        "spark1", "crash-looping", WHY, "qwen3.5-35b", "vllm/vllm-openai:v0.32.0", "sha256:" + "a" * 64, "0.32.0",
+        "Qwen/Qwen3.5-35B-A3B-FP8", "b" * 40, None, 47.0, 7200.0, 12 * 2**30, 120 * 2**30, ("env",), ("image",), 60.0,
     ),
     HostStatus("spark2", "ok", "", "qwen3.5-35b", tok_per_s=47.0, baseline_tok_per_s=47.0, checked_s=30.0, scheduled=True),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from sparkwright.health.record import Gpu, Record
 
 
 def make_row(host: str, state: str = "ok", **fields: Any) -> HostStatus:
-    rates = {"tok_per_s": 47.0, "baseline_tok_per_s": 48.0}
+    rates: dict[str, Any] = {"tok_per_s": 47.0, "baseline_tok_per_s": 48.0}
     return HostStatus(host, state, recipe="qwen3.5-35b", checked_s=60, scheduled=True, **rates, **fields)
 
 

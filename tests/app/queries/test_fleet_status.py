@@ -68,7 +68,7 @@ def test_measured_stages_of_the_start_are_shown() -> None:
     ("state", "exit_code"),
     [("ok", 0), ("starting", 0), ("degraded", 2), ("unknown", 4), ("stalled", 1), ("wedged", 1), ("crash-looping", 1), ("down", 1)],
 )  # fmt: skip
-def test_state_decides_the_exit_code_and_only_ok_has_no_reason(state: str, exit_code: int) -> None:
+def test_state_decides_the_exit_code_and_only_ok_has_no_reason(state: Any, exit_code: int) -> None:
     row = parse(replace(RECORD, state=state, why="because"))
     assert row.exit == exit_code
     assert ("because" in render_line(row)) == (state != "ok")
@@ -140,7 +140,8 @@ def test_outdated_check_is_explained() -> None:
 
 
 def test_deploy_in_progress_is_inconclusive() -> None:
-    row = parse(replace(RECORD, state="in progress"), busy="ann@desk runs deploy", live=True)
+    state: Any = "in progress"
+    row = parse(replace(RECORD, state=state), busy="ann@desk runs deploy", live=True)
     assert (row.state, row.exit) == ("in progress", 4)
 
 

@@ -96,7 +96,12 @@ def test_sandbox_is_named_once_for_several_plays() -> None:
 
 
 def failure(host: str, evidence: str = "x") -> list[Event]:
-    fields = {"msg": "no.", "fix": "Do this.", "where": "playbooks/a.yml:3", "data": {"evidence": [evidence]}}
+    fields: dict[str, Any] = {
+        "msg": "no.",
+        "fix": "Do this.",
+        "where": "playbooks/a.yml:3",
+        "data": {"evidence": [evidence]},
+    }
     return [task_event(host, status="failed", **fields), host_finished(host, 1, msg="no. Do this.")]
 
 
