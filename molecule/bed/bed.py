@@ -4,8 +4,8 @@
     python3 molecule/bed/bed.py down                remove containers, registry and .bed/
     python3 molecule/bed/bed.py status
 
-Standard library only. Needs root, Docker, debootstrap and docker-registry (Debian packages). Everything is reached through
-ports of 127.0.0.1; keys, known_hosts, an ssh configuration and a project to deploy from are laid into .bed/.
+Standard library only. Needs root, Docker, debootstrap and docker-registry (Debian packages). All ports are on 127.0.0.1; keys,
+known_hosts, an ssh configuration and a project to deploy from are written into .bed/.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -32,13 +33,13 @@ IMAGE = f"127.0.0.1:{REGISTRY_PORT}/vllm/vllm-openai"
 
 
 def main() -> int:
-    """Do one of up, down, status."""
+    """Run one of up, down, status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("up", "down", "status"))
     parser.add_argument("--hosts", type=int, default=1)
-    given = parser.parse_args()
-    verbs = {"up": lambda: up(given.hosts), "down": down, "status": status}
-    verbs[given.verb]()
+    options = parser.parse_args()
+    verbs = {"up": lambda: up(options.hosts), "down": down, "status": status}
+    verbs[options.verb]()
     return 0
 
 
@@ -47,29 +48,26 @@ def up(hosts: int) -> None:
     BED.mkdir(exist_ok=True)
     lock = (BED / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
-    keys()
-    base = base_image()
-    spark = built("spark", base)
-    vllm = built("vllm", base)
-    registry(vllm)
+    write_ssh_files()
+    base = build_base_image()
+    spark = build_image("spark", base)
+    start_registry(build_image("vllm", base))
     for n in range(1, hosts + 1):
-        start(n, spark)
+        start_host(n, spark)
     for n in range(1, hosts + 1):
-        wait_for(n)
-        tunnel(n)
-    project(hosts)
+        wait_for_host(n)
+        open_tunnel(n)
+    write_project(hosts)
     say(f"up: {hosts} simulated Spark(s). With .bed/bin first on the PATH: ssh spark1, and deploys from .bed/project")
     if hosts > 1:
-        pair()
+        write_pair_project()
         say("a cluster of the first two: `deploy --host pair` from .bed/pair")
 
 
 def down() -> None:
     """Remove everything except the images, which are a cache."""
-    names = run(["docker", "ps", "-aq", "--filter", "label=sparkwright.bed"], check=False).split()
-    for (
-        name
-    ) in names:  # one by one: several that leave one network at the same moment can lock up Docker's engine (20.10)
+    # one by one: several containers that leave a network at the same moment can block Docker's engine (20.10)
+    for name in run(["docker", "ps", "-aq", "--filter", "label=sparkwright.bed"], check=False).split():
         run(["docker", "rm", "-fv", name])
     for file in BED.glob("*.pid"):
         try:
@@ -81,18 +79,18 @@ def down() -> None:
 
 
 def status() -> None:
-    """Print what is running."""
+    """Print the running hosts."""
     print(run(["docker", "ps", "--filter", "label=sparkwright.bed", "--format", "{{.Names}} {{.Status}}"]) or "down")
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
-def base_image() -> str:
-    """Debian with sshd and Python, made with debootstrap from the mirror that apt uses here."""
-    name = f"sparkwright-bed-base:{digest(PACKAGES.encode())}"
-    if not exists(name):
-        say("making the Debian base (about a minute and a half)")
+def build_base_image() -> str:
+    """Build Debian with sshd and Python with debootstrap, from the mirror that apt uses."""
+    name = f"sparkwright-bed-base:{short_hash(PACKAGES.encode())}"
+    if not image_exists(name):
+        say("building the Debian base (about a minute and a half)")
         mirror = run(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]).splitlines()[0]
         rootfs = BED / "rootfs"
         shutil.rmtree(rootfs, ignore_errors=True)
@@ -107,7 +105,7 @@ def base_image() -> str:
     return name
 
 
-def built(kind: str, base: str) -> str:
+def build_image(kind: str, base: str) -> str:
     """Build the image of a kind, named by a hash of its inputs."""
     context = BED / f"context-{kind}"
     shutil.rmtree(context, ignore_errors=True)
@@ -118,29 +116,21 @@ def built(kind: str, base: str) -> str:
     shutil.copy(BED / "id.pub", context / "authorized_keys")
     sandbox(context / "sandbox")
     if kind == "vllm":
-        (context / "authorized_keys").write_text("")  # one image whatever the keys are
-    tag = digest(b"".join(path.read_bytes() for path in sorted(context.rglob("*")) if path.is_file()) + base.encode())
+        (context / "authorized_keys").write_text("")  # the same image for all keys
+    tag = short_hash(
+        b"".join(path.read_bytes() for path in sorted(context.rglob("*")) if path.is_file()) + base.encode()
+    )
     name = f"sparkwright-bed-{kind}:{tag}"
-    if not exists(name):
+    if not image_exists(name):
         say(f"building the image {kind}")
-        words = [
-            "docker",
-            "build",
-            "-q",
-            "--build-arg",
-            f"BASE={base}",
-            "-t",
-            name,
-            "-f",
-            str(context / f"Dockerfile.{kind}"),
-        ]
-        run([*words, str(context)], env={"DOCKER_BUILDKIT": "0"})
+        options = ["--build-arg", f"BASE={base}", "-t", name, "-f", str(context / f"Dockerfile.{kind}")]
+        run(["docker", "build", "-q", *options, str(context)], env={"DOCKER_BUILDKIT": "0"})
     shutil.rmtree(context, ignore_errors=True)
     return name
 
 
 def sandbox(target: Path) -> None:
-    """The sandbox's own code, the bounds it reads with and the values that it takes, which need nothing but Python."""
+    """Copy the sandbox's code and the modules that it imports, which need only Python."""
     source = TOP / "src" / "sparkwright"
     package = target / "sparkwright"
     package.mkdir(parents=True)
@@ -159,126 +149,106 @@ def sandbox(target: Path) -> None:
 # -- registry ----------------------------------------------------------------------------------------------------------
 
 
-def registry(vllm: str) -> None:
-    """Debian's docker-registry on loopback, holding the stand-in image under its tags."""
-    there = answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/")
-    if there and not (BED / "registry.pid").exists():
-        sys.exit(f"bed: another registry holds port {REGISTRY_PORT}: `make bed-down` where it was started, or stop it")
-    if not there:
+def start_registry(vllm: str) -> None:
+    """Start Debian's docker-registry on loopback, with the simulated vLLM's image under its tags."""
+    is_running = answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/")
+    if is_running and not (BED / "registry.pid").exists():
+        sys.exit(f"bed: another registry uses port {REGISTRY_PORT}: `make bed-down` where it was started, or stop it")
+    if not is_running:
         config = BED / "registry.yml"
         config.write_text(
             "version: 0.1\nlog: {level: error}\n"
             f"storage: {{filesystem: {{rootdirectory: {BED}/registry}}, delete: {{enabled: true}}}}\n"
             f"http: {{addr: '127.0.0.1:{REGISTRY_PORT}'}}\n"
         )
-        background("registry", ["docker-registry", "serve", str(config)])
-        until(lambda: answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/"), "the registry")
+        start_background("registry", ["docker-registry", "serve", str(config)])
+        wait_until(lambda: answers(f"http://127.0.0.1:{REGISTRY_PORT}/v2/"), "the registry")
     for tag in ("v0.32.0", "moving"):
         run(["docker", "tag", vllm, f"{IMAGE}:{tag}"])
         run(["docker", "push", "-q", f"{IMAGE}:{tag}"])
-    arm_only()
+    push_other_architecture()
 
 
-def arm_only() -> None:
-    """A tag whose index names only linux/s390x: no host of this bed can run it."""
+def push_other_architecture() -> None:
+    """Push a tag whose index lists only linux/s390x, which no host of this bed can run."""
     import urllib.request
 
-    def ask(path: str, **given: object) -> bytes:
-        request = urllib.request.Request(f"http://127.0.0.1:{REGISTRY_PORT}/v2/vllm/vllm-openai{path}", **given)  # type: ignore[arg-type]
+    def send(path: str, **options: object) -> bytes:
+        request = urllib.request.Request(f"http://127.0.0.1:{REGISTRY_PORT}/v2/vllm/vllm-openai{path}", **options)  # type: ignore[arg-type]
         with urllib.request.urlopen(request, timeout=10) as answer:
             return bytes(answer.read())
 
-    kind = "application/vnd.docker.distribution.manifest.v2+json"
-    manifest = ask("/manifests/v0.32.0", headers={"Accept": kind})
+    prefix = "application/vnd.docker.distribution.manifest"
+    manifest_type, index_type = f"{prefix}.v2+json", f"{prefix}.list.v2+json"
+    manifest = send("/manifests/v0.32.0", headers={"Accept": manifest_type})
     entry = {
-        "mediaType": kind,
+        "mediaType": manifest_type,
         "size": len(manifest),
         "digest": "sha256:" + hashlib.sha256(manifest).hexdigest(),
         "platform": {"architecture": "s390x", "os": "linux"},
     }
-    index = {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.docker.distribution.manifest.list.v2+json",
-        "manifests": [entry],
-    }
-    headers = {"Content-Type": index["mediaType"]}
-    ask("/manifests/other-arch", data=json.dumps(index).encode(), headers=headers, method="PUT")
+    index = {"schemaVersion": 2, "mediaType": index_type, "manifests": [entry]}
+    headers = {"Content-Type": index_type}
+    send("/manifests/other-arch", data=json.dumps(index).encode(), headers=headers, method="PUT")
 
 
 # -- hosts -------------------------------------------------------------------------------------------------------------
 
 
-def start(n: int, image: str) -> None:
+def start_host(n: int, image: str) -> None:
     """Boot a host. The long list of flags replaces --privileged, which may be refused."""
     name = f"sparkwright-bed-spark{n}"
     if run(["docker", "ps", "--format", "{{.Image}}", "--filter", f"name=^{name}$"]).strip() == image:
-        return  # the image holds this checkout's key and code: another checkout's host is replaced
+        return  # the image has this checkout's key and code, so that another checkout's host is replaced
     run(["docker", "rm", "-fv", name], check=False)
-    looser = [f"--security-opt={kind}=unconfined" for kind in ("seccomp", "apparmor", "systempaths")]
+    unconfined = [f"--security-opt={kind}=unconfined" for kind in ("seccomp", "apparmor", "systempaths")]
     mounts = ["-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw", *(f"--tmpfs={path}" for path in ("/run", "/run/lock", "/tmp"))]
     devices = ["--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--device-cgroup-rule", "a *:* rwm", "--device", "/dev/fuse"]
-    named = [
-        "--name",
-        name,
-        "--hostname",
-        f"spark{n}",
-        "--label",
-        "sparkwright.bed",
-        "-p",
-        f"127.0.0.1:{SSH_PORT + n - 1}:22",
-    ]
-    run(["docker", "run", "-d", *named, *looser, *devices, *mounts, image])
+    names = ["--name", name, "--hostname", f"spark{n}", "--label", "sparkwright.bed"]
+    port = ["-p", f"127.0.0.1:{SSH_PORT + n - 1}:22"]
+    run(["docker", "run", "-d", *names, *port, *unconfined, *devices, *mounts, image])
 
 
-def wait_for(n: int) -> None:
-    """Wait until sshd and the host's Docker answer; after that the host's key is known."""
+def wait_for_host(n: int) -> None:
+    """Wait until a host's sshd and Docker Engine answer, and write its key into known_hosts."""
     name = f"sparkwright-bed-spark{n}"
-    until(
-        lambda: inside(name, "docker info >/dev/null 2>&1 && test -e /run/sshd || ls /run/systemd/system >/dev/null"),
-        name,
-    )
-    until(lambda: inside(name, "docker info"), f"the Docker Engine of {name}")
-    until(lambda: inside(name, "ss -tln | grep -q ':22 '"), f"sshd of {name}")
+    booted = "docker info >/dev/null 2>&1 && test -e /run/sshd || ls /run/systemd/system >/dev/null"
+    wait_until(lambda: run_inside(name, booted), name)
+    wait_until(lambda: run_inside(name, "docker info"), f"the Docker Engine of {name}")
+    wait_until(lambda: run_inside(name, "ss -tln | grep -q ':22 '"), f"sshd of {name}")
     key = run(["docker", "exec", name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).split()
-    lines = [line for line in read(BED / "known_hosts").splitlines() if f":{SSH_PORT + n - 1} " not in line]
-    lines.append(f"[127.0.0.1]:{SSH_PORT + n - 1} {key[0]} {key[1]}")
-    (BED / "known_hosts").write_text("\n".join(lines) + "\n")
+    known_hosts = BED / "known_hosts"
+    lines = known_hosts.read_text().splitlines() if known_hosts.exists() else []
+    address = f"[127.0.0.1]:{SSH_PORT + n - 1} "
+    lines = [*(line for line in lines if not line.startswith(address)), f"{address}{key[0]} {key[1]}"]
+    known_hosts.write_text("\n".join(lines) + "\n")
 
 
-def tunnel(n: int) -> None:
-    """The registry on the host's own loopback, where an engine allows it without TLS."""
-    if inside(f"sparkwright-bed-spark{n}", f"ss -tln | grep -q '127.0.0.1:{REGISTRY_PORT} '"):
+def open_tunnel(n: int) -> None:
+    """Forward the registry to the host's own loopback, where its engine accepts it without TLS."""
+
+    def is_open() -> bool:
+        return run_inside(f"sparkwright-bed-spark{n}", f"ss -tln | grep -q '127.0.0.1:{REGISTRY_PORT} '")
+
+    if is_open():
         return
     forward = f"127.0.0.1:{REGISTRY_PORT}:127.0.0.1:{REGISTRY_PORT}"
-    words = [
-        "ssh",
-        "-F",
-        str(BED / "ssh_config"),
-        "-l",
-        "guest",
-        "-N",
-        "-o",
-        "ExitOnForwardFailure=yes",
-        "-R",
-        forward,
-        f"spark{n}",
-    ]
-    background(f"tunnel{n}", words)
-    until(lambda: inside(f"sparkwright-bed-spark{n}", f"ss -tln | grep -q '127.0.0.1:{REGISTRY_PORT} '"), "the tunnel")
+    options = ["-F", str(BED / "ssh_config"), "-l", "guest", "-N", "-o", "ExitOnForwardFailure=yes", "-R", forward]
+    start_background(f"tunnel{n}", ["ssh", *options, f"spark{n}"])
+    wait_until(is_open, "the tunnel")
 
 
-def inside(name: str, script: str) -> bool:
+def run_inside(name: str, script: str) -> bool:
     """Return True if a shell command succeeds on a host."""
-    return (
-        subprocess.run(["docker", "exec", name, "sh", "-c", script], capture_output=True, check=False).returncode == 0
-    )
+    words = ["docker", "exec", name, "sh", "-c", script]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
-# -- what a user has ---------------------------------------------------------------------------------------------------
+# -- the user's files --------------------------------------------------------------------------------------------------
 
 
-def keys() -> None:
-    """A key pair, an ssh configuration that knows the hosts by their names, and an `ssh` for the PATH that reads it."""
+def write_ssh_files() -> None:
+    """Write a key pair, an ssh configuration with the hosts' names, and an `ssh` for the PATH that reads it."""
     if not (BED / "id").exists():
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(BED / "id")])
     blocks = [f"Host spark{n}\n  HostName 127.0.0.1\n  Port {SSH_PORT + n - 1}\n" for n in range(1, 9)]
@@ -290,9 +260,9 @@ def keys() -> None:
     wrapper.chmod(0o755)
 
 
-def project(hosts: int) -> None:
-    """A project whose hosts are the simulated Sparks and whose recipe is the stand-in image."""
-    folder = starter(BED / "project")
+def write_project(hosts: int) -> None:
+    """Write a project with the simulated Sparks as hosts, and a recipe with the simulated vLLM."""
+    folder = copy_starter(BED / "project")
     (folder / "recipes" / "bed.yml").write_text((HERE / "recipe.yml").read_text())
     (folder / "hosts" / "groups.yml").write_text(
         "all:\n  env: {HF_ENDPOINT: 'http://127.0.0.1:8080'}\n  recipe: bed\n  vars: {reserve_gib: 0.5}\nlab: {}\n"
@@ -301,53 +271,52 @@ def project(hosts: int) -> None:
         (folder / "hosts" / f"spark{n}.yml").write_text(f"address: spark{n}\ngroups: [lab]\n")
 
 
-def pair() -> None:
-    """A project in which the first two hosts are a cluster; the bridge between the containers is their fabric."""
-    folder = starter(BED / "pair")
+def write_pair_project() -> None:
+    """Write a project in which the first two hosts are a cluster; the bridge between the containers is their fabric."""
+    folder = copy_starter(BED / "pair")
     (folder / "recipes" / "pair.yml").write_text((HERE / "pair.yml").read_text())
     (folder / "hosts" / "groups.yml").write_text(
         "all:\n  env: {HF_ENDPOINT: 'http://127.0.0.1:8080'}\n  vars: {reserve_gib: 0.5}\n"
         "pair: {hosts: [spark1, spark2], cluster: {recipe: pair, head: spark1}}\n"
     )
     for n in (1, 2):
-        shown = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-        address = run(["docker", "inspect", "-f", shown, f"sparkwright-bed-spark{n}"]).strip()
+        template = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        address = run(["docker", "inspect", "-f", template, f"sparkwright-bed-spark{n}"]).strip()
         text = f"address: spark{n}\nfabric: {{interfaces: [eth0], address: {address}}}\n"
         (folder / "hosts" / f"spark{n}.yml").write_text(text)
 
 
-def starter(folder: Path) -> Path:
-    """The files that every project starts from, without its hosts."""
+def copy_starter(folder: Path) -> Path:
+    """Copy the files of a new project, without hosts."""
     for name in ("playbooks", "templates", "recipes"):
         shutil.copytree(TOP / name, folder / name, dirs_exist_ok=True)
     (folder / "hosts").mkdir(exist_ok=True)
     return folder
 
 
-# -- small things ------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 
 def run(words: list[str], *, check: bool = True, env: dict[str, str] | None = None) -> str:
     """Return a command's output; exit if it fails."""
-    said = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
-    if check and said.returncode:
-        sys.exit(f"bed: {' '.join(words[:4])} ...: {said.stderr.strip()[-600:] or said.stdout.strip()[-600:]}")
-    return said.stdout
+    result = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
+    if check and result.returncode:
+        sys.exit(f"bed: {' '.join(words[:4])} ...: {result.stderr.strip()[-600:] or result.stdout.strip()[-600:]}")
+    return result.stdout
 
 
-def background(name: str, words: list[str]) -> None:
+def start_background(name: str, words: list[str]) -> None:
     """Start a process that runs until `down`."""
     with (BED / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     (BED / f"{name}.pid").write_text(str(process.pid))
 
 
-def until(holds: object, what: str, timeout_s: float = 90) -> None:
-    """Wait until a condition holds."""
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 90) -> None:
     deadline_s = time.monotonic() + timeout_s
-    while not holds():  # type: ignore[operator]
+    while not condition():
         if time.monotonic() > deadline_s:
-            sys.exit(f"bed: {what} does not come up")
+            sys.exit(f"bed: {what} does not start")
         time.sleep(0.1)
 
 
@@ -362,23 +331,16 @@ def answers(url: str) -> bool:
         return False
 
 
-def exists(image: str) -> bool:
-    """Return True if the outer engine has this image."""
+def image_exists(image: str) -> bool:
+    """Return True if this machine's engine has this image."""
     return bool(run(["docker", "images", "-q", image]).strip())
 
 
-def digest(data: bytes) -> str:
-    """Return a short hash of some content."""
+def short_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
-def read(path: Path) -> str:
-    """Return a file's text, or an empty string if it is missing."""
-    return path.read_text() if path.exists() else ""
-
-
 def say(text: str) -> None:
-    """Print a progress message."""
     print(f"bed: {text}", flush=True)
 
 
