@@ -8,46 +8,35 @@ over stdio. Laptop and hosts share this machine's cores.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from tests.remote.inspected import inspect_data, inspect_engine
 
 from benchmarks.common import SPARKWRIGHT
 from benchmarks.delay_proxy import DelayProxy
-from benchmarks.status import STARTED_S, Lab
+from benchmarks.status import Lab, create_parser, format_cells, run_lab
 
 RUNS = 7
 
 
 def main() -> None:
     """Print a line for each round-trip time."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=8)
-    count = parser.parse_args().hosts
-    print("  ".join(f"{name:>12}" for name in ("hosts", "round trip", "first call", "status", "server ready")))
-    with tempfile.TemporaryDirectory(prefix="mcp-") as folder, inspect_engine(inspect_data(STARTED_S)) as docker_host:
-        lab = Lab(Path(folder), count, docker_host)
-        try:
-            for rtt_ms in (0, 40):
-                lab.write_project({name: DelayProxy(sshd.port, rtt_ms / 1000).port for name, sshd in lab.hosts.items()})
-                lab.status()  # copies the runtime if it is missing
-                ready_s, first_s, later_s = anyio.run(measure_calls, lab)
-                cells = (f"{count}", f"{rtt_ms} ms", f"{first_s:.2f} s", f"{later_s:.2f} s", f"{ready_s:.2f} s")
-                print("  ".join(f"{cell:>12}" for cell in cells), flush=True)
-        finally:
-            lab.stop()
+    count = create_parser(__doc__).parse_args().hosts
+    print(format_cells("hosts", "round trip", "first call", "status", "ready"))
+    with run_lab(count) as lab:
+        for rtt_ms in (0, 40):
+            lab.write_project({name: DelayProxy(sshd.port, rtt_ms / 1000).port for name, sshd in lab.hosts.items()})
+            lab.status()  # copies the runtime if it is missing
+            times = anyio.run(measure_calls, lab)
+            print(format_cells(str(count), f"{rtt_ms} ms", *(f"{seconds:.2f} s" for seconds in times)), flush=True)
 
 
 async def measure_calls(lab: Lab) -> tuple[float, float, float]:
-    """Return the seconds to readiness, of the first call, and the median of later calls. Every host has to answer."""
+    """Return the seconds of the first call, the median of later ones, and those until readiness. Every host has to answer."""
     command, *words = [*SPARKWRIGHT, "mcp", "--project", str(lab.project)]
     started_s = time.perf_counter()
     server = StdioServerParameters(command=command, args=words, env=lab.env)
@@ -61,7 +50,7 @@ async def measure_calls(lab: Lab) -> tuple[float, float, float]:
             rows = (answer.structured_content or {}).get("hosts", [])
             if [row["state"] for row in rows] != ["ok"] * len(lab.hosts):
                 sys.exit(f"not every host answered: {answer.content}")
-    return ready_s, calls_s[0], statistics.median(calls_s[1:])
+    return calls_s[0], statistics.median(calls_s[1:]), ready_s
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.remote.inspected import inspect_data, inspect_engine
@@ -39,15 +41,25 @@ COLUMNS = (
 
 def main() -> None:
     """Print a line for each round-trip time."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=8)
-    count = parser.parse_args().hosts
+    count = create_parser(__doc__).parse_args().hosts
     print(format_cells(*COLUMNS))
+    with run_lab(count) as lab:
+        for rtt_ms in (0, 40):
+            print(lab.format_row(rtt_ms), flush=True)
+
+
+def create_parser(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=8)
+    return parser
+
+
+@contextmanager
+def run_lab(count: int) -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="st-") as folder, inspect_engine(inspect_data(STARTED_S)) as docker_host:
         lab = Lab(Path(folder), count, docker_host)
         try:
-            for rtt_ms in (0, 40):
-                print(lab.format_row(rtt_ms), flush=True)
+            yield lab
         finally:
             lab.stop()
 

@@ -7,7 +7,6 @@ The hosts are those of benchmarks/status.py. The lower bound is a process that s
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import pty
@@ -15,15 +14,12 @@ import select
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 from pathlib import Path
 
-from tests.remote.inspected import inspect_data, inspect_engine
-
 from benchmarks.common import SPARKWRIGHT
-from benchmarks.status import STARTED_S, Lab
+from benchmarks.status import Lab, create_parser, run_lab
 
 WATCH = [*SPARKWRIGHT, "status", "--host", "all", "--watch"]
 SETTLED_S = 12.0
@@ -31,18 +27,13 @@ SETTLED_S = 12.0
 
 def main() -> None:
     """Print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hosts", type=int, default=8)
+    parser = create_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="watch-") as folder, inspect_engine(inspect_data(STARTED_S)) as docker_host:
-        lab = Lab(Path(folder), options.hosts, docker_host)
-        try:
-            lab.write_project({name: sshd.port for name, sshd in lab.hosts.items()})
-            lab.status()  # copies the runtime
-            share, rate = measure_watch(lab, options.seconds)
-        finally:
-            lab.stop()
+    with run_lab(options.hosts) as lab:
+        lab.write_project({name: sshd.port for name, sshd in lab.hosts.items()})
+        lab.status()  # copies the runtime
+        share, rate = measure_watch(lab, options.seconds)
     idle = measure_sleep(options.seconds)
     print(
         f"{options.hosts} hosts, every 5 s: {share:.2%} of a core (a sleeping process: {idle:.2%}), {rate:.0f} bytes/s drawn"

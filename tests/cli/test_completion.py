@@ -1,16 +1,14 @@
 """Completion in real shells: commands, options, and the names of the project's hosts, recipes and playbooks."""
 
 import os
-import pty
-import select
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import commands
+from tests.on_a_terminal import open_screen
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -120,29 +118,12 @@ def test_completion_of_a_value_after_an_equals_sign(shell: str, folder: Path) ->
 
 
 def test_tab_in_bash_on_a_terminal(folder: Path) -> None:
-    shell, terminal = pty.fork()
-    if not shell:
-        os.chdir(folder)
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {**os.environ, "TERM": "dumb", "PS1": "$ "})
-    try:
-        os.write(terminal, b"source completion.bash; echo rea''dy\n")
-        read_until(terminal, "ready\r")
-        os.write(terminal, b"sparkwright depl\t--ho\tspar\t")
-        assert "sparkwright deploy --host spark1 " in read_until(terminal, "--host spark1 ")
-    finally:
-        os.write(terminal, b"\x03exit\n")
-        os.close(terminal)
-        os.waitpid(shell, 0)
-
-
-def read_until(terminal: int, text: str) -> str:
-    """Return the output of the terminal up to a text."""
-    output, end_s = "", time.monotonic() + 30
-    while text not in output and time.monotonic() < end_s:
-        if select.select([terminal], [], [], 1)[0]:
-            output += os.read(terminal, 4096).decode()
-    assert text in output
-    return output
+    bash = "import os; os.execvp('bash', ['bash', '--norc', '--noprofile', '-i'])"
+    with open_screen(cwd=folder, env={"TERM": "dumb", "PS1": "$ "}, program=bash) as screen:
+        screen.type("source completion.bash; echo rea''dy\n")
+        screen.wait_for("ready\n")
+        screen.type("sparkwright depl\t--ho\tspar\t")
+        screen.wait_for("sparkwright deploy --host spark1 ")
 
 
 def test_zsh_loads_the_script_from_its_startup_file(folder: Path) -> None:

@@ -1,15 +1,9 @@
 """Events of a run, with default fields, and the lines that a subscriber prints for them."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from sparkwright.protocol.events import COUNTS, Event, event
-
-
-class Subscriber(Protocol):
-    def set_hosts(self, names: list[str], /) -> None: ...
-    def on(self, event: Event, /) -> None: ...
-    def close(self) -> None: ...
 
 
 def task_event(kind: str = "task_finished", **fields: Any) -> Event:
@@ -24,9 +18,7 @@ def host_event(kind: str, host: str = "spark1", **fields: Any) -> Event:
     return event(kind, host=host, **{**counts, "exit": 0, "seconds": 61, "msg": "", **fields})
 
 
-def print_events(
-    create: Callable[[Callable[[str, str], None]], Subscriber], hosts: Iterable[str], events: Iterable[Event]
-) -> list[str]:
+def print_events(create: Callable[[Any], Any], hosts: Iterable[str], events: Iterable[Event]) -> list[str]:
     """Return the lines that a subscriber prints. create: returns it, given a function that prints."""
     printed: list[str] = []
     subscriber = create(lambda style, text: printed.append(text.rstrip()))

@@ -22,13 +22,6 @@ MIN_IN_SCOPE, MIN_MET = 80, 64
 
 Answer = Literal["prevented", "named", "seen", "silent", "out"]
 MET: tuple[Answer, ...] = ("prevented", "named")
-TITLES: Mapping[Answer, str] = {
-    "prevented": "prevented",
-    "named": "named",
-    "seen": "seen",
-    "silent": "silent",
-    "out": "out of reach",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +41,8 @@ class Trap:
         """The trap as a row of the table."""
         rules = [f"[`{rule}`](rules.md#{rule})" for rule in self.rules]
         tests = [f"`{test.removeprefix('tests/').replace('.py::', '::')}`" for test in self.tests]
-        cells = (str(self.number), self.trap, TITLES[self.answer], self.how, "<br>".join((*rules, *tests)))
+        answer = "out of reach" if self.answer == "out" else self.answer
+        cells = (str(self.number), self.trap, answer, self.how, "<br>".join((*rules, *tests)))
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

@@ -3,10 +3,8 @@
 import ast
 import contextlib
 import json
-import os
 import shlex
 import socket
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import yaml
 
 from sparkwright.app.queries import client_formats, client_settings
 from sparkwright.app.queries.client_formats import FORMATS, Endpoint
+from tests import commands
 
 KEYED = Endpoint("http://spark1:8080", "org/qwen's $model", 131_072, 8192, "GATEWAY_KEY", pictures=True)
 OPEN = Endpoint("http://spark1:8000", "qwen", None, None, "", pictures=False)
@@ -27,12 +26,9 @@ def format_text(name: str, endpoint: Endpoint) -> str:
 def test_codex_settings_are_toml_for_the_responses_api() -> None:
     data = tomllib.loads(format_text("codex", KEYED))
     assert (data["model"], data["model_context_window"]) == (KEYED.model, 131_072)
-    assert data["model_providers"][data["model_provider"]] == {
-        "name": "spark",
-        "base_url": "http://spark1:8080/v1",
-        "wire_api": "responses",
-        "env_key": "GATEWAY_KEY",
-    }
+    server = {"name": "spark", "base_url": "http://spark1:8080/v1"}
+    api = {"wire_api": "responses", "env_key": "GATEWAY_KEY"}
+    assert data["model_providers"][data["model_provider"]] == {**server, **api}
 
 
 def test_opencode_settings_are_json_with_limits() -> None:
@@ -61,14 +57,9 @@ def test_yaml_settings_name_the_key_variable(name: str, key: str) -> None:
 @pytest.mark.parametrize("endpoint", [KEYED, OPEN], ids=["keyed", "open"])
 def test_shell_settings_set_the_variables(name: str, endpoint: Endpoint, tmp_path: Path) -> None:
     setup = "claude() { env; }; aider() { echo ARGUMENT=$2; env; }; GATEWAY_KEY=sesame; set -a\n"
-    result = subprocess.run(
-        ["sh", "-c", f"{setup}{format_text(name, endpoint)}\nenv"],
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=20,
-    )
+    script = f"{setup}{format_text(name, endpoint)}\nenv"
+    result = commands.run_process("sh", "-c", script, cwd=tmp_path, HOME=str(tmp_path))
+    assert result.returncode == 0, result.stderr
     if name == "aider" and endpoint.context:
         limits = json.loads((tmp_path / ".aider.spark.json").read_text())[f"openai/{endpoint.model}"]
         assert limits["max_input_tokens"] == endpoint.context

@@ -110,48 +110,36 @@ def test_damaged_answer_about_an_image_is_at_most_refused(image_answer: dict[str
 
 
 @pytest.mark.parametrize(
-    ("answer", "place"),
+    ("module", "answer", "place"),
     [
-        ({}, "models has no models"),
-        ([], "models is "),
-        ({"models": {}}, r"models\.models is "),
-        ({"models": [7]}, r"models\.models\[0\] is "),
-        ({"models": [{**FOLDER, "size_bytes": "1"}]}, r"models\.models\[0\]\.size_bytes is "),
-        ({"models": [{**FOLDER, "size_bytes": -1}]}, r"models\.models\[0\]\.size_bytes is "),
-        ({"models": [{**FOLDER, "used_by": [None]}]}, r"models\.models\[0\]\.used_by\[0\] is "),
+        ("models", {}, "models has no models"),
+        ("models", [], "models is "),
+        ("models", {"models": {}}, r"models\.models is "),
+        ("models", {"models": [7]}, r"models\.models\[0\] is "),
+        ("models", {"models": [{**FOLDER, "size_bytes": "1"}]}, r"models\.models\[0\]\.size_bytes is "),
+        ("models", {"models": [{**FOLDER, "size_bytes": -1}]}, r"models\.models\[0\]\.size_bytes is "),
+        ("models", {"models": [{**FOLDER, "used_by": [None]}]}, r"models\.models\[0\]\.used_by\[0\] is "),
+        ("inspect_server", {**SERVER, "port": "8000:x;$(id)"}, r"inspect_server\.port"),
+        ("inspect_server", {**SERVER, "port": 0}, r"inspect_server\.port"),
+        ("inspect_server", {**SERVER, "models": ["m"]}, r"inspect_server\.models"),
+        ("inspect_server", {**SERVER, "models": {"m": "4k"}}, r"inspect_server\.models\.m"),
+        ("inspect_server", {**SERVER, "models": {"m": 0}}, r"inspect_server\.models\.m"),
+        ("inspect_server", {**SERVER, "loopback": None}, r"inspect_server\.loopback"),
     ],
 )
-def test_invalid_answer_about_models_is_refused_with_the_place(answer: Any, place: str) -> None:
-    assert_invalid("models", answer, place)
-
-
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"port": "8000:x;$(id)"}, "port"),
-        ({"port": 0}, "port"),
-        ({"models": ["m"]}, "models"),
-        ({"models": {"m": "4k"}}, "models.m"),
-        ({"models": {"m": 0}}, "models.m"),
-        ({"loopback": None}, "loopback"),
-    ],
-)
-def test_invalid_answer_about_a_server_is_refused(fields: dict[str, Any], place: str) -> None:
-    assert_invalid("inspect_server", {**SERVER, **fields}, f"inspect_server.{place}")
-
-
-SETTINGS: dict[str, Any] = {
-    **dict.fromkeys(("name", "image", "network"), ""),
-    **{key: [] for key in ("program", "command", "ports", "volumes")},
-    "entrypoint": None,
-    "env": {},
-    "running": True,
-}
+def test_invalid_answer_is_refused_with_the_place(module: str, answer: Any, place: str) -> None:
+    assert_invalid(module, answer, place)
 
 
 @pytest.mark.parametrize("option", ["restart", *DOCKER_OPTIONS])
 def test_docker_option_of_another_type_is_refused(option: str) -> None:
     """The checks of the options' values, which an import calls next, expect the recipe's types."""
-    assert_invalid(
-        "container_settings", {**SETTINGS, "options": {option: [{}]}}, f"container_settings.options.{option}"
-    )
+    settings: dict[str, Any] = {
+        **dict.fromkeys(("name", "image", "network"), ""),
+        **{key: [] for key in ("program", "command", "ports", "volumes")},
+        "entrypoint": None,
+        "env": {},
+        "running": True,
+        "options": {option: [{}]},
+    }
+    assert_invalid("container_settings", settings, f"container_settings.options.{option}")

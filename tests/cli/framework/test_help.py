@@ -132,11 +132,6 @@ def test_short_and_long_options_are_the_same(words: str) -> None:
     assert given == {"host", "check", "diff", "json", "debug"}
 
 
-def test_minus_h_after_a_command_is_its_help(folder: Path) -> None:
-    result = run_line(folder, "sparkwright restart -h")
-    assert result.returncode == 0 and result.stdout.startswith("Usage: sparkwright restart [options]")
-
-
 def test_number_of_a_users_own_task_is_not_checked() -> None:
     def every(context: object, every: int = 1) -> None:
         """A task of the user's own."""

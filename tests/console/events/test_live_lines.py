@@ -1,7 +1,6 @@
 """The output of a run on many hosts: rows, plain lines, plans, stages, and the table of a terminal."""
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from sparkwright.console.events.plan_groups import PlanGroups
 from sparkwright.console.events.stage_lines import StageLines
 from sparkwright.protocol.events import Event, event
 from tests.console import samples
-from tests.console.samples import Subscriber, print_events
+from tests.console.samples import print_events
 
 
 def host_finished(host: str, code: int = 0, **fields: Any) -> Event:
@@ -154,10 +153,7 @@ def plan_events(*hosts: str, before: int = 8, after: int = 6) -> list[Event]:
 
 
 def print_plan(hosts: list[str], *events: Event) -> list[str]:
-    def create(write: Callable[[str, str], None]) -> Subscriber:
-        return PlanGroups(write=write)
-
-    return [line.strip() for line in print_events(create, hosts, events)]
+    return [line.strip() for line in print_events(lambda write: PlanGroups(write=write), hosts, events)]
 
 
 def test_plan_groups_hosts_with_the_same_changes() -> None:
