@@ -63,7 +63,6 @@ class Desk:
 
 
 def main() -> None:
-    """Print the table."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     print(f"{describe_machine()}; medians of {rounds}", flush=True)
     place = Path(tempfile.mkdtemp(prefix="en-"))  # short: a unix socket's path has a limit

@@ -1,14 +1,14 @@
-/* A server whose own record is the truth: it streams on a schedule and remembers when it received and when it sent.
+/* A server with an exact schedule and a record of it: it stores when it received a request and when it sent each chunk.
 
      cc -O2 -o exact_server exact_server.c
-     ./exact_server FIRST_US GAP_US CHUNKS TOKENS_A_CHUNK STALL_AT STALL_US        prints its port; GET /record is what it did
+     ./exact_server FIRST_US GAP_US CHUNKS TOKENS_A_CHUNK STALL_AT STALL_US        prints its port; GET /record returns the record
 
-   A stream ends at the request's max_tokens or max_completion_tokens, at the latest after CHUNKS. Like vLLM's it names the
-   role right before the first token, ends with a chunk of nothing but usage, and has usage in every chunk only for who asked
-   for continuous_usage_stats. Each chunk says when it was sent (sent_ns). GET /v1/models and /health are there for clients that look first.
+   A stream ends at the request's max_tokens or max_completion_tokens, at the latest after CHUNKS. As with vLLM, the role comes
+   right before the first token, the last chunk has only the usage, and every chunk has it if the request asks for
+   continuous_usage_stats. Each chunk has the time at which it was sent (sent_ns). GET /v1/models and /health are answered, too.
 
-   One thread, epoll, CLOCK_MONOTONIC (what Python's perf_counter reads): a stream costs it a few microseconds a chunk, so that
-   what is measured against it is the client. */
+   One thread, epoll, CLOCK_MONOTONIC (which Python's perf_counter reads): a chunk costs a few microseconds, so that measurements
+   show the client's cost. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -64,7 +64,7 @@ static void begin(Stream *one) {
     one->chunks = asked > 0 && asked < chunks ? asked : chunks;
     one->counts = strstr(one->request, "continuous_usage_stats") != NULL;
     one->sent = one->waiting = 0, one->streaming = 1, one->due_s = one->received_s + first_us * 1e-6;
-    one->length = recorded++;                                          /* from here on: where it is recorded */
+    one->length = recorded++;                                          /* from here on: index of its record */
     received_s[one->length] = one->received_s;
     sent_s[one->length] = calloc(CHUNKS, sizeof(double));
 }
@@ -119,7 +119,7 @@ static void tell(int fd) {
 static int readable(Stream *one) {
     double at_s = now_s();
     char rest[4096];
-    if (one->streaming) return read(one->fd, rest, sizeof rest);       /* the client closed, or says too much */
+    if (one->streaming) return read(one->fd, rest, sizeof rest);       /* the client closed, or sends too much */
     int got = read(one->fd, one->request + one->length, REQUEST_BYTES - one->length - 1);
     if (got <= 0) return got;
     one->length += got, one->request[one->length] = 0;
@@ -137,7 +137,7 @@ static int readable(Stream *one) {
 
 int main(int given, char **words) {
     if (given < 7) return 2;
-    signal(SIGPIPE, SIG_IGN);                                            /* a health check closes as soon as it has seen enough */
+    signal(SIGPIPE, SIG_IGN);                                            /* a health check closes the connection early */
     first_us = atoi(words[1]), gap_us = atoi(words[2]), chunks = atoi(words[3]), per_chunk = atoi(words[4]);
     stall_at = atoi(words[5]), stall_us = atoi(words[6]);
     struct sockaddr_in where = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -158,7 +158,7 @@ int main(int given, char **words) {
         double wait_s = due_s > at_s ? due_s - at_s : 0;
         struct timespec wait = {(time_t)wait_s, (long)((wait_s - (time_t)wait_s) * 1e9)};
         int ready = epoll_pwait2(epoll, events, 256, due_s > 1e17 ? NULL : &wait, NULL);
-        if (!ready && waits) begin(waits);                               /* answers wait: the time of receiving must be true */
+        if (!ready && waits) begin(waits);                               /* answers come later: the time of receipt must be exact */
         for (int n = 0; n < ready; n++) {
             Stream *one = events[n].data.ptr;
             if (!one) {

@@ -88,7 +88,6 @@ def measure_cost(words: list[str]) -> tuple[float, dict[str, int]]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     rounds = parser.parse_args().rounds

@@ -56,7 +56,6 @@ class FirstToken:
 
 
 def main() -> None:
-    """Print both tables."""
     print(f"{describe_machine()}; {TOKENS} tokens a stream, medians of {RUNS} runs")
     with tempfile.TemporaryDirectory(prefix="bench-llama-") as name:
         folder = Path(name)

@@ -61,7 +61,6 @@ class Row:
 
 
 def main() -> None:
-    """Print the tables."""
     streams = [int(word) for word in sys.argv[1:]] or list(STREAMS)
     print(f"{describe_machine()}; {RATE} tok/s a stream, medians of {RUNS}")
     clients = find_clients()

@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 import psutil
 
 from benchmarks.common import TOP
+from sparkwright.host.models.manifest import Manifest
+from sparkwright.host.state import StateFolder
 
 HUB = """
 import sys, time, socket
@@ -220,6 +222,13 @@ class Bench:
         ratio = f"{bare_s / arrived_s:7.2f}x {size / verified_s / 1e6:8.0f}"
         print(f"{title:<58} {' '.join(rates)} {ratio}", flush=True)
 
+    def compare_downloads(
+        self, title: str, url: str, rows: list[dict[str, Any]], mode: str, *, hf_transfer: bool = False
+    ) -> None:
+        """Compare a mode of hf_model with the bare huggingface_hub, or hf_transfer."""
+        size = sum(row["size_bytes"] for row in rows)
+        self.compare(title, size, lambda: self.ours(url, mode), lambda: self.bare(url, rows, hf_transfer))
+
 
 def main() -> None:
     """Print a row per comparison. Arguments: MEGABYTES, ROUNDS, then the parts to run (all if none is named)."""
@@ -239,12 +248,7 @@ def one_file(bench: Bench, size: int) -> None:
     rows = bench.create_files([size])
     with bench.hub(0) as url:
         for mode in ("hf_transfer", "plain"):
-            bench.compare(
-                f"{mode}, one file",
-                size,
-                lambda m=mode: bench.ours(url, m),
-                lambda m=mode: bench.bare(url, rows, m == "hf_transfer"),
-            )
+            bench.compare_downloads(f"{mode}, one file", url, rows, mode, hf_transfer=mode == "hf_transfer")
         bench.measure_memory(url, "hf_transfer", "plain")
 
 
@@ -254,12 +258,7 @@ def throttled(bench: Bench, size: int) -> None:
     with bench.hub(40e6) as url:
         bench.rounds = 1
         for mode in ("hf_transfer", "auto"):
-            bench.compare(
-                f"one file, 40 MB/s a connection: {mode}, bare: plain",
-                size,
-                lambda m=mode: bench.ours(url, m),
-                lambda: bench.bare(url, rows, False),
-            )
+            bench.compare_downloads(f"one file, 40 MB/s a connection: {mode}, bare: plain", url, rows, mode)
         bench.measure_memory(url, "hf_transfer")
     bench.rounds = rounds
 
@@ -268,16 +267,13 @@ def four_files(bench: Bench, size: int) -> None:
     """Download files in parallel."""
     rows = bench.create_files([size // 4] * 4)
     with bench.hub(0) as url:
-        bench.compare("plain, four files", size, lambda: bench.ours(url, "plain"), lambda: bench.bare(url, rows, False))
+        bench.compare_downloads("plain, four files", url, rows, "plain")
         bench.measure_memory(url, "plain")
 
 
 def hashing(bench: Bench, size: int) -> None:
     """Measure verification alone, compared with one sha256sum per core."""
     rows = bench.create_files([size // 4] * 4)
-    from sparkwright.host.models.manifest import Manifest
-    from sparkwright.host.state import StateFolder
-
     paths = [str(bench.folder / "files" / row["path"]) for row in rows]
 
     def ours() -> Download:
@@ -301,9 +297,6 @@ def no_op(bench: Bench, _size: int) -> None:
     size_bytes = 2_500_000_000
     file_fields = {"size_bytes": size_bytes, "sha256": "0" * 64, "blob_id": None}
     rows = [{"path": f"model-{n:05d}.safetensors", **file_fields} for n in range(14)]
-    from sparkwright.host.models.manifest import Manifest
-    from sparkwright.host.state import StateFolder
-
     manifest = Manifest(StateFolder.in_home(home), home / "m", {})
     for row in rows:
         with (home / "m" / str(row["path"])).open("wb") as file:
@@ -318,12 +311,8 @@ def no_op(bench: Bench, _size: int) -> None:
 
 
 PARTS: dict[str, Callable[[Bench, int], None]] = {
-    "one": one_file,
-    "four": four_files,
-    "throttled": throttled,
-    "hashing": hashing,
-    "noop": no_op,
-}
+    "one": one_file, "four": four_files, "throttled": throttled, "hashing": hashing, "noop": no_op,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-/* A host that answers as another one did, at the same pace, and costs next to no CPU time: for measuring a laptop with
-   many hosts on a machine of few cores.
+/* A host that replays another one's output at the same pace, with almost no CPU time: for measuring a laptop with many hosts
+   on a machine with few cores.
 
      cc -O2 -o replayed_host replayed_host.c
-     ./replayed_host RECORD        says that it is ready, reads one request, and writes the record's lines
+     ./replayed_host RECORD        reports that it is ready, reads one request, and writes the record's lines
 
-   RECORD: the first line is how many microseconds after its start the host was ready for a request; each other line is how many
-   microseconds after the request it was said, a blank, and what was said. */
+   RECORD: the first line has the microseconds from the start until the host was ready for a request; each other line has the
+   microseconds after the request, a blank, and the output. */
 
 #include <stdio.h>
 #include <stdlib.h>

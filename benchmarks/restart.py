@@ -39,7 +39,6 @@ LINGERS_S = 1.0  # longer than the sandbox's CUDA context outlives its container
 
 
 def main() -> None:
-    """Print both tables."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))  # short: a unix socket's path has a limit
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     os.environ["PYTHONPATH"] = str(TOP / "src")

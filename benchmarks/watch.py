@@ -26,7 +26,6 @@ SETTLED_S = 12.0
 
 
 def main() -> None:
-    """Print one line."""
     parser = create_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     options = parser.parse_args()
