@@ -9,8 +9,6 @@ so that the difference is the tool's: barriers, and the proof that containers, p
 medians of RUNS.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Shared by the benchmarks: measured commands, ssh to sshds on loopback."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import statistics

@@ -1,7 +1,5 @@
 """A TCP proxy on loopback that adds a delay, and counts connections and round trips."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -6,8 +6,6 @@ Each engine has its own sandbox, with deploys until nothing changes. Then the en
 another one. Measured are the seconds of the whole command, and the CPU seconds on the laptop. Medians, and the ratio to vLLM's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

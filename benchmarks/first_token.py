@@ -6,8 +6,6 @@ The answers are typed as soon as a question appears, without the time that a per
 that it prints.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time
@@ -17,7 +15,6 @@ from tests.on_a_terminal import Screen, open_screen
 
 
 def main() -> None:
-    """Print a line for each command."""
     with tempfile.TemporaryDirectory() as place:
         env = {"HOME": str(Path(place, "home"))}
         project = Path(place, "lab")

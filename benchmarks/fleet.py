@@ -32,7 +32,6 @@ RUNTIME = ".local/share/sparkwright"
 
 
 def main() -> None:
-    """Print a line for each number of hosts."""
     counts = [int(word) for word in sys.argv[1:]] or [1, 8, 10, 32]
     install_peers()
     with tempfile.TemporaryDirectory(prefix="fl-") as folder:
@@ -62,7 +61,6 @@ def format_row(lab: Lab, count: int) -> str:
 
 
 def install_peers() -> None:
-    """Install Ansible and pyinfra in their own venv."""
     if (PEERS / "bin/pyinfra").exists() and (PEERS / "bin/ansible-playbook").exists():
         return
     venv.create(PEERS, with_pip=True)
@@ -81,12 +79,9 @@ class Lab:
         (root / "known_hosts").write_text("".join(sshd.known_hosts_line() for sshd in self.sshds.values()))
         common.write_ssh_config(root, key, {name: sshd.port for name, sshd in self.sshds.items()})
         self.env = {
-            "PATH": f"{common.write_ssh_wrapper(root)}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(Path.home()),
-            "PYTHONPATH": str(TOP / "src"),
-            "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
-            "LC_ALL": "C.UTF-8",
-        }
+            "PATH": f"{common.write_ssh_wrapper(root)}:/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8",
+            "HOME": str(Path.home()), "PYTHONPATH": str(TOP / "src"), "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
+        }  # fmt: skip
         self._write_ours()
         self._write_ansible()
         self._write_pyinfra()

@@ -12,8 +12,6 @@ clients; the last rows show the cost of a burst, all within 20 ms. Then follow s
 and with a client's: the hundred keys cost at most 0.1 ms of a request's time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

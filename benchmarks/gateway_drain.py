@@ -11,8 +11,6 @@ each phase p50 and p99 of the first byte of an answer. The goal: none of these, 
 the time with errors is printed. Finally a server is added to a gateway of eight, while 64 streams run through it.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os
@@ -35,7 +33,7 @@ from tests.gateway.loopback import build_gateway, build_model, run_gateway
 from tests.gateway.servers import StreamServer
 from tests.gateway.steady import DIALECTS, SentRequest, SteadyClients
 
-from sparkwright.gateway import render
+from sparkwright.gateway import listeners, render
 from sparkwright.host.gateway import container, haproxy_sockets
 
 #: requests of a scenario in each dialect; in all of them, before it and after
@@ -49,7 +47,6 @@ SUCCESS = (0, 4)
 
 
 def restart(two: TwoHostProject) -> None:
-    """Run a rolling restart of both."""
     result = two.run("restart", "--host", "box", "--json", timeout_s=600)
     assert result.code in SUCCESS, result.out[-3000:]
 
@@ -120,13 +117,8 @@ def kill(two: TwoHostProject) -> None:
 
 
 SCENARIOS: dict[str, Callable[[TwoHostProject], None]] = {
-    "deploy": deploy,
-    "restart": restart,
-    "canary": canary,
-    "reload": reload_limits,
-    "keys": change_keys,
-    "killed": kill,
-}
+    "deploy": deploy, "restart": restart, "canary": canary, "reload": reload_limits, "keys": change_keys, "killed": kill,
+}  # fmt: skip
 
 
 def run_scenario(two: TwoHostProject, name: str, key: str, requests: int) -> bool:
@@ -175,7 +167,6 @@ def _longest_gap_s(asked: list[SentRequest]) -> float:
 
 
 def _print_rows(name: str, steady: SteadyClients, duration_s: float, phases: list[tuple[float, float]]) -> None:
-    """Print the counts of each dialect, and the times of the first byte of all."""
     for dialect in steady.dialects:
         asked = steady.of(dialect)
         counts = [sum(request.end.startswith(end) for request in asked) for end in ("failed", "cut", "hung")]
@@ -215,7 +206,7 @@ def add_server() -> bool:
         config = config.replace(render.DIGEST_PLACEHOLDER, "nine")
         container.save_states(Path(folder), Path(folder), config)
         (Path(folder) / render.CONFIG_FILE).write_text(config)
-        haproxy_sockets.send_command(Path(folder), "reload", render.MASTER_SOCKET)
+        haproxy_sockets.send_command(Path(folder), "reload", listeners.MASTER_SOCKET)
         while haproxy_sockets.running_digest(Path(folder)) != "nine":
             time.sleep(0.02)
         for server in servers:

@@ -6,8 +6,6 @@ the kernel's.
     .venv/bin/python -m benchmarks.guard --rounds 200
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import socket
@@ -29,7 +27,6 @@ BARE = [sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(1
 
 @contextlib.contextmanager
 def run_busy_processes() -> Iterator[None]:
-    """Run processes that use all of the CPU."""
     with contextlib.ExitStack() as stack:
         for _ in range(BUSY):
             process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"])

@@ -6,8 +6,6 @@ The engine, the GPU's program and the server are the sandbox's. The check is rea
 new process. The goal: less than 0.5 s of CPU time per check.
 """
 
-from __future__ import annotations
-
 import compileall
 import os
 import platform
@@ -29,7 +27,6 @@ GOAL_S = 0.5
 
 
 def main() -> None:
-    """Print a row for each kind of check."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     os.environ["SPARKWRIGHT_SANDBOX_SPEED"] = "instant"
     with tempfile.TemporaryDirectory(prefix="bench-") as name:

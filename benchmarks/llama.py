@@ -8,8 +8,6 @@ measured by our client and by a reader that only receives from a socket, alterna
 the same request.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import socket
@@ -108,7 +106,6 @@ def parse_timings(answer: bytes) -> dict[str, float]:
 
 
 def print_first_tokens(base_url: str) -> None:
-    """Print our figures and the plain reader's, measured alternately."""
     clients: dict[str, Callable[[str], FirstToken]] = {"ours": measure_ours, "plain socket": measure_plain_socket}
     rows: dict[str, list[FirstToken]] = {name: [] for name in clients}
     for _ in range(FIRST_TOKENS):

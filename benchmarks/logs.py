@@ -5,8 +5,6 @@
 The logs are generated: a real start, then the output of a busy server. The goal: 100 MB in less than 2 s, with constant memory.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import resource
@@ -35,7 +33,6 @@ def build_busy_log(turn: int) -> bytes:
 
 
 def build_debug_log(turn: int) -> bytes:
-    """Return the log of a server at level DEBUG."""
     return b"".join(DEBUG % (turn % 60, turn * 8 + n) for n in range(8))
 
 
@@ -47,7 +44,6 @@ LOGS: dict[str, Callable[[int], bytes]] = {
 
 
 def main() -> None:
-    """Print a row for each kind of log."""
     if len(sys.argv) > 2:
         print(measure_reader(Path(sys.argv[1])))
         return

@@ -6,8 +6,6 @@ The hosts are those of status.py: sshds on loopback, behind a proxy that adds th
 over stdio. Laptop and hosts share this machine's cores.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time
@@ -24,7 +22,6 @@ RUNS = 7
 
 
 def main() -> None:
-    """Print a line for each round-trip time."""
     count = create_parser(__doc__).parse_args().hosts
     print(format_cells("hosts", "round trip", "first call", "status", "ready"))
     with run_lab(count) as lab:

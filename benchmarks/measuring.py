@@ -7,8 +7,6 @@ ENGINE_PYTHON), and guidellm and aiperf, installed into .bench/clients once (7 G
 Server and client are separate processes; the clients alternate, so that they run under the same conditions; medians of RUNS.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import itertools
@@ -73,7 +71,6 @@ def main() -> None:
 
 
 def find_clients() -> list[Client]:
-    """Return our client and the other installed ones."""
     clients: list[Client] = [libraries.ours()]
     others: list[Callable[[], Client]] = [libraries.vllm]
     others += [functools.partial(command_lines.install, name) for name in command_lines.PINNED]
@@ -167,7 +164,6 @@ def measure_start_s(client: Client, streams: int, folder: Path) -> float | None:
 
 
 def measure_row(client: Client, streams: int, program_start_s: float | None, folder: Path) -> Row:
-    """Run a client once against a new server."""
     with server() as url:
         report = client.run(url, streams, folder)
         truth = read_record(url)
@@ -195,7 +191,6 @@ def split_cost(report: Report, program_start_s: float | None) -> tuple[float, fl
 
 
 def p50(ordered: Sequence[float]) -> float:
-    """Return the median of ascending times."""
     return figures.percentile(ordered, 50)
 
 
@@ -216,14 +211,12 @@ def format_row(name: str, count: int, row: Row) -> str:
 
 
 def format_ratios(name: str, other: Row, ours: Row) -> str:
-    """Return a client's ratios to ours."""
     ttft = f"TTFT error {abs(other.ttft_ms) / max(abs(ours.ttft_ms), 0.001):.0f}x"
     cpu = f"CPU a token {other.cpu_us / ours.cpu_us:.1f}x" if other.cpu_us and ours.cpu_us else "CPU a token ?"
     return f"{name:>9} / ours: {ttft}, {cpu}, aggregate {other.reported / ours.reported:.2f}x"
 
 
 def compare_stalls(clients: Sequence[Client], folder: Path) -> None:
-    """Print what each client reports about a stall in every stream."""
     for client in clients:
         with server(chunks=60, stall_at=30, stall_s=1.0) as url:
             report, truth = client.run(url, 8, folder), read_record(url)

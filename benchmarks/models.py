@@ -8,8 +8,6 @@ bare huggingface_hub, 5x plain with 40 MB/s per connection, 0.9x sha256sum, a ve
 0.2 s, less than 300 MB of memory on the host's side.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -264,7 +262,6 @@ def throttled(bench: Bench, size: int) -> None:
 
 
 def four_files(bench: Bench, size: int) -> None:
-    """Download files in parallel."""
     rows = bench.create_files([size // 4] * 4)
     with bench.hub(0) as url:
         bench.compare_downloads("plain, four files", url, rows, "plain")

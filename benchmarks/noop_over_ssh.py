@@ -6,8 +6,6 @@ The lower bound is OpenSSH's own `ssh HOST true` through the same proxy. The tim
 0.2 s for one verified answer of the server.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import statistics

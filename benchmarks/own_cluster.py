@@ -7,8 +7,6 @@ replayed by sshds that use no CPU time. Of RUNS real deploys the fastest is repl
 The two members share this machine's cores while they are recorded, which the single host does not. The replays alternate.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
@@ -38,7 +36,6 @@ Command = tuple[list[str], Path, dict[str, str]]
 
 
 def main() -> None:
-    """Print the real hosts, then the replayed ones."""
     if not (BED / "project/hosts/spark3.yml").is_file():
         sys.exit("start the bed first: molecule/bed/bed.py up --hosts 3")
     with tempfile.TemporaryDirectory() as place:

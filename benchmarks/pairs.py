@@ -8,8 +8,6 @@ hosts, which are emptied and deployed to again, so that neither tree has the fas
 first. Both are compiled before, as pip does. The ratio is this tree's median to the other's; above 1 this tree is slower.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess
@@ -56,7 +54,6 @@ class Tree:
 
 
 def main() -> None:
-    """Print both trees' medians and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", help="the commit to compare with")
     parser.add_argument("--pairs", type=int, default=20)

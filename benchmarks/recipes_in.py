@@ -3,8 +3,6 @@
 python -m benchmarks.recipes_in FOLDER 'models/*/*.yaml' [FOLDER PATTERN ...]    clones of yours; nothing is fetched
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import traceback

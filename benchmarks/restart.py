@@ -83,9 +83,6 @@ class Desk:
     def docker(self) -> docker.DockerClient:
         return docker.DockerClient(base_url=control.up(self.folder / ".sandbox")["DOCKER_HOST"])
 
-    def restart(self) -> None:
-        self.run("restart")
-
     def change(self) -> None:
         """Deploy a change that replaces the server."""
         self.seqs += 1
@@ -145,7 +142,7 @@ def print_downtimes(desk: Desk) -> None:
     engine_s = statistics.median(measure_engine_s(desk) for _ in range(RUNS))
     print(f"{'':<20} {'downtime':>9} {'the tool adds':>14} {'worst':>7}")
     print(f"{'stop + engine start':<20} {engine_s:>8.2f}s")
-    for name, action in (("restart", desk.restart), ("deploy of a change", desk.change)):
+    for name, action in (("restart", lambda: desk.run("restart")), ("deploy of a change", desk.change)):
         outages = [measure_outage_s(desk, action) for _ in range(RUNS)]
         median_s = statistics.median(outages)
         print(f"{name:<20} {median_s:>8.2f}s {median_s - engine_s:>13.2f}s {max(outages) - engine_s:>6.2f}s")

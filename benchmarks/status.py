@@ -40,7 +40,6 @@ COLUMNS = (
 
 
 def main() -> None:
-    """Print a line for each round-trip time."""
     count = create_parser(__doc__).parse_args().hosts
     print(format_cells(*COLUMNS))
     with run_lab(count) as lab:

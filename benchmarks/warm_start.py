@@ -7,8 +7,6 @@ that is removed afterwards. A first start, which is not measured, reads the prog
 by default 2.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import re
@@ -73,7 +71,6 @@ def _wait_ready(server: subprocess.Popen[bytes], port: int, started_s: float) ->
 
 
 def main() -> int:
-    """Print alternating cold and warm starts, then the medians and their ratios."""
     engine, model = (Path(os.environ[name]) for name in ("ENGINE", "MODEL"))
     caches = Path(tempfile.mkdtemp())
     try:

@@ -5,8 +5,6 @@
 The hosts are those of benchmarks/status.py. The lower bound is a process that sleeps for the same time.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -7,7 +7,6 @@ import re
 
 
 def matches_cell(cell: str, code: int, screen: str) -> bool:
-    """Return True if an exit code and a screen match the cell."""
     for alternative in cell.split(" | "):
         expected_code, _, expected_text = alternative.partition(" ")
         pattern = ".*".join(map(re.escape, expected_text.split(" ... ")))
@@ -17,5 +16,4 @@ def matches_cell(cell: str, code: int, screen: str) -> bool:
 
 
 def join_whitespace(text: str) -> str:
-    """Return a screen as one line."""
     return re.sub(r"\s+", " ", text).strip()

@@ -128,7 +128,6 @@ def _wait_for_exit(child: int, timeout_s: float) -> int | None:
 
 
 def _run_in_child(options: dict[str, Any]) -> NoReturn:
-    """Run the command in this child, and exit."""
     code = 70
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -82,7 +82,6 @@ class Screen:
         return self._raw
 
     def wait_for_exit(self, timeout_s: float = 60) -> int:
-        """Wait until the command ends, and return its exit code."""
         until_s = time.monotonic() + timeout_s
         while self._read_more(until_s):
             pass

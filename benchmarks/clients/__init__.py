@@ -1,7 +1,5 @@
 """Clients that are compared, and their own reports on their streams."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 #: of each stream

@@ -5,8 +5,6 @@
 It does not import the benchmark's modules, so that any Python can run it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -42,14 +40,9 @@ def vllm(url: str, count: int, tokens: int) -> dict[str, Any]:
 
     def request(n: int) -> Any:
         return lib.RequestFuncInput(
-            prompt=f"{n} hello",
-            api_url=f"{url}/v1/chat/completions",
-            prompt_len=9,
-            output_len=tokens,
-            model="m",
-            ignore_eos=True,
-            extra_body={"temperature": 0},
-        )
+            prompt=f"{n} hello", api_url=f"{url}/v1/chat/completions", prompt_len=9, output_len=tokens, model="m",
+            ignore_eos=True, extra_body={"temperature": 0},
+        )  # fmt: skip
 
     async def send_all() -> list[Any]:
         connector = aiohttp.TCPConnector(limit=count, limit_per_host=count, keepalive_timeout=60)

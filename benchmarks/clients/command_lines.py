@@ -4,8 +4,6 @@ Both create prompts with a tokenizer. They use one of 500 words, in a Hugging Fa
 downloaded.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

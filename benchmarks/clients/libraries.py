@@ -1,7 +1,5 @@
 """Clients that are functions: ours, and vLLM's. They run in a separate process, `child.py`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

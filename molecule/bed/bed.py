@@ -8,8 +8,6 @@ Standard library only. Needs root, Docker, debootstrap and docker-registry (Debi
 known_hosts, an ssh configuration and a project to deploy from are written into .bed/.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib
@@ -33,7 +31,6 @@ IMAGE = f"127.0.0.1:{REGISTRY_PORT}/vllm/vllm-openai"
 
 
 def main() -> int:
-    """Run one of up, down, status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("up", "down", "status"))
     parser.add_argument("--hosts", type=int, default=1)
@@ -79,7 +76,6 @@ def down() -> None:
 
 
 def status() -> None:
-    """Print the running hosts."""
     print(run(["docker", "ps", "--filter", "label=sparkwright.bed", "--format", "{{.Names}} {{.Status}}"]) or "down")
 
 
@@ -287,7 +283,6 @@ def write_pair_project() -> None:
 
 
 def copy_starter(folder: Path) -> Path:
-    """Copy the files of a new project, without hosts."""
     for name in ("playbooks", "templates", "recipes"):
         shutil.copytree(TOP / name, folder / name, dirs_exist_ok=True)
     (folder / "hosts").mkdir(exist_ok=True)
@@ -321,7 +316,6 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 90
 
 
 def answers(url: str) -> bool:
-    """Return True if a server answers 200."""
     import urllib.request
 
     try:
@@ -332,7 +326,6 @@ def answers(url: str) -> bool:
 
 
 def image_exists(image: str) -> bool:
-    """Return True if this machine's engine has this image."""
     return bool(run(["docker", "images", "-q", image]).strip())
 
 

@@ -19,8 +19,10 @@ PLAN = Schedule(first_s=0.02, gap_s=0.004, chunks=60)
 
 @pytest.fixture(autouse=True)
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def run_experiment(command: str, server: ExactServer, **changed: Any) -> int:
@@ -31,7 +33,6 @@ def run_experiment(command: str, server: ExactServer, **changed: Any) -> int:
 
 
 def run_task(task: Task[Any], **options: Any) -> int:
-    """Return the exit code of a command."""
     try:
         task.body(None, **options)
     except Exit as error:

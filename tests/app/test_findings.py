@@ -20,7 +20,6 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def client_findings(client: str) -> list[tuple[str, str]]:
-    """Return (severity, sentence) of the findings for a client."""
     checked, _ = findings.check_recipes(RECIPE_NAME, "", "")
     lint_count = len(checked[0].settings.findings)
     added = findings.add_client_findings(checked, client)[0].settings.findings[lint_count:]

@@ -38,7 +38,6 @@ class Trap:
 
     @property
     def row(self) -> str:
-        """The trap as a row of the table."""
         rules = [f"[`{rule}`](rules.md#{rule})" for rule in self.rules]
         tests = [f"`{test.removeprefix('tests/').replace('.py::', '::')}`" for test in self.tests]
         answer = "out of reach" if self.answer == "out" else self.answer
@@ -48,7 +47,6 @@ class Trap:
 
 @cache
 def load_traps() -> tuple[Trap, ...]:
-    """Return all traps, by their number."""
     rows: Mapping[int, Mapping[str, Any]] = yaml.safe_load(DATA.read_text())
     return tuple(
         Trap(number, row["trap"], row["answer"], row["how"], tuple(row.get("tests", ())), tuple(row.get("rules", ())))
@@ -63,7 +61,6 @@ def is_missing(test: str) -> bool:
 
 
 def traps_in_scope() -> list[Trap]:
-    """Return the traps that are in scope for this project."""
     return [trap for trap in load_traps() if trap.answer != "out"]
 
 

@@ -35,7 +35,6 @@ def parse(record: Record = RECORD, intended: IntendedServer = PINNED, **fields: 
 
 
 def render_line(row: HostStatus) -> str:
-    """Return the row's line on a wide terminal."""
     out = io.StringIO()
     Console(file=out, width=400).print(status_table.build_table([row]))
     return out.getvalue().splitlines()[-1]
