@@ -85,7 +85,6 @@ url, folder, names = sys.argv[1], sys.argv[2], sys.argv[3:]
 ranges = os.environ.get("BARE_RANGES") == "1"
 if ranges:
     import hf_transfer
-    os.makedirs(folder)
 else:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import disable_progress_bars
@@ -138,8 +137,10 @@ class Bench:
         words = [sys.executable, "-c", HUB, str(self.folder / "files"), str(rate)]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-            process.kill()
+            try:
+                yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+            finally:
+                process.kill()
 
     def measure_memory(self, url: str, *modes: str) -> None:
         """Measure memory in separate runs, because repeatedly reading a process's memory slows it down."""
