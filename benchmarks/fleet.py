@@ -2,7 +2,7 @@
 
     make bench-fleet                    (or: .venv/bin/python -m benchmarks.fleet [HOSTS ...])
 
-Needs root and sshd. Ansible and pyinfra are installed into .bench/peers, a venv of their own. The time is that of the whole
+Needs root and sshd. Ansible and pyinfra are installed into the venv .bench/peers. The time is that of the whole
 command, the median of RUNS; the three alternate, so that they run under the same conditions, on the same cores as the hosts.
 Ansible is tuned: pipelining, ControlPersist, no facts, a fork per host, a given interpreter. Peak memory is that of the command's
 largest process. The goals: 7x faster than Ansible, 2x faster than pyinfra, 0.6 s for 1 host and 0.8 s for 10, under 150 MB

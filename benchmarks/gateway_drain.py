@@ -39,7 +39,7 @@ from sparkwright.host.gateway import container, haproxy_sockets
 #: requests of a scenario in each dialect; in all of them, before it and after
 REQUESTS, BEFORE, AFTER = 2000, 500, 500
 CLIENTS = 16
-#: clients with keys and limits of their own
+#: number of clients with keys and limits
 KEYS = 100
 STREAMS, SERVERS = 64, 8
 #: accepted exit codes: success, or success without a verdict on the throughput because of the clients' traffic
@@ -148,7 +148,7 @@ def replace_single_server(requests: int) -> bool:
             ended_s = time.monotonic()
             _finish(steady, requests)
     phases = [(0.0, started_s), (started_s, ended_s), (ended_s, ended_s + 1e9)]
-    _print_rows("beside", steady, ended_s - started_s, phases)
+    _print_rows("interim", steady, ended_s - started_s, phases)
     gaps = "  ".join(f"{_longest_gap_s(steady.between(*phase)):.2f} s" for phase in phases)
     print(f"{'':9} longest time without a first byte: {gaps}", flush=True)
     return not steady.wrong
@@ -168,9 +168,9 @@ def _longest_gap_s(asked: list[SentRequest]) -> float:
 
 def _print_rows(name: str, steady: SteadyClients, duration_s: float, phases: list[tuple[float, float]]) -> None:
     for dialect in steady.dialects:
-        asked = steady.of(dialect)
-        counts = [sum(request.end.startswith(end) for request in asked) for end in ("failed", "cut", "hung")]
-        print(f"{name:9} {dialect:12} {len(asked):6}" + "".join(f"{count:7}" for count in counts), flush=True)
+        requests = steady.of(dialect)
+        counts = [sum(request.end.startswith(end) for request in requests) for end in ("failed", "cut", "hung")]
+        print(f"{name:9} {dialect:12} {len(requests):6}" + "".join(f"{count:7}" for count in counts), flush=True)
     first = "  ".join(_percentiles(steady.between(*phase)) for phase in phases)
     print(f"{name:9} took {duration_s:.1f} s; first byte {first}; load {os.getloadavg()[0]:.1f}", flush=True)
     if wrong := steady.wrong:
@@ -226,10 +226,10 @@ def add_server() -> bool:
 def main() -> int:
     """Print the tables. Return 1 if a goal is missed."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="SCENARIO", help=", ".join((*SCENARIOS, "beside", "added")))
+    parser.add_argument("names", nargs="*", metavar="SCENARIO", help=", ".join((*SCENARIOS, "interim", "added")))
     parser.add_argument("--requests", type=int, default=REQUESTS, help="in each dialect")
     options = parser.parse_args()
-    names = options.names or [*SCENARIOS, "beside", "added"]
+    names = options.names or [*SCENARIOS, "interim", "added"]
     print("first byte of an answer, ms: p50 / p99 before, during and after")
     print("scenario  dialect      requests failed   cut   hung")
     met = []
@@ -237,7 +237,7 @@ def main() -> int:
         with two_host_project() as two:
             key = add_keys(two)
             met += [run_scenario(two, name, key, options.requests) for name in chosen]
-    met += [replace_single_server(options.requests)] if "beside" in names else []
+    met += [replace_single_server(options.requests)] if "interim" in names else []
     met += [add_server()] if "added" in names else []
     return int(not all(met))
 

@@ -106,7 +106,7 @@ def main() -> None:
         print(
             f"guard of the service: {100 * share:.4f} % of a core ({share / bare:.0f} times a process that only sleeps)"
         )
-        print(f"  {memory['resident']} KiB resident, {memory['own']} KiB of its own")
+        print(f"  {memory['resident']} KiB resident, {memory['own']} KiB unshared")
 
 
 if __name__ == "__main__":

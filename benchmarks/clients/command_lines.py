@@ -1,4 +1,4 @@
-"""Clients that are programs: guidellm and aiperf, in a venv of their own, .bench/clients (7 GB with PyTorch).
+"""Clients that are programs: guidellm and aiperf, in the venv .bench/clients (7 GB with PyTorch).
 
 Both create prompts with a tokenizer. They use one of 500 words, in a Hugging Face cache for this run, so that nothing is
 downloaded.

@@ -56,7 +56,7 @@ CONCEPTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "layers of a recurrent model": (
         "mamba-cache-mode prefix-caching-needs-chunked-prefill seqs-over-mamba-blocks kv-scales-on-hybrid",
-        "it sizes the state cache; the log of a failed start names the flag to change", "no setting of its own",
+        "it sizes the state cache; the log of a failed start names the flag to change", "no separate setting",
         "not known",
     ),
     "experts for each token other than the model's": (
